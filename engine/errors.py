@@ -95,6 +95,10 @@ class InputError(InferError):
     """A tensor given to a request has a wrong name, element type, rank or shape, or is missing."""
 
 
+class StateError(InferError):
+    """The values that a request keeps between inferences cannot be changed in this way, or exceed their bound."""
+
+
 class Busy(InferError):
     """A request is running, or a queue with the `reject` policy is full."""
 

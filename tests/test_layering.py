@@ -36,7 +36,7 @@ ARROWS = {
     "drawing": set(),
     "files": {"digest"},
     "digest": set(),
-    "runtime": {"ir"},
+    "runtime": {"ir", "blob"},
     "properties": {"ir"},
     "blob": {"ir", "digest"},
     "passes": {"onnx", "ops", "ir", "drawing", "files"},

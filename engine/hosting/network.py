@@ -13,7 +13,7 @@ from engine.errors import BlobFormatError, PluginContractError, PluginError
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
-from engine.ir import Model
+from engine.ir import Model, Variable, model_identity
 from engine.properties import (
     DEVICE_ID,
     EXCLUSIVE_ASYNC_REQUESTS,
@@ -31,6 +31,7 @@ from engine.runtime import (
     Pipeline,
     Port,
     Signature,
+    StatePort,
     SyncInferRequest,
     ThreadExecutor,
     shared_executor,
@@ -63,8 +64,8 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
             )
         self._plugin = plugin
         self.config = config
-        self.name, inputs, outputs = _interface(source)
-        self.signature = Signature(inputs, outputs, f"{plugin.name} network `{self.name}`")
+        self.name, inputs, outputs, states, self.model_identity = _interface(source)
+        self.signature = Signature(inputs, outputs, f"{plugin.name} network `{self.name}`", states)
         self.is_profiling = config[PERF_COUNT]
         self.loaded_from_cache = False
         self.task_executor = self._make_task_executor()
@@ -121,6 +122,12 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
         return self.signature.outputs
 
     @final
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The values that requests keep between inferences."""
+        return tuple(state.variable for state in self.signature.states)
+
+    @final
     def input_index(self, name: str) -> int:
         """Return the index of an input. Raises `InputError` listing the inputs."""
         return self.signature.find_input(name)
@@ -135,14 +142,17 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
         """Run one inference in this thread: `network({"x": array})["y"]`.
 
         `inputs`: a mapping of names to values, a list of values in input order, or a single array; None for a network
-        without inputs. Threads that call concurrently use separate requests, which are kept for later calls. Raises
-        the errors of `SyncInferRequest.infer`.
+        without inputs. Threads that call concurrently use separate requests, which are kept for later calls. Variables
+        have their initial values in each call: use a request to keep them. Raises the errors of
+        `SyncInferRequest.infer`.
         """
         request = self._idle_request() or self._new_request()
         try:
             return request.infer(inputs)
         finally:
             request.clear_tensors()
+            if request.states is not None:
+                request.states.reset()
             self._idle_requests.append(request)
 
     def _idle_request(self) -> SyncInferRequest | None:
@@ -241,21 +251,39 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
             config=self.config.to_json(),
             inputs=[port.to_json() for port in self.inputs],
             outputs=[port.to_json() for port in self.outputs],
-            metadata={"network_name": self.name},
+            metadata=self._metadata(),
         )
+
+    def _metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"network_name": self.name}
+        if self.signature.states:
+            metadata["model_identity"] = self.model_identity
+            metadata["variables"] = [state.to_json() for state in self.signature.states]
+        return metadata
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
         return f"<{self.plugin.name} network `{self.name}` ({inputs}) -> ({outputs})>"
 
 
-def _interface(source: Model | BlobManifest) -> tuple[str, list[Port], list[Port]]:
+def _interface(
+    source: Model | BlobManifest,
+) -> tuple[str, list[Port], list[Port], tuple[StatePort, ...], str]:
+    """Name, inputs, outputs and variables of a network, and with variables the identity of its model, else ""."""
     if isinstance(source, Model):
-        return source.name, [Port.of(p) for p in source.parameters], [Port.of(r) for r in source.results]
+        states = StatePort.of(source)
+        inputs, outputs = ([Port.of(node) for node in nodes] for nodes in (source.parameters, source.results))
+        if not states:
+            return source.name, inputs, outputs, (), ""
+        count = len(states)
+        return source.name, inputs[:-count], outputs[:-count], states, model_identity(source)
     if not isinstance(source, BlobManifest):
         raise PluginContractError(f"a network's source must be the model or the blob's manifest; got {source!r:.80}")
     name = source.metadata.get("network_name")
     if not isinstance(name, str):
         raise BlobFormatError(f"the manifest's metadata has no network_name; got {name!r}")
     inputs, outputs = ([Port.from_json(port) for port in ports] for ports in (source.inputs, source.outputs))
-    return name, inputs, outputs
+    described, identity = source.metadata.get("variables", []), source.metadata.get("model_identity", "")
+    if not isinstance(described, list) or not isinstance(identity, str):
+        raise BlobFormatError("the manifest's metadata has variables or a model_identity of the wrong type")
+    return name, inputs, outputs, tuple(map(StatePort.from_json, described)), identity

@@ -11,7 +11,7 @@ from engine.ir.node import Node, edits
 from engine.ir.walk import all_nodes
 
 _NODE_SLOTS: Final = ("_attached", "_name", "_names", "_pinned", "_seen", "_types", "domain", "op_type")
-_MODEL_LISTS: Final = ("_parameters", "_results", "_sinks", "captures")
+_MODEL_LISTS: Final = ("_parameters", "_results", "_sinks", "_variables", "captures")
 _MODEL_DICTS: Final = ("metadata", "opset_imports", "rt_info")
 
 

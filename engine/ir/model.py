@@ -11,6 +11,7 @@ from engine.ir.collector import paused_collector
 from engine.ir.leaves import Parameter, Result
 from engine.ir.node import Node, Output, OutputLike, Subgraph, _detach, as_output, edits
 from engine.ir.printer import model_to_text
+from engine.ir.variable import Variable
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=Node)
@@ -32,8 +33,8 @@ class Model(Subgraph):
     Not thread-safe while it is changed; concurrent reads are safe.
     """
 
-    __slots__ = ("__weakref__", "_kinds", "_order", "_order_edits", "_parameters", "_results", "_sinks", "captures",
-                 "metadata", "name", "opset_imports", "rt_info")  # fmt: skip
+    __slots__ = ("__weakref__", "_kinds", "_order", "_order_edits", "_parameters", "_results", "_sinks", "_variables",
+                 "captures", "metadata", "name", "opset_imports", "rt_info")  # fmt: skip
 
     captures: list[Parameter]
     metadata: dict[str, str]
@@ -53,6 +54,7 @@ class Model(Subgraph):
         self._results = [r if isinstance(r, Result) else Result(r) for r in _listed(results, "results")]
         self._parameters: list[Parameter] = _listed(parameters, "parameters")
         self._sinks: list[Node] = []
+        self._variables: list[Variable] = []
         self.captures = _listed(captures, "captures")
         self.metadata = {}
         self.opset_imports = {}
@@ -80,6 +82,11 @@ class Model(Subgraph):
     def sinks(self) -> list[Node]:
         """The sink nodes (a copy)."""
         return list(self._sinks)
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The values that requests keep between inferences (a copy of the list); see `add_variable`."""
+        return list(self._variables)
 
     @property
     def inputs(self) -> list[Output]:
@@ -130,8 +137,48 @@ class Model(Subgraph):
         self._sinks.append(sink)
         self._order = None
 
+    def add_variable(self, variable: Variable) -> None:
+        """Have requests keep the value of an output for an input of the next inference.
+
+        Both become the last input and output of the model; a compiled network shows neither of them to its users.
+        Raises `GraphError` if one of them does not exist, or belongs to another variable, or if they do not fit.
+        """
+        parameter, result = self.parameter(variable.parameter), self.result(variable.result)
+        for other in self._variables:
+            if other.name == variable.name:
+                raise GraphError(f"model `{self.name}` already has a variable `{variable.name}`")
+            if other.parameter == variable.parameter or other.result == variable.result:
+                raise GraphError(
+                    f"variable `{variable.name}` of model `{self.name}`: its input or its output already belongs to "
+                    f"variable `{other.name}`"
+                )
+        variable.check(parameter.type, result.type)
+        _remove(self._parameters, parameter, self.name)
+        _remove(self._results, result, self.name)
+        self._parameters.append(parameter)
+        self._results.append(result)
+        self._variables.append(variable)
+        self._order = None
+
+    def remove_variable(self, name: str) -> None:
+        """Make the input and the output of a variable ordinary ones. Raises `GraphError`."""
+        found = [variable for variable in self._variables if variable.name == name]
+        if not found:
+            names = ", ".join(f"`{variable.name}`" for variable in self._variables) or "none"
+            raise GraphError(f"model `{self.name}` has no variable `{name}`; it has {names}")
+        self._variables.remove(found[0])
+        # Before those of the remaining variables, which stay last.
+        for nodes, node in (
+            (self._parameters, self.parameter(found[0].parameter)),
+            (self._results, self.result(found[0].result)),
+        ):
+            _remove(nodes, node, self.name)
+            nodes.insert(len(nodes) - len(self._variables), node)  # type: ignore[arg-type]
+        self._order = None
+
     def remove_result(self, result: Result) -> None:
         """Drop an output; nodes that only it consumed leave the model. Raises `GraphError`."""
+        self._check_unbound(result, [variable.result for variable in self._variables])
         _remove(self._results, result, self.name)
         self._release(result)
 
@@ -139,6 +186,7 @@ class Model(Subgraph):
         """Drop an input without consumers. Raises `GraphError`."""
         if parameter.is_consumed:
             raise GraphError(f"{parameter} still has consumers; rewire them before removing it")
+        self._check_unbound(parameter, [variable.parameter for variable in self._variables])
         _remove(self._parameters, parameter, self.name)
         self._order = None
 
@@ -190,8 +238,9 @@ class Model(Subgraph):
     def validate(self) -> bool:
         """Check the graph and infer every type that may have changed; return whether a type changed.
 
-        Raises `GraphError` for a cycle, a duplicated input or output name, a sink with consumers, or a parameter
-        that is read but is not the model's; `TypeInferenceError` if a node does not accept its inputs.
+        Raises `GraphError` for a cycle, a duplicated input or output name, a sink with consumers, variables whose
+        inputs and outputs are not the last ones, in order, or a parameter that is read but is not the model's;
+        `TypeInferenceError` if a node does not accept its inputs.
         """
         _check_border(self)
         known = {*self._parameters, *self.captures}
@@ -234,6 +283,7 @@ class Model(Subgraph):
             self.name,
             captures=[_as(Parameter, copies[p]) for p in self.captures],
         )
+        model._variables = list(self._variables)
         model.metadata = dict(self.metadata)
         model.opset_imports = dict(self.opset_imports)
         model.rt_info = dict(self.rt_info)
@@ -254,8 +304,12 @@ class Model(Subgraph):
     def _edit(self, nodes: list[Any], node: Node, taken: Sequence[str], what: str) -> None:
         if node.friendly_name in taken:
             raise GraphError(f"model `{self.name}` already has an {what} `{node.friendly_name}`")
-        nodes.append(node)
+        nodes.insert(len(nodes) - len(self._variables), node)
         self._order = None
+
+    def _check_unbound(self, node: Node, bound: Sequence[str]) -> None:
+        if node.friendly_name in bound:
+            raise GraphError(f"{node} belongs to a variable of model `{self.name}`; call remove_variable first")
 
     def _release(self, node: Node) -> None:
         node._pinned = False
@@ -329,6 +383,19 @@ def _check_border(model: Model) -> None:
             names.add(node.friendly_name)
     for sink in model._sinks:
         _check_sink(sink)
+    if model._variables:
+        _check_variables(model)
+
+
+def _check_variables(model: Model) -> None:
+    count = len(model._variables)
+    pairs = zip(model._variables, model._parameters[-count:], model._results[-count:], strict=True)
+    for variable, parameter, result in pairs:
+        if (parameter.friendly_name, result.friendly_name) != (variable.parameter, variable.result):
+            raise GraphError(
+                f"variable `{variable.name}` of model `{model.name}` pairs input `{variable.parameter}` and output "
+                f"`{variable.result}`, but `{parameter.friendly_name}` and `{result.friendly_name}` are in their places"
+            )
 
 
 def _check_sink(sink: Node) -> None:

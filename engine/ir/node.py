@@ -594,6 +594,11 @@ class Subgraph:
         """The `Result` nodes, in output order."""
         raise NotImplementedError
 
+    @property
+    def variables(self) -> Sequence[Any]:
+        """The values that requests keep between inferences; a body has none."""
+        raise NotImplementedError
+
     def ordered_nodes(self) -> Sequence[Node]:
         """All nodes, producers before consumers."""
         raise NotImplementedError

@@ -25,6 +25,9 @@ def model_to_text(model: Subgraph, indent: str = "") -> str:
     for result in model.results:
         source = result.input_value(0)
         lines.append(f'{inner}result "{result.friendly_name}" = {_value(names, source.node, source.index)}')
+    for variable in model.variables:
+        grows = "" if variable.axis is None else f", grows along axis {variable.axis}"
+        lines.append(f'{inner}variable "{variable.name}" = "{variable.parameter}" <- "{variable.result}"{grows}')
     lines.append(f"{indent}}}")
     return "\n".join(lines)
 

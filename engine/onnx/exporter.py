@@ -13,6 +13,7 @@ from engine.onnx.annotations import ACCURACY_LEVEL
 from engine.onnx.downgrade import lowest_opsets, opset_range
 from engine.onnx.graph_writer import ExportContext, GraphWriter, TensorWriter
 from engine.onnx.naming import Scope
+from engine.onnx.variables import metadata_of
 from engine.ops import CANONICAL_VERSIONS
 from engine.ops.internal import as_onnx
 from engine.ops.protos import tensor_to_proto
@@ -85,7 +86,7 @@ def _describe(proto: onnx.ModelProto, model: Model) -> None:
         if about.get(field):
             setattr(proto, field, about[field])
     proto.graph.doc_string = about.get("graph_doc_string", "")
-    for key, value in model.metadata.items():
+    for key, value in metadata_of(model).items():
         proto.metadata_props.add(key=key, value=value)
     for key, value in about.get("graph_metadata", {}).items():
         proto.graph.metadata_props.add(key=key, value=value)

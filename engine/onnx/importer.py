@@ -19,6 +19,7 @@ from engine.onnx.shapes import DeclaredTypes, TypeReader
 from engine.onnx.skeleton import Skeleton, parse_model
 from engine.onnx.source import ModelSource, OpenedModel, describe_other_format, open_model
 from engine.onnx.stored_tensors import FileTensors
+from engine.onnx.variables import read_metadata
 from engine.ops import CANONICAL_VERSIONS
 
 __all__ = ["read_model"]
@@ -88,7 +89,7 @@ def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
 
 def describe_model(model: Model, proto: onnx.ModelProto) -> None:
     """Set the model's metadata from the file's."""
-    model.metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    read_metadata(model, {entry.key: entry.value for entry in proto.metadata_props})
     model.opset_imports = {
         domain: version for domain, version in opsets_of(proto).items() if domain not in CANONICAL_VERSIONS
     }

@@ -21,6 +21,7 @@ from engine.onnx.ordering import order_graph
 from engine.onnx.shapes import TypeReader
 from engine.onnx.skeleton import INLINE_BYTES, RAW_DATA, parse_model
 from engine.onnx.stored_tensors import TensorStore, stored_type
+from engine.onnx.variables import metadata_of, read_metadata
 from engine.onnx.wire import Buffer
 from engine.ops import CANONICAL_VERSIONS
 from engine.ops.protos import tensor_to_proto, tensor_to_raw
@@ -75,7 +76,7 @@ def split_model(model: Model, omit: Callable[[Constant], bool] | None = None) ->
     proto.graph.CopyFrom(GraphWriter(context, Scope(model, strict=False)).write())
     for domain, version in {**CANONICAL_VERSIONS, **model.opset_imports}.items():
         proto.opset_import.add(domain=domain, version=version)
-    for key, value in model.metadata.items():
+    for key, value in metadata_of(model).items():
         proto.metadata_props.add(key=key, value=value)
     proto.graph.metadata_props.add(key=RT_INFO, value=rt_info_text(model.rt_info))
     return proto.SerializeToString(), sections
@@ -106,7 +107,7 @@ def _join(proto: onnx.ModelProto, load: Callable[[str], Buffer]) -> Model:
     context = ImportContext(_SectionTensors(load), TypeReader(proto.graph.input), {}, exact=True)
     model, _ = GraphBuilder(context, proto.graph).build()
     model.name = proto.graph.name
-    model.metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    read_metadata(model, {entry.key: entry.value for entry in proto.metadata_props})
     model.opset_imports = {
         entry.domain: entry.version for entry in proto.opset_import if entry.domain not in CANONICAL_VERSIONS
     }

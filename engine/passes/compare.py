@@ -73,6 +73,9 @@ class Comparison:
             x, y = getattr(a, what), getattr(b, what)
             if not _equal_attributes(x, y):
                 self.found.append(f"{what} of the model: {x!r} against {y!r}")
+        left, right = ([variable.to_json() for variable in model.variables] for model in (a, b))
+        if left != right:
+            self.found.append(f"variables of the model: {left!r} against {right!r}")
 
     def nodes(self, a: Node, b: Node) -> None:
         """Compare two nodes and, without recursion, everything above them."""

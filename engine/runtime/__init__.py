@@ -7,6 +7,7 @@ from engine.runtime.queue import AsyncInferQueue
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
 from engine.runtime.run import RequestState
 from engine.runtime.signature import Signature
+from engine.runtime.states import StatePort, VariableState
 from engine.runtime.sync_request import RequestOwner, Stage, SyncInferRequest
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "Signature",
     "Stage",
     "StageProfile",
+    "StatePort",
     "SyncInferRequest",
     "ThreadExecutor",
+    "VariableState",
     "shared_executor",
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from engine.errors import (
     Busy,
@@ -16,12 +17,15 @@ from engine.errors import (
     InferError,
     InputError,
     PluginContractError,
+    StateError,
 )
 from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.runtime.result import InferResult, ProfilingInfo
 from engine.runtime.run import CallbackFailure, RequestState, Run, require_callable, seconds, wake
+from engine.runtime.state_file import read_state, write_state
+from engine.runtime.states import States, VariableState
 from engine.runtime.sync_request import Stage, SyncInferRequest
 from engine.runtime.values import Array, Value
 
@@ -286,6 +290,79 @@ class AsyncInferRequest(Participant):
     def get_tensor(self, name: str) -> Value:
         """Return the tensor of the input or output called `name`. Raises `InferError`, `Busy`."""
         return self.get_input_tensor(name) if self._is_input(name) else self.get_output_tensor(name)
+
+    # -- variables ----------------------------------------------------------------------------------------
+
+    def query_state(self) -> dict[str, VariableState]:
+        """The variables of the model, by name: their values, which this request keeps between inferences.
+
+        Empty for a model without variables.
+        """
+        return {port.name: VariableState(port, self._states) for port in self._request.signature.states}
+
+    def reset_state(self) -> None:
+        """Give all variables their initial values. Raises `Busy`."""
+        self._states().reset()
+
+    @property
+    def length(self) -> int:
+        """The length of the variables that grow, such as the number of past tokens; 0 if there are none.
+
+        Raises `Busy`, and `StateError` if the variables have different lengths.
+        """
+        return self._states().length
+
+    def rewind(self, count: int) -> None:
+        """Remove the last `count` positions of all variables.
+
+        Raises `Busy`, and `StateError` if a variable is shorter or does not grow, which leaves all values unchanged.
+        """
+        self._states().rewind(count)
+
+    def reorder(self, indices: Sequence[int] | Array) -> None:
+        """Let sequence i go on from what sequence `indices[i]` was, as beam search does; indices may repeat.
+
+        Raises `Busy`, and `StateError` for an index that does not exist, which leaves all values unchanged.
+        """
+        self._states().reorder(indices)
+
+    def fork(self) -> AsyncInferRequest:
+        """A new request of the same network whose variables have the same values; they are copied when they change.
+
+        Tensors are not passed on. Raises `Busy`.
+        """
+        states = self._states()
+        made: AsyncInferRequest = self._network_with_states().create_infer_request()
+        made._states().replace(states.values())
+        return made
+
+    def save(self, target: str | os.PathLike[str] | BinaryIO) -> None:
+        """Write the values of all variables to a path, atomically, or to a binary stream.
+
+        Raises `Busy`, and `BlobError` if writing fails.
+        """
+        write_state(target, self._network_with_states().model_identity, self._states().values())
+
+    def load(self, source: str | os.PathLike[str] | bytes | BinaryIO) -> None:
+        """Set all variables to what `save` wrote, in this process or another, on this device or another.
+
+        Raises `Busy`, `BlobError` if the file is damaged, and `StateError` if it is the state of another model; all
+        leave the values unchanged.
+        """
+        states = self._states()
+        values = read_state(source, self._network_with_states().model_identity, self._name)
+        states.replace(values)
+
+    def _states(self) -> States:
+        """The values of the variables. Raises `Busy`."""
+        with self._lock:
+            self._require_idle("variables")
+            return self._request.states or States((), self._request.signature.network)
+
+    def _network_with_states(self) -> Any:
+        if not self._request.signature.states:
+            raise StateError(f"{self._name}: the model has no variables; see engine.passes.MakeStateful")
+        return self._network
 
     def _is_input(self, name: str) -> bool:
         signature = self._request.signature

@@ -11,24 +11,29 @@ import numpy as np
 from engine.errors import InputError, PluginContractError
 from engine.ir import TensorType
 from engine.runtime.port import Port
+from engine.runtime.states import StatePort
 from engine.runtime.values import Array, PortCheck, Value, is_copy
 
 
 class Signature:
     """Ports, the maps from name or index to index, and their checks; one per network, shared by its requests.
 
-    Immutable and thread-safe. `network` names the network in messages.
+    Immutable and thread-safe. `network` names the network in messages. `states` are the variables: stages see them as
+    further inputs and outputs, behind those of the user.
     """
 
     __slots__ = (
         "_ties", "input_checks", "input_index", "inputs", "network", "output_checks", "output_index", "outputs",
-        "result_checks",
+        "result_checks", "states",
     )  # fmt: skip
 
-    def __init__(self, inputs: Sequence[Port], outputs: Sequence[Port], network: str) -> None:
+    def __init__(
+        self, inputs: Sequence[Port], outputs: Sequence[Port], network: str, states: Sequence[StatePort] = ()
+    ) -> None:
         self.network = network
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
+        self.states = tuple(states)
         self.input_index = _index(self.inputs, "input", network)
         self.output_index = _index(self.outputs, "output", network)
         self.input_checks = [PortCheck(p, f"{network}: input `{p.name}`") for p in self.inputs]
@@ -39,9 +44,9 @@ class Signature:
                 f"{network}: the device's result for output `{p.name}` is not what the model declares",
                 PluginContractError,
             )
-            for p in self.outputs
+            for p in (*self.outputs, *(state.after for state in self.states))
         ]
-        self._ties = _ties(self.inputs)
+        self._ties = _ties((*self.inputs, *(state.before for state in self.states)))
 
     def find_input(self, key: str | int) -> int:
         """Return the index of an input. Raises `InputError` listing the inputs."""
@@ -105,10 +110,27 @@ class Signature:
     def check_ties(self, values: Sequence[Value]) -> None:
         """Raise `InputError` if a symbolic dimension has different lengths in different inputs."""
         for symbol, places in self._ties:
-            lengths = {f"`{self.inputs[i].name}`[{axis}]": values[i].shape[axis] for i, axis in places}
+            lengths = {f"`{self._name(i)}`[{axis}]": values[i].shape[axis] for i, axis in places}
             if len(set(lengths.values())) > 1:
                 listed = ", ".join(f"{place} is {length}" for place, length in lengths.items())
                 raise InputError(f"{self.network}: dimension {symbol} must be the same everywhere: {listed}")
+
+    def _name(self, position: int) -> str:
+        """The name of a value that stages read."""
+        count = len(self.inputs)
+        return self.inputs[position].name if position < count else self.states[position - count].name
+
+    def lengths(self, values: Sequence[Value]) -> dict[str, int]:
+        """The lengths of the symbols in the shapes of the user's inputs."""
+        found: dict[str, int] = {}
+        for port, value in zip(self.inputs, values, strict=False):
+            if isinstance(port.type, TensorType) and port.shape.rank.is_static:
+                found.update(
+                    (dim.symbol, length)
+                    for dim, length in zip(port.shape, value.shape, strict=True)
+                    if dim.symbol is not None
+                )
+        return found
 
     @property
     def is_tied(self) -> bool:

@@ -13,6 +13,7 @@ from engine.errors import DeviceError, EngineError, InferError, InputError, Plug
 from engine.ir import OptionalType, ValueType
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
 from engine.runtime.signature import Signature, overlaps
+from engine.runtime.states import States
 from engine.runtime.values import Array, PortCheck, Value
 
 Stage: TypeAlias = Callable[[], object]
@@ -45,8 +46,9 @@ class SyncInferRequest(ABC):
 
     Stages read `self.inputs`, a list in input order of C-contiguous numpy arrays (or lists, None), which they
     must not write to; they set every output once, through `output_buffer` or `store_output`; and they call
-    `check_cancelled` between pieces of work. Keep references to parts of the network (its compiled plan), not to
-    the network itself: the cycle would keep its memory until a garbage collection.
+    `check_cancelled` between pieces of work. The variables of a model are its last inputs and outputs: the base class
+    passes their values on from one inference to the next. Keep references to parts of the network (its compiled plan),
+    not to the network itself: the cycle would keep its memory until a garbage collection.
     """
 
     def __init__(self, network: RequestOwner) -> None:
@@ -57,11 +59,12 @@ class SyncInferRequest(ABC):
         self._own_stages = [name for name in STAGES if getattr(type(self), name) is not getattr(SyncInferRequest, name)]
         self._no_inputs = [_absent(port.type) for port in self.signature.inputs]
         self.inputs: list[Value] = self._no_inputs
+        self.states = States(self.signature.states, self.signature.network) if self.signature.states else None
         self._copied_inputs: dict[int, Value] = {}  # the users' values of which `inputs` has copies
         self._outputs: list[Value] = []
         self._user_outputs: dict[int, Array] = {}
         self._in_place: set[int] = set()
-        self._no_outputs = [_MISSING] * len(self.signature.outputs)
+        self._no_outputs = [_MISSING] * (len(self.signature.outputs) + len(self.signature.states))
         self._cancellation: EngineError | None = None
         self._stage_profiles: list[StageProfile] = []
         self._node_profiles: list[NodeProfile] = []
@@ -250,6 +253,9 @@ class SyncInferRequest(ABC):
             if value is _MISSING:
                 port = self.signature.inputs[index]
                 raise InputError(f"{self.signature.network}: input `{port.name}` ({port.type}) is missing")
+        if self.states is not None:
+            given = self.inputs[: len(self.signature.inputs)]
+            self.inputs = given + self.states.begin(self.signature.lengths(given))
         if self.signature.is_tied:
             self.signature.check_ties(self.inputs)
         if self._user_outputs:
@@ -283,13 +289,19 @@ class SyncInferRequest(ABC):
         outputs = self._outputs
         for value in outputs:
             if value is _MISSING:
-                name = self.signature.outputs[next(i for i, each in enumerate(outputs) if each is _MISSING)].name
+                checks = self.signature.result_checks
+                name = checks[next(i for i, each in enumerate(outputs) if each is _MISSING)].port.name
                 raise PluginContractError(f"{self.signature.network}: no stage set output `{name}`")
         if self._user_outputs:
             for index, array in self._user_outputs.items():
                 if outputs[index] is not array:
                     np.copyto(array, outputs[index])
                     outputs[index] = array
+        if self.states is not None:
+            count = len(self.signature.outputs)
+            self.states.commit(outputs[count:])
+            outputs = self._outputs = outputs[:count]
+            self.inputs = self.inputs[: len(self.signature.inputs)]  # or the former values would stay in memory
         return InferResult(self.signature.output_index, outputs)
 
     def abort(self, error: BaseException) -> None:

@@ -25,6 +25,7 @@ engine compile model.onnx -d TEMPLATE                     # write model.blob her
 engine compile model.onnx -d TEMPLATE -o /srv/net.blob    # write it elsewhere
 engine compile model.onnx -d TEMPLATE -c PERF_COUNT=true  # the configuration travels with the blob
 engine compile model.onnx -d CPU --weights int4           # with weights of 4 bits
+engine compile decoder.onnx -d CPU --stateful             # requests keep the keys and values of past tokens
 """
 
 
@@ -34,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_config(parser)
     add_weights(parser, None)
+    parser.add_argument(
+        "--stateful",
+        action="store_true",
+        help="pairs of past and present values become variables, which requests keep between inferences",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="the blob (default: the model's name with .blob, here)")
     add_json(parser)
 
@@ -42,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Compile and export."""
     from engine.blob import is_blob
     from engine.core import Core
+    from engine.passes import MakeStateful
     from engine.tools.networks import open_network, require_folder
 
     if is_blob(args.model):
@@ -55,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     reports: list[CompressedModel] = []
 
     def change(model: Model) -> Model:
+        if args.stateful:
+            MakeStateful().run_on_model(model)
         if args.weights is None:
             return model
         reports.append(compressed(model, args))

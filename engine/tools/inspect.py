@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from engine.blob import BlobManifest, BlobReader
     from engine.ir import Constant, Model, Node
     from engine.plugin_api import Port
+    from engine.runtime import StatePort
 
 SUMMARY = "show the content of a model or a blob"
 DESCRIPTION = """\
@@ -50,9 +51,13 @@ def run(args: argparse.Namespace) -> int:
 def _inspect_model(args: argparse.Namespace) -> int:
     from engine.core import Core
     from engine.plugin_api import Port
+    from engine.runtime import StatePort
 
     model = Core().read_model(args.model)
-    described = _describe_model(model, [Port.of(p) for p in model.parameters], [Port.of(r) for r in model.results])
+    states = StatePort.of(model)
+    inputs, outputs = ([Port.of(node) for node in nodes] for nodes in (model.parameters, model.results))
+    described = _describe_model(model, inputs[: len(inputs) - len(states)], outputs[: len(outputs) - len(states)])
+    described["variables"] = [_describe_variable(state) for state in states]
     if args.json:
         print_json(described)
         return 0
@@ -126,6 +131,7 @@ def _inspect_blob(args: argparse.Namespace) -> int:
 
 def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
     from engine.plugin_api import Port
+    from engine.runtime import StatePort
 
     return {
         "device": manifest.device,
@@ -137,6 +143,7 @@ def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
         "requirements": dict(manifest.requirements),
         "inputs": [_describe_port(Port.from_json(port)) for port in manifest.inputs],
         "outputs": [_describe_port(Port.from_json(port)) for port in manifest.outputs],
+        "variables": [_describe_variable(StatePort.from_json(each)) for each in manifest.metadata.get("variables", [])],
         "sections": [
             {"name": s.name, "offset": s.offset, "bytes": s.size, "sha256": s.sha256} for s in manifest.sections
         ],
@@ -189,6 +196,14 @@ def _describe_port(port: Port) -> dict[str, Any]:
     return described
 
 
+def _describe_variable(state: StatePort) -> dict[str, Any]:
+    variable = state.variable
+    described: dict[str, Any] = {"name": variable.name, "type": str(state.before.type)}
+    return described | {
+        key: value for key in ("axis", "bound", "batch_axis") if (value := getattr(variable, key)) is not None
+    }
+
+
 def _print_ports(described: dict[str, Any]) -> None:
     for what in ("inputs", "outputs"):
         print(f"\n{what}:")
@@ -197,3 +212,9 @@ def _print_ports(described: dict[str, Any]) -> None:
             print(f"  {port['name']}: {port['type']}{layout}")
         if not described[what]:
             print("  none")
+    if described["variables"]:
+        print("\nvariables, which requests keep between inferences:")
+    for variable in described["variables"]:
+        grows = f", grows along axis {variable['axis']}" if "axis" in variable else ""
+        bound = f" to {variable['bound']} at most" if "bound" in variable else ""
+        print(f"  {variable['name']}: {variable['type']}{grows}{bound}")

@@ -119,6 +119,28 @@ def test_compile_writes_a_blob_that_another_process_loads(engine_process: Engine
     assert (found["file"], found["bytes"]) == ("basic.blob", (tmp_path / "basic.blob").stat().st_size)
 
 
+def test_compile_a_stateful_model(engine: Engine, files: Path, tmp_path: Path) -> None:
+    """The blob's requests keep the past; a model without pairs is refused, and writes nothing."""
+    decoder = Path(__file__).parents[1] / "fixtures" / "decoders" / "llama.dynamo23.onnx"
+    blob = tmp_path / "decoder.blob"
+    done = engine("compile", decoder, "-d", "CPU", "--stateful", "-o", blob)
+    assert (done.code, done.err) == (0, "")
+    inspected = json.loads(engine("inspect", blob, "--json").out)
+    assert [port["name"] for port in inspected["inputs"]] == ["input_ids", "attention_mask", "position_ids"]
+    assert [(each["name"], each["axis"]) for each in inspected["variables"]] == [
+        (f"past_key_values.{layer}.{part}", 2) for layer in range(2) for part in ("key", "value")
+    ]
+    assert "past_key_values.0.key: f32" in engine("inspect", blob).out
+    request = Core().import_model(blob).create_infer_request()
+    ids = np.array([[1, 2, 3]])
+    request.infer({"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": ids - 1})
+    assert request.length == 3
+    done = engine("compile", files / "basic.onnx", "-d", "CPU", "--stateful", "-o", tmp_path / "basic.blob")
+    assert done.code == 3
+    assert "no input of model `basic` has the name of a past value" in done.err
+    assert not (tmp_path / "basic.blob").exists()
+
+
 def test_inspect_a_model(engine: Engine, files: Path) -> None:
     done = engine("inspect", files / "squeezenet.onnx")
     assert (done.code, done.err) == (0, "")

@@ -15,11 +15,13 @@ from engine.testing.behaviour.query import QueryChecks
 from engine.testing.behaviour.queues import QueueChecks
 from engine.testing.behaviour.requests import RequestChecks
 from engine.testing.behaviour.results import ResultChecks
+from engine.testing.behaviour.states import StateChecks
 from engine.testing.behaviour.threads import ThreadChecks
 
 __all__ = [
     "AsyncChecks", "BehaviourSuite", "DeviceChecks", "ExportImportChecks", "ProfilingChecks", "PropertyChecks",
-    "QueryChecks", "QueueChecks", "RequestChecks", "ResultChecks", "ThreadChecks",
+    "QueryChecks", "QueueChecks", "RequestChecks", "ResultChecks", "StateChecks",
+    "ThreadChecks",
 ]  # fmt: skip
 
 
@@ -33,5 +35,6 @@ class BehaviourSuite(
     ProfilingChecks,
     ExportImportChecks,
     QueryChecks,
+    StateChecks,
 ):
     """All checks. Set `device` and, if needed, `config`, `rtol` and `atol`; see `DeviceChecks`."""

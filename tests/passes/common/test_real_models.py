@@ -337,8 +337,9 @@ def with_short_weights(model: Model) -> Model:
 def test_every_ready_pass_fires_on_some_network() -> None:
     fired = {name for _, _, counts in CASES for name in counts} | {item.name for _, _, item, _ in ALONE}
     ready = [info for info in list_passes() if info.cls.is_transformation and not issubclass(info.cls, Manager)]
-    every = {"ConvertPrecision", "WidenPrecision"}
-    assert {info.name for info in ready} - fired == every, "they change every model of their types"
+    every = {"ConvertPrecision", "WidenPrecision"}  # change every model of their types
+    elsewhere = {"MakeStateful"}  # part of no pipeline; test_make_stateful.py has its models
+    assert {info.name for info in ready} - fired == every | elsewhere
 
 
 @pytest.mark.parametrize(("name", "enabled", "expected"), CASES, ids=[f"{c[0]}-{len(c[1])}" for c in CASES])

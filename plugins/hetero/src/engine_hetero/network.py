@@ -67,7 +67,7 @@ class HeteroNetwork(ExecutableNetwork):
         """Load the sections of `export_sections`, after verifying the certificate."""
         manifest: BlobManifest = blob.manifest
         network = cls(plugin, config, manifest)
-        wiring, network.certificate, networks = read_parts(plugin.core, blob, devices)
+        wiring, network.certificate, networks = read_parts(plugin.core, blob, devices, network.signature)
         network.connect(wiring, networks)
         return network
 

@@ -6,7 +6,7 @@ import io
 import json
 
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
-from engine.plugin_api import BlobReader, BlobWriter, CoreHandle, ExecutableNetwork
+from engine.plugin_api import BlobReader, BlobWriter, CoreHandle, ExecutableNetwork, Signature
 from engine_hetero.device_list import DeviceList
 from engine_hetero.execution.dataflow import Dataflow
 from engine_hetero.parts.certificate import Certificate
@@ -27,9 +27,11 @@ def write_parts(writer: BlobWriter, dataflow: Dataflow, certificate: Certificate
 
 
 def read_parts(
-    core: CoreHandle, blob: BlobReader, devices: DeviceList
+    core: CoreHandle, blob: BlobReader, devices: DeviceList, signature: Signature
 ) -> tuple[Wiring, Certificate, list[ExecutableNetwork]]:
     """The parts of a blob, imported on their devices after the certificate is verified.
+
+    `signature` has the network's inputs, outputs and variables.
 
     Raises `BlobCorruptError` if certificate, wiring and parts contradict each other, `BlobFormatError` for malformed
     sections, `BlobError` naming a part that its device cannot import.
@@ -38,7 +40,7 @@ def read_parts(
         wiring = Wiring.from_json(json.loads(bytes(blob.section(_WIRING))))
     except (ValueError, RecursionError) as e:
         raise BlobFormatError(f"the wiring of the parts is not valid JSON: {e}") from e
-    ports = len(blob.manifest.inputs), len(blob.manifest.outputs)
+    ports = tuple(len(each) + len(signature.states) for each in (signature.inputs, signature.outputs))
     if (wiring.input_count, len(wiring.outputs)) != ports:
         raise BlobCorruptError(
             f"the network has {ports[0]} inputs and {ports[1]} outputs, but the wiring of its parts has "

@@ -1,0 +1,255 @@
+"""`States`: the values of variables that a request keeps between inferences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from engine.errors import BlobFormatError, EngineError, StateError
+from engine.ir import Model, Variable
+from engine.runtime.port import Port
+from engine.runtime.values import Array, PortCheck, Value
+
+
+@dataclass(frozen=True, slots=True)
+class StatePort:
+    """A variable of a network: what the model says of it, and the types of its value before and after an inference."""
+
+    variable: Variable
+    before: Port
+    after: Port
+
+    @classmethod
+    def of(cls, model: Model) -> tuple[Self, ...]:
+        """The variables of a model."""
+        return tuple(
+            cls(variable, Port.of(model.parameter(variable.parameter)), Port.of(model.result(variable.result)))
+            for variable in model.variables
+        )
+
+    @property
+    def name(self) -> str:
+        """The variable's name."""
+        return self.variable.name
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as JSON values, for a blob's manifest."""
+        return {
+            "variable": self.variable.to_json(),
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Read the result of `to_json`. Raises `BlobFormatError` for anything else."""
+        try:
+            variable = Variable.from_json(value["variable"])
+            before, after = Port.from_json(value["before"]), Port.from_json(value["after"])
+            variable.check(before.type, after.type)
+        except (KeyError, TypeError, EngineError) as e:
+            raise BlobFormatError(f"the description of a variable is malformed: {e}") from e
+        return cls(variable, before, after)
+
+
+class States:
+    """The current values of the variables of one request; those before the first inference are not made until then.
+
+    Values are replaced by those of a successful inference and never changed in place, so copies of this object share
+    them. Not thread-safe; `network` names the network in messages.
+    """
+
+    def __init__(self, ports: Sequence[StatePort], network: str) -> None:
+        self.ports = tuple(ports)
+        self._network = network
+        self._values: dict[str, Array | None] = {port.name: None for port in ports}
+        self._checks = {port.name: PortCheck(port.before, f"{network}: variable `{port.name}`") for port in ports}
+
+    def copy(self) -> States:
+        """The same values for another request of the network."""
+        made = States(self.ports, self._network)
+        made._values = dict(self._values)
+        return made
+
+    def port(self, name: str) -> StatePort:
+        """The variable with this name. Raises `StateError` listing the variables."""
+        for port in self.ports:
+            if port.name == name:
+                return port
+        names = ", ".join(f"`{port.name}`" for port in self.ports) or "none"
+        raise StateError(f"{self._network}: no variable `{name}`; it has {names}")
+
+    # -- an inference ---------------------------------------------------------------------------------------
+
+    def begin(self, lengths: Mapping[str, int]) -> list[Array]:
+        """The values for an inference; `lengths` has those of the symbols in the shapes of its inputs."""
+        values = [self._values[port.name] for port in self.ports]
+        return [
+            _initial(port, lengths) if value is None else value for port, value in zip(self.ports, values, strict=True)
+        ]
+
+    def commit(self, values: Sequence[Value]) -> None:
+        """Keep the values after an inference. Raises `StateError` if one exceeds its bound, and keeps the old ones."""
+        for port, value in zip(self.ports, values, strict=True):
+            self._check_bound(port, value)
+        self._values = {port.name: value for port, value in zip(self.ports, values, strict=True)}
+
+    def _check_bound(self, port: StatePort, value: Array) -> None:
+        axis, bound = port.variable.axis, port.variable.bound
+        if axis is not None and bound is not None and value.shape[axis] > bound:
+            raise StateError(
+                f"{self._network}: variable `{port.name}` would have {value.shape[axis]} positions, and its bound is "
+                f"{bound}; the request keeps the value that it had: shorten it with rewind, or start again with "
+                "reset_state"
+            )
+
+    # -- between inferences -----------------------------------------------------------------------------------
+
+    def value(self, name: str) -> Array:
+        """The value of a variable; before the first inference, the model's initial value."""
+        port, value = self.port(name), self._values[name]
+        return port.variable.initial if value is None else value
+
+    def set(self, name: str, value: object) -> None:
+        """Set a variable to a copy of `value`. Raises `StateError` or `InputError` if it does not fit."""
+        port = self.port(name)
+        admitted = self._checks[name].admit(value)
+        self._check_bound(port, admitted)
+        self._values[name] = np.array(admitted, order="C")
+
+    def reset(self, names: Iterable[str] | None = None) -> None:
+        """Give these variables, or all, their initial values again."""
+        for name in self._values if names is None else list(names):
+            self.port(name)
+            self._values[name] = None
+
+    @property
+    def length(self) -> int:
+        """The common length of the variables that grow; 0 if there are none. Raises `StateError` if it differs."""
+        lengths = {port.name: self.value(port.name).shape[axis] for port, axis in self._growing()}
+        if len(set(lengths.values())) > 1:
+            listed = ", ".join(f"`{name}` {length}" for name, length in lengths.items())
+            raise StateError(f"{self._network}: the variables have different lengths: {listed}")
+        return next(iter(lengths.values()), 0)
+
+    def rewind(self, count: int) -> None:
+        """Remove the last `count` positions of all variables. Raises `StateError`, and keeps them, if that is not
+        possible: a variable is shorter, or does not grow.
+        """
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
+            raise StateError(f"{self._network}: rewind takes a number of positions, 0 or more; got {count!r}")
+        fixed = [port.name for port in self.ports if not port.variable.is_growing]
+        if fixed or not self.ports:
+            reason = f"`{fixed[0]}` does not keep its past values" if fixed else "it has no variables"
+            raise StateError(f"{self._network}: cannot rewind: {reason}")
+        shortened: dict[str, Array | None] = {}
+        for port, axis in self._growing():
+            value = self.value(port.name)
+            length, first = value.shape[axis], port.variable.initial.shape[axis]
+            if length - count < first:
+                raise StateError(
+                    f"{self._network}: cannot rewind variable `{port.name}` by {count} positions; it has "
+                    f"{length - first} since its initial value"
+                )
+            shortened[port.name] = np.ascontiguousarray(value[(slice(None),) * axis + (slice(length - count),)])
+        if count:
+            self._values = shortened
+
+    def reorder(self, indices: Sequence[int] | Array) -> None:
+        """Make sequence i what sequence `indices[i]` was, as beam search does. Raises `StateError`."""
+        order = np.asarray(indices)
+        if order.ndim != 1 or order.dtype.kind not in "iu" or not order.size:
+            raise StateError(f"{self._network}: reorder takes a list of indices of sequences; got {indices!r:.80}")
+        taken: dict[str, Array | None] = {}
+        for port in self.ports:
+            axis = port.variable.batch_axis
+            if axis is None:
+                raise StateError(f"{self._network}: variable `{port.name}` has no dimension of sequences to reorder")
+            value = self._values[port.name]
+            if value is None:
+                raise StateError(f"{self._network}: reorder before the first inference; the variables have no values")
+            if order.min() < 0 or order.max() >= value.shape[axis]:
+                raise StateError(
+                    f"{self._network}: reorder has indices from {order.min()} to {order.max()}; variable "
+                    f"`{port.name}` has {value.shape[axis]} sequences"
+                )
+            if not port.before.shape[axis].accepts(order.size):
+                raise StateError(
+                    f"{self._network}: reorder has {order.size} indices; variable `{port.name}` has "
+                    f"{port.before.shape[axis]} sequences"
+                )
+            taken[port.name] = np.ascontiguousarray(np.take(value, order, axis=axis))
+        self._values = taken
+
+    def values(self) -> dict[str, Array | None]:
+        """The values by name; None for those that have their initial value."""
+        return dict(self._values)
+
+    def replace(self, values: Mapping[str, Array | None]) -> None:
+        """Replace all values, after checking them. Raises `StateError`, `InputError`, and keeps the old ones."""
+        if values.keys() != self._values.keys():
+            raise StateError(f"{self._network}: got the variables {sorted(values)}; expected {sorted(self._values)}")
+        for name, value in values.items():
+            if value is not None:
+                self._check_bound(self.port(name), self._checks[name].admit(value))
+        self._values = dict(values)
+
+    def _growing(self) -> list[tuple[StatePort, int]]:
+        """The variables that grow, each with its axis."""
+        return [(port, axis) for port in self.ports if (axis := port.variable.axis) is not None]
+
+
+def _initial(port: StatePort, lengths: Mapping[str, int]) -> Array:
+    """The initial value, repeated where other inputs tell a length."""
+    shape = list(port.variable.initial.shape)
+    for axis, dim in enumerate(port.before.shape):
+        if shape[axis] == 1 and dim.symbol is not None and axis != port.variable.axis:
+            shape[axis] = lengths.get(dim.symbol, 1)
+    return np.ascontiguousarray(np.broadcast_to(port.variable.initial, shape))
+
+
+class VariableState:
+    """One variable of a request: its value between inferences. Methods raise `Busy` while an inference runs."""
+
+    __slots__ = ("_access", "_port")
+
+    def __init__(self, port: StatePort, access: Callable[[], States]) -> None:
+        self._port = port
+        self._access = access
+
+    @property
+    def name(self) -> str:
+        """The variable's name."""
+        return self._port.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        return self._access().value(self.name).shape
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the value."""
+        return self._access().value(self.name).nbytes
+
+    def get(self) -> Array:
+        """A copy of the value; before the first inference, the model's initial value."""
+        return np.array(self._access().value(self.name))
+
+    def set(self, value: object) -> None:
+        """Replace the value by a copy of `value`, an array of the variable's type.
+
+        Raises `InputError` if it does not fit, `StateError` if it is longer than the variable's bound; both leave the
+        former value.
+        """
+        self._access().set(self.name, value)
+
+    def reset(self) -> None:
+        """Give the variable its initial value."""
+        self._access().reset([self.name])
+
+    def __repr__(self) -> str:
+        return f"<variable `{self.name}`: {self._port.before.type}>"

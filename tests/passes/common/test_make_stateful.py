@@ -1,0 +1,134 @@
+"""Pairs of past and present values become variables: how they are found, and which are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.errors import PassError
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, Variable, f16, f32
+from engine.passes import MakeStateful, Manager
+
+
+def appended(past: Parameter, new: Output | Node, axis: int = 2) -> Node:
+    return ops.Concat(past, new, axis=axis)
+
+
+def cache(past: str = "past_key_values.0.key", present: str = "present.0.key", **others: str) -> Model:
+    """A model that appends its input to the past, under these names; and further pairs that do the same."""
+    x = Parameter(f32, ["batch", 2, "new", 4], "x")
+    results, parameters = [Result(ops.Relu(x), "y")], [x]
+    for name, output in {past: present, **others}.items():
+        parameter = Parameter(f32, ["batch", 2, "past", 4], name)
+        parameters.insert(0, parameter)
+        results.insert(0, Result(appended(parameter, x), output))
+    return Model(results, parameters)
+
+
+@pytest.mark.parametrize(
+    ("past", "present"),
+    [
+        ("past_key_values.0.key", "present.0.key"),
+        ("past_key_values.3.value", "present_key_values.3.value"),
+        ("past_key_values_0_key", "present_0_key"),
+        ("past_key_values.0.decoder.key", "present.0.decoder.key"),
+        ("past_key_self_0", "present_key_self_0"),
+        ("past_0", "present_0"),
+        ("past.0.k", "present.0.k"),
+        ("past", "present"),
+    ],
+)
+def test_names_of_exporters(past: str, present: str) -> None:
+    model = cache(past, present)
+    assert MakeStateful().run_on_model(model)
+    (variable,) = model.variables
+    assert (variable.name, variable.parameter, variable.result) == (past, past, present)
+    assert (variable.axis, variable.batch_axis, variable.initial.shape) == (2, 0, (1, 2, 0, 4))
+    assert [p.friendly_name for p in model.parameters] == ["x", past]
+    assert [r.friendly_name for r in model.results] == ["y", present]
+
+
+@pytest.mark.parametrize("name", ["paste", "x_past", "key", "present.0.key", "repast_0"])
+def test_other_names_are_not_taken(name: str) -> None:
+    model = cache(name, f"{name}_out")
+    with pytest.raises(PassError, match=rf"no input .* has the name of a past value.*`{name}`"):
+        MakeStateful().run_on_model(model)
+    assert not model.variables
+    assert MakeStateful({name: f"{name}_out"}).run_on_model(model)
+    assert [variable.name for variable in model.variables] == [name]
+
+
+def test_what_does_not_append_does_not_grow() -> None:
+    """A sum that is replaced, a window that slides, and a new value in front of the past."""
+    x = Parameter(f32, [1, 1, 4], "x")
+    total, window, front = (Parameter(f32, [1, n, 4], f"past_{n}") for n in (1, 3, "any"))  # type: ignore[list-item]
+    slid = ops.Slice(ops.Concat(window, x, axis=1), Constant(np.array([1])), Constant(np.array([4])),
+                     Constant(np.array([1])))  # fmt: skip
+    values = {"present_1": ops.Add(total, x), "present_3": slid, "present_any": ops.Concat(x, front, axis=1)}
+    model = Model([Result(value, name) for name, value in values.items()], [x, total, window, front])
+    MakeStateful().run_on_model(model)
+    assert [(variable.axis, variable.initial.shape) for variable in model.variables] == [
+        (None, (1, 1, 4)), (None, (1, 3, 4)), (None, (1, 0, 4)),
+    ]  # fmt: skip
+
+
+def test_the_past_of_attention() -> None:
+    q, k, v = (Parameter(f32, [1, 2, "new", 4], name) for name in "qkv")
+    past = [Parameter(f32, [1, 2, "past", 4], f"past_key_values.0.{name}") for name in ("key", "value")]
+    attention = ops.create("Attention", [q, k, v, None, *past], {"is_causal": 1}, num_outputs=3)
+    names = ("y", "present.0.key", "present.0.value")
+    model = Model([Result(attention.output(i), name) for i, name in enumerate(names)], [*past, q, k, v])
+    MakeStateful().run_on_model(model)
+    assert [(variable.axis, variable.initial.shape) for variable in model.variables] == [(2, (1, 2, 0, 4))] * 2
+
+
+def test_a_bound_is_that_of_growing_variables() -> None:
+    model = cache()
+    MakeStateful(bound=7).run_on_model(model)
+    assert [variable.bound for variable in model.variables] == [7]
+
+
+def test_variables_as_told() -> None:
+    model = cache("a", "b")
+    initial = np.ones((1, 2, 3, 4), np.float32)
+    MakeStateful([Variable("kept", "a", "b", initial, axis=2)]).run_on_model(model)
+    (variable,) = model.variables
+    assert variable.name == "kept"
+    assert variable.initial is initial
+
+
+def _of_types(before: Any, after: Any, shape: Any = (1, 2)) -> Model:
+    x, past = Parameter(after, shape, "x"), Parameter(before, [1, 2], "past_0")
+    return Model([Result(ops.Relu(x), "present_0"), Result(ops.Relu(past), "y")], [past, x])
+
+
+@pytest.mark.parametrize(
+    ("model", "pairs", "said"),
+    [
+        (lambda: _of_types(f16, f32), None, "same element type"),
+        (lambda: _of_types(f32, f32, [1, 3]), None, "dimension 1 is 2 before an inference and 3 after it"),
+        (lambda: _of_types(f32, f32, [1, 2, 1]), None, "different ranks"),
+        (lambda: cache("past_key_values.0.key", "present.0.key", **{"past.0.key": "present_key_values.0.key"}),
+         None, "matches the outputs `present.0.key` and `present_key_values.0.key`"),
+        (cache, {"nothing": "y"}, "no input 'nothing'"),
+        (cache, {"x": "nothing"}, "no output 'nothing'"),
+        (lambda: cache("past_0", "present_0", past_1="present_1"), {"past_0": "present_0", "past_1": "present_0"},
+         "already belongs to variable `past_0`"),
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused(model: Any, pairs: Any, said: str) -> None:
+    made = model()
+    with pytest.raises(PassError, match=said):
+        MakeStateful(pairs).run_on_model(made)
+
+
+def test_in_a_manager() -> None:
+    """It runs like any other pass, and leaves a model that already has variables."""
+    model = cache()
+    manager = Manager()
+    manager.register_pass(MakeStateful())
+    assert manager.run_passes(model)
+    assert not MakeStateful().run_on_model(model)

@@ -1,0 +1,126 @@
+"""Language models as exporters write them, token by token: requests keep the past, and give onnxruntime's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from engine import Core
+from engine.passes import MakeStateful
+
+DECODERS = sorted((Path(__file__).parent / "fixtures" / "decoders").glob("*.onnx"))
+DEVICES = ("TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE")
+VOCABULARY = 32
+# Sums of at most 24 products per layer, of values below 1, in f32: 2 layers and the head.
+TOLERANCE = 1e-6
+
+
+class Peer:
+    """onnxruntime with the model as it was exported: the past goes in and out."""
+
+    def __init__(self, path: Path, batch: int) -> None:
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.past: dict[str, Any] = {
+            each.name: np.zeros((batch, each.shape[1], 0, each.shape[3]), np.float32)
+            for each in self.session.get_inputs()
+            if each.name.startswith("past_key_values")
+        }
+
+    def infer(self, inputs: dict[str, Any]) -> Any:
+        """The logits; the present becomes the past."""
+        logits, *present = self.session.run(None, {**inputs, **self.past})
+        self.past = dict(zip(self.past, present, strict=True))
+        return logits
+
+
+def step(generator: np.random.Generator, batch: int, past: int, new: int) -> dict[str, Any]:
+    """Inputs for `new` random tokens after `past` ones."""
+    return {
+        "input_ids": generator.integers(0, VOCABULARY, (batch, new)),
+        "attention_mask": np.ones((batch, past + new), np.int64),
+        "position_ids": np.arange(past, past + new)[None].repeat(batch, 0),
+    }
+
+
+@pytest.fixture(params=DECODERS, ids=lambda path: path.name.removesuffix(".onnx"))
+def path(request: pytest.FixtureRequest) -> Path:
+    chosen: Path = request.param
+    return chosen
+
+
+@pytest.fixture
+def compiled(path: Path) -> Callable[[str], Any]:
+    """Compiles the stateful model for a device."""
+
+    def compiled(device: str) -> Any:
+        core = Core()
+        model = core.read_model(path)
+        MakeStateful().run_on_model(model)
+        assert [variable.axis for variable in model.variables] == [2, 2, 2, 2]
+        return core.compile_model(model, device)
+
+    return compiled
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tokens_after_a_prompt(path: Path, compiled: Callable[[str], Any], device: str) -> None:
+    network = compiled(device)
+    assert {port.name for port in network.inputs} == {"input_ids", "attention_mask", "position_ids"}
+    assert [port.name for port in network.outputs] == ["logits"]
+    for batch in (1, 2):
+        peer, request, generator = Peer(path, batch), network.create_infer_request(), np.random.default_rng(batch)
+        for new in (5, 1, 1, 3):
+            inputs = step(generator, batch, request.length, new)
+            np.testing.assert_allclose(request.infer(inputs)["logits"], peer.infer(inputs), rtol=0, atol=TOLERANCE)
+        assert request.length == 10
+        for name, state in request.query_state().items():
+            np.testing.assert_allclose(state.get(), peer.past[name], rtol=0, atol=TOLERANCE)
+
+
+def test_other_tokens_after_a_rewind(path: Path, compiled: Callable[[str], Any]) -> None:
+    """Rewinding and forking give what a new request gives for the same tokens."""
+    network, generator = compiled("CPU"), np.random.default_rng(0)
+    prompt, first, second = step(generator, 1, 0, 4), step(generator, 1, 4, 1), step(generator, 1, 4, 1)
+    request, other = network.create_infer_request(), network.create_infer_request()
+    request.infer(prompt)
+    fork = request.fork()
+    request.infer(first)
+    request.rewind(1)
+    other.infer(prompt)
+    expected = other.infer(second)["logits"]
+    np.testing.assert_array_equal(request.infer(second)["logits"], expected)
+    np.testing.assert_array_equal(fork.infer(second)["logits"], expected)
+    assert request.length == fork.length == 5
+
+
+def test_states_of_many_requests_are_independent(compiled: Callable[[str], Any]) -> None:
+    """Requests in flight at the same time, each with tokens of its own."""
+    network = compiled("CPU")
+    generators = [np.random.default_rng(seed) for seed in range(20)]
+    requests = [network.create_infer_request() for _ in generators]
+    alone = []
+    for seed in range(20):
+        request, generator = network.create_infer_request(), np.random.default_rng(seed)
+        alone.append([request.infer(step(generator, 1, past, 2))["logits"].copy() for past in (0, 2, 4)])
+    for turn, past in enumerate((0, 2, 4)):
+        for request, generator in zip(requests, generators, strict=True):
+            request.start_async(step(generator, 1, past, 2))
+        for request, expected in zip(requests, alone, strict=True):
+            request.wait(60)
+            np.testing.assert_array_equal(request.results["logits"], expected[turn])
+
+
+def test_a_saved_state_goes_on_on_another_device(path: Path, compiled: Callable[[str], Any], tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    prompt, token = step(generator, 1, 0, 4), step(generator, 1, 4, 1)
+    request = compiled("CPU").create_infer_request()
+    request.infer(prompt)
+    request.save(tmp_path / "state")
+    other = compiled("TEMPLATE").create_infer_request()
+    other.load(tmp_path / "state")
+    np.testing.assert_allclose(other.infer(token)["logits"], request.infer(token)["logits"], rtol=0, atol=TOLERANCE)
