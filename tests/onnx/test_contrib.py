@@ -373,6 +373,7 @@ def at(index: int, value: Any) -> Callable[[Inputs, dict[str, Any]], object]:
         ("QGemm", at(6, np.zeros(5, np.float32)), "input 6 (C, `x6`) is f32; expected i32"),
         ("MatMulIntegerToFloat", at(2, np.ones(3, np.float32)), "input 2 (a_scale, `x2`) has shape [3]"),
         ("DequantizeLinear/16-bit", at(1, np.ones(3, np.float32)), "input 1 (x_scale, `x1`) has shape [3]"),
+        ("GatherBlockQuantized", at(3, np.uint8(1)), "input 3 (zero_points, `x3`) is a scalar; expected one for each"),
     ],
 )  # fmt: skip
 def test_what_an_operator_does_not_accept(name: str, change: Any, words: str) -> None:

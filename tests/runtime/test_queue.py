@@ -1,5 +1,6 @@
 import gc
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -233,14 +234,17 @@ def test_the_callback_cannot_change_while_jobs_are_in_flight(make_network, gate)
 
 
 def test_leaving_the_block_with_an_error_cancels_what_is_in_flight(make_network, gate):
-    network = make_network(start_pipeline=lambda r: gate.wait(LONG) if r.request_id == 0 else None)
-    queue = AsyncInferQueue(network, 3)
+    def end_when_cancelled(request):
+        end = time.monotonic() + LONG
+        while request.cancellation is None and time.monotonic() < end:
+            gate.wait(0.001)
+
+    queue = AsyncInferQueue(make_network(start_pipeline=end_when_cancelled), 3)
 
     def use():
         with queue:
             for i in range(3):
                 queue.start_async(inputs(i))
-            threading.Timer(0.05, gate.set).start()
             raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):

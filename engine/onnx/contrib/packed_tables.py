@@ -57,6 +57,8 @@ def _table(call: ContribCall) -> Output:
             )
         codes = _elements(codes, bits)
         shape = list(codes.shape)
+        if zero_point is not None and not zero_point.shape:
+            call.invalid(f"{call.described(3)} is a scalar; expected one for each block of the data")
         zero_point = None if zero_point is None else _elements(zero_point, bits)
     block = _table_block(call, element_type, shape[axis])
     wanted = [-(-n // block) if index == axis else n for index, n in enumerate(shape)]
