@@ -17,6 +17,7 @@ from native_build import (
     EMULATE_AMX,
     OBJECTS,
     RELEASE,
+    SOURCES,
     BuildError,
     Unit,
     Variant,
@@ -69,13 +70,14 @@ def _run(name: str, only: str) -> list[str]:
     variant = VARIANTS[name]
     start = time.monotonic()
     shared, programs = test_units(variant)
-    wanted = [
-        program
-        for program in programs
-        if only in program.source.stem and (name != "thread" or program.source.stem.startswith(THREADED))
-    ]
+    wanted = [program for program in programs if only in program.source.stem]
     instrumented, others = _kernels(variant) if name == "address" else ([], kernel_units(RELEASE))
     core = [*core_units(variant), *shared]
+    if name == "thread":
+        wanted = [program for program in wanted if program.source.stem.startswith(THREADED)]
+        # Kernels have no threads of their own, nor has what prepares them.
+        core = [unit for unit in core if "kernels" not in unit.source.relative_to(SOURCES).as_posix()]
+        others += [unit for unit in core_units(RELEASE) if "prepare" in unit.source.parts]
     count = compile_units(others, RELEASE) + compile_units([*instrumented, *core, *wanted], variant)
     print(f"{name}: {count} files compiled in {time.monotonic() - start:.0f} s", flush=True)
 
