@@ -96,3 +96,22 @@ class Context:
     def max_workers(self) -> int: ...
     @property
     def memory_bytes(self) -> int: ...
+
+class PlanRunner:
+    def __init__(
+        self,
+        plan: Plan,
+        inputs: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
+        outputs: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
+        max_threads: int,
+        kept: int,
+    ) -> None: ...
+    def bind(self, index: Mapping[Any, int], current: list[Any], given: object) -> list[Any] | None: ...
+    def run(self, inputs: Sequence[np.ndarray[Any, Any]], cancel: CancelFlag) -> list[np.ndarray[Any, Any]]: ...
+    def fill(
+        self,
+        inputs: Sequence[np.ndarray[Any, Any]],
+        outputs: Sequence[np.ndarray[Any, Any]],
+        cancel: CancelFlag,
+        profile: bool,
+    ) -> list[int] | None: ...

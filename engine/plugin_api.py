@@ -22,6 +22,7 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 |                     | `abort_pipeline`            | optional | releases the device after an error                  |
 |                     | `request_cancel`            | optional | stops the work on the device                        |
 |                     | `clear_tensors`             | optional | releases memory                                     |
+|                     | `bind_again`                | optional | binds inputs of known types and shapes quickly      |
 
 Class attributes: `Plugin.name`, `version` and `api_version` are required; `Plugin.properties` and
 `ExecutableNetwork.metrics` declare properties in addition to those of all devices.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/graph.hpp"
+#include "bindings/running.hpp"
 #include "executor/arena.hpp"
 #include "executor/context.hpp"
 #include "executor/core_set.hpp"
@@ -34,29 +35,6 @@ std::shared_ptr<const void> keep(py::object object) {
             const py::gil_scoped_acquire gil;
             Py_DECREF(static_cast<PyObject*>(const_cast<void*>(pointer)));
           }};
-}
-
-Binding bind_array(const py::array& array, const char* kind, std::size_t slot, bool is_written) {
-  const auto refuse = [&](const char* why) {
-    throw std::invalid_argument(std::string(kind) + " " + std::to_string(slot) + " is " + why);
-  };
-  if (!(array.flags() & py::array::c_style)) refuse("not contiguous in C order");
-  if (is_written && !array.writeable()) refuse("read-only");
-  return {array.data(), static_cast<std::size_t>(array.nbytes())};
-}
-
-std::vector<Binding> bind_arrays(const py::sequence& arrays, const char* kind, bool is_written) {
-  std::vector<Binding> bindings;
-  const std::size_t count = arrays.size();
-  bindings.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const py::object item = arrays[i];
-    if (!py::isinstance<py::array>(item)) {
-      throw std::invalid_argument(std::string(kind) + " " + std::to_string(i) + " is not a numpy array");
-    }
-    bindings.push_back(bind_array(py::reinterpret_borrow<py::array>(item), kind, i, is_written));
-  }
-  return bindings;
 }
 
 Attributes::Value to_value(const std::string& name, py::handle value) {
@@ -115,12 +93,6 @@ std::vector<std::size_t> output_bytes(const std::string& kernel, const std::vect
   return expected;
 }
 
-// A cancel flag stopped a run.
-class RunCancelled : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 // The classes of engine.errors that C++ exceptions are translated to. Never destroyed, since exceptions may occur until
 // the process ends.
 struct ErrorTypes {
@@ -158,22 +130,6 @@ void translate(std::exception_ptr pointer) {
     raise(error_types().memory,
           "the native core needs more memory than is available; use smaller shapes, fewer streams or a smaller graph");
   }
-}
-
-py::object run_context(Context& context, const py::sequence& inputs, const py::sequence& outputs, int threads,
-                       const CancelFlag* cancel, bool is_profiled) {
-  // The caller's sequences keep the arrays alive.
-  const std::vector<Binding> bound_inputs = bind_arrays(inputs, "input", false);
-  const std::vector<Binding> bound_outputs = bind_arrays(outputs, "output", true);
-  std::vector<std::int64_t> profile;
-  bool finished;
-  {
-    const py::gil_scoped_release no_gil;
-    finished = context.run(bound_inputs, bound_outputs, {threads, cancel, is_profiled ? &profile : nullptr});
-  }
-  if (!finished) throw RunCancelled("the run was cancelled");
-  if (!is_profiled) return py::none();
-  return py::cast(profile);
 }
 
 py::tuple buffer_bytes(const std::vector<Buffer>& buffers) {
@@ -266,12 +222,6 @@ PYBIND11_MODULE(_core, module) {
   module.def("output_bytes", output_bytes, py::arg("kernel"), py::arg("inputs"), py::arg("output_count"),
              py::arg("attributes"), py::arg("isa"));
 
-  py::class_<CancelFlag>(module, "CancelFlag")
-      .def(py::init<>())
-      .def("cancel", &CancelFlag::cancel)
-      .def("reset", &CancelFlag::reset)
-      .def_property_readonly("cancelled", &CancelFlag::cancelled);
-
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan")
       .def_property_readonly("inputs", [](const Plan& plan) { return buffer_bytes(plan.inputs); })
       .def_property_readonly("outputs", [](const Plan& plan) { return buffer_bytes(plan.outputs); })
@@ -309,22 +259,7 @@ PYBIND11_MODULE(_core, module) {
           py::arg("name") = "")
       .def("build", [](PlanBuilder& builder) { return std::const_pointer_cast<Plan>(builder.build()); });
 
-  py::class_<Context>(module, "Context")
-      .def(py::init([](std::shared_ptr<Plan> plan, int max_threads) {
-             return std::make_unique<Context>(std::move(plan), max_threads);
-           }),
-           py::arg("plan"), py::arg("max_threads") = 0)
-      .def_static(
-          "in_turns",
-          [](const std::vector<std::shared_ptr<Plan>>& plans, int max_threads) {
-            return Context::in_turns({plans.begin(), plans.end()}, max_threads);
-          },
-          py::arg("plans"), py::arg("max_threads") = 0)
-      .def("run", run_context, py::arg("inputs"), py::arg("outputs"), py::arg("threads") = 0,
-           py::arg("cancel") = nullptr, py::arg("profile") = false)
-      .def_property_readonly("max_workers", &Context::max_workers)
-      .def_property_readonly("memory_bytes", &Context::memory_bytes);
-
+  bind_running(module);
   bind_graph(module);
 }
 

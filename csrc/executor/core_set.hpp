@@ -41,6 +41,8 @@ class CoreSet {
   CoreSet& operator=(const CoreSet&) = delete;
 
   int cores() const { return cores_; }
+  // Whether a lease would not wait; another stream may change that at any time.
+  bool has_free_core() const { return free_cores_.load(std::memory_order_relaxed) > 0; }
   // The number of threads that have been started; at most cores() - 1.
   int started_threads() const;
 

@@ -192,8 +192,10 @@ void layouts_do_not_overlap() {
 
 void teams_meet_at_barriers() {
   CoreSet cores(4);
+  expect(cores.has_free_core(), "nothing is leased");
   CoreSet::Lease lease = cores.lease(4);
   expect(lease.workers() == 4 && cores.started_threads() == 3, "four workers");
+  expect(!cores.has_free_core(), "all cores are leased");
   struct Shared {
     Barrier barrier;
     std::vector<int> values = std::vector<int>(4 * 64, 0);  // written without atomics: ordered by the barrier

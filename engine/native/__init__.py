@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "ProductRates", "StepInfo", "built_isas", "codes",
-    "cores", "cpu_features", "default_isa", "empty_aligned", "features", "has_feature", "isas_within", "kernel_isas",
-    "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "started_threads",
+    "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "PlanRunner", "ProductRates", "StepInfo",
+    "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned", "features", "has_feature",
+    "isas_within", "kernel_isas", "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "started_threads",
 ]  # fmt: skip
 
+Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
 Attribute: TypeAlias = "int | float | str | Sequence[int] | Sequence[float]"
 
 _weights = WeightMemory()
@@ -362,6 +363,42 @@ class Context:
     def memory_bytes(self) -> int:
         """The memory of this context: its arena and scratch."""
         return self._context.memory_bytes
+
+
+class PlanRunner:
+    """Runs one plan for any number of threads, each in a context of its own.
+
+    `inputs` and `outputs` are the numpy type and the shape of each. Up to `kept` idle contexts are kept for later runs;
+    `max_threads` is that of `Context`.
+    """
+
+    __slots__ = ("_runner",)
+
+    def __init__(
+        self, plan: Plan, inputs: Sequence[Form], outputs: Sequence[Form], *, max_threads: int = 0, kept: int = 1
+    ) -> None:
+        self._runner = _core.PlanRunner(plan._plan, inputs, outputs, max_threads, kept)
+
+    def bind(self, index: Mapping[Any, int], current: list[Any], given: object) -> list[Any] | None:
+        """Return the arrays of all inputs: those in `given`, and of the others those in `current`.
+
+        Returns None unless each is a plain array of the input's type and shape, contiguous and aligned, and `given` is
+        None, one array, a list or tuple of all arrays, or a dict with names that `index` maps to positions.
+        """
+        return self._runner.bind(index, current, given)
+
+    def run(self, inputs: Sequence[Array], cancel: CancelFlag) -> list[Array]:
+        """Run all steps and return new arrays; otherwise as `fill`."""
+        return self._runner.run(inputs, cancel._flag)
+
+    def fill(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], cancel: CancelFlag, *, profile: bool = False
+    ) -> list[int] | None:
+        """Run all steps as `Context.run` does, with its errors except Busy, and OutOfMemoryError.
+
+        Releases the GIL unless the last run took a few microseconds only.
+        """
+        return self._runner.fill(inputs, outputs, cancel._flag, profile)
 
 
 def run_kernel(

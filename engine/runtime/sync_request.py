@@ -60,6 +60,8 @@ class SyncInferRequest(ABC):
         self._no_inputs = [_absent(port.type) for port in self.signature.inputs]
         self.inputs: list[Value] = self._no_inputs
         self.states = States(self.signature.states, self.signature.network) if self.signature.states else None
+        self.is_bound_again = False
+        """Whether `bind_again` has bound the inputs of this inference."""
         self._copied_inputs: dict[int, Value] = {}  # the users' values of which `inputs` has copies
         self._outputs: list[Value] = []
         self._user_outputs: dict[int, Array] = {}
@@ -93,6 +95,14 @@ class SyncInferRequest(ABC):
         Called by any thread, even while no inference runs.
         """
         self._cancellation = error
+
+    def bind_again(self, inputs: object) -> list[Value] | None:
+        """Optional. Return the values of all inputs if they have the types and shapes of an earlier inference.
+
+        For devices that can check this faster than the engine, which checks everything if None is returned. `inputs` is
+        as for `infer`; those not given are in `self.inputs`. No array may need a copy. Must not change anything.
+        """
+        return None
 
     def clear_tensors(self) -> None:
         """Optional, must call `super()`. Release all tensors and other memory."""
@@ -133,6 +143,26 @@ class SyncInferRequest(ABC):
                 value = self._user_outputs[index]
                 copy = False
         self._outputs[index] = _copied(value) if copy else value
+
+    def store_outputs(self, values: list[Value], *, are_known: bool = False) -> None:
+        """Set all outputs at once, in order, as `store_output` with `copy=False` does; the request keeps the list.
+
+        Only while no output tensors are set. With `are_known` they are not checked: outputs of the same types and
+        shapes were stored before. Raises `PluginContractError`.
+        """
+        checks = self.signature.result_checks
+        if not are_known:
+            if len(values) != len(checks):
+                raise PluginContractError(
+                    f"{self.signature.network}: a stage set {len(values)} outputs at once; expected {len(checks)}"
+                )
+            values = [check.admit(value) for check, value in zip(checks, values, strict=True)]
+        self._outputs = values
+
+    @property
+    def has_output_tensors(self) -> bool:
+        """Whether the user has set an array for any output."""
+        return bool(self._user_outputs)
 
     def check_cancelled(self) -> None:
         """Raise `Cancelled` or `DeadlineExceeded` if this inference should stop. Cheap; call it often."""
@@ -240,6 +270,20 @@ class SyncInferRequest(ABC):
 
     def begin(self, inputs: object = None) -> None:
         """Bind `inputs`, check that none is missing, and discard the last inference's outputs and profile."""
+        is_plain = not self._copied_inputs and not self._user_outputs and self.states is None
+        bound = self.bind_again(inputs) if is_plain else None
+        self.is_bound_again = bound is not None
+        if bound is not None:
+            self.inputs = bound
+        else:
+            self._bind_checked(inputs)
+        self._outputs = self._no_outputs.copy()
+        self._cancellation = None
+        if self.is_profiling:
+            self._stage_profiles, self._node_profiles = [], []
+
+    def _bind_checked(self, inputs: object) -> None:
+        """Bind `inputs` with all checks, and find the output tensors that can be written in place."""
         stale = self._copied_inputs
         if inputs is not None:
             bound, copied = self.signature.bind(self.inputs, inputs)
@@ -260,10 +304,6 @@ class SyncInferRequest(ABC):
             self.signature.check_ties(self.inputs)
         if self._user_outputs:
             self._in_place = self._writable_in_place()
-        self._outputs = self._no_outputs.copy()
-        self._cancellation = None
-        if self.is_profiling:
-            self._stage_profiles, self._node_profiles = [], []
 
     def _read_again(self, copied: Mapping[int, Value]) -> None:
         """Copy the current values of the users' inputs, by position, for the stages."""

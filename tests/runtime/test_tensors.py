@@ -373,6 +373,8 @@ def test_output_arrays_that_overlap_are_refused():
             lambda r: r.store_output(0, 3.0),
             "device's result for output `y0` is not what the model declares: expected an array",
         ),
+        (lambda r: r.store_outputs([X, X]), "a stage set 2 outputs at once; expected 1"),
+        (lambda r: r.store_outputs([X[:1]]), "device's result for output `y0` is not what the model declares: shape"),
     ],
 )
 def test_a_device_that_gives_a_wrong_output_is_told(give, message):

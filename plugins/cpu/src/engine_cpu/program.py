@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.errors import Cancelled
 from engine.ir import Constant, Model, Output
-from engine.native import CancelFlag, Context, Plan
+from engine.native import CancelFlag, PlanRunner
 from engine_cpu.segment import LoweredSegment
 
 Value = Any
@@ -71,30 +71,6 @@ class ScheduledSegment:
     shapes: tuple[tuple[int, ...] | None, ...]
 
 
-class ContextPool:
-    """Contexts of a plan, each used by one inference at a time and then reused."""
-
-    __slots__ = ("_idle", "_keep", "plan", "threads")
-
-    def __init__(self, plan: Plan, threads: int, keep: int) -> None:
-        self.plan = plan
-        self.threads = threads
-        self._keep = keep
-        self._idle: list[Context] = []
-
-    def take(self) -> Context:
-        """An unused context. Raises `OutOfMemoryError`."""
-        try:
-            return self._idle.pop()
-        except IndexError:  # checking first would race with other threads
-            return Context(self.plan, self.threads)
-
-    def give_back(self, context: Context) -> None:
-        """Keep a context for the next inference, or free it if enough are kept."""
-        if len(self._idle) < self._keep:
-            self._idle.append(context)
-
-
 class Program:
     """The segments of a model for known input shapes. Shared by requests."""
 
@@ -124,8 +100,7 @@ class Program:
             self._template[slot] = read(constant)
         self.segments = self._scheduled(slots, constants, segments)
         bound = {index for segment in self.segments for index in segment.targets if index >= 0}
-        self._whole = self._only_plan()
-        self._whole_shapes = [] if self._whole is None else self._whole.output_shapes()
+        self.whole = self._only_plan()
         self.unbound_outputs = tuple((index, slot) for index, slot in enumerate(self.outputs) if index not in bound)
 
     def _only_plan(self) -> NativeSegment | None:
@@ -159,10 +134,6 @@ class Program:
 
     def run(self, inputs: Sequence[Value], inference: Inference, make_output: MakeOutput | None = None) -> list[Value]:
         """Run; returns the outputs. With `make_output`, outputs that a plan computes are written to its arrays."""
-        if self._whole is not None and make_output is not None:
-            made = [make_output(index, shape) for index, shape in enumerate(self._whole_shapes)]
-            self._whole.fill(inputs, made, inference)
-            return made
         values = [*inputs, *self._template[self.num_inputs :]]
         for scheduled in self.segments:
             inference.check_cancelled()
@@ -187,41 +158,48 @@ class NativeSegment(Segment):
 
     def __init__(self, lowered: LoweredSegment, threads: int, streams: int) -> None:
         self.lowered = lowered
-        self.contexts = ContextPool(lowered.plan, threads, streams)
-        self._outputs = [(v.shape.get_shape(), v.element_type.numpy) for v in lowered.outputs]
+        inputs = [(v.element_type.numpy, v.shape.get_shape()) for v in lowered.inputs]
+        self._outputs = [(v.element_type.numpy, v.shape.get_shape()) for v in lowered.outputs]
+        self._runner = PlanRunner(lowered.plan, inputs, self._outputs, max_threads=threads, kept=streams)
         self._names = lowered.step_nodes
 
     def output_shapes(self) -> list[tuple[int, ...]]:
         """All outputs of a plan support a target."""
-        return [shape for shape, _ in self._outputs]
+        return [shape for _, shape in self._outputs]
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
         """See `Segment`."""
+        if not inference.is_profiling and not any(target is not None for target in targets):
+            return self.run_new(inputs, inference)
         outputs = [
-            target if target is not None else np.empty(*self._outputs[index]) for index, target in enumerate(targets)
+            target if target is not None else np.empty(shape, dtype)
+            for target, (dtype, shape) in zip(targets, self._outputs, strict=True)
         ]
-        self.fill(inputs, outputs, inference)
-        return outputs
-
-    def fill(self, inputs: Sequence[Value], outputs: Sequence[Array], inference: Inference) -> None:
-        """Run, and write all outputs to the given arrays."""
-        context = self.contexts.take()
         try:
             if inference.is_profiling:
-                self._run_profiled(context, inputs, outputs, inference)
+                self._run_profiled(inputs, outputs, inference)
             else:
-                context.run(inputs, outputs, cancel=inference.cancel)
+                self._runner.fill(inputs, outputs, inference.cancel)
         except Cancelled:
             inference.check_cancelled()  # raises the reason for which the inference was stopped
             raise
-        finally:
-            self.contexts.give_back(context)
+        return outputs
 
-    def _run_profiled(
-        self, context: Context, inputs: Sequence[Value], outputs: Sequence[Array], inference: Inference
-    ) -> None:
+    def bind(self, index: Mapping[Any, int], current: list[Value], given: object) -> list[Value] | None:
+        """See `PlanRunner.bind`."""
+        return self._runner.bind(index, current, given)
+
+    def run_new(self, inputs: Sequence[Value], inference: Inference) -> list[Array]:
+        """Run without a profile; returns new arrays."""
+        try:
+            return self._runner.run(inputs, inference.cancel)
+        except Cancelled:
+            inference.check_cancelled()  # as in `run`
+            raise
+
+    def _run_profiled(self, inputs: Sequence[Value], outputs: Sequence[Array], inference: Inference) -> None:
         start = time.perf_counter_ns()
-        durations = context.run(inputs, outputs, cancel=inference.cancel, profile=True)
+        durations = self._runner.fill(inputs, outputs, inference.cancel, profile=True)
         assert durations is not None
         for (name, op_type), duration in zip(self._names, durations, strict=True):
             inference.record_node(name, op_type, "native", start, start + duration)

@@ -1,0 +1,256 @@
+#include "bindings/running.hpp"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/context.hpp"
+#include "executor/core_set.hpp"
+#include "executor/plan.hpp"
+
+namespace py = pybind11;
+
+namespace engine {
+namespace {
+
+Binding bind_array(py::handle item, const char* kind, std::size_t slot, bool is_written) {
+  const auto refuse = [&](const char* why) {
+    throw std::invalid_argument(std::string(kind) + " " + std::to_string(slot) + " is " + why);
+  };
+  if (!py::isinstance<py::array>(item)) refuse("not a numpy array");
+  const auto array = py::reinterpret_borrow<py::array>(item);
+  if (!(array.flags() & py::array::c_style)) refuse("not contiguous in C order");
+  if (is_written && !array.writeable()) refuse("read-only");
+  return {array.data(), static_cast<std::size_t>(array.nbytes())};
+}
+
+// The arrays' memory; the caller keeps the arrays alive.
+void bind_arrays(const py::sequence& arrays, const char* kind, bool is_written, std::vector<Binding>& bindings) {
+  bindings.clear();
+  const std::size_t count = arrays.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const py::object item = arrays[i];
+    bindings.push_back(bind_array(item, kind, i, is_written));
+  }
+}
+
+[[noreturn]] void throw_cancelled() {
+  throw RunCancelled("the run was cancelled");
+}
+
+py::object run_context(Context& context, const py::sequence& inputs, const py::sequence& outputs, int threads,
+                       const CancelFlag* cancel, bool is_profiled) {
+  std::vector<Binding> bound_inputs, bound_outputs;
+  bind_arrays(inputs, "input", false, bound_inputs);
+  bind_arrays(outputs, "output", true, bound_outputs);
+  std::vector<std::int64_t> profile;
+  bool finished;
+  {
+    const py::gil_scoped_release no_gil;
+    finished = context.run(bound_inputs, bound_outputs, {threads, cancel, is_profiled ? &profile : nullptr});
+  }
+  if (!finished) throw_cancelled();
+  if (!is_profiled) return py::none();
+  return py::cast(profile);
+}
+
+// While a run is shorter, threads that run one after the other finish sooner than threads side by side: one that waits
+// for the GIL sleeps, and waking it takes longer.
+constexpr std::chrono::microseconds kShortRun{20};
+
+py::object copied(py::handle sequence) {
+  auto copy = py::reinterpret_steal<py::object>(PySequence_List(sequence.ptr()));
+  if (!copy) throw py::error_already_set();
+  return copy;
+}
+
+// The type and shape of an input or output.
+struct Form {
+  py::dtype type;
+  std::vector<py::ssize_t> shape;
+};
+
+// Runs one plan for the requests of a network. Contexts are kept between runs, each for one run at a time. The GIL,
+// held on entry, protects the members.
+class PlanRunner {
+ public:
+  PlanRunner(std::shared_ptr<const Plan> plan, std::vector<Form> inputs, std::vector<Form> outputs, int max_threads,
+             std::size_t kept)
+      : plan_(std::move(plan)),
+        inputs_(std::move(inputs)),
+        outputs_(std::move(outputs)),
+        max_threads_(max_threads),
+        kept_(kept) {
+    if (inputs_.size() != plan_->inputs.size() || outputs_.size() != plan_->outputs.size()) {
+      throw PlanError("the plan has " + std::to_string(plan_->inputs.size()) + " inputs and " +
+                      std::to_string(plan_->outputs.size()) + " outputs; " + std::to_string(inputs_.size()) + " and " +
+                      std::to_string(outputs_.size()) + " are described");
+    }
+    idle_.reserve(kept_);
+  }
+
+  // Nothing is called that could run Python code, which might change the containers.
+  py::object bind(const py::dict& index, const py::list& current, py::handle given) const {
+    const py::object bound = overridden(index, current, given);
+    if (!bound || PyList_GET_SIZE(bound.ptr()) != static_cast<py::ssize_t>(inputs_.size())) return py::none();
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const py::handle item = PyList_GET_ITEM(bound.ptr(), static_cast<py::ssize_t>(i));
+      if (!has_form(item, inputs_[i], plan_->inputs[i].alignment)) return py::none();
+    }
+    return bound;
+  }
+
+  py::list run(const py::sequence& inputs, const CancelFlag* cancel) {
+    py::list made(outputs_.size());
+    for (std::size_t i = 0; i < outputs_.size(); ++i) made[i] = py::array(outputs_[i].type, outputs_[i].shape);
+    fill(inputs, made, cancel, false);
+    return made;
+  }
+
+  py::object fill(const py::sequence& inputs, const py::sequence& outputs, const CancelFlag* cancel, bool is_profiled) {
+    const Taken seat(*this);
+    bind_arrays(inputs, "input", false, seat->inputs);
+    bind_arrays(outputs, "output", true, seat->outputs);
+    std::vector<std::int64_t> profile;
+    const bool finished = compute(*seat, {0, cancel, is_profiled ? &profile : nullptr});
+    if (!finished) throw_cancelled();
+    if (!is_profiled) return py::none();
+    return py::cast(profile);
+  }
+
+ private:
+  // `current` with the values of `given`; null if `given` has another form than `bind` supports.
+  static py::object overridden(const py::dict& index, const py::list& current, py::handle given) {
+    if (given.is_none()) return current;
+    if (PyList_CheckExact(given.ptr()) || PyTuple_CheckExact(given.ptr())) return copied(given);
+    if (!PyDict_CheckExact(given.ptr())) {
+      py::list one(1);
+      one[0] = given;
+      return one;
+    }
+    py::object bound = copied(current);
+    PyObject *key = nullptr, *value = nullptr;
+    for (py::ssize_t next = 0; PyDict_Next(given.ptr(), &next, &key, &value) != 0;) {
+      PyObject* position = PyUnicode_CheckExact(key) ? PyDict_GetItemWithError(index.ptr(), key) : nullptr;
+      if (position == nullptr) return {};
+      Py_INCREF(value);
+      if (PyList_SetItem(bound.ptr(), PyLong_AsSsize_t(position), value) != 0) throw py::error_already_set();
+    }
+    return bound;
+  }
+
+  // Whether the item is an array, not of a subclass, of the form, with contiguous data that is aligned.
+  bool has_form(py::handle item, const Form& form, std::size_t alignment) const {
+    if (!py::type::handle_of(item).is(array_type_)) return false;
+    const auto array = py::reinterpret_borrow<py::array>(item);
+    return array.dtype().is(form.type) && array.ndim() == static_cast<py::ssize_t>(form.shape.size()) &&
+           std::equal(form.shape.begin(), form.shape.end(), array.shape()) && (array.flags() & py::array::c_style) &&
+           reinterpret_cast<std::uintptr_t>(array.data()) % alignment == 0;
+  }
+
+  struct Seat {
+    Context context;
+    std::vector<Binding> inputs, outputs;
+  };
+
+  // A seat for one run.
+  class Taken {
+   public:
+    explicit Taken(PlanRunner& runner) : runner_(runner) {
+      if (runner.idle_.empty()) {
+        seat_.reset(new Seat{Context(runner.plan_, runner.max_threads_), {}, {}});
+      } else {
+        seat_ = std::move(runner.idle_.back());
+        runner.idle_.pop_back();
+      }
+    }
+    ~Taken() {
+      if (runner_.idle_.size() < runner_.kept_) runner_.idle_.push_back(std::move(seat_));
+    }
+    Taken(const Taken&) = delete;
+    Taken& operator=(const Taken&) = delete;
+
+    Seat* operator->() const { return seat_.get(); }
+    Seat& operator*() const { return *seat_; }
+
+   private:
+    PlanRunner& runner_;
+    std::unique_ptr<Seat> seat_;
+  };
+
+  bool compute(Seat& seat, const RunOptions& options) {
+    std::optional<py::gil_scoped_release> no_gil;
+    // A run waits while other runs use all cores, and must not hold the GIL then.
+    if (!is_short_ || !CoreSet::shared().has_free_core()) no_gil.emplace();
+    const auto begin = std::chrono::steady_clock::now();
+    const bool finished = seat.context.run(seat.inputs, seat.outputs, options);
+    const auto taken = std::chrono::steady_clock::now() - begin;
+    no_gil.reset();
+    if (finished) is_short_ = taken < kShortRun;
+    return finished;
+  }
+
+  std::shared_ptr<const Plan> plan_;
+  std::vector<Form> inputs_, outputs_;
+  py::object array_type_ = py::module_::import("numpy").attr("ndarray");
+  int max_threads_;
+  std::size_t kept_;
+  std::vector<std::unique_ptr<Seat>> idle_;
+  bool is_short_ = false;  // the last run that finished
+};
+
+using DescribedForms = std::vector<std::pair<py::dtype, std::vector<py::ssize_t>>>;
+
+std::vector<Form> to_forms(const DescribedForms& described) {
+  std::vector<Form> forms;
+  for (const auto& [type, shape] : described) forms.push_back({type, shape});
+  return forms;
+}
+
+std::unique_ptr<PlanRunner> make_runner(std::shared_ptr<Plan> plan, const DescribedForms& inputs,
+                                        const DescribedForms& outputs, int max_threads, std::size_t kept) {
+  return std::make_unique<PlanRunner>(std::move(plan), to_forms(inputs), to_forms(outputs), max_threads, kept);
+}
+
+}  // namespace
+
+void bind_running(py::module_& module) {
+  py::class_<CancelFlag>(module, "CancelFlag")
+      .def(py::init<>())
+      .def("cancel", &CancelFlag::cancel)
+      .def("reset", &CancelFlag::reset)
+      .def_property_readonly("cancelled", &CancelFlag::cancelled);
+
+  py::class_<Context>(module, "Context")
+      .def(py::init([](std::shared_ptr<Plan> plan, int max_threads) {
+             return std::make_unique<Context>(std::move(plan), max_threads);
+           }),
+           py::arg("plan"), py::arg("max_threads") = 0)
+      .def_static(
+          "in_turns",
+          [](const std::vector<std::shared_ptr<Plan>>& plans, int max_threads) {
+            return Context::in_turns({plans.begin(), plans.end()}, max_threads);
+          },
+          py::arg("plans"), py::arg("max_threads") = 0)
+      .def("run", run_context, py::arg("inputs"), py::arg("outputs"), py::arg("threads") = 0,
+           py::arg("cancel") = nullptr, py::arg("profile") = false)
+      .def_property_readonly("max_workers", &Context::max_workers)
+      .def_property_readonly("memory_bytes", &Context::memory_bytes);
+
+  py::class_<PlanRunner>(module, "PlanRunner")
+      .def(py::init(&make_runner), py::arg("plan"), py::arg("inputs"), py::arg("outputs"), py::arg("max_threads"),
+           py::arg("kept"))
+      .def("bind", &PlanRunner::bind, py::arg("index"), py::arg("current"), py::arg("given"))
+      .def("run", &PlanRunner::run, py::arg("inputs"), py::arg("cancel"))
+      .def("fill", &PlanRunner::fill, py::arg("inputs"), py::arg("outputs"), py::arg("cancel"), py::arg("profile"));
+}
+
+}  // namespace engine
