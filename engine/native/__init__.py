@@ -396,7 +396,7 @@ class PlanRunner:
     ) -> list[int] | None:
         """Run all steps as `Context.run` does, with its errors except Busy, and OutOfMemoryError.
 
-        Releases the GIL unless the last run took a few microseconds only.
+        Releases the GIL unless the last run took less than 20 us and a core is free.
         """
         return self._runner.fill(inputs, outputs, cancel._flag, profile)
 
