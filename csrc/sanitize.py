@@ -17,7 +17,6 @@ from native_build import (
     EMULATE_AMX,
     OBJECTS,
     RELEASE,
-    SOURCES,
     BuildError,
     Unit,
     Variant,
@@ -33,15 +32,18 @@ from native_build import (
 from engine.native import cpu_features, isas_within
 
 COMMON = ("-O1", "-g1", "-fno-omit-frame-pointer")
+# Tiles are emulated: this tests their kernels on any CPU, and instruments their reads and writes.
+TILES = (*EMULATE_AMX, "-DENGINE_SMALL_TILES")
 VARIANTS = {
-    # Tiles are emulated: this tests their kernels on any CPU, and instruments their reads and writes.
     "address": Variant(
-        OBJECTS / "address",
-        (*COMMON, *EMULATE_AMX, "-DENGINE_SMALL_TILES", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+        OBJECTS / "address", (*COMMON, *TILES, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     ),
     "thread": Variant(OBJECTS / "thread", (*COMMON, "-fsanitize=thread")),
     "plain": RELEASE,
 }
+# Tests of kernels compute expected values most of the time, several times as long with the sanitizers. Their buffers
+# are on the heap, so overruns of the instrumented kernels are found all the same.
+CHECKS = Variant(OBJECTS / "checks", ("-O2", *TILES))
 # Kernel tests call workers one after the other, so TSan could find nothing in them or in the kernels.
 THREADED = ("executor", "graph_closure")
 OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "TSAN_OPTIONS": "halt_on_error=1"}
@@ -70,20 +72,29 @@ def _run(name: str, only: str) -> list[str]:
     variant = VARIANTS[name]
     start = time.monotonic()
     shared, programs = test_units(variant)
-    wanted = [program for program in programs if only in program.source.stem]
+    programs = [program for program in programs if only in program.source.stem]
     instrumented, others = _kernels(variant) if name == "address" else ([], kernel_units(RELEASE))
-    core = [*core_units(variant), *shared]
+    core = core_units(variant)
     if name == "thread":
-        wanted = [program for program in wanted if program.source.stem.startswith(THREADED)]
+        programs = [program for program in programs if program.source.stem.startswith(THREADED)]
         # Kernels have no threads of their own, nor has what prepares them.
-        core = [unit for unit in core if "kernels" not in unit.source.relative_to(SOURCES).as_posix()]
-        others += [unit for unit in core_units(RELEASE) if "prepare" in unit.source.parts]
-    count = compile_units(others, RELEASE) + compile_units([*instrumented, *core, *wanted], variant)
+        shared, core = ([unit for unit in units if not _is_of_kernels(unit)] for units in (shared, core))
+        others += [unit for unit in core_units(RELEASE) if _is_of_kernels(unit)]
+    checks: set[Unit] = set()
+    if name == "address":
+        shared, programs = (_checks(units) for units in (shared, programs))
+        checks = {unit for unit in (*shared, *programs) if _is_of_kernels(unit)}
+    linked = [*instrumented, *core, *shared]
+    count = (
+        compile_units(others, RELEASE)
+        + compile_units(list(checks), CHECKS)
+        + compile_units([unit for unit in (*linked, *programs) if unit not in checks], variant)
+    )
     print(f"{name}: {count} files compiled in {time.monotonic() - start:.0f} s", flush=True)
 
     def has_passed(program: Unit) -> bool:
         target = variant.objects / program.source.stem
-        link_program([unit.object for unit in (*instrumented, *others, *core, program)], target, variant)
+        link_program([unit.object for unit in (*linked, *others, program)], target, variant)
         start = time.monotonic()
         done = subprocess.run(
             [target], env=OPTIONS | os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
@@ -94,8 +105,19 @@ def _run(name: str, only: str) -> list[str]:
         return done.returncode == 0
 
     with ThreadPoolExecutor(max_workers=jobs()) as pool:
-        passed = list(pool.map(has_passed, wanted))
-    return [f"{program.source.stem} ({name})" for program, good in zip(wanted, passed, strict=True) if not good]
+        passed = list(pool.map(has_passed, programs))
+    return [f"{program.source.stem} ({name})" for program, good in zip(programs, passed, strict=True) if not good]
+
+
+def _is_of_kernels(unit: Unit) -> bool:
+    """Whether a unit is a part of the kernels, or of their tests."""
+    return "kernels" in unit.source.parts or unit.source.stem.startswith("kernels_")
+
+
+def _checks(units: list[Unit]) -> list[Unit]:
+    """Units of the tests, those of kernels as in CHECKS."""
+    plain = {unit.source: unit for found in test_units(CHECKS) for unit in found}
+    return [plain[unit.source] if _is_of_kernels(unit) else unit for unit in units]
 
 
 def _kernels(variant: Variant) -> tuple[list[Unit], list[Unit]]:

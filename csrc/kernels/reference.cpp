@@ -1,9 +1,8 @@
 #include "kernels/reference.hpp"
 
-#include <vector>
-
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace engine::reference {
 namespace {
@@ -80,28 +79,45 @@ void conv_transpose(const ConvShape& s, const EpilogueArgs& epilogue, const floa
   }
 }
 
+// The output positions for which position * stride + offset lies in the input.
+struct Positions {
+  std::int64_t begin, end;
+};
+
+static Positions inside(std::int64_t offset, std::int64_t stride, std::int64_t in, std::int64_t out) {
+  Positions found = {0, out};
+  while (found.begin < found.end && found.begin * stride + offset < 0) ++found.begin;
+  while (found.begin < found.end && (found.end - 1) * stride + offset >= in) --found.end;
+  return found;
+}
+
 void conv(const ConvShape& s, const EpilogueArgs& epilogue, const float* x, const float* w, const float* scale,
           const float* bias, const float* residual, float* y) {
   const std::int64_t in_group = s.in_channels / s.groups, out_group = s.out_channels / s.groups;
+  std::vector<double> sums(s.out_h * s.out_w);
   for (std::int64_t n = 0; n < s.batch; ++n)
-    for (std::int64_t m = 0; m < s.out_channels; ++m)
-      for (std::int64_t oh = 0; oh < s.out_h; ++oh)
-        for (std::int64_t ow = 0; ow < s.out_w; ++ow) {
-          double sum = 0;
-          for (std::int64_t c = 0; c < in_group; ++c)
-            for (std::int64_t kh = 0; kh < s.kernel_h; ++kh)
-              for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
-                const std::int64_t ih = oh * s.stride_h - s.pad_top + kh * s.dilation_h;
-                const std::int64_t iw = ow * s.stride_w - s.pad_left + kw * s.dilation_w;
-                if (ih < 0 || ih >= s.in_h || iw < 0 || iw >= s.in_w) continue;
-                const std::int64_t channel = m / out_group * in_group + c;
-                sum += double{x[((n * s.in_channels + channel) * s.in_h + ih) * s.in_w + iw]} *
-                       w[((m * in_group + c) * s.kernel_h + kh) * s.kernel_w + kw];
-              }
-          const std::int64_t at = ((n * s.out_channels + m) * s.out_h + oh) * s.out_w + ow;
-          y[at] = static_cast<float>(finish(epilogue, sum, scale ? scale + m : nullptr, bias ? bias + m : nullptr,
-                                            residual ? residual + at : nullptr));
-        }
+    for (std::int64_t m = 0; m < s.out_channels; ++m) {
+      std::fill(sums.begin(), sums.end(), 0.0);
+      for (std::int64_t c = 0; c < in_group; ++c)
+        for (std::int64_t kh = 0; kh < s.kernel_h; ++kh)
+          for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
+            const std::int64_t down = kh * s.dilation_h - s.pad_top, across = kw * s.dilation_w - s.pad_left;
+            const Positions rows = inside(down, s.stride_h, s.in_h, s.out_h);
+            const Positions columns = inside(across, s.stride_w, s.in_w, s.out_w);
+            const double weight = w[((m * in_group + c) * s.kernel_h + kh) * s.kernel_w + kw];
+            const float* map = x + (n * s.in_channels + m / out_group * in_group + c) * s.in_h * s.in_w;
+            for (std::int64_t oh = rows.begin; oh < rows.end; ++oh) {
+              const float* from = map + (oh * s.stride_h + down) * s.in_w + across;
+              double* to = sums.data() + oh * s.out_w;
+              for (std::int64_t ow = columns.begin; ow < columns.end; ++ow) to[ow] += weight * from[ow * s.stride_w];
+            }
+          }
+      for (std::int64_t pixel = 0; pixel < s.out_h * s.out_w; ++pixel) {
+        const std::int64_t at = (n * s.out_channels + m) * s.out_h * s.out_w + pixel;
+        y[at] = static_cast<float>(finish(epilogue, sums[pixel], scale ? scale + m : nullptr, bias ? bias + m : nullptr,
+                                          residual ? residual + at : nullptr));
+      }
+    }
 }
 
 std::vector<float> to_blocked(const std::vector<float>& plain, std::int64_t n, std::int64_t c, std::int64_t hw,

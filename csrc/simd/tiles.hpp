@@ -125,35 +125,43 @@ ENGINE_INLINE void store(void* to, std::int64_t step) {
   for (int r = 0; r < kRows; ++r) std::memcpy(static_cast<char*>(to) + r * step, file.data[kTile][r], kRowBytes);
 }
 
-// The f32 with these bits; a denormal becomes zero.
-ENGINE_INLINE float normal(std::uint32_t bits) {
-  bits = (bits & 0x7f800000u) != 0 ? bits : 0;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-ENGINE_INLINE float normal(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return normal(bits);
-}
+// A row of a tile, as vectors: element by element, builds with sanitizers would take a minute more for the tests.
+typedef std::uint32_t RowBits __attribute__((vector_size(kRowBytes)));
+typedef std::int32_t RowInts __attribute__((vector_size(kRowBytes)));
+typedef float RowFloats __attribute__((vector_size(kRowBytes)));
+
+// Both halves of pairs of bf16 as f32, whose denormal numbers become zero.
+struct RowPairs {
+  RowFloats first, second;
+
+  ENGINE_ALWAYS_INLINE explicit RowPairs(const std::uint8_t* from) {
+    RowBits pairs;
+    std::memcpy(&pairs, from, kRowBytes);
+    RowBits bits = pairs << 16;
+    flush(bits, first);
+    bits = pairs & 0xffff0000u;
+    flush(bits, second);
+  }
+
+  // Vectors are passed by reference: how they are passed by value depends on the instruction set.
+  static ENGINE_ALWAYS_INLINE void flush(const RowBits& bits, RowFloats& result) {
+    result = (RowFloats)(bits & (RowBits)((bits & 0x7f800000u) != 0));
+  }
+};
 
 [[maybe_unused]] static ENGINE_NOINLINE void multiply_bf16(std::uint8_t (*c)[kRowBytes],
                                                            const std::uint8_t (*a)[kRowBytes],
                                                            const std::uint8_t (*b)[kRowBytes]) {
   for (int m = 0; m < kRows; ++m) {
-    std::uint32_t pairs[kRows];
-    float sums[kRows];
-    std::memcpy(pairs, a[m], kRowBytes);
-    std::memcpy(sums, c[m], kRowBytes);
+    const RowPairs values(a[m]);
+    RowFloats sums;
+    std::memcpy(&sums, c[m], kRowBytes);
     for (int k = 0; k < kRows; ++k) {
-      std::uint32_t weights[kRows];
-      std::memcpy(weights, b[k], kRowBytes);
-      const float first = normal(pairs[k] << 16), second = normal(pairs[k] & 0xffff0000u);
-      for (int n = 0; n < kRows; ++n)
-        sums[n] = normal(sums[n] + first * normal(weights[n] << 16) + second * normal(weights[n] & 0xffff0000u));
+      const RowPairs weights(b[k]);
+      sums = sums + values.first[k] * weights.first + values.second[k] * weights.second;
+      RowPairs::flush((RowBits)sums, sums);
     }
-    std::memcpy(c[m], sums, kRowBytes);
+    std::memcpy(c[m], &sums, kRowBytes);
   }
 }
 
@@ -161,18 +169,14 @@ ENGINE_INLINE float normal(float value) {
                                                            const std::uint8_t (*a)[kRowBytes],
                                                            const std::uint8_t (*b)[kRowBytes]) {
   for (int m = 0; m < kRows; ++m) {
-    std::uint32_t sums[kRows];
-    std::memcpy(sums, c[m], kRowBytes);
+    RowBits sums, weights;
+    std::memcpy(&sums, c[m], kRowBytes);
     for (int k = 0; k < kRows; ++k) {
-      std::uint32_t weights[kRows];
-      std::memcpy(weights, b[k], kRowBytes);
+      std::memcpy(&weights, b[k], kRowBytes);
       for (int i = 0; i < 4; ++i)
-        for (int n = 0; n < kRows; ++n) {
-          const std::int32_t weight = static_cast<std::int32_t>(weights[n] << (24 - 8 * i)) >> 24;
-          sums[n] += static_cast<std::uint32_t>(a[m][4 * k + i] * weight);
-        }
+        sums += static_cast<std::uint32_t>(a[m][4 * k + i]) * (RowBits)((RowInts)(weights << (24 - 8 * i)) >> 24);
     }
-    std::memcpy(c[m], sums, kRowBytes);
+    std::memcpy(c[m], &sums, kRowBytes);
   }
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,6 +22,8 @@ def model_identity(model: Model) -> str:
     Models with another structure, other names or another training have another identity; a change of single weights may
     not be noticed.
     """
+    import hashlib  # 2 MB, which most compilations need not load
+
     digest = hashlib.sha256(model.to_text().encode())
     for node in all_nodes(model):
         if isinstance(node, Constant) and node.byte_size:

@@ -83,7 +83,7 @@ def test_an_array_of_another_form_is_left_to_the_checks(x: Any) -> None:
 
 @pytest.mark.parametrize(
     "given", [X, [X], (X, Y, Y), [], {"z": X}, {0: X}, {"x": X, 0: X}, {("x",): X}, {b"x": X}, "x", iter([X, Y])],
-    ids=lambda given: f"{given!r:.30}",
+    ids=lambda given: type(given).__name__,
 )  # fmt: skip
 def test_inputs_in_another_form_are_left_to_the_checks(given: object) -> None:
     assert two_copies().bind(INDEX, [X, Y], given) is None
