@@ -38,6 +38,7 @@ class _Edits:
 
 edits = _Edits()
 _NO_ANNOTATIONS: Final[Mapping[str, Any]] = MappingProxyType({})
+_NO_BODIES: Final[Mapping[str, Model]] = MappingProxyType({})
 
 
 class Output:
@@ -394,10 +395,10 @@ class Node:
         return False
 
     @property
-    def bodies(self) -> dict[str, Model]:
+    def bodies(self) -> Mapping[str, Model]:
         """The subgraphs of If, Loop, Scan and similar nodes, by attribute name."""
-        if not self.attributes:
-            return {}
+        if not self.has_bodies:
+            return _NO_BODIES
         return {name: value for name, value in self.attributes.items() if isinstance(value, Subgraph)}  # type: ignore[misc]
 
     @property

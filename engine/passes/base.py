@@ -47,14 +47,18 @@ class Pass(ABC):
     def run_on_model(self, model: Model) -> bool:
         """Transform `model` in place; True where anything changed."""
 
+    def may_change(self, model: Model) -> bool:
+        """False if `model` obviously has nothing that the pass changes; a manager then does not run it."""
+        return True
+
     def transformation_callback(self, node: Node) -> bool:
         """True if the callback set through `PassConfig.set_callback` says to leave `node` unchanged."""
-        callback = None if self.config is None else self.config.callback(self)
+        callback = None if self.config is None else self.config.callback(self.name)
         return callback is not None and bool(callback(node))
 
     def reason_to_skip(self, node: Node) -> str | None:
         """Why that callback says to leave `node` unchanged; None if it does not."""
-        callback = None if self.config is None else self.config.callback(self)
+        callback = None if self.config is None else self.config.callback(self.name)
         answer = None if callback is None else callback(node)
         return (answer if isinstance(answer, str) else "the device leaves it") if answer else None
 

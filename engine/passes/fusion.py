@@ -46,7 +46,7 @@ class FusionPass(MatcherPass):
 
     def run_on_model(self, model: Model) -> bool:
         """Apply the pass to every node of `model`, bodies included, results first."""
-        if not self.may_match(model):
+        if not self.may_change(model):
             return False
         rewrite = BackwardGraphRewrite([self])
         if self.config is not None:

@@ -38,7 +38,8 @@ class PassRecord:
     Attributes:
         changed: whether it changed the model.
         rewrites: the number of changes: matches of a matcher pass, the count of a model pass, the sum for containers.
-        seconds: its time; for a matcher within a `GraphRewrite`, 0 unless profiling is on.
+        seconds: its time; 0 for a pass that `Pass.may_change` says changes nothing and, unless profiling is on, for a
+            matcher within a `GraphRewrite`.
         nodes_before: nodes of the main graph before it; None for a matcher within a `GraphRewrite`.
         parts: the passes within a `GraphRewrite` or a nested manager.
     """
@@ -203,6 +204,11 @@ class Manager(Pass):
 
     def _run_one(self, item: Pass, model: Model, run: PipelineRun) -> None:
         before = _node_count(model, f"before pass {item.name}")
+        if not run.checked and not item.may_change(model):
+            self.records.append(_skipped(item, before))
+            if run.timed:
+                _report(self.records[-1], run.depth)
+            return
         start = time.perf_counter()
         changed = self._guarded(item, model, run)
         seconds = time.perf_counter() - start
@@ -272,6 +278,14 @@ def _parts(item: Pass) -> tuple[PassRecord, ...]:
             for m in item.matchers
         )
     return ()
+
+
+def _skipped(item: Pass, nodes: int) -> PassRecord:
+    """The record of a pass without anything to change."""
+    matchers = item.matchers if isinstance(item, GraphRewrite) else ()
+    for each in (item, *matchers):
+        each.rewrites = 0
+    return PassRecord(item.name, False, 0, 0.0, nodes, nodes, tuple(_idle(each.name) for each in matchers))
 
 
 @cache

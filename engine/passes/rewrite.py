@@ -113,7 +113,7 @@ class MatcherPass(Pass):
             )
         return changed
 
-    def may_match(self, model: Model) -> bool:
+    def may_change(self, model: Model) -> bool:
         """False if `model` has no operator that the root of the pattern can be, nor bodies, which may have one."""
         kinds = None if self.matcher is None else self.matcher.root_kinds
         return kinds is None or model.has_nodes_of(kinds)
@@ -126,7 +126,7 @@ class MatcherPass(Pass):
 
     def run_on_model(self, model: Model) -> bool:
         """Apply the pass to every node of `model`, bodies included."""
-        if not self.may_match(model):
+        if not self.may_change(model):
             return False
         rewrite = GraphRewrite([self])
         if self.config is not None:
@@ -184,12 +184,16 @@ class GraphRewrite(Pass):
         for item, _ in self._passes:
             item.set_pass_config(config)
 
+    def may_change(self, model: Model) -> bool:
+        """Whether `may_change` of any of the passes is true."""
+        return self._root_kinds is None or model.has_nodes_of(self._root_kinds)
+
     def run_on_model(self, model: Model) -> bool:
         """One traversal; True if a pass changed anything."""
         for item, _ in self._passes:
             item.rewrites, item.seconds = 0, 0.0
         self.rewrites = 0
-        if self._root_kinds is not None and not model.has_nodes_of(self._root_kinds):
+        if not self.may_change(model):
             return False
         active = self._active()
         with paused_collector():

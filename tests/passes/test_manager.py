@@ -218,6 +218,23 @@ def test_records_count_rewrites_down_to_single_matchers(relu_relu_fusion: type[M
     assert outer.rewrite_counts() == {"InitNodeInfo": 1, "ReluReluFusion": 0, "InnerToAbs": 0}, "runs are counted apart"
 
 
+def test_a_pass_without_anything_to_change_is_recorded_and_not_run(relu_chain: Chain) -> None:
+    class Nothing(ModelPass):
+        def may_change(self, model: Model) -> bool:
+            return False
+
+        def run_on_model(self, model: Model) -> bool:
+            raise AssertionError
+
+    manager = Manager()
+    manager.register_pass(GraphRewrite([InnerToAbs], name="both"))
+    manager.register_pass(Nothing)
+    assert not manager.run_passes(relu_chain(3))
+    both, nothing = manager.records
+    assert (both.name, both.changed, [part.name for part in both.parts]) == ("both", False, ["InnerToAbs"])
+    assert (nothing.name, nothing.changed, nothing.rewrites, nothing.nodes_after) == ("Nothing", False, 0, 5)
+
+
 def test_a_profile_is_logged_where_it_is_asked_for(
     relu_chain: Chain, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

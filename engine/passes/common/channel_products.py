@@ -186,10 +186,10 @@ def _with_bias(node: Node) -> ChannelProduct | None:
 
 def _read_convolution(node: Node, weights: Constant, rank: int) -> bool | None:
     """False, since the outputs are first, for a convolution that computes each position from that position alone."""
-    spec, window = ConvSpec.of(node), weights.shape[2:]
-    if rank not in _MAP_RANKS or spec.group != 1 or any(size != 1 for size in window):
+    if rank not in _MAP_RANKS or any(size != 1 for size in weights.shape[2:]):
         return None
-    if any(step != 1 for step in spec.strides) or any(spec.pads or ()):
+    spec = ConvSpec.of(node)
+    if spec.group != 1 or any(step != 1 for step in spec.strides) or any(spec.pads or ()):
         return None  # a window of 1 without strides needs no padding for SAME
     return False
 

@@ -28,21 +28,39 @@ class CommonSubexpressionSharing(ModelPass):
     def run_on_model(self, model: Model) -> bool:
         """Linear in the number of nodes; True if anything was joined."""
         first: dict[Hashable, Node] = {}
+        alone: set[Node] = set()  # visited, but not in `first`
         changed = False
         for node in model.ordered_nodes():
             for body in node.bodies.values():
                 changed |= self.run_on_model(body)
-            key = _key(node)
-            if key is None or self.transformation_callback(node):
+            if _is_alone(node):
+                alone.add(node)
                 continue
-            kept = first.setdefault(key, node)
+            kept = self._first(node, first)
             if kept is node or _feeds_result(node):
                 continue
+            for reader in [target.node for output in kept.outputs for target in output.target_inputs]:
+                if reader in alone:  # no longer
+                    alone.remove(reader)
+                    self._first(reader, first)
             copy_runtime_info([kept, node], kept)
             replace_node(node, kept)
             self.rewrites += 1
             changed = True
         return changed
+
+    def _first(self, node: Node, first: dict[Hashable, Node]) -> Node:
+        """The first node that is equal to `node`; itself if there is none, or if it is not joined."""
+        key = _key(node)
+        return node if key is None or self.transformation_callback(node) else first.setdefault(key, node)
+
+
+def _is_alone(node: Node) -> bool:
+    """Whether no other node reads one of the inputs, so that none is equal."""
+    for source in node.sources:  # noqa: SIM110 - a generator costs five times as much
+        if source is not None and source.num_consumers == 1:
+            return True
+    return False
 
 
 def _feeds_result(node: Node) -> bool:

@@ -34,7 +34,7 @@ class ConstantFolding(ModelPass):
         for node in model.ordered_nodes():
             for body in node.bodies.values():
                 changed |= self.run_on_model(body)
-            if self.transformation_callback(node):
+            if not (_is_typed(node) or is_foldable(node)) or self.transformation_callback(node):
                 continue
             folded = self._fold(node)
             if folded is None:
@@ -54,8 +54,6 @@ class ConstantFolding(ModelPass):
             return _fold_shape(node)
         if node.op_type == "CastLike" and not node.domain:
             return self._fold_cast(node)
-        if not is_foldable(node):
-            return None
         return constant_fold(node, bytes_allowed(node, self.max_output_bytes))
 
     def _fold_cast(self, node: Node) -> list[Output] | None:
@@ -67,6 +65,11 @@ class ConstantFolding(ModelPass):
         if node.has_own_name:
             cast.friendly_name = node.friendly_name
         return constant_fold(cast, bytes_allowed(cast, self.max_output_bytes))
+
+
+def _is_typed(node: Node) -> bool:
+    """Whether the result may follow from the types of the inputs alone."""
+    return node.op_type in ("Shape", "Size", "CastLike") and not node.domain
 
 
 def _keep_types(stated: Mapping[Node, list[ValueType]]) -> None:

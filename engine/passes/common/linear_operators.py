@@ -19,7 +19,7 @@ them, nothing is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -42,12 +42,20 @@ _WORTHWHILE: Final = 0.9
 class _LinearPass(FusionPass):
     """A pass that replaces nodes with one result, that of the root."""
 
-    def _register(self, kinds: Sequence[str], make: Callable[[Node], _Exchange | None]) -> None:
+    def _register(
+        self, kinds: Sequence[str], sources: Collection[str], make: Callable[[Node], _Exchange | None]
+    ) -> None:
+        """Register the function for roots of these kinds whose input 0 is computed by one of `sources`.
+
+        An Add may be the bias of a product, and what computes the input of that is not examined here.
+        """
+
         def callback(m: Matcher) -> bool:
-            if self.transformation_callback(m.match_root):
+            node = m.match_root
+            if node.op_type != "Add" and node.input_value(0).node.op_type not in sources:
                 return False
-            made = make(m.match_root)
-            if made is None or not replace_by(m.match_root, *made):
+            made = None if self.transformation_callback(node) else make(node)
+            if made is None or not replace_by(node, *made):
                 return False
             for node in made[1]:
                 self.register_new_node(node)  # a product may pass several movements
@@ -64,7 +72,7 @@ class LinearHoisting(_LinearPass):
 
     def __init__(self) -> None:
         super().__init__()
-        self._register(PRODUCTS, _hoisted)
+        self._register(PRODUCTS, MOVEMENTS, _hoisted)
 
 
 class LinearSinking(_LinearPass):
@@ -75,7 +83,7 @@ class LinearSinking(_LinearPass):
 
     def __init__(self) -> None:
         super().__init__()
-        self._register(MOVEMENTS, _sunk)
+        self._register(MOVEMENTS, PRODUCTS, _sunk)
 
 
 class LinearMerging(_LinearPass):
@@ -86,7 +94,7 @@ class LinearMerging(_LinearPass):
 
     def __init__(self) -> None:
         super().__init__()
-        self._register(PRODUCTS, _merged)
+        self._register(PRODUCTS, (*PRODUCTS, *MOVEMENTS), _merged)
 
 
 class LinearConcatSplitting(_LinearPass):
@@ -98,7 +106,7 @@ class LinearConcatSplitting(_LinearPass):
 
     def __init__(self) -> None:
         super().__init__()
-        self._register(PRODUCTS, _split)
+        self._register(PRODUCTS, ("Concat",), _split)
 
 
 def _hoisted(node: Node) -> _Exchange | None:

@@ -45,8 +45,8 @@ class QKVProjectionFusion(ModelPass):
         for node in model.ordered_nodes():
             for body in node.bodies.values():
                 changed |= self.run_on_model(body)
-            projection = None if self.transformation_callback(node) else _projection(node)
-            if projection is not None:
+            projection = _projection(node)
+            if projection is not None and not self.transformation_callback(node):
                 key = (projection.weights.shape[0], _form(projection.weights))
                 groups.setdefault((projection.matmul.input_value(0), key), []).append(projection)
         for group in groups.values():

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType, f32
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType, ValueType, f32
 from engine.ir.element_type import bf16, f16
 from engine.ops import find_op
 from engine.passes.base import ModelPass
@@ -37,8 +37,11 @@ class WidenPrecision(ModelPass):
 
     def run_on_model(self, model: Model) -> bool:
         """Linear in the number of nodes and, when they are read, the bytes of constants; True if anything changed."""
+        nodes = model.ordered_nodes()
+        if not any(map(_is_narrow, (value_type for node in nodes for value_type in node.output_types))):
+            return False  # as in most models
         conversion = _Widening()
-        for node in model.ordered_nodes():
+        for node in nodes:
             if isinstance(node, (Parameter, Constant)):
                 continue
             reads_converted = any(value in conversion.changed for value in node.input_values)
@@ -64,7 +67,7 @@ class _Widening(TypeConversion):
         super().__init__(f32)
 
     def is_source(self, value: Output | None) -> bool:
-        return value is not None and isinstance(value.type, TensorType) and value.type.element_type in NARROW
+        return value is not None and _is_narrow(value.type)
 
     def movable(self, node: Node) -> set[int]:
         """All inputs of a narrower type, if the operator takes f32 for every one of them."""
@@ -82,3 +85,7 @@ class _Widening(TypeConversion):
             return np.ascontiguousarray(data.astype(np.float32))
 
         return Constant.derived([constant], TensorType(f32, value_type.shape), widened)
+
+
+def _is_narrow(value_type: ValueType) -> bool:
+    return type(value_type) is TensorType and value_type.element_type in NARROW

@@ -120,6 +120,13 @@ def test_equal_operations_and_constants_are_shared(apply: Apply) -> None:
     assert sum(isinstance(node, Constant) for node in model.ordered_nodes()) == 1
 
 
+def test_a_reader_is_shared_that_was_the_only_one_when_it_was_visited(apply: Apply) -> None:
+    x = Parameter(f32, [2, 4], "x")
+    first = ops.Neg(ops.Neg(ops.Abs(x)))  # visited before the second Abs is joined to the first
+    model = Model([ops.Relu(first), ops.Sigmoid(ops.Neg(ops.Neg(ops.Abs(x))))], [x])
+    assert apply(model, CommonSubexpressionSharing) == {"Abs": 1, "Neg": 2, "Relu": 1, "Sigmoid": 1}
+
+
 def test_what_looks_equal_and_is_not_stays(apply: Apply) -> None:
     x = Parameter(f32, [2], "x")
     negative_zero = ops.Mul(x, Constant(-0.0))
