@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import onnx
 import onnx.shape_inference
@@ -16,14 +16,15 @@ from engine.ir.inference import set_inferencer
 from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED, OpDef, find_op
 from engine.ops.rules import check_inputs, fail
-from engine.ops.spec import check_spec
+from engine.ops.spec import attribute_key, check_spec
 from engine.ops.tensors import Array
 
 _MEMO_SIZE: Final = 20_000
 _LARGEST_CONSTANT: Final = 1024
+_FEW: Final = 8
 _OPSETS: Final = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in CANONICAL_VERSIONS.items()]
 
-_memo: dict[Any, tuple[ValueType, ...]] = {}
+_memo: dict[tuple[object, ...], tuple[ValueType, ...]] = {}
 
 
 def infer(node: Node) -> Sequence[ValueType]:
@@ -32,17 +33,51 @@ def infer(node: Node) -> Sequence[ValueType]:
     Raises `TypeInferenceError` if the operator does not accept its inputs, `OperatorSpecError` if it does not accept
     its attributes.
     """
-    check_spec(node)
     op = find_op(node.op_type, node.domain)
     if op is None:
+        check_spec(node)
         return (UNKNOWN,) * node.num_outputs
+    if not node.attributes and op.rule is not None:
+        return _infer(node, op)  # mostly faster than computing a key
+    key = _key(node, op)
+    try:
+        found = None if key is None else _memo.get(key)
+    except TypeError:  # an unhashable attribute, such as a tensor
+        key = found = None
+    if found is None:
+        found = _infer(node, op)
+        if key is not None:
+            if len(_memo) >= _MEMO_SIZE:
+                _memo.clear()
+            _memo[key] = found
+    return found
+
+
+def _key(node: Node, op: OpDef) -> tuple[object, ...] | None:
+    """Everything that the types of the outputs depend on; None if they are not kept."""
+    if node.attributes and node.has_bodies:  # bodies change, and keeping them would keep their graphs alive
+        return None
+    key = [op, op.rule, *attribute_key(node)]
+    for source in node.sources:
+        value_type = None if source is None else source.type
+        key.append(value_type)
+        if source is None or not isinstance(source.node, Constant) or type(value_type) is not TensorType:
+            continue
+        size, is_vector = value_type.shape.size(), len(value_type.shape) < 2
+        if size <= _FEW or (value_type.element_type.is_integral and is_vector):  # such as a shape, axes, or scales
+            if size > _LARGEST_CONSTANT:
+                return None
+            data = source.node.data
+            key.append(data.tobytes() if data.dtype != object else tuple(data.reshape(-1).tolist()))
+    return tuple(key)
+
+
+def _infer(node: Node, op: OpDef) -> tuple[ValueType, ...]:
+    check_spec(node)
     if op.agreement is not None:
         op.agreement(node)
-    if op.rule is not None:
-        types = op.rule(node)
-        if types is not None:
-            return types
-    return _infer_by_schema(node, op)
+    types = None if op.rule is None else op.rule(node)
+    return _infer_by_schema(node, op) if types is None else tuple(types)
 
 
 def check(node: Node) -> None:
@@ -62,26 +97,9 @@ def check(node: Node) -> None:
         check_inputs(node, op, node.num_formal_inputs)
 
 
-def _infer_by_schema(node: Node, op: OpDef) -> Sequence[ValueType]:
-    types = tuple([None if source is None else source.type for source in node.input_values])
-    constants = _deciding_constants(node)
-    try:
-        key = (
-            op,
-            node.num_outputs,
-            types,
-            frozenset(node.attributes.items()),
-            tuple([(index, data.dtype, data.tobytes()) for index, data in constants.items()]),
-        )
-        found = _memo.get(key)
-    except TypeError:  # an unhashable attribute, such as a tensor
-        return _ask_onnx(node, op, types, constants)
-    if found is None:
-        found = _ask_onnx(node, op, types, constants)
-        if len(_memo) >= _MEMO_SIZE:
-            _memo.clear()
-        _memo[key] = found
-    return found
+def _infer_by_schema(node: Node, op: OpDef) -> tuple[ValueType, ...]:
+    types = [None if source is None else source.type for source in node.sources]
+    return _ask_onnx(node, op, types, _deciding_constants(node))
 
 
 def _deciding_constants(node: Node) -> dict[int, Array]:
@@ -93,7 +111,7 @@ def _deciding_constants(node: Node) -> dict[int, Array]:
         value_type = source.type
         if not isinstance(value_type, TensorType) or not value_type.shape.is_static or len(value_type.shape) > 1:
             continue
-        limit = _LARGEST_CONSTANT if value_type.element_type.is_integral else 8
+        limit = _LARGEST_CONSTANT if value_type.element_type.is_integral else _FEW
         if value_type.element_type.bits >= 8 and value_type.shape.size() <= limit:
             found[index] = source.node.data
     return found

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from engine.errors import ModelError, OperatorSpecError
-from engine.ir import Constant, Dimension, Node, PartialShape, TensorType, ValueType, as_output, undefined
+from engine.ir import (
+    Constant,
+    Dimension,
+    Node,
+    PartialShape,
+    TensorType,
+    ValueType,
+    as_dimension,
+    as_output,
+    undefined,
+)
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, sum_dims, tensor_type
 from engine.ops.spec import (
@@ -176,7 +186,11 @@ def _infer_concat(node: Node) -> Sequence[ValueType]:
     rank = ranks.pop()
     axis = ConcatSpec.of(node).axis
     shapes = [t.shape if t.shape.rank.is_static else PartialShape.dynamic(rank) for t in types]
-    dims = [_common_dim(node, shapes, position) for position in range(rank)]
+    if all(shape.is_static for shape in shapes):
+        columns = list(zip(*(shape.get_shape() for shape in shapes), strict=True))
+        dims = [as_dimension(column[0]) if len({*column}) == 1 else None for column in columns]
+    else:
+        dims = [_common_dim(shapes, position) for position in range(rank)]
     dims[axis] = sum_dims([shape[axis] for shape in shapes])
     for position in range(rank):
         if position != axis and dims[position] is None:
@@ -185,7 +199,7 @@ def _infer_concat(node: Node) -> Sequence[ValueType]:
     return (TensorType(element_type, PartialShape(dims)),)
 
 
-def _common_dim(node: Node, shapes: Sequence[PartialShape], position: int) -> Dimension | None:
+def _common_dim(shapes: Sequence[PartialShape], position: int) -> Dimension | None:
     dim = shapes[0][position]
     for shape in shapes[1:]:
         if not dim.compatible(shape[position]):

@@ -51,6 +51,8 @@ _CONVERSIONS: Final[dict[int, Callable[[Any], Any]]] = {
     _A.FLOATS: lambda values: tuple(map(float, values)),
 }
 _MEMO_SIZE: Final = 20_000
+_WITHOUT_ZEROS: Final = {int, str}
+"""Types of which equal values are equal in everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +72,17 @@ class OperatorSpec:
         Raises `OperatorSpecError` if the node is of another operator, an attribute is missing, of the wrong type
         or out of range, or a rank is not allowed.
         """
-        found, op = _spec_class(node), find_op(node.op_type, node.domain)
+        found = _spec_class(node)
         if not issubclass(found, cls):
             operators = ", ".join(sorted(_operators_of(cls))) or "no operator"
             raise OperatorSpecError(
                 f"{node}: {cls.__name__} describes {operators}, not {_name_of(node.domain, node.op_type)}"
             )
-        key = _key_of(node, found)
-        known = None if key is None else _resolved.get(key)
+        key, known = _find(node, found)
         if known is not None:
             return found(node=node, **known)
         described: Any = found
+        op = find_op(node.op_type, node.domain)
         if op is None:  # of a custom domain: fields with defaults may be omitted
             given = {name: node.attributes[name] for name in _attribute_names(described) if name in node.attributes}
         else:
@@ -194,38 +196,44 @@ def check_spec(node: Node) -> None:
     cls = _classes.get((node.domain, node.op_type))
     if cls is None:
         return
-    key = _key_of(node, cls)
-    if key is None or key not in _resolved:
+    if _find(node, cls)[1] is None:
         cls.of(node)
 
 
-def _key_of(node: Node, cls: Any) -> tuple[object, ...] | None:
-    """Everything that the spec of `node` depends on; None if it cannot be kept."""
+def _find(node: Node, cls: Any) -> tuple[tuple[object, ...] | None, dict[str, Any] | None]:
+    """Everything that the spec of `node` depends on, None if it cannot be kept; and the fields, if they are known."""
     attributes = node.attributes
     if attributes and node.has_bodies:  # keeping them would keep their graphs alive
-        return None
-    key: list[object] = [cls, node.op_type, node.domain, node.num_outputs]
-    for name, value in attributes.items():
-        key += name, type(value), _exact(value)
+        return None, None
+    key = [cls, *attribute_key(node)]
     for source in node.sources:
         value_type = None if source is None else source.type
         if type(value_type) is TensorType:
-            key += value_type.element_type, value_type.shape.rank
+            key += value_type.element_type, value_type.shape.rank.max
         else:
             key.append(value_type)
     found = tuple(key)
     try:
-        hash(found)
+        return found, _resolved.get(found)
     except TypeError:  # an unhashable attribute, such as a tensor
-        return None
-    return found
+        return None, None
+
+
+def attribute_key(node: Node) -> list[object]:
+    """What distinguishes operator, attributes and the number of outputs of a node; not hashable for a tensor."""
+    key: list[object] = [node.op_type, node.domain, node.num_outputs]
+    for name, value in node.attributes.items():
+        key += name, type(value), _exact(value)
+    return key
 
 
 def _exact(value: object) -> object:
     """A key for the value of an attribute that distinguishes 0.0 from -0.0, which are equal."""
     if type(value) is float:
         return value.hex()
-    return tuple(map(_exact, value)) if type(value) is tuple else value
+    if type(value) is not tuple or {*map(type, value)} <= _WITHOUT_ZEROS:
+        return value
+    return tuple(map(_exact, value))
 
 
 def refuse(node: Node, name: str, found: object, allowed: object, cause: Exception | None = None) -> NoReturn:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.errors import TypeInferenceError
+from engine.errors import ModelError, TypeInferenceError
 from engine.ir import UNKNOWN, Constant, Dimension, Node, Parameter, PartialShape, boolean, f16, f32, f64, i32, i64, u8
 from engine.ops import inference
 
@@ -264,6 +264,13 @@ def test_memo_tells_attributes_and_symbols_apart() -> None:
         assert t(ops.Unsqueeze(p(["N", 3]), Constant([axis]))) == expected
     assert t(ops.Flatten(p(["A", 3]))) == "f32[A,3]"
     assert t(ops.Flatten(p(["B", 3]))) == "f32[B,3]"
+
+
+def test_memo_tells_kinds_of_attributes_apart() -> None:
+    x = p([2, 3, 4])
+    assert t(Node("Flatten", [x], {"axis": 2})) == "f32[6,4]"
+    with pytest.raises(ModelError, match="axis"):
+        Node("Flatten", [x], {"axis": 2.0})
 
 
 def test_memo_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
