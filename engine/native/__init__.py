@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "PlanRunner", "ProductRates", "StepInfo",
+    "CancelFlag", "Context", "CpuFeatures", "Packing", "Plan", "PlanBuilder", "PlanRunner", "ProductRates", "StepInfo",
     "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned", "features", "has_feature",
-    "isas_within", "kernel_isas", "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "started_threads",
+    "isas_within", "kernel_isas", "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "run_packings",
+    "started_threads",
 ]  # fmt: skip
 
 Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
@@ -421,14 +422,47 @@ def run_kernel(
     Context(builder.build(), threads).run(inputs, outputs)
 
 
+class Packing:
+    """A kernel with one output, such as one that packs weights, that is still to run.
+
+    `packed` has the bytes of its output, aligned to 64, which `run_packings` fills; the kernel determines their number.
+    Raises MemoryError and the errors of PlanBuilder.
+    """
+
+    __slots__ = ("attributes", "inputs", "isa", "kernel", "packed")
+
+    def __init__(
+        self,
+        kernel: str,
+        inputs: Sequence[Array],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        isa: str | None = None,
+    ) -> None:
+        self.kernel, self.inputs, self.attributes, self.isa = kernel, inputs, attributes, isa
+        sizes = [array.nbytes for array in inputs]
+        self.packed: Array = _weights.empty(_core.output_bytes(kernel, sizes, 1, attributes or {}, isa or "")[0])
+
+
+def run_packings(packings: Sequence[Packing]) -> None:
+    """Run kernels, all for the same instruction set, as the steps of one plan: threads are woken up once for all.
+
+    Raises the errors of PlanBuilder and Context.
+    """
+    builder = PlanBuilder(isa=packings[0].isa)
+    for item in packings:
+        inputs = [builder.add_constant(array) for array in item.inputs]
+        builder.add_step(item.kernel, inputs, [builder.add_output(item.packed.nbytes)], item.attributes)
+    Context(builder.build()).run([], [item.packed for item in packings])
+
+
 def pack(
     kernel: str, inputs: Sequence[Array], attributes: Mapping[str, Attribute] | None = None, *, isa: str | None = None
 ) -> Array:
-    """Run a kernel with one output, such as one that packs weights, and return the output's bytes, aligned to 64.
+    """Run a kernel with one output, such as one that packs weights, and return the output's bytes; see `Packing`.
 
-    The kernel determines their number. Raises MemoryError and the errors of PlanBuilder and Context.
+    Raises MemoryError and the errors of PlanBuilder and Context.
     """
-    nbytes = _core.output_bytes(kernel, [array.nbytes for array in inputs], 1, attributes or {}, isa or "")[0]
-    packed = _weights.empty(nbytes)
-    run_kernel(kernel, inputs, [packed], attributes, isa=isa)
-    return packed
+    packing = Packing(kernel, inputs, attributes, isa=isa)
+    run_packings([packing])
+    return packing.packed

@@ -261,7 +261,7 @@ def test_an_imported_block_gives_the_very_answer(monkeypatch: pytest.MonkeyPatch
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("an import packs nothing")
 
-    monkeypatch.setattr("engine_cpu.lowering.conv_operands.pack", fail)
+    monkeypatch.setattr("engine_cpu.lowering.conv_operands.Packing", fail)
     again = Core().import_model(stream.getvalue(), "CPU")
     assert isinstance(again, CpuNetwork)
     assert STRIPS in kernels(again)

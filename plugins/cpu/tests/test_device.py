@@ -289,7 +289,7 @@ def test_a_blob_gives_the_same_bits_and_packs_nothing_again(core: Core, monkeypa
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("an import packs and measures nothing")
 
-    monkeypatch.setattr("engine_cpu.lowering.conv_operands.pack", fail)
+    monkeypatch.setattr("engine_cpu.lowering.conv_operands.Packing", fail)
     monkeypatch.setattr("engine_cpu.tuning._measure", fail)
     np.testing.assert_array_equal(core.import_model(blob, "CPU")([x])[0], expected)
 

@@ -118,6 +118,7 @@ class CpuNetwork(GraphNetwork):
             if constants := decision.lowering.pack(decision.spec, self.weights):
                 packing.add(node)
                 found += [value.node for value in constants if isinstance(value.node, Constant)]
+        self.weights.finish()
         return frozenset(
             constant for constant in found if packing.issuperset(each.node for each in constant.output(0).target_inputs)
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.errors import PlanError, UnsupportedError
 from engine.ir import Constant, Node, Output
-from engine.native import Attribute, Plan, PlanBuilder
+from engine.native import Attribute, Packing, Plan, PlanBuilder
 from engine.ops.spec import OperatorSpec
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, item_size, layout_bytes, static_shape
@@ -45,8 +45,11 @@ def lower_segment(
 ) -> LoweredSegment:
     """Lower `items` in order. `outputs` are values that items produce."""
     builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner, precision)
-    for item in items:
-        builder._lower(item)
+    try:
+        for item in items:
+            builder._lower(item)
+    finally:
+        weights.finish()  # also after an error: the store, and what is in it, serves other segments
     return builder._finish()
 
 
@@ -192,13 +195,13 @@ class SegmentBuilder:
         """A buffer that holds a new array; steps read it in place."""
         return self._plan.add_constant(np.ascontiguousarray(array))
 
-    def weights(self, sources: Sequence[Output], recipe: str, make: Callable[[], Array]) -> int:
+    def weights(self, sources: Sequence[Output], recipe: str, make: Callable[[], Array | Packing]) -> int:
         """The buffer of an array computed from constants, once per network, and stored in its blob.
 
         Args:
             sources: the constants.
             recipe: identifies the computation of `make`, with all parameters that its result depends on.
-            make: returns the array; not called if the network already has it.
+            make: returns the array, or the kernel that packs it; not called if the network already has it.
         """
         key = self.store.key(sources, recipe)
         if key not in self._constants:

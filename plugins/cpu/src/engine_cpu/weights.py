@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.digest import sha256
 from engine.ir import Constant, Model, Output
-from engine.native import empty_aligned
+from engine.native import Packing, empty_aligned, run_packings
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,8 +23,15 @@ Blobs contain packed weights, and would be misread by another version.
 """
 
 
+_MAX_WAITING: Final = 1 << 20
+"""The bytes of sources that may wait to be packed: they are in memory until then."""
+
+
 class WeightStore:
-    """Packed arrays by key, and the plain data of constants. Used by one thread at a time."""
+    """Packed arrays by key, and the plain data of constants. Used by one thread at a time.
+
+    Arrays that kernels pack are filled by `finish`, many at a time.
+    """
 
     def __init__(self, isa: str, load: Callable[[str], memoryview] | None = None, names: Sequence[str] = ()) -> None:
         self.isa = isa
@@ -32,6 +39,8 @@ class WeightStore:
         self._read_plainly: set[str] = set()
         self._packed_from: set[str] = set()
         self._is_making = False
+        self._waiting: dict[str, tuple[Packing, Sequence[Output]]] = {}
+        self._waiting_bytes = 0
         self._load = load
         self._stored = frozenset(names)
 
@@ -39,20 +48,43 @@ class WeightStore:
         """The key of the result of `recipe` on constants: the same in the exporting and the importing process."""
         return f"{'+'.join(_identity(source.node) for source in sources)}|{recipe}"
 
-    def get(self, key: str, sources: Sequence[Output], make: Callable[[], Array]) -> Array:
-        """The array of `key`, made if missing; aligned to 64 bytes."""
+    def get(self, key: str, sources: Sequence[Output], make: Callable[[], Array | Packing]) -> Array:
+        """The array of `key`, made if missing; aligned to 64 bytes. If `make` returns a `Packing`, see `finish`."""
         self._packed_from.update(_identity(source.node) for source in sources)
         array = self.packed.get(key)
         if array is None:
             if self._load is not None and key in self._stored:
                 array = _aligned(np.frombuffer(self._load(key), np.uint8))
             else:
-                array = _aligned(self._made(make))
-                for source in sources:
-                    assert isinstance(source.node, Constant)
-                    source.node.release()
+                made = self._made(make)
+                if isinstance(made, Packing):
+                    array = made.packed
+                    self._wait(key, made, sources)
+                else:
+                    array = _aligned(made)
+                    _release(sources)
             self.packed[key] = array
         return array
+
+    def _wait(self, key: str, packing: Packing, sources: Sequence[Output]) -> None:
+        self._waiting[key] = packing, sources
+        self._waiting_bytes += sum(array.nbytes for array in packing.inputs)
+        if self._waiting_bytes > _MAX_WAITING:
+            self.finish()
+
+    def finish(self) -> None:
+        """Fill the arrays that are not yet packed; to be called before any of them is read."""
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+        try:
+            run_packings([packing for packing, _ in waiting.values()])
+        except BaseException:
+            for key in waiting:  # the next program needs them filled
+                self.packed.pop(key, None)
+            raise
+        for _, sources in waiting.values():
+            _release(sources)
 
     def data(self, constant: Constant) -> Array:
         """The plain data of a constant."""
@@ -60,7 +92,7 @@ class WeightStore:
             self._read_plainly.add(_identity(constant))
         return constant.data
 
-    def _made(self, make: Callable[[], Array]) -> Array:
+    def _made(self, make: Callable[[], Array | Packing]) -> Array | Packing:
         """The result of `make`; its sources can be released once the result is stored."""
         outer, self._is_making = self._is_making, True
         try:
@@ -72,6 +104,12 @@ class WeightStore:
         """True if the data of a constant is read only in packed form."""
         identity = _identity(constant)
         return identity in self._packed_from and identity not in self._read_plainly
+
+
+def _release(sources: Sequence[Output]) -> None:
+    for source in sources:
+        assert isinstance(source.node, Constant)
+        source.node.release()
 
 
 def mark_weights(model: Model) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from engine.ir import Node, Output
-from engine.native import pack
+from engine.native import Packing
 from engine_cpu.layout import padded_channels
 from engine_cpu.lowering.conv_candidates import TILE_PLAIN_CHANNELS, packed_bytes, packing
 from engine_cpu.lowering.conv_geometry import ConvGeometry
@@ -23,9 +23,9 @@ def packed_weights(node: Node, source: Output, geometry: ConvGeometry, candidate
         b.step(node, kernel, [b.input(source)], [packed], **attributes)
         return packed
 
-    def make() -> np.ndarray[Any, np.dtype[Any]]:
+    def make() -> Packing:
         array = _array(source, b)
-        return pack(kernel, [_channels_last(array) if attributes.get("plain") else array], attributes, isa=b.isa)
+        return Packing(kernel, [_channels_last(array) if attributes.get("plain") else array], attributes, isa=b.isa)
 
     return b.weights([source], recipe, make)
 

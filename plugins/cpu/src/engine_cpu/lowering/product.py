@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.ir import Node, Output
-from engine.native import Attribute, pack
+from engine.native import Attribute, Packing
 from engine_cpu.layout import Layout, padded_channels
 from engine_cpu.segment import SegmentBuilder
 
@@ -127,9 +127,9 @@ class Product:
         packing = {"n": self.n, "k": self.k, "transposed": int(self.transposed)}
         recipe = f"gemm_bf16 {self.n}x{self.k}{' transposed' if self.transposed else ''}"
 
-        def make() -> Array:
+        def make() -> Packing:
             source = np.ascontiguousarray(b.value(weights), np.float32)
-            return pack("pack_gemm_bf16", [source], packing, isa=b.isa)
+            return Packing("pack_gemm_bf16", [source], packing, isa=b.isa)
 
         factor = b.weights([weights], recipe, make)
         b.step(node, "gemm_bf16", [operands[0], factor, *more], [operands[1]], **given)
@@ -203,9 +203,9 @@ def packed_weights(b: SegmentBuilder, weights: Output, n: int, k: int, transpose
     attributes["b_element"] = element
     recipe = f"gemm_{element} {n}x{k}x{matrices}{' transposed' if transposed else ''}"
 
-    def make() -> Array:
+    def make() -> Packing:
         source = np.ascontiguousarray(b.value(weights), np.float32)
-        return pack("pack_gemm_f32", [source], attributes, isa=b.isa)
+        return Packing("pack_gemm_f32", [source], attributes, isa=b.isa)
 
     return b.weights([weights], recipe, make)
 

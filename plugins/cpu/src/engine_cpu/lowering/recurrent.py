@@ -10,7 +10,7 @@ import numpy as np
 from engine.ir import Output
 from engine.ir.element_type import i32
 from engine.lowering import Refusal, RefusalCause, check_constant, check_types, first_refusal
-from engine.native import Attribute, pack
+from engine.native import Attribute, Packing
 from engine.ops.recurrent import RecurrentLengths, RecurrentSpec
 from engine_cpu.layout import BLOCK, padded_channels
 from engine_cpu.lowering.checks import F32
@@ -154,10 +154,10 @@ def _by_chunks(array: Array, layer: _Layer) -> Array:
 def _input_weights(layer: _Layer, b: SegmentBuilder) -> int:
     w, inputs = layer.spec.w, layer.lengths.inputs
 
-    def make() -> Array:
+    def make() -> Packing:
         rows = np.ascontiguousarray(_by_chunks(b.value(w), layer)).reshape(layer.columns, inputs)
         attributes: dict[str, Attribute] = {"n": layer.columns, "k": inputs, "transposed": 1}
-        return pack("pack_gemm_f32", [rows], attributes, isa=b.isa)
+        return Packing("pack_gemm_f32", [rows], attributes, isa=b.isa)
 
     return b.weights([w], f"recurrent input weights of {layer.spec.op_type}", make)
 
