@@ -122,7 +122,7 @@ class Tuner:
     def known(self, problem: str, candidates: Sequence[CandidateT]) -> CandidateT | None:
         """The earlier choice, from this tuner, the blob or another network, if it is still a candidate."""
         kept = [self.cache.get(key) for key in self.cache_keys(problem)] if self.cache is not None else []
-        for name in (self.choices.get(problem), *kept):
+        for name in filter(None, (self.choices.get(problem), *kept)):
             for candidate in candidates:
                 if str(candidate) == name:
                     self.choices[problem] = name

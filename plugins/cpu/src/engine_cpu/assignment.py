@@ -7,7 +7,8 @@ run in several layouts, switch layout as long as that reduces the cost.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 from engine.ir import Constant, Output
 from engine_cpu.item import Item
@@ -24,15 +25,31 @@ def assign_layouts(
 
 
 class _Value:
-    """A non-constant value: its producer and consumers, as (item, port), and the bytes that reordering it moves."""
+    """A non-constant value: its producer and consumers, as (item, port), and the bytes that reordering it moves.
 
-    __slots__ = ("is_output", "moved", "producer", "readers")
+    `changed` is the number of the last change of the option of one of these items.
+    """
+
+    __slots__ = ("changed", "is_output", "moved", "producer", "readers")
 
     def __init__(self, value: Output, is_output: bool) -> None:
         self.producer: tuple[int, int] | None = None
         self.readers: list[tuple[int, int]] = []
         self.is_output = is_output
         self.moved = 2.0 * layout_bytes(static_shape(value), value.element_type, Layout.PLAIN)
+        self.changed = 0
+
+
+class _Move:
+    """A change that may be an improvement, and depends only on the items around `values`."""
+
+    __slots__ = ("make", "tried", "values")
+
+    def __init__(self, values: Collection[_Value], make: Callable[[], bool]) -> None:
+        self.values = values
+        self.make = make
+        self.tried = -1
+        """The number of the last change of an option before it was tried."""
 
 
 class _Assignment:
@@ -43,6 +60,7 @@ class _Assignment:
             for item in items
         ]
         self.chosen = [options[0] for options in self.options]
+        self.changes = 0
         wanted = frozenset(outputs)
         values: dict[Output, _Value] = {}
         self.inputs: list[list[tuple[int, _Value]]] = []
@@ -77,14 +95,31 @@ class _Assignment:
         free = [index for index, options in enumerate(self.options) if len(options) > 1]
         for index in free:
             self.chosen[index] = min(self.options[index], key=lambda option: self._input_cost(index, option))
-        regions = self._regions(free)
+        moves = self._moves(free)
         for _ in range(_MAX_ROUNDS):
-            improved = sum(self._improve(index) for index in free)
-            improved += sum(self._improve_value(value) for value in self.values)
-            improved += sum(self._improve_region(region) for region in regions)
-            if not improved:
+            if not sum(self._improves(move) for move in moves):
                 break
         return dict(zip(self.items, self.chosen, strict=True))
+
+    def _moves(self, free: list[int]) -> list[_Move]:
+        moves = [_Move(self.touched[index], partial(self._improve, index)) for index in free]
+        for value in self.values:
+            if value.producer is not None and not value.is_output and len(self._layouts_of(value.producer)) > 1:
+                items = {value.producer[0], *(index for index, _ in value.readers)}
+                moves.append(_Move(self._touched(items), partial(self._improve_value, value, value.producer)))
+        for region in self._regions(free):
+            moves.append(_Move(self._touched(region), partial(self._improve_region, region)))
+        return moves
+
+    def _improves(self, move: _Move) -> bool:
+        """Make a move if that reduces the cost; it does not if nothing around it has changed since it was tried."""
+        if move.tried >= max((value.changed for value in move.values), default=0):
+            return False
+        move.tried = self.changes
+        return move.make()
+
+    def _touched(self, indices: Iterable[int]) -> set[_Value]:
+        return {value for index in indices for value in self.touched[index]}
 
     def _layout(self, value: _Value) -> Layout:
         at = value.producer
@@ -104,32 +139,32 @@ class _Assignment:
                 others.append(layout)
         return value.moved * len(others)
 
-    def _cost(self, indices: Iterable[int]) -> float:
-        values = {value for index in indices for value in self.touched[index]}
-        return sum(self._value_cost(value) for value in values) + sum(self.chosen[index].cost for index in indices)
+    def _cost(self, indices: Iterable[int], values: Iterable[_Value]) -> float:
+        return sum(map(self._value_cost, values)) + sum(self.chosen[index].cost for index in indices)
 
     def _improve(self, index: int) -> bool:
         """Give one item its cheapest option."""
-        return self._try([index], [{index: option} for option in self.options[index]])
+        return self._try([index], [{index: option} for option in self.options[index]], self.touched[index])
 
-    def _improve_value(self, value: _Value) -> bool:
+    def _layouts_of(self, producer: tuple[int, int]) -> dict[Layout, None]:
+        """The layouts in which an item can write a value."""
+        index, port = producer
+        return dict.fromkeys([option.outputs[port] for option in self.options[index]])
+
+    def _improve_value(self, value: _Value, producer: tuple[int, int]) -> bool:
         """Store one value in another layout, which its producer writes and all its consumers read."""
-        if value.producer is None or value.is_output:
-            return False
-        maker, port = value.producer
-        layouts = dict.fromkeys([option.outputs[port] for option in self.options[maker]])
-        if len(layouts) < 2:
-            return False
+        maker, port = producer
         ports: dict[int, list[int]] = {}
         for index, reader_port in value.readers:
             ports.setdefault(index, []).append(reader_port)
         choices = []
-        for layout in layouts:
+        for layout in self._layouts_of(producer):
             choice = {maker: self._stored_in(maker, layout, outputs=[port])}
             choice |= {index: self._stored_in(index, layout, inputs=read) for index, read in ports.items()}
             if None not in choice.values():
                 choices.append({index: option for index, option in choice.items() if option is not None})
-        return len(choices) > 1 and self._try([maker, *ports], choices)
+        # The options of a choice differ from the chosen ones only in how they store this value.
+        return len(choices) > 1 and self._try([maker, *ports], choices, [value])
 
     def _stored_in(
         self, index: int, layout: Layout, *, inputs: Collection[int] = (), outputs: Collection[int] = ()
@@ -153,19 +188,24 @@ class _Assignment:
                         choice[index] = option
                         break
             choices.append(choice)
-        return self._try(region, choices)
+        return self._try(region, choices, self._touched(region))
 
-    def _try(self, indices: list[int], choices: list[dict[int, LayoutOption]]) -> bool:
+    def _try(self, indices: list[int], choices: list[dict[int, LayoutOption]], values: Collection[_Value]) -> bool:
+        """Make the cheapest choice for some items, if that helps; `values` are those whose cost depends on it."""
         before = {index: self.chosen[index] for index in indices}
-        best, best_cost, improved = before, self._cost(indices), False
+        best, best_cost, improved = before, self._cost(indices, values), False
         for choice in choices:
             for index, option in choice.items():
                 self.chosen[index] = option
-            if (cost := self._cost(indices)) < best_cost:
+            if (cost := self._cost(indices, values)) < best_cost:
                 best, best_cost, improved = {**before, **choice}, cost, True
             for index, option in before.items():
                 self.chosen[index] = option
+        self.changes += improved
         for index, option in best.items():
+            if option is not before[index]:
+                for value in self.touched[index]:
+                    value.changed = self.changes
             self.chosen[index] = option
         return improved
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from engine.native import Attribute, has_feature
 from engine_cpu.layout import Layout, padded_channels
@@ -65,10 +65,24 @@ class ConvProblem:
         return f"{family}_bf16" if self.is_bf16 else f"{family}_f32"
 
 
-def conv_candidates(problem: ConvProblem) -> list[Candidate]:
+def conv_candidates(problem: ConvProblem) -> Sequence[Candidate]:
     """The candidates, sorted by estimated time."""
-    ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])
-    return [_candidate(problem, kernel, variant) for _, kernel, variant in ranked[:_MAX_CANDIDATES]]
+    return _Candidates(problem)
+
+
+class _Candidates(Sequence[Candidate]):
+    """Makes each candidate when it is read: of most problems, only the first is."""
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self._problem = problem
+        self._ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])[:_MAX_CANDIDATES]
+
+    def __len__(self) -> int:
+        return len(self._ranked)
+
+    def __getitem__(self, index: Any) -> Any:
+        _, kernel, variant = self._ranked[index]
+        return _candidate(self._problem, kernel, variant)
 
 
 def estimated_seconds(problem: ConvProblem) -> float:
