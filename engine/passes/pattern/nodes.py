@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -10,7 +9,7 @@ from onnx import AttributeProto
 
 from engine.errors import PassError, UnknownOperatorError
 from engine.ir import UNKNOWN, Node, Output, OutputLike
-from engine.ops import CANONICAL_VERSIONS, find_op, get_op
+from engine.ops import CANONICAL_VERSIONS, OpDef, find_op, get_op
 from engine.passes.pattern.predicates import Predicate, PredicateLike, as_predicate, value_matches
 
 PATTERN_DOMAIN = "engine.pattern"
@@ -161,26 +160,33 @@ def block(root: OutputLike, name: str, **parts: Node) -> Block:
 
 def _check_kinds(node: WrapType) -> None:
     """Refuse unknown operators, attributes in predicates, and numbers of inputs."""
-    attributes: set[str] = set()
-    most_inputs = 0
-    is_known = True
+    ops = []
     for domain, op_type in node.kinds:
         is_ours = domain in CANONICAL_VERSIONS or find_op(op_type, domain) is not None
         if op_type in ("Parameter", "Result", "Constant") or not is_ours:
-            is_known = False
             continue
         try:
-            op = get_op(op_type, domain)
+            ops.append(get_op(op_type, domain))
         except UnknownOperatorError as e:
             raise PassError(f"a pattern names an unknown operator: {e}") from None
-        attributes.update(op.attributes)
-        has_bodies = any(attribute.kind == AttributeProto.GRAPH for attribute in op.attributes.values())
-        most_inputs = max(most_inputs, sys.maxsize if has_bodies else op.max_inputs)  # captures are inputs too
-    kinds = ", ".join(sorted(op_type for _, op_type in node.kinds))
-    if is_known and node.num_inputs > most_inputs:
-        raise PassError(f"a pattern of {kinds} has {node.num_inputs} inputs, the operator takes at most {most_inputs}")
-    unknown = sorted(node.predicate.attributes - attributes) if is_known and node.predicate is not None else []
-    if unknown:
+    if len(ops) < len(node.kinds):
+        return
+    # Most patterns need no attributes, which are expensive to read from a schema.
+    most_inputs = max(op.max_inputs for op in ops)
+    if node.num_inputs > most_inputs and not any(map(_has_bodies, ops)):  # captures are inputs too
         raise PassError(
-            f"a pattern of {kinds} has attribute {unknown[0]!r}; known: {', '.join(sorted(attributes)) or 'none'}"
+            f"a pattern of {_listed(node)} has {node.num_inputs} inputs, the operator takes at most {most_inputs}"
         )
+    named = frozenset() if node.predicate is None else node.predicate.attributes
+    unknown = sorted(named.difference(*(op.attributes for op in ops))) if named else []
+    if unknown:
+        known = ", ".join(sorted({name for op in ops for name in op.attributes})) or "none"
+        raise PassError(f"a pattern of {_listed(node)} has attribute {unknown[0]!r}; known: {known}")
+
+
+def _has_bodies(op: OpDef) -> bool:
+    return any(attribute.kind == AttributeProto.GRAPH for attribute in op.attributes.values())
+
+
+def _listed(node: WrapType) -> str:
+    return ", ".join(sorted(op_type for _, op_type in node.kinds))
