@@ -26,6 +26,7 @@ from engine.passes.common.decompositions import (
 )
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
+from engine.passes.common.expand_elimination import ExpandElimination
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
 from engine.passes.common.function_decomposition import FunctionDecomposition
@@ -116,7 +117,10 @@ def _canonical() -> list[Pass | type[Pass]]:
         EinsumDecomposition,
         FunctionDecomposition,
         MeanVarianceNormalizationDecomposition,
-        GraphRewrite([IdentityElimination, MaskSimplification, TransposeMerge, ReshapeMerge], "Simplifications"),
+        GraphRewrite(
+            [IdentityElimination, ExpandElimination, MaskSimplification, TransposeMerge, ReshapeMerge],
+            "Simplifications",
+        ),
         CommonSubexpressionSharing,
         DeadCodeElimination,
         QOperatorDecomposition,

@@ -36,6 +36,7 @@ from engine.passes.common.decompositions import (
 )
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
+from engine.passes.common.expand_elimination import ExpandElimination
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.identity_elimination import IdentityElimination
@@ -247,6 +248,7 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("lstm.script14.static", (), CommonSubexpressionSharing, 10),
     ("lstm.script14.static", (), IdentityElimination, 2),
     ("lstm.script14.static", (), DeadCodeElimination, 1),
+    ("gates/squeeze_excite.script14.static", (), ExpandElimination, 1),
     ("mobilevit.dynamo20.static", (), DivideToMultiply, 1),
     ("squeeze_excite.script14.static", (SwishFusion,), SwishDecomposition, 2),
     ("light/shufflenet", (), BatchNormalizationDecomposition, 49),
@@ -304,6 +306,8 @@ def read(name: str, load: Callable[[str], Model]) -> Model:
         return read_model(seeded_network(rest, small=True, decoder=64).model)
     if kind == "codes":
         return with_quantized_activations(load(rest))
+    if kind == "gates":
+        return with_expanded_gates(load(rest))
     return small(rest) if kind == "light" else load(name)
 
 
@@ -319,6 +323,18 @@ def with_quantized_activations(model: Model) -> Model:
             read = ops.DequantizeLinear(ops.QuantizeLinear(node.input_value(0), *parameters), *parameters)
             active = ops.QuantizeLinear(ops.Sigmoid(read), *parameters)
             node.output(0).replace(ops.DequantizeLinear(active, *parameters).output(0))
+    return model
+
+
+def with_expanded_gates(model: Model) -> Model:
+    """The gate of each channel is expanded to the map that it scales, as timm writes it."""
+    for node in model.ordered_nodes():
+        if node.op_type != "Mul":
+            continue
+        shape = Constant(np.array(node.output(0).shape.get_shape(), np.int64))
+        for port in node.inputs:
+            if port.source_output.shape != node.output(0).shape:
+                port.replace_source_output(ops.Expand(port.source_output, shape))
     return model
 
 

@@ -31,6 +31,7 @@ from engine.passes.common.common_subexpression import CommonSubexpressionSharing
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.divide_to_multiply import DivideToMultiply
+from engine.passes.common.expand_elimination import ExpandElimination
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.mask_simplification import MaskSimplification
 from engine.passes.common.reshape_merge import ReshapeMerge
@@ -299,6 +300,39 @@ def test_arithmetic_on_lengths_that_wraps_is_not_followed(apply: Apply) -> None:
     width = ops.Cast(ops.Gather(ops.Shape(x), ints(1)), to=u32)
     model = Model([ops.Sub(width, Constant(np.array([301], np.uint32)))], [x])
     assert apply(model, ShapeSimplification) == {"Sub": 1}
+
+
+# -- expansions -------------------------------------------------------------------------------------------
+
+
+def test_operators_that_broadcast_read_what_is_expanded(apply: Apply) -> None:
+    """The gate of a squeeze and excitation block, as exporters write it."""
+    x, gate = Parameter(f32, [2, 3, 4, 5], "x"), Parameter(f32, [2, 3, 1, 1], "gate")
+    model = Model([ops.Mul(x, ops.Expand(ops.Sigmoid(gate), ints(2, 3, 4, 5)))], [x, gate])
+    assert apply(model, ExpandElimination) == {"Sigmoid": 1, "Mul": 1}
+    condition = Parameter(boolean, [5], "condition")
+    model = Model([ops.Where(ops.Expand(condition, ints(2, 3, 4, 5)), x, ops.Neg(x))], [x, condition])
+    assert apply(model, ExpandElimination) == {"Neg": 1, "Where": 1}
+
+
+def test_an_expansion_that_determines_a_shape_stays(apply: Apply) -> None:
+    x, y = Parameter(f32, [4, 1], "x"), Parameter(f32, [1, 5], "y")
+    wide = ops.Expand(x, ints(4, 5))
+    for reader in (ops.Add(wide, Constant(1.0)), ops.Mul(wide, wide), ops.MatMul(wide, ops.Transpose(y))):
+        inputs = [x, y] if reader.op_type == "MatMul" else [x]
+        assert apply(Model([reader], inputs), ExpandElimination, modified=False)["Expand"] == 1
+    both = Model([ops.Add(wide, ops.Expand(ops.Neg(x), ints(4, 5)))], [x])
+    assert apply(both, ExpandElimination)["Expand"] == 1
+    rows = Parameter(f32, ["N", 5], "rows")
+    unknown = Model([ops.Mul(rows, ops.Expand(y, ops.Shape(rows)))], [rows, y])
+    assert apply(unknown, ExpandElimination, modified=False)["Expand"] == 1
+
+
+def test_other_readers_of_an_expansion_keep_it(apply: Apply) -> None:
+    x, y = Parameter(f32, [4, 1], "x"), Parameter(f32, [4, 5], "y")
+    wide = ops.Expand(x, ints(4, 5))
+    model = Model([ops.Sub(y, wide), ops.Softmax(wide, axis=0)], [x, y])
+    assert apply(model, ExpandElimination) == {"Sub": 1, "Expand": 1, "Softmax": 1}
 
 
 # -- reshapes ---------------------------------------------------------------------------------------------
