@@ -24,13 +24,14 @@ ROOT = Path(__file__).parent.parent
 # An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
 ARROWS = {
     "__main__": {"tools"},
-    "tools": {"__init__", "core", "passes"},
+    "tools": {"__init__", "core", "generation", "passes"},
     "testing": {"__init__", "core", "passes"},
     "__init__": {"core"},
     "core": {"registry", "onnx"},
     "registry": {"plugin_api"},
     "plugin_api": {"hosting", "support"},
     "hosting": {"runtime", "properties", "blob"},
+    "generation": {"plugin_api"},
     "support": {"placement", "errors"},
     "placement": {"drawing", "files"},
     "drawing": set(),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from engine.errors import EngineError
-from engine.tools import benchmark, compare, compress, devices, inspect, passes, query, run
+from engine.tools import benchmark, compare, compress, devices, generate, inspect, passes, query, run
 from engine.tools import compile as compile_
 from engine.tools.options import UsageError
 
@@ -23,6 +23,7 @@ EXAMPLES: Final = """\
 engine devices                         # the available devices
 engine query model.onnx -d TEMPLATE    # which of a model's nodes a device supports
 engine run model.onnx -d TEMPLATE      # run it once, on random inputs
+engine generate decoder.onnx -d CPU --prompt-ids 1,2  # continue tokens with a language model
 engine compile model.onnx -d TEMPLATE  # write model.blob
 engine compress model.onnx             # write model.int4.onnx, with weights of 4 bits
 engine inspect model.blob              # its content, and whether it loads here
@@ -58,7 +59,9 @@ class Command(Protocol):
         """Run the command and return the exit code."""
 
 
-COMMANDS: Final[tuple[Command, ...]] = (devices, query, run, compare, compile_, compress, inspect, benchmark, passes)
+COMMANDS: Final[tuple[Command, ...]] = (
+    devices, query, run, generate, compare, compile_, compress, inspect, benchmark, passes,
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

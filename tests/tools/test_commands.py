@@ -141,6 +141,31 @@ def test_compile_a_stateful_model(engine: Engine, files: Path, tmp_path: Path) -
     assert not (tmp_path / "basic.blob").exists()
 
 
+def test_generate(engine: Engine, tmp_path: Path) -> None:
+    """From a model or a blob, the same tokens; nonsense is refused."""
+    decoder = Path(__file__).parents[1] / "fixtures" / "decoders" / "llama.dynamo23.onnx"
+    prompt = ["--prompt-ids", "3,14,15", "--max-tokens", 4]
+    tokens = json.loads(engine("generate", decoder, "-d", "CPU", *prompt, "--json").out)["tokens"]
+    assert len(tokens) == 4
+    assert engine("compile", decoder, "-d", "CPU", "--stateful", "-o", tmp_path / "d.blob").code == 0
+    done = engine("generate", tmp_path / "d.blob", *prompt)
+    assert done.code == 0
+    assert done.out.splitlines()[0].split() == [str(token) for token in tokens]
+    assert "4 tokens; the first after" in done.out
+    stopped = engine("generate", decoder, "-d", "CPU", *prompt, "--stop-ids", tokens[1], "--json")
+    assert json.loads(stopped.out)["tokens"] == tokens[: tokens.index(tokens[1]) + 1]
+    draw = [*prompt, "--temperature", 2, "--seed", 5, "--json"]
+    drawn = [json.loads(engine("generate", decoder, "-d", "CPU", *draw).out)["tokens"] for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    for wrong, code, said in (
+        (["--prompt-ids", "a"], 2, "expected numbers of tokens"),
+        (["--prompt-ids", "99"], 3, "token 99 is out of range; expected 0 to 31"),
+        (["--prompt-ids", "1", "--top-p", "2"], 3, "top_p is 2.0; expected above 0, and 1 at most"),
+    ):
+        done = engine("generate", decoder, "-d", "CPU", *wrong)
+        assert (done.code, said in done.err) == (code, True)
+
+
 def test_inspect_a_model(engine: Engine, files: Path) -> None:
     done = engine("inspect", files / "squeezenet.onnx")
     assert (done.code, done.err) == (0, "")

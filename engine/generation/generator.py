@@ -1,0 +1,379 @@
+"""`Generator`: sequences of tokens, continued by a stateful language model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InputError, StateError
+from engine.generation.sampling import Sampling
+from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Signature
+
+Array = NDArray[Any]
+Tokens = Sequence[int] | Sequence[Sequence[int]] | Array
+
+_IDS = "input_ids"
+_MASK = "attention_mask"
+_POSITIONS = "position_ids"
+_LOGITS = "logits"
+
+
+class Generator:
+    """One sequence of tokens, or a batch of them, and the request whose variables keep their keys and values.
+
+    The network is a language model with variables (`engine.passes.MakeStateful`). Its inputs are `input_ids`
+    [batch, tokens] and, where it has them, `attention_mask` [batch, tokens so far] and `position_ids` [batch, tokens];
+    its output is `logits` [batch, tokens, vocabulary]. Other names can be given.
+
+    Tokens are appended first and computed with the next token, so appending never fails halfway. An error, such as a
+    length beyond the bound of the variables, leaves the generator as it was. Not thread-safe.
+
+    Args:
+        network: the compiled model.
+        sampling: how tokens are chosen; by default the likeliest.
+        stop_tokens: a sequence ends with any of these.
+        names: the model's names for `input_ids`, `attention_mask`, `position_ids` and `logits`, where they differ.
+
+    Raises `InputError` if the network has other inputs than these, or no variables.
+    """
+
+    def __init__(
+        self,
+        network: ExecutableNetwork,
+        sampling: Sampling | None = None,
+        *,
+        stop_tokens: Collection[int] = (),
+        names: dict[str, str] | None = None,
+    ) -> None:
+        self._network = network
+        self._names = _checked_names(network.signature, names or {})
+        self.sampling = sampling or Sampling()
+        self.stop_tokens = frozenset(stop_tokens)
+        self._vocabulary = _vocabulary(network.signature, self._names[_LOGITS])
+        self._request = network.create_infer_request()
+        self._sequences: _Sequences | None = None
+
+    # -- sequences --------------------------------------------------------------------------------------------
+
+    @property
+    def request(self) -> AsyncInferRequest:
+        """The request; its `cancel` stops a step that another thread runs."""
+        return self._request
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The tokens of each sequence so far, those not yet computed included."""
+        return [] if self._sequences is None else [list(row) for row in self._sequences.rows]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every sequence has ended with a stop token."""
+        return self._sequences is not None and all(self._sequences.ended)
+
+    def append(self, tokens: Tokens) -> None:
+        """Append tokens to the sequence, or to each sequence of a batch: a list, or a list of lists.
+
+        The first call determines the number of sequences. Sequences of a batch may get different numbers of tokens;
+        shorter ones are padded in front, and the padding is masked. Raises `InputError` for tokens that the model does
+        not have, another number of sequences, or different lengths for a model without `attention_mask`.
+        """
+        rows = _rows(tokens, self._vocabulary)
+        known = self._sequences or _Sequences.empty(len(rows), self.sampling.seed)
+        if len(rows) != len(known.rows):
+            raise InputError(f"got tokens for {len(rows)} sequences; expected {len(known.rows)}, as before")
+        if len({len(row) for row in rows}) > 1:
+            self._require_mask("sequences of different lengths")
+        self._sequences = known.extended(rows)
+
+    def fork(self) -> Generator:
+        """A generator that goes on from the same tokens; neither sees what the other adds."""
+        made = object.__new__(Generator)
+        made.__dict__.update(self.__dict__)
+        made._request = self._request.fork()
+        made._sequences = None if self._sequences is None else self._sequences.copy()
+        return made
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self._request.reset_state()
+        self._sequences = None
+
+    def rewind(self, count: int) -> None:
+        """Forget the last `count` tokens of each sequence.
+
+        Raises `StateError`, and forgets none, if a sequence is shorter or a batch was padded among them.
+        """
+        known = self._sequences
+        length = 0 if known is None else known.length
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= length:
+            raise StateError(f"cannot rewind by {count!r} tokens; the sequences have {length}")
+        if known is None or not count:
+            return
+        shortened = known.shortened(count)
+        self._request.rewind(known.computed - shortened.computed)
+        self._sequences = shortened
+
+    def reorder(self, indices: Sequence[int]) -> None:
+        """Let sequence i go on from what sequence `indices[i]` was, as beam search does. Raises `StateError`."""
+        self._request.reorder(indices)
+        if self._sequences is not None:
+            self._sequences = self._sequences.reordered(indices)
+
+    # -- the next tokens --------------------------------------------------------------------------------------
+
+    def logits(self) -> Array:
+        """Compute the appended tokens; returns the logits [batch, vocabulary] of what follows. Appends nothing.
+
+        Raises `InputError` if no tokens were appended since the last step, and the errors of the request.
+        """
+        inputs, known = self._inputs()
+        result = self._request.infer(inputs)[self._names[_LOGITS]]
+        known.computed = known.length
+        return _last(result)
+
+    def step(self) -> list[int | None]:
+        """Compute the appended tokens, choose the next token of each sequence and append it.
+
+        Returns the chosen tokens; None for sequences that had ended. Raises what `logits` raises.
+        """
+        return self._chosen(self.logits())
+
+    def stream(self, max_tokens: int = 256) -> Iterator[int]:
+        """The next tokens of one sequence, each as soon as it is computed, up to a stop token, which is the last.
+
+        Raises `InputError` for a batch (use `step`), and what `step` raises.
+        """
+        self._require_one(max_tokens)
+        for _ in range(max_tokens):
+            (token,) = self.step()
+            if token is None:
+                return
+            yield token
+            if token in self.stop_tokens:
+                return
+
+    async def stream_async(self, max_tokens: int = 256) -> AsyncIterator[int]:
+        """`stream` for asyncio: the event loop is free while a token is computed.
+
+        Cancelling the task cancels the step, which leaves the generator as it was.
+        """
+        self._require_one(max_tokens)
+        for _ in range(max_tokens):
+            inputs, known = self._inputs()
+            self._request.start_async(inputs)
+            result = await self._request
+            known.computed = known.length
+            (token,) = self._chosen(_last(result[self._names[_LOGITS]]))
+            if token is None:
+                return
+            yield token
+            if token in self.stop_tokens:
+                return
+
+    def generate(self, tokens: Tokens, max_tokens: int = 256) -> list[list[int]]:
+        """Append tokens, and return the next tokens of each sequence: up to a stop token, at most `max_tokens`."""
+        _check_count(max_tokens)
+        self.append(tokens)
+        found: list[list[int]] = [[] for _ in self.tokens]
+        for _ in range(max_tokens):
+            if self.is_done:
+                break
+            for row, token in zip(found, self.step(), strict=True):
+                if token is not None:
+                    row.append(token)
+        return found
+
+    # -- internals --------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> tuple[dict[str, Array], _Sequences]:
+        known = self._sequences
+        if known is None or known.computed == known.length:
+            raise InputError("there are no new tokens to compute; call append first")
+        values = {
+            _IDS: known.ids[:, known.computed :],
+            _MASK: known.mask.astype(np.int64),
+            _POSITIONS: known.positions[:, known.computed :],
+        }
+        signature = self._network.signature
+        given = {}
+        for role, value in values.items():
+            name = self._names.get(role)
+            if name is not None:
+                wanted = signature.inputs[signature.find_input(name)].element_type.numpy
+                given[name] = np.ascontiguousarray(value, wanted)
+        return given, known
+
+    def _chosen(self, logits: Array) -> list[int | None]:
+        known = self._sequences
+        assert known is not None
+        if len(logits) != len(known.rows):
+            raise InputError(f"the model gave logits of {len(logits)} sequences; expected {len(known.rows)}")
+        chosen: list[int | None] = [
+            None if ended else self.sampling.choose(row, np.array(tokens, np.int64), random)
+            for row, tokens, random, ended in zip(logits, known.rows, known.randoms, known.ended, strict=True)
+        ]
+        if any(token is None for token in chosen):
+            if all(token is None for token in chosen):
+                return chosen
+            self._require_mask("a batch of which some sequences have ended")
+        # An ended sequence is padded.
+        extended = known.extended([[] if token is None else [token] for token in chosen])
+        extended.ended = [ended or token in self.stop_tokens for ended, token in zip(known.ended, chosen, strict=True)]
+        self._sequences = extended
+        return chosen
+
+    def _require_one(self, max_tokens: int) -> None:
+        _check_count(max_tokens)
+        if self._sequences is not None and len(self._sequences.rows) != 1:
+            raise InputError(f"stream continues one sequence, and there are {len(self._sequences.rows)}; use step")
+
+    def _require_mask(self, what: str) -> None:
+        if _MASK not in self._names:
+            raise InputError(f"the model has no input `{_MASK}`, which {what} need; run them one by one")
+
+
+@dataclass(slots=True)
+class _Sequences:
+    """The tokens of a batch: as the model computes them, padded to one length, and without padding.
+
+    `computed` columns of `ids` have been computed.
+    """
+
+    rows: list[list[int]]
+    ids: Array
+    mask: Array
+    positions: Array
+    randoms: list[np.random.Generator]
+    ended: list[bool]
+    computed: int = 0
+
+    @classmethod
+    def empty(cls, count: int, seed: int | None) -> _Sequences:
+        none = np.zeros((count, 0), np.int64)
+        # A generator for each sequence: what it draws does not depend on the others.
+        randoms = [np.random.default_rng(None if seed is None else [seed, row]) for row in range(count)]
+        return cls([[] for _ in range(count)], none, none.astype(bool), none, randoms, [False] * count)
+
+    @property
+    def length(self) -> int:
+        """The number of columns."""
+        return int(self.ids.shape[1])
+
+    def copy(self) -> _Sequences:
+        made = self.extended([[] for _ in self.rows])
+        made.randoms = [_copy_of(random) for random in self.randoms]
+        return made
+
+    def extended(self, rows: Sequence[Sequence[int]]) -> _Sequences:
+        width = max(map(len, rows))
+        ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), bool)
+        for index, row in enumerate(rows):
+            if row:
+                ids[index, width - len(row) :] = row
+                mask[index, width - len(row) :] = True
+        before = self.mask.sum(axis=1, dtype=np.int64)[:, None]
+        positions = np.maximum(before + np.cumsum(mask, axis=1) - 1, 0)
+        return _Sequences(
+            [[*old, *new] for old, new in zip(self.rows, rows, strict=True)],
+            np.concatenate([self.ids, ids], axis=1),
+            np.concatenate([self.mask, mask], axis=1),
+            np.concatenate([self.positions, positions], axis=1),
+            self.randoms,
+            list(self.ended),
+            self.computed,
+        )
+
+    def shortened(self, count: int) -> _Sequences:
+        if not self.mask[:, self.length - count :].all():
+            raise StateError(f"cannot rewind by {count} tokens: some of the sequences were padded among them")
+        left = self.length - count
+        return _Sequences(
+            [row[: len(row) - count] for row in self.rows],
+            self.ids[:, :left],
+            self.mask[:, :left],
+            self.positions[:, :left],
+            self.randoms,
+            [False] * len(self.rows),
+            min(self.computed, left),
+        )
+
+    def reordered(self, indices: Sequence[int]) -> _Sequences:
+        order = list(indices)
+        return _Sequences(
+            [list(self.rows[i]) for i in order],
+            self.ids[order],
+            self.mask[order],
+            self.positions[order],
+            [_copy_of(self.randoms[i]) for i in order],
+            [self.ended[i] for i in order],
+            self.computed,
+        )
+
+
+def _copy_of(random: np.random.Generator) -> np.random.Generator:
+    made = np.random.default_rng()
+    made.bit_generator.state = random.bit_generator.state
+    return made
+
+
+def _rows(tokens: Tokens, vocabulary: int | None) -> list[list[int]]:
+    listed: list[Any] = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
+    is_batch = bool(listed) and isinstance(listed[0], (list, tuple, np.ndarray))
+    rows = [list(row) for row in listed] if is_batch else [listed]
+    for row in rows:
+        if not row:
+            raise InputError("tokens must not be empty: append one token or more to each sequence")
+        for token in row:
+            if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
+                raise InputError(f"a token is an integer; got {token!r}")
+            if token < 0 or (vocabulary is not None and token >= vocabulary):
+                most = "" if vocabulary is None else f" to {vocabulary - 1}"
+                raise InputError(f"token {token} is out of range; expected 0{most or ' or more'}")
+    return [[int(token) for token in row] for row in rows]
+
+
+def _last(logits: Array) -> Array:
+    """The logits of the last token of each sequence."""
+    if logits.ndim == 3 and logits.shape[1]:
+        return logits[:, -1]
+    if logits.ndim == 2:
+        return logits
+    raise InputError(f"the model's logits have shape {logits.shape}; expected [batch, tokens, vocabulary]")
+
+
+def _checked_names(signature: Signature, names: dict[str, str]) -> dict[str, str]:
+    """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out."""
+    roles = (_IDS, _MASK, _POSITIONS)
+    if unknown := names.keys() - {*roles, _LOGITS}:
+        raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, _LOGITS))}")
+    given = {port.name for port in signature.inputs}
+    found = {role: names.get(role, role) for role in roles if names.get(role, role) in given or role in names}
+    for role in {_IDS, *names} & set(roles):
+        signature.find_input(found.get(role, role))  # raises, listing the inputs
+    found[_LOGITS] = names.get(_LOGITS, _LOGITS)
+    signature.find_output(found[_LOGITS])
+    if others := given - set(found.values()):
+        raise InputError(
+            f"{signature.network}: input `{min(others)}` is not one that a Generator sets ({', '.join(roles)}); "
+            "if it is a past value, make the model stateful: engine.passes.MakeStateful"
+        )
+    if not signature.states:
+        raise InputError(f"{signature.network} has no variables; make the model stateful: engine.passes.MakeStateful")
+    return found
+
+
+def _vocabulary(signature: Signature, logits: str) -> int | None:
+    """The number of tokens, if the model's output states it."""
+    shape = signature.outputs[signature.find_output(logits)].shape
+    if shape.rank.is_dynamic or not len(shape) or shape[-1].is_dynamic:
+        return None
+    return shape[-1].get_length()
+
+
+def _check_count(max_tokens: int) -> None:
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+        raise InputError(f"max_tokens is {max_tokens!r}; expected 1 or more")

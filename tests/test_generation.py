@@ -1,0 +1,293 @@
+"""Generating tokens: those of onnxruntime, whatever the batch, the parts of the prompt, and the forks."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from engine import Core
+from engine.errors import InputError, StateError
+from engine.generation import Generator, Sampling
+from engine.passes import MakeStateful
+
+DECODERS = Path(__file__).parent / "fixtures" / "decoders"
+NAMES = sorted(path.name.removesuffix(".onnx") for path in DECODERS.glob("*.onnx"))
+PROMPT = [3, 14, 15, 9]
+
+
+def network(name: str = "llama.dynamo23", device: str = "CPU", bound: int | None = None) -> Any:
+    core = Core()
+    model = core.read_model(DECODERS / f"{name}.onnx")
+    MakeStateful(bound=bound).run_on_model(model)
+    return core.compile_model(model, device)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return network()
+
+
+def greedy(name: str, prompt: list[int], count: int) -> list[int]:
+    """By onnxruntime, which computes all tokens again for each next one."""
+    session = onnxruntime.InferenceSession(DECODERS / f"{name}.onnx", providers=["CPUExecutionProvider"])
+    tokens = list(prompt)
+    past = {
+        each.name: np.zeros((1, each.shape[1], 0, each.shape[3]), np.float32)
+        for each in session.get_inputs()
+        if each.name.startswith("past")
+    }
+    for _ in range(count):
+        ids = np.array([tokens])
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": np.arange(ids.size)[None]}
+        tokens.append(int(session.run(["logits"], {**inputs, **past})[0][0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:CPU,TEMPLATE"])
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_tokens_are_those_of_onnxruntime(name: str, device: str) -> None:
+    generator = Generator(network(name, device))
+    assert generator.generate(PROMPT, 6) == [greedy(name, PROMPT, 6)]
+    assert generator.tokens == [PROMPT + greedy(name, PROMPT, 6)]
+
+
+def test_a_prompt_in_parts_and_tokens_in_between(llama: Any) -> None:
+    whole, parts = Generator(llama), Generator(llama)
+    expected = whole.generate(PROMPT, 5)
+    parts.append(PROMPT[:1])
+    parts.logits()
+    parts.append(PROMPT[1:3])
+    parts.append(PROMPT[3:])
+    assert list(parts.stream(5)) == expected[0]
+    whole.append([7, 8])
+    parts.append(np.array([7, 8]))
+    np.testing.assert_allclose(whole.logits(), parts.logits(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama.dynamo23", "gpt2.script17"])
+def test_sequences_of_a_batch_are_those_of_each_alone(name: str) -> None:
+    """Although shorter prompts are padded, and some end before others."""
+    compiled = network(name)
+    prompts = [[3, 14, 15, 9], [2], [7, 1, 8]]
+    alone = [Generator(compiled).generate(prompt, 6)[0] for prompt in prompts]
+    assert Generator(compiled).generate(prompts, 6) == alone
+    stop = alone[0][2]
+    cut = [row[: row.index(stop) + 1] if stop in row else row for row in alone]
+    ending = Generator(compiled, stop_tokens=[stop])
+    assert ending.generate(prompts, 6) == cut
+    assert ending.tokens == [[*prompt, *row] for prompt, row in zip(prompts, cut, strict=True)]
+    drawn = Sampling(temperature=1.5, seed=4)
+    several = Generator(compiled, drawn).generate(prompts, 4)
+    assert several[0] == Generator(compiled, drawn).generate(prompts[0], 4)[0]
+
+
+def test_a_stop_token_ends_a_stream(llama: Any) -> None:
+    expected = list(Generator(llama).generate(PROMPT, 6)[0])
+    generator = Generator(llama, stop_tokens={expected[2]})
+    generator.append(PROMPT)
+    first = expected.index(expected[2])
+    assert list(generator.stream(6)) == expected[: first + 1]
+    assert generator.is_done
+    assert generator.generate([5], 3) == [[]]
+
+
+def test_forks_rewinds_and_orders(llama: Any) -> None:
+    generator = Generator(llama, Sampling(temperature=1.0, seed=1))
+    generator.append(PROMPT)
+    generator.step()
+    fork = generator.fork()
+    assert list(fork.stream(4)) == list(generator.stream(4)), "a fork draws the same numbers"
+    fork.append([1])
+    fork.logits()
+    assert len(generator.tokens[0]) == 9
+    plain = Generator(llama)
+    plain.generate(PROMPT, 3)
+    plain.rewind(3)
+    assert plain.tokens == [PROMPT]
+    plain.append([6])
+    np.testing.assert_allclose(plain.logits(), _logits(llama, [*PROMPT, 6]), rtol=0, atol=1e-6)
+    batch = Generator(llama)
+    batch.append([[1, 2], [3, 4]])
+    batch.logits()
+    batch.reorder([1, 1])
+    batch.append([[5], [6]])
+    expected = [_logits(llama, [3, 4, last])[0] for last in (5, 6)]
+    np.testing.assert_allclose(batch.logits(), expected, rtol=0, atol=1e-6)
+    assert batch.tokens == [[3, 4, 5], [3, 4, 6]]
+    batch.reset()
+    assert batch.tokens == []
+    np.testing.assert_allclose(_logits(llama, PROMPT, batch), _logits(llama, PROMPT), rtol=0, atol=1e-6)
+
+
+def _logits(compiled: Any, tokens: list[int], generator: Generator | None = None) -> Any:
+    generator = generator or Generator(compiled)
+    generator.append(tokens)
+    return generator.logits()
+
+
+def test_asyncio(llama: Any) -> None:
+    async def collect() -> list[int]:
+        generator = Generator(llama)
+        generator.append(PROMPT)
+        return [token async for token in generator.stream_async(5)]
+
+    assert asyncio.run(collect()) == Generator(llama).generate(PROMPT, 5)[0]
+
+
+def test_errors_leave_the_generator_as_it_was() -> None:
+    compiled = network(bound=6)
+    generator = Generator(compiled)
+    expected = generator.generate(PROMPT, 3)[0]
+    assert generator.request.length == 6
+    with pytest.raises(StateError, match="bound is 6"):
+        generator.step()
+    assert generator.request.length == 6
+    generator.rewind(3)
+    assert list(generator.fork().tokens[0]) == PROMPT
+    generator.append([expected[0]])
+    assert generator.step() == [expected[1]]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        ([], "must not be empty"),
+        ([[1], []], "must not be empty"),
+        ([32], r"token 32 is out of range; expected 0 to 31"),
+        ([-1], "token -1 is out of range"),
+        ([1.5], "a token is an integer; got 1.5"),
+        (["a"], "a token is an integer"),
+        ([True], "a token is an integer"),
+    ],
+)
+def test_tokens_that_are_refused(llama: Any, tokens: Any, said: str) -> None:
+    generator = Generator(llama)
+    with pytest.raises(InputError, match=said):
+        generator.append(tokens)
+    assert generator.tokens == []
+    with pytest.raises(InputError, match="no new tokens"):
+        generator.step()
+
+
+def test_other_uses_that_are_refused(llama: Any) -> None:
+    generator = Generator(llama)
+    generator.append([[1], [2]])
+    for attempt, said in (
+        (lambda: generator.append([1]), "1 sequences; expected 2"),
+        (lambda: list(generator.stream()), "continues one sequence"),
+        (lambda: generator.generate([[1], [2]], 0), "max_tokens is 0"),
+        (lambda: Generator(llama, names={"ids": "x"}), "unknown role `ids`"),
+        (lambda: Generator(llama, names={"input_ids": "x"}), "no input 'x'"),
+        (lambda: Generator(Core().compile_model(str(DECODERS / "gpt2.dynamo20.onnx"), "TEMPLATE")), "MakeStateful"),
+    ):
+        with pytest.raises(InputError, match=said):
+            attempt()
+    for count in (-1, 3, True):
+        with pytest.raises(StateError, match="cannot rewind"):
+            generator.rewind(count)
+
+
+def test_a_model_with_other_names_and_without_a_mask() -> None:
+    """It counts tokens: the logits of [batch, 4] depend on the sum of all tokens."""
+    nodes = [
+        helper.make_node("Concat", ["past", "tokens"], ["present"], axis=1),
+        helper.make_node("ReduceSum", ["present", "axes"], ["sum"], keepdims=1),
+        helper.make_node("Mod", ["sum", "four"], ["next"]),
+        helper.make_node("OneHot", ["next", "four", "values"], ["scores"]),
+    ]
+    tensor = helper.make_tensor_value_info
+    i64 = TensorProto.INT64
+    graph = helper.make_graph(
+        nodes,
+        "counter",
+        [tensor("tokens", i64, ["batch", "new"]), tensor("past", i64, ["batch", "old"])],
+        [tensor("scores", TensorProto.FLOAT, ["batch", 1, 4]), tensor("present", i64, ["batch", "all"])],
+        [
+            helper.make_tensor("axes", i64, [1], [1]),
+            helper.make_tensor("four", i64, [], [4]),
+            helper.make_tensor("values", TensorProto.FLOAT, [2], [0, 1]),
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    core = Core()
+    model = core.read_model(proto)
+    MakeStateful().run_on_model(model)
+    generator = Generator(core.compile_model(model, "CPU"), names={"input_ids": "tokens", "logits": "scores"})
+    assert generator.generate([[3], [1]], 3) == [[3, 2, 0], [1, 2, 0]]
+    with pytest.raises(InputError, match="no input `attention_mask`"):
+        generator.append([[1, 2], [1]])
+    assert [len(row) for row in generator.tokens] == [4, 4]
+
+
+# -- sampling -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": -1},
+        {"top_k": 1.5}, {"top_p": 0}, {"top_p": 1.1}, {"repetition_penalty": 0}, {"seed": -1}, {"seed": "x"},
+    ],
+)  # fmt: skip
+def test_samplings_that_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises((InputError, TypeError), match=next(iter(wrong))):
+        Sampling(**wrong)
+
+
+LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -1.0], np.float32)
+
+
+def test_probabilities() -> None:
+    """Drawn tokens have the probabilities of the definition; 4 standard deviations are exceeded once in 16,000."""
+    count = 20_000
+    for sampling, candidates in (
+        (Sampling(temperature=0.7), [0, 1, 2, 3, 4]),
+        (Sampling(temperature=2.0, top_k=3), [1, 2, 3]),
+        (Sampling(temperature=1.0, top_p=0.8), [1, 3]),  # 0.39 and 0.39 do not reach it, 0.14 more does
+    ):
+        random = np.random.default_rng(0)
+        drawn = np.bincount([sampling.choose(LOGITS, np.array([], int), random) for _ in range(count)], minlength=5)
+        if sampling.top_p < 1:
+            candidates = [1, 2, 3]
+        shares = np.zeros(5)
+        shares[candidates] = np.exp(LOGITS[candidates] / sampling.temperature)
+        shares /= shares.sum()
+        assert (np.abs(drawn - count * shares) <= 4 * np.sqrt(count * shares * (1 - shares)) + 1e-9).all()
+
+
+def test_the_largest_logit_and_penalties() -> None:
+    nothing, random = np.array([], np.int64), np.random.default_rng(0)
+    assert Sampling().choose(LOGITS, nothing, random) == 1
+    assert Sampling(repetition_penalty=1.2).choose(LOGITS, np.array([1, 1]), random) == 3
+    assert Sampling(repetition_penalty=2.0).choose(-LOGITS, np.array([4]), random) == 4, "1 / 2 is still the largest"
+    assert Sampling(temperature=1.0, top_k=1).choose(LOGITS, nothing, random) == 1
+    assert Sampling().choose(np.array([np.nan, 1.0, np.inf]), nothing, random) == 2
+    assert Sampling(temperature=1.0).choose(np.array([0.0, np.inf]), nothing, random) == 1
+    with pytest.raises(InputError, match="NaN"):
+        Sampling().choose(np.array([np.nan, -np.inf]), nothing, random)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=20), st.floats(0.01, 5), st.integers(0, 25),
+    st.floats(0.01, 1), st.integers(0, 2**32),
+)  # fmt: skip
+def test_a_drawn_token_is_a_candidate(
+    logits: list[float], temperature: float, top_k: int, top_p: float, seed: int
+) -> None:
+    scores = np.array(logits, np.float32)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    token = sampling.choose(scores, np.array([], int), np.random.default_rng(seed))
+    assert token == sampling.choose(scores, np.array([], int), np.random.default_rng(seed))
+    better = int((scores > scores[token]).sum())
+    assert better < (top_k or len(logits))
+    shares = np.exp((scores.astype(float) - scores.max()) / temperature)
+    assert shares[scores > scores[token]].sum() / shares.sum() < top_p + 1e-9
