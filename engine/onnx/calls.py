@@ -12,6 +12,7 @@ import onnx.defs
 
 from engine.errors import ModelError, ModelReadError, UnsupportedError
 from engine.onnx.attributes import attribute_type
+from engine.onnx.contrib import is_known
 from engine.onnx.functions import OPSET_TAG, describe
 from engine.onnx.hazards import check_values
 from engine.onnx.opsets import resolve_version
@@ -33,7 +34,7 @@ class _Rules:
 
 
 class CallChecker:
-    """Checks nodes of a model whose opset versions are `opsets`; nodes of custom domains always pass."""
+    """Checks nodes of a model whose opset versions are `opsets`; operators that are not ONNX's always pass."""
 
     __slots__ = ("_known", "_opsets")
 
@@ -49,7 +50,7 @@ class CallChecker:
         domain = node.domain
         if domain == "ai.onnx":
             domain = ""
-        if domain not in CANONICAL_VERSIONS:
+        if domain not in CANONICAL_VERSIONS or is_known(node.op_type, domain):
             return
         key = (node.op_type, domain, opset_of(node, domain, self._opsets))
         rules = self._known.get(key)

@@ -147,7 +147,8 @@ class GraphBuilder:
             name = self._names.take(proto.name or next(filter(None, outputs), op_type))
             attributes = self._attributes(proto, inputs)
             if is_known(op_type, domain) and not self._context.exact:
-                values_found = expand(ContribCall(op_type, domain, 1, tuple(inputs), attributes, len(outputs), name))
+                contrib = ContribCall(op_type, domain, 1, tuple(inputs), attributes, len(outputs), name)
+                values_found = expand(contrib, outputs)
                 if values_found is not None:
                     self._adopt_values(values_found, outputs, proto, name)
                     return
@@ -229,7 +230,9 @@ class GraphBuilder:
         if proto.metadata_props or proto.doc_string:
             annotated(node, proto)
 
-    def _adopt_values(self, values: Sequence[Output], outputs: Sequence[str], proto: onnx.NodeProto, name: str) -> None:
+    def _adopt_values(
+        self, values: Sequence[Output | None], outputs: Sequence[str], proto: onnx.NodeProto, name: str
+    ) -> None:
         """Make `values`, which an upgrade computed by unnamed nodes, the values of `outputs`."""
         made = _nameless(values)
         if made:
@@ -237,7 +240,7 @@ class GraphBuilder:
             self._name_made(made, name, proto)
             main.friendly_name = name
         for value, output in zip(values, outputs, strict=False):
-            if not output:
+            if not output or value is None:
                 continue
             if value.node in made:
                 value.name = output

@@ -332,7 +332,10 @@ def test_the_answer_is_that_of_onnxruntime(name: str, dtype: Any) -> None:
 
 
 def test_every_operator_has_a_case() -> None:
-    assert {op_type for op_type, _ in CASES.values()} == set(OPERATORS)
+    families = ("integer_products", "packed_products", "packed_tables", "quantized", "recurrent")
+    known = {name for name, each in OPERATORS.items() if each.function.__module__.split(".")[-1] in families}
+    # `test_transformer_operators.py` has the cases of the others.
+    assert {op_type for op_type, _ in CASES.values()} == known | {"QAttention"}
 
 
 # -- what is refused, and what stays ----------------------------------------------------------------------

@@ -1,22 +1,24 @@
-"""`ContribCall`, a call of an operator of `com.microsoft`, and the registry of these operators."""
+"""`ContribCall`, a call of an operator of onnxruntime, and the registry of these operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from engine.errors import ModelError, UnsupportedError
-from engine.ir import Constant, ElementType, Output, f32, i8, u8, undefined
+from engine.ir import Constant, ElementType, Output, f16, f32, f64, i8, u8, undefined
+from engine.ir.element_type import bf16
 from engine.onnx.upgrades.call import OldCall
-from engine.onnx.upgrades.emit import emit
+from engine.onnx.upgrades.emit import emit, rank_of
 
 DOMAIN: Final = "com.microsoft"
 BYTES: Final[frozenset[ElementType]] = frozenset({i8, u8})
+REALS: Final[frozenset[ElementType]] = frozenset({f32, f16, bf16, f64})
 
 
 class ContribCall(OldCall):
-    """A call of an operator of `com.microsoft`. Its errors do not name the node: the reader adds this."""
+    """A call of an operator of onnxruntime. Its errors do not name the node: the reader adds this."""
 
     __slots__ = ()
 
@@ -32,8 +34,8 @@ class ContribCall(OldCall):
         for index, port in enumerate(ports):
             if port not in definition.optional and not self.has_input(index):
                 self.invalid(f"input {index} ({port}) is missing")
-        if self.num_outputs > definition.outputs:
-            self.invalid(f"it has {self.num_outputs} outputs; expected at most {definition.outputs}")
+        if self.num_outputs > len(definition.outputs):
+            self.invalid(f"it has {self.num_outputs} outputs; expected at most {len(definition.outputs)}")
         unknown = [name for name in self.attributes if name not in definition.attributes and not name.startswith("__")]
         if unknown:
             known = ", ".join(definition.attributes) or "none"
@@ -50,6 +52,67 @@ class ContribCall(OldCall):
             expected = " or ".join(sorted(element_type.name for element_type in allowed))
             self.invalid(f"{self.described(index)} is {value.element_type}; expected {expected}")
         return value
+
+    def real(self, index: int, like: int = 0) -> Output:
+        """Input `index`, of a floating-point type, which is that of input `like`. Raises `ModelError`."""
+        found = self.input(like).element_type
+        return self.typed(index, {found} if found in REALS and index != like else REALS)
+
+    def ranked(self, index: int, *allowed: int) -> Output:
+        """Input `index`, whose rank is one of `allowed`, or unknown. Raises `ModelError`."""
+        value = self.input(index)
+        if rank_of(value) not in (None, *allowed):
+            expected = " or ".join(map(str, allowed))
+            self.invalid(f"{self.described(index)} has shape {value.shape}; expected rank {expected}")
+        return value
+
+    def length(self, index: int, axis: int) -> int:
+        """The length of an axis of input `index`. Raises `UnsupportedError` if it is unknown."""
+        value = self.input(index)
+        rank = rank_of(value)
+        if rank is None or value.shape[axis].is_dynamic:
+            self.unsupported(
+                f"{self.described(index)} has shape {value.shape}, so that the length of axis {axis} is unknown",
+                "state it in the model's value_info",
+            )
+        return value.shape[axis].get_length()
+
+    def choice(self, name: str, default: int, allowed: Collection[int]) -> int:
+        """An INT attribute that has one of the values `allowed`. Raises `ModelError`."""
+        value = self.integer(name, default)
+        if value not in allowed:
+            self.invalid(f"attribute `{name}` is {value}; expected {' or '.join(map(str, allowed))}")
+        return value
+
+    def heads(self, name: str = "num_heads") -> int:
+        """A number of heads. Raises `ModelError`."""
+        value = self.integer(name)
+        if value < 1:
+            self.invalid(f"attribute `{name}` is {value}; expected 1 or more")
+        return value
+
+    def without_attributes(self, **usual: Any) -> None:
+        """Raise `UnsupportedError` if an attribute has another value than the one here, which is what it has if absent.
+
+        For attributes that ask for something that has no form here.
+        """
+        for name, value in usual.items():
+            found = self.attributes.get(name, value)
+            if found != value:
+                self.unsupported(
+                    f"attribute `{name}` is {found!r}, for which there is no form in ONNX's operators",
+                    f"write the model with {value!r}",
+                )
+
+    def without_inputs(self, *names: str) -> None:
+        """Raise `UnsupportedError` if one of the inputs `names` is given, which has no form here."""
+        ports = OPERATORS[self.op_type].ports
+        for name in names:
+            if self.has_input(ports.index(name)):
+                self.unsupported(
+                    f"{self.described(ports.index(name))} is given, for which there is no form in ONNX's operators",
+                    "write the model without it",
+                )
 
     def single(self, index: int) -> None:
         """Raise `ModelError` if input `index` is known not to be one number."""
@@ -129,37 +192,41 @@ class ContribCall(OldCall):
         raise UnsupportedError(f"{reason}; {way_out}")
 
 
-Expansion: TypeAlias = Callable[[ContribCall], Sequence[Output] | None]
+Expansion: TypeAlias = Callable[[ContribCall], Sequence[Output | None] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ContribOperator:
-    """An operator of `com.microsoft`.
+    """An operator of onnxruntime.
 
     Attributes:
+        domain: its domain.
         ports: the names of the inputs; those of a variadic operator that may follow have none.
         optional: the names of the inputs that may be omitted.
         outputs: the maximum number of outputs.
-        function: expresses a call by ONNX operators.
+        function: expresses a call by ONNX operators; None for an output that it does not compute.
     """
 
+    domain: str
     ports: tuple[str, ...]
     optional: frozenset[str]
     is_variadic: bool
     attributes: tuple[str, ...]
-    outputs: int
+    outputs: tuple[str, ...]
     function: Expansion
 
 
 OPERATORS: Final[dict[str, ContribOperator]] = {}
-"""The known operators of `com.microsoft` by name."""
+"""The known operators by name."""
 
 
-def contrib(op_type: str, ports: str, attributes: str = "", outputs: int = 1) -> Callable[[Expansion], Expansion]:
+def contrib(
+    op_type: str, ports: str, attributes: str = "", outputs: str = "output", domain: str = DOMAIN
+) -> Callable[[Expansion], Expansion]:
     """Decorator: the function expresses the operator by ONNX operators.
 
     `ports` are the names of its inputs, with `?` behind those that may be omitted, and `...` at the end if any number
-    of others follow; `attributes` are the names of its attributes.
+    of others follow; `attributes` are the names of its attributes, `outputs` those of its outputs.
     """
     names = ports.split()
     is_variadic = names[-1] == "..."
@@ -168,11 +235,12 @@ def contrib(op_type: str, ports: str, attributes: str = "", outputs: int = 1) ->
 
     def register(function: Expansion) -> Expansion:
         OPERATORS[op_type] = ContribOperator(
+            domain,
             tuple(name.rstrip("?") for name in names),
             frozenset(name[:-1] for name in names if name.endswith("?")),
             is_variadic,
             tuple(attributes.split()),
-            outputs,
+            tuple(outputs.split()),
             function,
         )
         return function

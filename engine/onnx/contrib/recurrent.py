@@ -15,7 +15,7 @@ _SCALES = (8, 10)
     "DynamicQuantizeLSTM",
     "X W R B? sequence_lens? initial_h? initial_c? P? W_scale W_zero_point R_scale R_zero_point",
     "activation_alpha activation_beta activations clip direction hidden_size input_forget",
-    outputs=3,
+    outputs="Y Y_h Y_c",
 )
 def _lstm(call: ContribCall) -> list[Output]:
     """LSTM of f32, with the real values of the weights.

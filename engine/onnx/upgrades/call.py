@@ -106,6 +106,13 @@ class OldCall:
             self.invalid(f"attribute `{name}` is {value!r}; expected a list of integers")
         return tuple(map(int, value))
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A FLOATS attribute; empty if it is absent. Raises `ModelError`."""
+        value = self.attributes.get(name, ())
+        if not isinstance(value, (tuple, list)) or not all(isinstance(v, (int, float, np.number)) for v in value):
+            self.invalid(f"attribute `{name}` is {value!r}; expected a list of numbers")
+        return tuple(map(float, value))
+
     def invalid(self, reason: str) -> NoReturn:
         """Raise `ModelError`: the call is not valid in its operator's version."""
         raise ModelError(f"{self}: {reason}")
