@@ -159,6 +159,11 @@ class TensorScatterSpec(OperatorSpec):
         """The new steps."""
         return self.node.input_value(1)
 
+    @property
+    def write_indices(self) -> Output | None:
+        """The position of the first new step of each sample; None is 0."""
+        return self.input(2)
+
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""

@@ -5,6 +5,7 @@ If one fails, transformers that were optimized for onnxruntime cannot be read, o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +14,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from engine import Core
+from engine.errors import EngineError, ModelError, UnsupportedError
+from engine.onnx import read_model
 from engine.onnx.contrib import (
     DOMAIN,
     OPERATORS,
@@ -63,7 +68,7 @@ class Inputs:
     def add(self, value: Any, *, constant: bool = False) -> Array:
         if constant:
             self.constants.add(len(self.arrays))
-        self.arrays.append(np.asarray(value))
+        self.arrays.append(None if value is None else np.asarray(value))
         return np.asarray(value)
 
     def skip(self, count: int = 1) -> None:
@@ -500,3 +505,125 @@ CASES["GroupQueryAttention/positions"] = lambda x: grouped(x, **_CHUNK, do_rotar
 CASES["GroupQueryAttention/positions-of-prompt"] = lambda x: grouped(
     x, **_PROMPT, do_rotary=1, positions=np.arange(10).reshape(2, 5)
 )
+
+
+# -- what is refused --------------------------------------------------------------------------------------
+
+
+def changed(name: str, change: Callable[[Inputs, dict[str, Any]], object]) -> onnx.ModelProto:
+    """A case, changed."""
+    x = Inputs()
+    attributes = CASES[name](x)
+    change(x, attributes)
+    return proto_of(name, x, attributes)
+
+
+def at(index: int, value: Any) -> Callable[[Inputs, dict[str, Any]], object]:
+    return lambda x, _: x.arrays.__setitem__(index, value)
+
+
+def having(**attributes: Any) -> Callable[[Inputs, dict[str, Any]], object]:
+    return lambda _, own: own.update(attributes)
+
+
+def naming(outputs: int) -> Callable[[Inputs, dict[str, Any]], object]:
+    def change(x: Inputs, _: dict[str, Any]) -> None:
+        x.outputs, x.omitted = outputs, ()
+
+    return change
+
+
+STEP = "GroupQueryAttention/step"
+F32 = np.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        (STEP, having(sliding_window_cache=1), "attribute `sliding_window_cache` is 1"),
+        (STEP, having(k_quant_type="PER_TENSOR"), "attribute `k_quant_type` is 'PER_TENSOR'"),
+        (STEP, having(causal=0), "attribute `causal` is 0"),
+        (STEP, having(qk_output=1), "attribute `qk_output` is 1"),
+        (STEP, naming(4), "output 3 (output_qk, `y3`) has no form"),
+        ("MultiHeadAttention", naming(4), "output 3 (qk, `y3`) has no form"),
+        ("MultiHeadAttention", at(2, None), "keys or values are packed"),
+        ("MultiHeadAttention/past", lambda x, _: x.add(np.int32([4])), "input 8 (past_sequence_length, `x8`) is given"),
+        ("Attention", having(do_rotary=1), "attribute `do_rotary` is 1"),
+        ("Attention/past", having(past_present_share_buffer=1), "attribute `past_present_share_buffer` is 1"),
+        ("Attention/keys", at(3, np.ones((2, 1, 9, 9), np.int32)), "input 3 (mask_index, `x3`) has rank 4"),
+        ("RotaryEmbedding", having(scale=2.0), "attribute `scale` is 2.0"),
+        ("RotaryEmbedding", having(is_packed_batching=1), "attribute `is_packed_batching` is 1"),
+        ("SkipLayerNormalization/all", naming(4), "output 1 (mean, `y1`) has no form"),
+        ("SimplifiedLayerNormalization", naming(2), "output 1 (inv_std_var, `y1`) has no form"),
+        ("FusedConv", having(activation="Gelu"), "attribute `activation` is 'Gelu'; known ones are Clip, Elu"),
+    ],
+)  # fmt: skip
+def test_what_has_no_form_in_onnx(name: str, change: Any, words: str) -> None:
+    with pytest.raises(UnsupportedError) as found:
+        read_model(changed(name, change))
+    assert f"{name.split('/')[0]} `node`" in str(found.value)
+    assert words in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        (STEP, at(4, None), "past_key and past_value must both be given"),
+        (STEP, at(2, None), "key and value must both be given"),
+        (STEP, having(num_heads=3), "attribute `num_heads` is 3; expected a multiple of `kv_num_heads`, 2"),
+        (STEP, having(kv_num_heads=0), "attribute `kv_num_heads` is 0; expected 1 or more"),
+        (STEP, having(local_window_size=0), "attribute `local_window_size` is 0; expected 1 or more, or -1"),
+        (STEP, having(do_rotary=1), "attribute `do_rotary` is 1; expected inputs cos_cache and sin_cache"),
+        (STEP, having(smooth_softmax=2), "attribute `smooth_softmax` is 2; expected -1 or 0 or 1"),
+        (STEP, at(1, np.zeros((2, 1, 64), F32)), "input 1 (key, `x1`) has shape [2,1,64]; expected width 32"),
+        (STEP, at(5, np.zeros(2, np.int64)), "input 5 (seqlens_k, `x5`) is i64; expected i32"),
+        (STEP, at(3, np.zeros((2, 6, 16), F32)), "input 3 (past_key, `x3`) has shape [2,6,16]; expected rank 4"),
+        ("MultiHeadAttention/bias", at(3, np.zeros(7, F32)), "input 3 (bias, `x3`) has shape [7]; expected [56]"),
+        ("MultiHeadAttention/past", at(7, None), "past_key and past_value must both be given"),
+        ("MultiHeadAttention/lengths", at(4, np.ones(3, np.int32)), "has shape [3]; expected [2], one for each sample"),
+        ("MultiHeadAttention/keys", at(4, np.ones((2, 4), np.int32)), "has shape [2,4]; expected 5 keys"),
+        ("MultiHeadAttention/cross", at(3, np.ones(48, F32)), "input 3 (bias, `x3`) is given; expected none"),
+        ("MultiHeadAttention", having(num_heads=0), "attribute `num_heads` is 0; expected 1 or more"),
+        ("MultiHeadAttention", having(heads=2), "it has no attribute `heads`"),
+        ("Attention/sizes", having(qkv_hidden_sizes=[8, 12, 8]), "attribute `qkv_hidden_sizes` is [8, 12, 8]"),
+        ("Attention/lengths", at(3, np.ones(3, np.int32)), "has shape [3]; expected [2] or [4] for a batch of 2"),
+        ("RotaryEmbedding/part", having(rotary_embedding_dim=8), "has 8 columns; expected half of"),
+        ("RotaryEmbedding", having(num_heads=0, rotary_embedding_dim=16), "attribute `num_heads` is 0"),
+        ("SkipLayerNormalization", at(1, np.zeros((2, 3, 8), np.float16)), "input 1 (skip, `x1`) is f16; expected f32"),
+        ("SkipLayerNormalization", at(2, np.zeros((1, 8), F32)), "has shape [1,8]; expected rank 1"),
+        ("EmbedLayerNormalization", at(1, None), "segment_ids and segment_embedding must both be given"),
+        ("FusedConv/LeakyRelu", having(activation_params=[0.1, 0.2]), "`activation_params` has 2 numbers; expected 1"),
+        ("FusedGemm/Relu", having(activation_beta=0.1), "attribute `activation_beta` is given; expected none for Relu"),
+        ("FusedMatMul", having(transA=2), "attribute `transA` is 2; expected 0 or 1"),
+        ("QuickGelu", having(alpha="x"), "attribute `alpha` is 'x'; expected a number"),
+        ("BiasGelu", at(1, np.zeros((1, 8), F32)), "input 1 (B, `x1`) has shape [1,8]; expected rank 1"),
+    ],
+)  # fmt: skip
+def test_what_an_operator_does_not_accept(name: str, change: Any, words: str) -> None:
+    with pytest.raises(ModelError) as found:
+        read_model(changed(name, change))
+    assert f"{name.split('/')[0]} `node`" in str(found.value)
+    assert words in str(found.value)
+
+
+ARRAYS = st.builds(
+    lambda shape, dtype: np.ones(shape, dtype),
+    st.lists(st.integers(0, 5), max_size=4),
+    st.sampled_from([np.int32, np.int64, np.float32, np.float16, np.bool_]),
+)
+VALUES = st.one_of(st.integers(-9, 30), st.floats(-2, 2), st.text(max_size=3), st.lists(st.integers(-3, 9), min_size=1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(CASES)), st.data())
+def test_any_other_call_is_read_or_refused(name: str, data: st.DataObject) -> None:
+    def change(x: Inputs, attributes: dict[str, Any]) -> None:
+        for index in data.draw(st.sets(st.integers(0, len(x.arrays) - 1), max_size=2)):
+            x.arrays[index] = data.draw(st.one_of(st.none(), ARRAYS))
+        names = OPERATORS[name.split("/")[0]].attributes or ("none",)
+        for key in data.draw(st.sets(st.sampled_from(names), max_size=2)):
+            attributes[key] = data.draw(VALUES)
+        x.add(None if any(a is not None for a in x.arrays) else np.ones(1, np.float32))
+
+    with contextlib.suppress(EngineError):
+        read_model(changed(name, change))

@@ -9,7 +9,7 @@ from engine import ops
 from engine.ir import Output
 from engine.onnx.contrib.call import REALS, ContribCall, contrib
 from engine.onnx.contrib.integer_products import product_of_codes, quantized_input
-from engine.onnx.contrib.masks import added_mask, length_of, merged
+from engine.onnx.contrib.masks import Keys, added_mask, merged
 from engine.onnx.upgrades.emit import emit, i64_scalar, i64s, rank_of
 
 
@@ -37,10 +37,8 @@ def _multi_head(call: ContribCall) -> list[Output | None]:
         call.invalid("past_key is given; expected none, as the keys have rank 4")
     q, k, v = _with_bias(call, is_crossed)
     past = [call.real(index) for index in (6, 7) if call.has_input(index)]
-    total = length_of(k, 2 if is_crossed else 1)
-    if past:
-        total = emit("Add", total, length_of(past[0], 2))
-    mask = _added(call, 4, 5, total, q)
+    keys = Keys.of((k, 2 if is_crossed else 1), *((each, 2) for each in past[:1]))
+    mask = _added(call, 4, 5, keys, q)
     if not is_crossed:
         return [*_attention(call, [q, k, v], mask, past, heads), None]
     q = emit("Transpose", emit("Reshape", q, i64s([0, 0, heads, -1])), perm=(0, 2, 1, 3))
@@ -119,11 +117,9 @@ def _self_attention(
             f"{call.described(past)} has shape {given.shape}; expected [2, batch, heads, length, size of a head]"
         )
     parts = _split(call, projected, heads)
-    total = length_of(projected, 1)
-    if given is not None:
-        total = emit("Add", total, length_of(given, 3))
+    keys = Keys.of((projected, 1), *(() if given is None else ((given, 3),)))
     old = [] if given is None else [emit("Gather", given, i64_scalar(index), axis=0) for index in (0, 1)]
-    added = _added(call, mask, bias, total, projected, has_pairs=True)
+    added = _added(call, mask, bias, keys, projected, has_pairs=True)
     y, *present = _attention(call, parts, added, old, heads)
     if call.num_outputs == 1:
         return [y]
@@ -144,10 +140,10 @@ def _split(call: ContribCall, projected: Output, heads: int) -> Sequence[Output]
 
 
 def _added(
-    call: ContribCall, mask: int, bias: int | None, total: Output, like: Output, *, has_pairs: bool = False
+    call: ContribCall, mask: int, bias: int | None, keys: Keys, like: Output, *, has_pairs: bool = False
 ) -> Output | None:
-    """What the mask and the bias of the scores, inputs of these indices, add to the scores over `total` keys."""
-    first = added_mask(call, mask, keys=total, like=like, has_pairs=has_pairs) if call.has_input(mask) else None
+    """What the mask and the bias of the scores, inputs of these indices, add to the scores."""
+    first = added_mask(call, mask, keys=keys, like=like, has_pairs=has_pairs) if call.has_input(mask) else None
     if bias is None or not call.has_input(bias):
         return first
     call.ranked(bias, 4)

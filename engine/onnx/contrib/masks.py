@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from engine.ir import Output, i32, i64
 from engine.onnx.contrib.call import ContribCall
 from engine.onnx.upgrades.emit import cast, emit, i64_scalar, i64s, rank_of, scalar_like
@@ -10,14 +12,31 @@ MASK_FILTER: float = -10000.0
 """What is added to the scores of masked keys, unless an attribute says otherwise."""
 
 
-def added_mask(call: ContribCall, index: int, *, keys: Output, like: Output, has_pairs: bool = False) -> Output | None:
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The number of keys, including those of the past: as an i64 scalar, and as a number if it is known."""
+
+    value: Output
+    count: int | None
+
+    @classmethod
+    def of(cls, *lengths: tuple[Output, int]) -> Keys:
+        """The sum of lengths, each of which is that of an axis of a value."""
+        numbers = [length_of(value, axis) for value, axis in lengths]
+        value = numbers[0] if len(numbers) == 1 else emit("Add", *numbers)
+        dims = [value.shape[axis] if value.shape.rank.is_static else None for value, axis in lengths]
+        counts = [dim.get_length() for dim in dims if dim is not None and dim.is_static]
+        return cls(value, sum(counts) if len(counts) == len(lengths) else None)
+
+
+def added_mask(call: ContribCall, index: int, *, keys: Keys, like: Output, has_pairs: bool = False) -> Output | None:
     """What input `index` adds to the scores [B, H, S, T]; None if it masks nothing.
 
     It is [B, T] or [B, S, T] and 0 for keys that are masked, or [B], the number of valid keys. With `has_pairs`, it may
     be [2 * B], the ends of the valid keys and then their starts, or [B, 1] or [1, 1], which mask nothing.
 
     Args:
-        keys: T, an i64 scalar.
+        keys: T.
         like: a value whose first axis has the length B, of the type of the scores.
 
     Raises `ModelError` for other shapes, and `UnsupportedError` for an unknown rank.
@@ -32,16 +51,18 @@ def added_mask(call: ContribCall, index: int, *, keys: Output, like: Output, has
         call.invalid(f"{call.described(index)} has shape {given.shape}; expected rank 1, 2 or 3")
     if rank == 2 and has_pairs and given.shape[1] == 1:
         return None
+    if rank > 1 and keys.count is not None and not given.shape[-1].accepts(keys.count):
+        call.invalid(f"{call.described(index)} has shape {given.shape}; expected {keys.count} keys along its last axis")
     valid = _in_range(call, index, given, keys, like, has_pairs) if rank == 1 else emit("Greater", given, _zero())
     number = call.number("mask_filter_value", MASK_FILTER)
     added = emit("Where", valid, scalar_like(0.0, like), scalar_like(number, like))
     return emit("Unsqueeze", added, i64s([1, 2] if rank < 3 else [1]))
 
 
-def _in_range(call: ContribCall, index: int, given: Output, keys: Output, like: Output, has_pairs: bool) -> Output:
+def _in_range(call: ContribCall, index: int, given: Output, keys: Keys, like: Output, has_pairs: bool) -> Output:
     """Whether each key is valid, [B, T], by the numbers [B] or [2 * B] of input `index`."""
     length, batch = given.shape[0], like.shape[0]
-    positions = emit("Range", i64_scalar(0), keys, i64_scalar(1))
+    positions = emit("Range", i64_scalar(0), keys.value, i64_scalar(1))
     numbers = cast(given, i64)
     is_known = length.is_static and batch.is_static
     if length == batch or not has_pairs:

@@ -45,6 +45,7 @@ from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.mish_fusion import MishFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.pad_conv_fusion import PadConvFusion
+from engine.passes.common.position_decompositions import RotaryPositionsDecomposition, TensorScatterDecomposition
 from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting, QuantizePairElimination
 from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
 from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
@@ -117,6 +118,7 @@ def _canonical() -> list[Pass | type[Pass]]:
         EinsumDecomposition,
         FunctionDecomposition,
         MeanVarianceNormalizationDecomposition,
+        TensorScatterDecomposition,
         GraphRewrite(
             [IdentityElimination, ExpandElimination, MaskSimplification, TransposeMerge, ReshapeMerge],
             "Simplifications",
@@ -151,6 +153,7 @@ def _canonical() -> list[Pass | type[Pass]]:
         GroupedQueryFusion,
         AttentionHeadsFusion,
         QKVProjectionFusion,
+        RotaryPositionsDecomposition,
         GemmFusion,
         ChannelsFirstSinking,
         TransposeSinking,

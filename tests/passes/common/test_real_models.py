@@ -44,6 +44,7 @@ from engine.passes.common.integer_product_decomposition import IntegerProductDec
 from engine.passes.common.linear_operators import LinearSinking
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
+from engine.passes.common.position_decompositions import RotaryPositionsDecomposition, TensorScatterDecomposition
 from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
 from engine.passes.common.quantization_decomposition import (
     DequantizedConstantFolding,
@@ -254,6 +255,8 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("light/shufflenet", (), BatchNormalizationDecomposition, 49),
     ("case/test_mvn", (), MeanVarianceNormalizationDecomposition, 1),
     ("case/test_center_crop_pad_crop", (), FunctionDecomposition, 1),
+    ("case/test_rotary_embedding", (), RotaryPositionsDecomposition, 1),
+    ("case/test_tensorscatter_circular", (), TensorScatterDecomposition, 1),
     ("quantized.ort17.static", (), QuantizationDecomposition, 41),
     ("quantized.ort17.static", (), QuantizedFusion, 28),
     ("codes/squeeze_excite.script14.static", (), ByteTableFusion, 3),

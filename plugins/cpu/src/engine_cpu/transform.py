@@ -20,6 +20,7 @@ from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
+from engine.passes.common.position_decompositions import RotaryPositionsDecomposition, TensorScatterDecomposition
 from engine.passes.common.quantization_decomposition import (
     DequantizedConstantFolding,
     DynamicQuantizationDecomposition,
@@ -57,10 +58,11 @@ def _register(manager: Manager) -> None:
     CAPABILITIES.configure(manager.pass_config)
     manager.pass_config.enable(DynamicQuantizationDecomposition, IntegerProductDecomposition, QuantizationDecomposition)
     manager.pass_config.enable(CompressedWeightsFusion, CompressedGatherFusion, FunctionDecomposition)
+    manager.pass_config.enable(RotaryPositionsDecomposition, TensorScatterDecomposition)
     manager.pass_config.set_callback(DequantizedConstantFolding, callback=is_looked_up)
     manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
     manager.pass_config.set_callback(QuantizationDecomposition, callback=_is_elementwise)
-    for decomposition in (IntegerProductDecomposition, FunctionDecomposition):
+    for decomposition in (IntegerProductDecomposition, FunctionDecomposition, RotaryPositionsDecomposition):
         manager.pass_config.set_callback(decomposition, callback=_has_kernel)
 
 
