@@ -46,9 +46,12 @@ def _group_query_attention(call: ContribCall) -> list[Output | None]:
     if not past and not _has_sink(call) and not call.has_input(10):
         return _of_prompt(call, q, k, v, heads)
     q, k, v = (_by_head(x, n, heads.size) for x, n in ((q, heads.queries), (k, heads.keys), (v, heads.keys)))
+    count = length_of(q, 2)
     if past:
-        k, v = (_appended(old, new, before, total) for old, new in zip(past, (k, v), strict=True))
-    mask = _mask(call, q, k, positions)
+        missing = emit("Max", emit("Sub", total, length_of(past[0], 2)), i64_scalar(0))
+        k, v = (_appended(old, new, before, missing) for old, new in zip(past, (k, v), strict=True))
+        count = emit("Add", length_of(past[0], 2), missing)
+    mask = _mask(call, q, count, positions)
     keys, values = (_with_zeros(k), _with_zeros(v)) if _has_sink(call) else (k, v)
     attributes: dict[str, Any] = {"softcap": call.number("softcap", 0.0)} | _scale(call)
     y = emit("Attention", q, keys, values, mask, **attributes)
@@ -143,26 +146,20 @@ def _of_prompt(call: ContribCall, q: Output, k: Output, v: Output, heads: _Heads
     return [*ops.create("Attention", [q, k, v], attributes, num_outputs=outputs).outputs, None]
 
 
-def _appended(past: Output, new: Output, before: Output, total: Output) -> Output:
-    """The cache, lengthened by zeros to `total` positions if it is shorter, with `new` behind the first `before`."""
-    missing = emit("Max", emit("Sub", total, length_of(past, 2)), i64_scalar(0))
-    shape = emit(
-        "Concat",
-        emit("Shape", past, start=0, end=2),
-        emit("Unsqueeze", missing, i64s([0])),
-        emit("Shape", past, start=3),
-        axis=0,
-    )
-    zeros = emit("Expand", scalar_like(0.0, past), shape)
+def _appended(past: Output, new: Output, before: Output, missing: Output) -> Output:
+    """The cache, lengthened by zeros for `missing` positions, with `new` behind the first `before`."""
+    lengths = [emit("Shape", new, start=axis, end=axis + 1) for axis in range(4)]
+    lengths[2] = emit("Unsqueeze", missing, i64s([0]))
+    zeros = emit("Expand", scalar_like(0.0, past), emit("Concat", *lengths, axis=0))
     return emit("TensorScatter", emit("Concat", past, zeros, axis=2), new, before, axis=2)
 
 
-def _mask(call: ContribCall, q: Output, k: Output, positions: Output) -> Output:
-    """Which keys each query sees, or what is added to their scores; with a sink, that is the last key."""
+def _mask(call: ContribCall, q: Output, count: Output, positions: Output) -> Output:
+    """Which of `count` keys each query sees, or what is added to their scores; with a sink, that is the last key."""
     bias = call.real(10) if call.has_input(10) else None
     if bias is not None:
         call.ranked(10, 4)
-    keys = emit("Range", i64_scalar(0), length_of(k, 2) if bias is None else length_of(bias, 3), i64_scalar(1))
+    keys = emit("Range", i64_scalar(0), count if bias is None else length_of(bias, 3), i64_scalar(1))
     own = emit("Unsqueeze", positions, i64s([1, 3]))  # [B, 1, S, 1]
     visible = emit("LessOrEqual", keys, own)
     window = _window(call)

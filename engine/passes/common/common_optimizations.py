@@ -39,6 +39,7 @@ from engine.passes.common.hard_swish_fusion import HardSwishFusion
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.layer_normalization_fusion import LayerNormalizationFusion
+from engine.passes.common.length_sharing import LengthSharing
 from engine.passes.common.linear_operators import LinearConcatSplitting, LinearHoisting, LinearMerging, LinearSinking
 from engine.passes.common.mask_simplification import MaskSimplification
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
@@ -123,6 +124,7 @@ def _canonical() -> list[Pass | type[Pass]]:
             [IdentityElimination, ExpandElimination, MaskSimplification, TransposeMerge, ReshapeMerge],
             "Simplifications",
         ),
+        LengthSharing,
         CommonSubexpressionSharing,
         DeadCodeElimination,
         QOperatorDecomposition,

@@ -66,8 +66,8 @@ class _Indices:
     def all(self) -> Output:
         """The indices."""
         axis, update = self._spec.axis, self._spec.update
-        lengths = self._made(ops.Shape(update, start=0, end=axis + 1))
-        shape = self._made(ops.Concat(lengths, _vector(1), axis=0))
+        lengths = [self._made(ops.Shape(update, start=i, end=i + 1)) for i in range(axis + 1)]
+        shape = self._made(ops.Concat(*lengths, _vector(1), axis=0))
         parts = [self._along(index, update) for index in range(axis)]
         rows = self._along(axis, update)
         start = self._spec.write_indices

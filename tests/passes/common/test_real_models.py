@@ -41,6 +41,7 @@ from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
+from engine.passes.common.length_sharing import LengthSharing
 from engine.passes.common.linear_operators import LinearSinking
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
@@ -245,6 +246,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
 ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("bert_eager.dynamo20.dynamic", (), ShapeSimplification, 8),
     ("bert_eager.dynamo20.dynamic", (), ReshapeMerge, 1),
+    ("bert_eager.dynamo20.dynamic", (), LengthSharing, 1),
     ("lstm.script14.static", (), ConstantFolding, 10),
     ("lstm.script14.static", (), CommonSubexpressionSharing, 10),
     ("lstm.script14.static", (), IdentityElimination, 2),
@@ -272,8 +274,8 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("light/densenet121", (ConvBatchNormFusion, ConvBiasFusion), LinearSinking, 3),
 ]
 _CLEANING = frozenset(
-    ["CommonSubexpressionSharing", "ConstantFolding", "DeadCodeElimination", "IdentityElimination", "ReshapeMerge",
-     "ShapeSimplification"]
+    ["CommonSubexpressionSharing", "ConstantFolding", "DeadCodeElimination", "IdentityElimination", "LengthSharing",
+     "ReshapeMerge", "ShapeSimplification"]
 )  # fmt: skip
 
 
