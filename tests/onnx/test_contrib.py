@@ -118,6 +118,21 @@ CASES["QLinearAveragePool/same"] = (
 )
 
 
+def conv(x: Inputs, *, bias: bool = False, **attributes: Any) -> dict[str, Any]:
+    x.tensor((1, 6, 6, 4) if attributes.get("channels_last") else (1, 4, 6, 6), 0.03)
+    x.tensor((8, 4, 3, 3), 0.02)
+    x.constants.add(3)
+    x.parameters(0.2)
+    if bias:
+        x.add(x.random.integers(-9000, 9000, 8).astype(np.int32), is_constant=True)
+    return {"pads": [1, 1, 1, 1], **attributes}
+
+
+CASES["QLinearConv"] = "QLinearConv", conv
+CASES["QLinearConv/bias"] = "QLinearConv", lambda x: conv(x, bias=True, strides=[2, 2])
+CASES["QLinearConv/channels-last"] = "QLinearConv", lambda x: conv(x, bias=True, channels_last=1)
+
+
 def softmax(x: Inputs, **attributes: Any) -> dict[str, Any]:
     x.tensor((2, 3, 4, 5), 0.01)
     x.add(np.float32(1 / 256), is_constant=True)

@@ -234,6 +234,26 @@ CASES["EmbedLayerNormalization/positions"] = lambda x: embed(x, positions=[[3, 1
 CASES["EmbedLayerNormalization/one-row-of-positions"] = lambda x: embed(x, positions=[[3, 1, 0, 6, 2]])
 
 
+def embed_codes(x: Inputs, dtype: Any, *, segments: bool = True, mask: bool = False) -> dict[str, Any]:
+    limits = np.iinfo(dtype)
+    x.add(x.random.integers(0, 11, (2, 5), dtype=np.int32))
+    x.add(x.random.integers(0, 3, (2, 5), dtype=np.int32) if segments else None)
+    for shape in ((11, 8), (7, 8), (3, 8), (8,), (8,)):
+        codes = x.random.integers(limits.min, limits.max + 1, shape).astype(dtype)
+        x.add(codes if segments or shape != (3, 8) else None, constant=True)
+    x.add(np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32) if mask else None)
+    for values in (x.random.uniform(0.01, 0.1, 5).astype(np.float32), x.random.integers(-9, 9, 5).astype(dtype)):
+        for index, value in enumerate(values):
+            x.add(value if segments or index != 2 else None, constant=True)
+    x.outputs = 2
+    return {}
+
+
+CASES["QEmbedLayerNormalization"] = lambda x: embed_codes(x, np.int8, mask=True)
+CASES["QEmbedLayerNormalization/u8"] = lambda x: embed_codes(x, np.uint8)
+CASES["QEmbedLayerNormalization/no-segments"] = lambda x: embed_codes(x, np.uint8, segments=False, mask=True)
+
+
 # -- products ---------------------------------------------------------------------------------------------
 
 
@@ -245,6 +265,7 @@ def matmul(x: Inputs, a: Sequence[int], b: Sequence[int], **attributes: Any) -> 
 
 CASES["FusedMatMul"] = lambda x: matmul(x, (2, 3, 4), (2, 4, 5))
 CASES["FusedMatMul/alpha"] = lambda x: matmul(x, (2, 3, 4), (4, 5), alpha=0.125)
+CASES["TransposeMatMul"] = lambda x: matmul(x, (2, 4, 3), (2, 4, 5), transA=1, alpha=0.5)
 CASES["FusedMatMul/A"] = lambda x: matmul(x, (2, 4, 3), (2, 4, 5), transA=1)
 CASES["FusedMatMul/B"] = lambda x: matmul(x, (2, 6, 3, 4), (2, 6, 5, 4), transB=1, alpha=2.0)
 CASES["FusedMatMul/both"] = lambda x: matmul(x, (4, 3), (5, 4), transA=1, transB=1)

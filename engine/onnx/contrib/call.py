@@ -140,14 +140,15 @@ class ContribCall(OldCall):
             )
         return value
 
-    def dequantized(self, index: int, axis: int | None = None) -> Output:
-        """The values of input `index`, whose scale and zero point are the next two inputs.
+    def dequantized(self, index: int, axis: int | None = None, parameters: tuple[int, int] | None = None) -> Output:
+        """The values of input `index`, whose scale and zero point are the inputs `parameters`: by default the next two.
 
         With an `axis`, these may be vectors with a number for each of its positions. Raises `ModelError`.
         """
-        codes, scale = self.typed(index, BYTES), self.typed(index + 1, {f32})
-        zero_point = self.zero_point(index + 2, index)
-        for parameter in (index + 1, index + 2):
+        places = parameters or (index + 1, index + 2)
+        codes, scale = self.typed(index, BYTES), self.typed(places[0], {f32})
+        zero_point = self.zero_point(places[1], index)
+        for parameter in places:
             if axis is None:
                 self.single(parameter)
             else:
@@ -155,8 +156,8 @@ class ContribCall(OldCall):
         shapes = [value.shape for value in (scale, zero_point) if value is not None]
         if all(shape.is_static for shape in shapes) and len({shape.size() for shape in shapes}) > 1:
             self.invalid(
-                f"{self.described(index + 2)} has shape {shapes[1]}; expected {shapes[0]}, the shape of "
-                f"{self.described(index + 1)}"
+                f"{self.described(places[1])} has shape {shapes[1]}; expected {shapes[0]}, the shape of "
+                f"{self.described(places[0])}"
             )
         return emit("DequantizeLinear", codes, scale, zero_point, axis=1 if axis is None else axis)
 

@@ -67,34 +67,55 @@ def _row(call: ContribCall, index: int) -> Output:
 )
 def _embed(call: ContribCall) -> list[Output | None]:
     """The sum of the embeddings of words, positions and segments, normalized, and the number of words that count."""
-    ids = _ids(call, 0)
-    if call.has_input(1) != call.has_input(4):
-        call.invalid("segment_ids and segment_embedding must both be given, or both be omitted")
-    total = emit("Add", emit("Gather", _table(call, 2), ids, axis=0), _positions(call, ids))
-    if call.has_input(1):
-        total = emit("Add", total, emit("Gather", _table(call, 4), _ids(call, 1), axis=0))
-    epsilon = call.number("epsilon", _SKIP_EPSILON)
-    y = emit("LayerNormalization", total, *(_like_table(call, index) for index in (5, 6)), axis=-1, epsilon=epsilon)
-    count = _count(call, ids)
     call.choice("mask_index_type", int(call.has_input(7)), (0, 1))
-    return [y, count, total]
+    tables = [_table(call, index) if call.has_input(index) else None for index in (2, 3, 4)]
+    positions = _ids(call, 8) if call.has_input(8) else None
+    y, total = _embedded(call, tables, [_like_table(call, index) for index in (5, 6)], positions)
+    return [y, _count(call), total]
 
 
-def _positions(call: ContribCall, ids: Output) -> Output:
-    """The embeddings of the positions: those given, or 0, 1, 2, ..., for all samples."""
-    table = _table(call, 3)
-    if call.has_input(8):
-        return emit("Gather", table, _ids(call, 8), axis=0)
-    length = emit("Squeeze", emit("Shape", ids, start=1, end=2), i64s([0]))
-    return emit("Gather", table, emit("Range", i64_scalar(0), length, i64_scalar(1)), axis=0)
+@contrib(
+    "QEmbedLayerNormalization",
+    "input_ids segment_ids? word_embedding position_embedding segment_embedding? gamma beta mask? "
+    "word_embedding_scale position_embedding_scale segment_embedding_scale? gamma_scale beta_scale "
+    "word_embedding_zero_point position_embedding_zero_point segment_embedding_zero_point? gamma_zero_point "
+    "beta_zero_point",
+    "epsilon",
+    outputs="output mask_index",
+)
+def _embed_codes(call: ContribCall) -> list[Output | None]:
+    """The same, with tables and parameters of 8 bits."""
+    tables = [call.dequantized(2 + i, parameters=(8 + i, 13 + i)) if call.has_input(2 + i) else None for i in range(5)]
+    y, _ = _embedded(call, tables[:3], [each for each in tables[3:] if each is not None], None)
+    return [y, _count(call)]
 
 
-def _count(call: ContribCall, ids: Output) -> Output:
+def _embedded(
+    call: ContribCall, tables: list[Output | None], parameters: list[Output], positions: Output | None
+) -> tuple[Output, Output]:
+    """The normalized sum of rows of `tables`, which are those of words, positions and segments, and the sum."""
+    words, places, segments = tables
+    assert words is not None
+    assert places is not None
+    ids = _ids(call, 0)
+    if call.has_input(1) != (segments is not None):
+        call.invalid("segment_ids and segment_embedding must both be given, or both be omitted")
+    if positions is None:  # 0, 1, 2, ..., for all samples
+        length = emit("Squeeze", emit("Shape", ids, start=1, end=2), i64s([0]))
+        positions = emit("Range", i64_scalar(0), length, i64_scalar(1))
+    total = emit("Add", emit("Gather", words, ids, axis=0), emit("Gather", places, positions, axis=0))
+    if segments is not None:
+        total = emit("Add", total, emit("Gather", segments, _ids(call, 1), axis=0))
+    epsilon = call.number("epsilon", _SKIP_EPSILON)
+    return emit("LayerNormalization", total, *parameters, axis=-1, epsilon=epsilon), total
+
+
+def _count(call: ContribCall) -> Output:
     """The number of words of each sample that the mask keeps, [B]; 0 without a mask."""
     if call.has_input(7):
         kept = cast(emit("Equal", _ids(call, 7), Constant(1, i32).output(0)), i32)
         return emit("ReduceSum", kept, i64s([1]), keepdims=0)
-    return cast(emit("ConstantOfShape", emit("Shape", ids, start=0, end=1)), i32)
+    return cast(emit("ConstantOfShape", emit("Shape", call.input(0), start=0, end=1)), i32)
 
 
 def _ids(call: ContribCall, index: int) -> Output:

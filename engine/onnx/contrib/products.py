@@ -13,9 +13,13 @@ _CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strid
 _GEMM: Final = ("alpha", "beta", "transA", "transB")
 
 
+@contrib("TransposeMatMul", "A B", "alpha transA transB transBatchA transBatchB", outputs="Y")
 @contrib("FusedMatMul", "A B", "alpha transA transB transBatchA transBatchB", outputs="Y")
 def _matmul(call: ContribCall) -> list[Output]:
-    """MatMul of operands whose last two axes, or whose first and following axes, are exchanged."""
+    """MatMul of operands whose last two axes, or whose first and following axes, are exchanged.
+
+    TransposeMatMul is its former name.
+    """
     call.typed(0, REALS)
     call.real(1)
     value = emit("MatMul", _turned(call, 0, "A"), _turned(call, 1, "B"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.ir import Constant, Output, f16, f32, i32
 from engine.ir.element_type import i4, i8, i16, u4, u8, u16
-from engine.onnx.contrib.call import ContribCall, contrib
+from engine.onnx.contrib.call import BYTES, ContribCall, contrib
 from engine.onnx.opsets import resolve_version
 from engine.onnx.upgrades import OldCall, upgrade_call
 from engine.onnx.upgrades.emit import cast, constant_value, emit, rank_of
@@ -103,14 +103,36 @@ def _average_pool(call: ContribCall) -> list[Output]:
     return [_pooled(call, "AveragePool", {k: v for k, v in call.attributes.items() if k != "channels_last"})]
 
 
-def _pooled(call: ContribCall, op_type: str, attributes: dict[str, Any]) -> Output:
-    if not call.integer("channels_last", 0):
-        return call.quantized(emit(op_type, call.dequantized(0), **attributes), 3)
+@contrib(
+    "QLinearConv",
+    "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point B?",
+    "auto_pad channels_last dilations group kernel_shape pads strides",
+)
+def _conv(call: ContribCall) -> list[Output]:
+    """The operator of ONNX, whose channels may be last."""
+    attributes = {name: value for name, value in call.attributes.items() if name != "channels_last"}
+    call.typed(0, BYTES)
+    if not call.choice("channels_last", 0, (0, 1)):
+        return [emit("QLinearConv", *call.inputs, **attributes)]
+    rank = _rank_with_channels_last(call)
+    first = emit("Transpose", call.input(0), perm=(0, rank - 1, *range(1, rank - 1)))
+    return [emit("Transpose", emit("QLinearConv", first, *call.inputs[1:], **attributes), perm=(0, *range(2, rank), 1))]
+
+
+def _rank_with_channels_last(call: ContribCall) -> int:
+    """The rank of the first input. Raises `UnsupportedError` if it is unknown, and `ModelError` below 3."""
     rank = rank_of(call.input(0))
     if rank is None:
         call.unsupported("the rank of input 0 is unknown, and its channels are last", "state it in value_info")
     if rank < 3:
         call.invalid(f"{call.described(0)} has rank {rank}; expected 3 or more, as the channels are last")
+    return rank
+
+
+def _pooled(call: ContribCall, op_type: str, attributes: dict[str, Any]) -> Output:
+    if not call.integer("channels_last", 0):
+        return call.quantized(emit(op_type, call.dequantized(0), **attributes), 3)
+    rank = _rank_with_channels_last(call)
     first = emit("Transpose", call.input(0), perm=(0, rank - 1, *range(1, rank - 1)))
     moved = ContribCall(
         call.op_type, call.domain, call.version, (first, *call.inputs[1:]), call.attributes, 1, call.name
