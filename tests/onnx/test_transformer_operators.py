@@ -83,6 +83,16 @@ class Inputs:
 Make = Callable[[Inputs], dict[str, Any]]
 """Adds the inputs of a node and returns its attributes."""
 CASES: dict[str, Make] = {}
+HALVES = (
+    "GroupQueryAttention/step-rotary",
+    "GroupQueryAttention/padded-packed",
+    "GroupQueryAttention/ragged-sink",
+    "RotaryEmbedding",
+    "SimplifiedLayerNormalization",
+    "SkipLayerNormalization/all",
+    "SkipSimplifiedLayerNormalization/sum",
+)
+"""Cases that also run in f16."""
 
 
 def case(name: str) -> Callable[[Make], Make]:
@@ -136,7 +146,17 @@ def onnxruntime_answers(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[
 @pytest.mark.parametrize("name", CASES)
 def test_the_answer_is_that_of_onnxruntime(name: str, dynamic: bool) -> None:
     x = Inputs()
-    model = proto_of(name, x, CASES[name](x), dynamic=dynamic)
+    check_answers(x, proto_of(name, x, CASES[name](x), dynamic=dynamic))
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_the_answer_in_f16(name: str) -> None:
+    """onnxruntime has kernels in f16 for these."""
+    x = Inputs(dtype=np.float16, tolerance=4e-3)
+    check_answers(x, proto_of(name, x, CASES[name](x)))
+
+
+def check_answers(x: Inputs, model: onnx.ModelProto) -> None:
     expected = onnxruntime_answers(model, x.feed)
     for device in DEVICES:
         result = Core().compile_model(model, device)(x.feed)
