@@ -421,6 +421,13 @@ CASES["MultiHeadAttention/step"] = lambda x: multi_head(
     x, "keys", past=4, outputs=3, queries=1, keys=1, unidirectional=1, added=(1, 2)
 )
 CASES["MultiHeadAttention/cross"] = lambda x: multi_head(x, "keys", crossed=True)
+CASES["MultiHeadAttention/cross-bias"] = lambda x: multi_head(x, crossed=True, bias=True, outputs=3)
+CASES["MultiHeadAttention/cross-causal"] = lambda x: multi_head(x, crossed=True, unidirectional=1)
+CASES["MultiHeadAttention/causal-of-few"] = lambda x: multi_head(x, "keys", unidirectional=1)
+CASES["MultiHeadAttention/causal-of-one"] = lambda x: multi_head(x, unidirectional=1, queries=1)
+CASES["MultiHeadAttention/causal-of-many-keys"] = lambda x: multi_head(
+    x, unidirectional=1, past=4, queries=2, outputs=3
+)
 
 
 def packed(
@@ -535,6 +542,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "smooth": {"smooth_softmax": 1},
     "sink": {"sink": True, "local_window_size": 4, "softcap": 3.0},
     "added": {"added": (1, 1)},
+    "both-ways": {"causal": 0},
     "added-to-heads": {"added": (1, 4), "local_window_size": 2},
 }
 for form, data in GROUPED.items():
@@ -583,7 +591,6 @@ F32 = np.float32
     [
         (STEP, having(sliding_window_cache=1), "attribute `sliding_window_cache` is 1"),
         (STEP, having(k_quant_type="PER_TENSOR"), "attribute `k_quant_type` is 'PER_TENSOR'"),
-        (STEP, having(causal=0), "attribute `causal` is 0"),
         (STEP, having(qk_output=1), "attribute `qk_output` is 1"),
         (STEP, naming(4), "output 3 (output_qk, `y3`) has no form"),
         ("MultiHeadAttention", naming(4), "output 3 (qk, `y3`) has no form"),
@@ -623,7 +630,7 @@ def test_what_has_no_form_in_onnx(name: str, change: Any, words: str) -> None:
         ("MultiHeadAttention/past", at(7, None), "past_key and past_value must both be given"),
         ("MultiHeadAttention/lengths", at(4, np.ones(3, np.int32)), "has shape [3]; expected [2], one for each sample"),
         ("MultiHeadAttention/keys", at(4, np.ones((2, 4), np.int32)), "has shape [2,4]; expected 5 keys"),
-        ("MultiHeadAttention/cross", at(3, np.ones(48, F32)), "input 3 (bias, `x3`) is given; expected none"),
+        (STEP, having(causal=0, local_window_size=3), "attribute `local_window_size` is given; expected none"),
         ("MultiHeadAttention", having(num_heads=0), "attribute `num_heads` is 0; expected 1 or more"),
         ("MultiHeadAttention", having(heads=2), "it has no attribute `heads`"),
         ("Attention/sizes", having(qkv_hidden_sizes=[8, 12, 8]), "attribute `qkv_hidden_sizes` is [8, 12, 8]"),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from engine import ops
-from engine.ir import Output
+from engine.ir import Dimension, Output
 from engine.onnx.contrib.call import REALS, ContribCall, contrib
 from engine.onnx.contrib.integer_products import product_of_codes, quantized_input
-from engine.onnx.contrib.masks import Keys, added_mask, merged
-from engine.onnx.upgrades.emit import emit, i64_scalar, i64s, rank_of
+from engine.onnx.contrib.masks import Keys, added_mask, length_of, merged
+from engine.onnx.upgrades.emit import emit, i64_scalar, i64s, rank_of, scalar_like
 
 
 @contrib(
@@ -39,11 +40,14 @@ def _multi_head(call: ContribCall) -> list[Output | None]:
     past = [call.real(index) for index in (6, 7) if call.has_input(index)]
     keys = Keys.of((k, 2 if is_crossed else 1), *((each, 2) for each in past[:1]))
     mask = _added(call, 4, 5, keys, q)
+    is_causal = bool(call.choice("unidirectional", 0, (0, 1)))
+    if is_causal and (is_crossed or not _is_same(q.shape[1], k.shape[1])):
+        before = length_of(past[0], 2) if past else i64_scalar(0)
+        mask, is_causal = merged(mask, _causal_mask(q, keys, before)), False
     if not is_crossed:
-        return [*_attention(call, [q, k, v], mask, past, heads), None]
+        return [*_attention(call, [q, k, v], mask, past, heads, is_causal=is_causal), None]
     q = emit("Transpose", emit("Reshape", q, i64s([0, 0, heads, -1])), perm=(0, 2, 1, 3))
-    y, *present = _attention(call, [q, k, v], mask, past, heads)
-    assert y is not None
+    y, *present = _attention(call, [q, k, v], mask, past, heads, is_causal=is_causal)
     return [emit("Reshape", emit("Transpose", y, perm=(0, 2, 1, 3)), i64s([0, 0, -1])), *present, None]
 
 
@@ -55,7 +59,8 @@ def _with_bias(call: ContribCall, is_crossed: bool) -> list[Output]:
     bias = call.real(3)
     call.ranked(3, 1)
     if is_crossed:
-        call.invalid(f"{call.described(3)} is given; expected none, as the keys have rank 4")
+        own = emit("Slice", bias, i64s([0]), i64s([call.length(0, 2)]))
+        return [emit("Add", values[0], own), *values[1:]]
     widths = [call.length(index, 2) for index in range(3)]
     if not bias.shape.accepts((sum(widths),)):
         call.invalid(f"{call.described(3)} has shape {bias.shape}; expected [{sum(widths)}], for Q, K and V")
@@ -120,7 +125,8 @@ def _self_attention(
     keys = Keys.of((projected, 1), *(() if given is None else ((given, 3),)))
     old = [] if given is None else [emit("Gather", given, i64_scalar(index), axis=0) for index in (0, 1)]
     added = _added(call, mask, bias, keys, projected, has_pairs=True)
-    y, *present = _attention(call, parts, added, old, heads)
+    is_causal = bool(call.choice("unidirectional", 0, (0, 1)))
+    y, *present = _attention(call, parts, added, old, heads, is_causal=is_causal)
     if call.num_outputs == 1:
         return [y]
     return [y, emit("Concat", *(emit("Unsqueeze", each, i64s([0])) for each in present), axis=0)]
@@ -150,11 +156,37 @@ def _added(
     return merged(first, call.real(bias))
 
 
+def _is_same(a: Dimension, b: Dimension) -> bool:
+    """Whether two lengths are known to be equal."""
+    return a == b and (a.is_static or a.symbol is not None)
+
+
+def _causal_mask(q: Output, keys: Keys, past: Output) -> Output:
+    """What forbids keys after the position of a query, [S, T], if there are more or fewer keys than queries.
+
+    In onnxruntime, the last query then sees all keys, which is what a single query of a step needs; the positions of
+    the others are counted from the first key that is not past, as in ONNX's operator.
+    """
+    length = length_of(q, 1)
+    rows = emit("Range", i64_scalar(0), length, i64_scalar(1))
+    is_last = emit("Equal", rows, emit("Sub", length, i64_scalar(1)))
+    last = emit("Where", is_last, keys.value, emit("Add", rows, past))
+    positions = emit("Range", i64_scalar(0), keys.value, i64_scalar(1))
+    visible = emit("LessOrEqual", positions, emit("Unsqueeze", last, i64s([1])))
+    return emit("Where", visible, scalar_like(0.0, q), scalar_like(-math.inf, q))
+
+
 def _attention(
-    call: ContribCall, values: Sequence[Output], mask: Output | None, past: Sequence[Output], heads: int
+    call: ContribCall,
+    values: Sequence[Output],
+    mask: Output | None,
+    past: Sequence[Output],
+    heads: int,
+    *,
+    is_causal: bool,
 ) -> list[Output]:
     """The result, and the keys and values of all positions, [B, H, T, D], if the call has more than one output."""
-    attributes: dict[str, Any] = {"is_causal": call.choice("unidirectional", 0, (0, 1))}
+    attributes: dict[str, Any] = {"is_causal": int(is_causal)}
     if rank_of(values[0]) == 3:
         attributes |= {"q_num_heads": heads, "kv_num_heads": heads}
     if call.number("scale", 0.0):

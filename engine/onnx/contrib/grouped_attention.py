@@ -30,20 +30,23 @@ def _group_query_attention(call: ContribCall) -> list[Output | None]:
     the queries follow from the lengths of the sequences, so that a mask says which keys they see.
     """
     call.without_attributes(
-        causal=1, k_quant_type="NONE", kv_cache_bit_width=0, qk_output=0, sliding_window_cache=0, v_quant_type="NONE"
+        k_quant_type="NONE", kv_cache_bit_width=0, qk_output=0, sliding_window_cache=0, v_quant_type="NONE"
     )
     call.without_inputs("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
     heads = _Heads.of(call)
     q, k, v = _operands(call, heads)
     past = _past(call)
-    lengths = emit("Add", cast(emit("Reshape", call.typed(5, {i32}), i64s([-1])), i64), i64_scalar(1))
-    before = emit("Max", emit("Sub", lengths, length_of(q, 1)), i64_scalar(0))
+    last = cast(emit("Reshape", call.typed(5, {i32}), i64s([-1])), i64)  # the last position of each sequence
+    before = emit("Max", emit("Sub", emit("Add", last, i64_scalar(1)), length_of(q, 1)), i64_scalar(0))
     rows = emit("Range", i64_scalar(0), length_of(q, 1), i64_scalar(1))
     positions = emit("Add", emit("Unsqueeze", before, i64s([1])), rows)  # [B, S]
     total = emit("Reshape", cast(call.typed(6, {i32}), i64), i64s([]))
     if call.choice("do_rotary", 0, (0, 1)):
         q, k = _rotated(call, q, k, heads, _given_positions(call, rows, total) if call.has_input(9) else positions)
-    if not past and not _has_sink(call) and not call.has_input(10):
+    is_causal = bool(call.choice("causal", 1, (0, 1)))
+    if not is_causal and _window(call) is not None:
+        call.invalid("attribute `local_window_size` is given; expected none, as `causal` is 0")
+    if not past and is_causal and not _has_sink(call) and not call.has_input(10):
         return _of_prompt(call, q, k, v, heads)
     q, k, v = (_by_head(x, n, heads.size) for x, n in ((q, heads.queries), (k, heads.keys), (v, heads.keys)))
     count = length_of(q, 2)
@@ -51,7 +54,7 @@ def _group_query_attention(call: ContribCall) -> list[Output | None]:
         missing = emit("Max", emit("Sub", total, length_of(past[0], 2)), i64_scalar(0))
         k, v = (_appended(old, new, before, missing) for old, new in zip(past, (k, v), strict=True))
         count = emit("Add", length_of(past[0], 2), missing)
-    mask = _mask(call, q, count, positions)
+    mask = _mask(call, q, count, positions if is_causal else emit("Unsqueeze", last, i64s([1])))
     keys, values = (_with_zeros(k), _with_zeros(v)) if _has_sink(call) else (k, v)
     attributes: dict[str, Any] = {"softcap": call.number("softcap", 0.0)} | _scale(call)
     y = emit("Attention", q, keys, values, mask, **attributes)
@@ -155,7 +158,10 @@ def _appended(past: Output, new: Output, before: Output, missing: Output) -> Out
 
 
 def _mask(call: ContribCall, q: Output, count: Output, positions: Output) -> Output:
-    """Which of `count` keys each query sees, or what is added to their scores; with a sink, that is the last key."""
+    """Which of `count` keys each query sees, or what is added to their scores; with a sink, that is the last key.
+
+    `positions`, [B, S] or [B, 1], are the last keys that the queries see.
+    """
     bias = call.real(10) if call.has_input(10) else None
     if bias is not None:
         call.ranked(10, 4)
