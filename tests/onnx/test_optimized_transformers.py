@@ -149,17 +149,20 @@ PROMPTS = {"one": [[3, 14, 15, 9, 26]], "two": [[3, 14, 15, 9, 26], [41, 5, 8]]}
 STEPS = 5
 
 
-def generate(run: Any, prompts: list[list[int]], chunk: int | None = None) -> tuple[list[list[int]], list[Array]]:
+def generate(
+    run: Any, prompts: list[list[int]], chunk: int | None = None, capacity: int = 0
+) -> tuple[list[list[int]], list[Array]]:
     """Greedy tokens, and the logits of the last position of each step; shorter prompts are padded at their right.
 
-    With a `chunk`, the prompt is given in two parts, the first of which has so many tokens.
+    With a `chunk`, the prompt is given in two parts, the first of which has so many tokens. With a `capacity`, the past
+    is a buffer of this length from the start.
     """
     longest, batch = max(map(len, prompts)), len(prompts)
     ids = np.zeros((batch, longest), np.int64)
     mask = np.zeros((batch, longest), np.int64)
     for row, prompt in enumerate(prompts):
         ids[row, : len(prompt)], mask[row, : len(prompt)] = prompt, 1
-    empty = np.zeros((batch, KV_HEADS, 0, SIZE), np.float32)
+    empty = np.zeros((batch, KV_HEADS, capacity, SIZE), np.float32)
     past = {f"{i}.{part}": empty for i in range(LAYERS) for part in ("key", "value")}
     if chunk is not None:
         result = run({"input_ids": ids[:, :chunk], "attention_mask": mask[:, :chunk], **named(past)})
@@ -184,10 +187,10 @@ def runner(network: Any) -> Any:
     return lambda feed: {name: np.array(value) for name, value in network(feed).items()}
 
 
-def expected_of(model: onnx.ModelProto, prompts: list[list[int]], chunk: int | None = None) -> Any:
+def expected_of(model: onnx.ModelProto, prompts: list[list[int]], **options: Any) -> Any:
     oracle = session(model.SerializeToString())
     names = [value.name for value in model.graph.output]
-    return generate(lambda feed: dict(zip(names, oracle.run(None, feed), strict=True)), prompts, chunk)
+    return generate(lambda feed: dict(zip(names, oracle.run(None, feed), strict=True)), prompts, **options)
 
 
 @pytest.mark.parametrize("device", [*DEVICES, *OTHERS])
@@ -208,10 +211,15 @@ def test_a_decoder_generates_the_tokens_of_onnxruntime(options: dict[str, Any], 
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_prompt_in_two_parts(device: str) -> None:
+@pytest.mark.parametrize(
+    ("prompts", "options"),
+    [("one", {"chunk": 2}), ("two", {"capacity": 20}), ("one", {"chunk": 3, "capacity": LONGEST})],
+    ids=["in-parts", "in-a-buffer", "in-parts-in-a-buffer"],
+)
+def test_a_prompt_and_its_past_in_other_forms(prompts: str, options: dict[str, int], device: str) -> None:
     model = Decoder().build()
-    wanted, logits = expected_of(model, PROMPTS["one"], chunk=2)
-    tokens, found = generate(runner(Core().compile_model(model, device)), PROMPTS["one"], chunk=2)
+    wanted, logits = expected_of(model, PROMPTS[prompts], **options)
+    tokens, found = generate(runner(Core().compile_model(model, device)), PROMPTS[prompts], **options)
     assert tokens == wanted
     np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-4)
 
