@@ -25,7 +25,6 @@ from engine.testing.networks import seeded_network
 
 Array = NDArray[Any]
 DEVICES = ("TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE")
-OTHERS = tuple(device for device in ("OPENCL",) if device in Core().available_devices)
 GraphOptimizationLevel = onnxruntime.GraphOptimizationLevel
 
 
@@ -193,7 +192,7 @@ def expected_of(model: onnx.ModelProto, prompts: list[list[int]], **options: Any
     return generate(lambda feed: dict(zip(names, oracle.run(None, feed), strict=True)), prompts, **options)
 
 
-@pytest.mark.parametrize("device", [*DEVICES, *OTHERS])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "options",
     [{}, {"is_packed": True, "local_window_size": 3}, {"bits": 8, "softcap": 5.0}],
@@ -208,6 +207,15 @@ def test_a_decoder_generates_the_tokens_of_onnxruntime(options: dict[str, Any], 
         assert tokens == wanted
         for got, want in zip(found, logits, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.opencl
+def test_a_decoder_on_opencl() -> None:
+    if "OPENCL" not in Core().available_devices:
+        pytest.skip("no OpenCL device")
+    model = Decoder().build()
+    run = runner(Core().compile_model(model, "OPENCL"))
+    assert generate(run, PROMPTS["two"])[0] == expected_of(model, PROMPTS["two"])[0]
 
 
 @pytest.mark.parametrize("device", DEVICES)
