@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine import ops
-from engine.ir import Dimension, Output
+from engine.ir import Output
 from engine.onnx.contrib.call import REALS, ContribCall, contrib
 from engine.onnx.contrib.integer_products import product_of_codes, quantized_input
-from engine.onnx.contrib.masks import Keys, added_mask, length_of, merged
+from engine.onnx.contrib.masks import Keys, added_mask, is_same, length_of, merged
 from engine.onnx.upgrades.emit import emit, i64_scalar, i64s, rank_of, scalar_like
 
 
@@ -26,7 +26,10 @@ def _multi_head(call: ContribCall) -> list[Output | None]:
     call.without_inputs("past_sequence_length", "cache_indirection")
     heads = call.heads()
     if not call.has_input(1) or not call.has_input(2):
-        call.unsupported("keys or values are packed with another input", "write the model with separate inputs")
+        call.unsupported(
+            "inputs 1 (key) and 2 (value) are not both given: keys or values are packed with another input",
+            "write the model with separate inputs",
+        )
     if rank_of(call.ranked(0, 3)) is None or rank_of(call.ranked(1, 3, 4)) is None:
         call.unsupported("the ranks of the queries or keys are unknown", "state their shapes in the model's value_info")
     if rank_of(call.ranked(2, 3, 4)) != rank_of(call.input(1)):
@@ -41,7 +44,7 @@ def _multi_head(call: ContribCall) -> list[Output | None]:
     keys = Keys.of((k, 2 if is_crossed else 1), *((each, 2) for each in past[:1]))
     mask = _added(call, 4, 5, keys, q)
     is_causal = bool(call.choice("unidirectional", 0, (0, 1)))
-    if is_causal and (is_crossed or not _is_same(q.shape[1], k.shape[1])):
+    if is_causal and (is_crossed or not is_same(q.shape[1], k.shape[1])):
         before = length_of(past[0], 2) if past else i64_scalar(0)
         mask, is_causal = merged(mask, _causal_mask(q, keys, before)), False
     if not is_crossed:
@@ -154,11 +157,6 @@ def _added(
         return first
     call.ranked(bias, 4)
     return merged(first, call.real(bias))
-
-
-def _is_same(a: Dimension, b: Dimension) -> bool:
-    """Whether two lengths are known to be equal."""
-    return a == b and (a.is_static or a.symbol is not None)
 
 
 def _causal_mask(q: Output, keys: Keys, past: Output) -> Output:

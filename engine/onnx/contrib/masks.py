@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from engine.ir import Output, i32, i64
+from engine.ir import Dimension, Output, i32, i64
 from engine.onnx.contrib.call import ContribCall
 from engine.onnx.upgrades.emit import cast, emit, i64_scalar, i64s, rank_of, scalar_like
 
-MASK_FILTER: float = -10000.0
+MASK_FILTER: Final = -10000.0
 """What is added to the scores of masked keys, unless an attribute says otherwise."""
 
 
@@ -65,7 +66,7 @@ def _in_range(call: ContribCall, index: int, given: Output, keys: Keys, like: Ou
     positions = emit("Range", i64_scalar(0), keys.value, i64_scalar(1))
     numbers = cast(given, i64)
     is_known = length.is_static and batch.is_static
-    if length == batch or not has_pairs:
+    if is_same(length, batch) or not has_pairs:
         if is_known and length != batch:
             call.invalid(f"{call.described(index)} has shape {given.shape}; expected [{batch}], one for each sample")
         return emit("Less", positions, emit("Unsqueeze", numbers, i64s([1])))
@@ -86,6 +87,11 @@ def _rows(numbers: Output, like: Output) -> list[Output]:
 
 def _zero() -> Output:
     return cast(i64_scalar(0), i32)
+
+
+def is_same(a: Dimension, b: Dimension) -> bool:
+    """Whether two lengths are known to be equal."""
+    return a == b and (a.is_static or a.symbol is not None)
 
 
 def length_of(value: Output, axis: int) -> Output:
