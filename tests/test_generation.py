@@ -96,7 +96,6 @@ def test_a_stop_token_ends_a_stream(llama: Any) -> None:
     first = expected.index(expected[2])
     assert list(generator.stream(6)) == expected[: first + 1]
     assert generator.is_done
-    assert generator.generate([5], 3) == [[]]
 
 
 def test_forks_rewinds_and_orders(llama: Any) -> None:
@@ -225,6 +224,26 @@ def test_a_model_with_other_names_and_without_a_mask() -> None:
     with pytest.raises(InputError, match="no input `attention_mask`"):
         generator.append([[1, 2], [1]])
     assert [len(row) for row in generator.tokens] == [4, 4]
+
+
+def test_a_batch_gets_equally_many_tokens_after_its_prompts(llama: Any) -> None:
+    """Models with GroupQueryAttention would write the others over tokens that they have."""
+    generator = Generator(llama)
+    generator.append([[1, 2, 3], [4]])
+    with pytest.raises(InputError, match="equally many tokens"):
+        generator.append([[1, 2], [3]])
+    generator.append([[5], [6]])
+    expected = [_logits(llama, tokens)[0] for tokens in ([1, 2, 3, 5], [4, 6])]
+    np.testing.assert_allclose(generator.logits(), expected, rtol=0, atol=1e-6)
+    last = Generator(llama, stop_tokens=range(32))
+    last.append([[1], [2]])
+    last.step()
+    with pytest.raises(InputError, match="have ended"):
+        last.append([[3], [4]])
+    alone = Generator(llama, stop_tokens=range(32))
+    alone.generate([1], 1)
+    alone.append([3])
+    assert not alone.is_done
 
 
 # -- sampling -----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Generator:
 
     The network is a language model with variables (`engine.passes.MakeStateful`). Its inputs are `input_ids`
     [batch, tokens] and, where it has them, `attention_mask` [batch, tokens so far] and `position_ids` [batch, tokens];
-    its output is `logits` [batch, tokens, vocabulary]. Other names can be given.
+    its output is `logits` [batch, tokens, vocabulary], or of the last token only. Other names can be given.
 
     Tokens are appended first and computed with the next token, so appending never fails halfway. An error, such as a
     length beyond the bound of the variables, leaves the generator as it was. Not thread-safe.
@@ -77,17 +77,26 @@ class Generator:
     def append(self, tokens: Tokens) -> None:
         """Append tokens to the sequence, or to each sequence of a batch: a list, or a list of lists.
 
-        The first call determines the number of sequences. Sequences of a batch may get different numbers of tokens;
-        shorter ones are padded in front, and the padding is masked. Raises `InputError` for tokens that the model does
-        not have, another number of sequences, or different lengths for a model without `attention_mask`.
+        The first call determines the number of sequences. The prompts of a batch may have different lengths: shorter
+        ones are padded behind, and the padding is masked. Later, all sequences get the same number of tokens.
+
+        Raises `InputError` for tokens that the model does not have, another number of sequences, different lengths
+        later or for a model without `attention_mask`, and for a batch of which a sequence has ended.
         """
         rows = _rows(tokens, self._vocabulary)
         known = self._sequences or _Sequences.empty(len(rows), self.sampling.seed)
         if len(rows) != len(known.rows):
             raise InputError(f"got tokens for {len(rows)} sequences; expected {len(known.rows)}, as before")
+        if len(rows) > 1 and any(known.ended):
+            raise InputError(
+                "sequences of the batch have ended; call reset, or continue each in a generator of its own"
+            )
         if len({len(row) for row in rows}) > 1:
             self._require_mask("sequences of different lengths")
+            if known.length:
+                raise InputError("the sequences of a batch must get equally many tokens after their prompts")
         self._sequences = known.extended(rows)
+        self._sequences.ended = [False] * len(rows)
 
     def fork(self) -> Generator:
         """A generator that goes on from the same tokens; neither sees what the other adds."""
@@ -131,9 +140,7 @@ class Generator:
         Raises `InputError` if no tokens were appended since the last step, and the errors of the request.
         """
         inputs, known = self._inputs()
-        result = self._request.infer(inputs)[self._names[_LOGITS]]
-        known.computed = known.length
-        return _last(result)
+        return self._computed(known, self._request.infer(inputs)[self._names[_LOGITS]])
 
     def step(self) -> list[int | None]:
         """Compute the appended tokens, choose the next token of each sequence and append it.
@@ -166,8 +173,7 @@ class Generator:
             inputs, known = self._inputs()
             self._request.start_async(inputs)
             result = await self._request
-            known.computed = known.length
-            (token,) = self._chosen(_last(result[self._names[_LOGITS]]))
+            (token,) = self._chosen(self._computed(known, result[self._names[_LOGITS]]))
             if token is None:
                 return
             yield token
@@ -207,11 +213,25 @@ class Generator:
                 given[name] = np.ascontiguousarray(value, wanted)
         return given, known
 
+    @staticmethod
+    def _computed(known: _Sequences, logits: Array) -> Array:
+        """The logits of the last token of each sequence, of those of all new tokens, or of the last ones only."""
+        new = known.mask[:, known.computed :]
+        known.computed = known.length
+        if logits.ndim == 3 and len(logits) == len(new):
+            if logits.shape[1] == new.shape[1]:
+                last = new.shape[1] - 1 - new[:, ::-1].argmax(axis=1)
+                chosen: Array = logits[np.arange(len(new)), last]
+                return chosen
+            if logits.shape[1] == 1 and (new[:, -1].all() or new.shape[1] == 1):
+                return logits[:, 0]
+        raise InputError(
+            f"the model's logits have shape {logits.shape}; expected [{len(new)}, {new.shape[1]}, vocabulary]"
+        )
+
     def _chosen(self, logits: Array) -> list[int | None]:
         known = self._sequences
         assert known is not None
-        if len(logits) != len(known.rows):
-            raise InputError(f"the model gave logits of {len(logits)} sequences; expected {len(known.rows)}")
         chosen: list[int | None] = [
             None if ended else self.sampling.choose(row, np.array(tokens, np.int64), random)
             for row, tokens, random, ended in zip(logits, known.rows, known.randoms, known.ended, strict=True)
@@ -272,9 +292,8 @@ class _Sequences:
         width = max(map(len, rows))
         ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), bool)
         for index, row in enumerate(rows):
-            if row:
-                ids[index, width - len(row) :] = row
-                mask[index, width - len(row) :] = True
+            ids[index, : len(row)] = row
+            mask[index, : len(row)] = True
         before = self.mask.sum(axis=1, dtype=np.int64)[:, None]
         positions = np.maximum(before + np.cumsum(mask, axis=1) - 1, 0)
         return _Sequences(
@@ -334,15 +353,6 @@ def _rows(tokens: Tokens, vocabulary: int | None) -> list[list[int]]:
                 most = "" if vocabulary is None else f" to {vocabulary - 1}"
                 raise InputError(f"token {token} is out of range; expected 0{most or ' or more'}")
     return [[int(token) for token in row] for row in rows]
-
-
-def _last(logits: Array) -> Array:
-    """The logits of the last token of each sequence."""
-    if logits.ndim == 3 and logits.shape[1]:
-        return logits[:, -1]
-    if logits.ndim == 2:
-        return logits
-    raise InputError(f"the model's logits have shape {logits.shape}; expected [batch, tokens, vocabulary]")
 
 
 def _checked_names(signature: Signature, names: dict[str, str]) -> dict[str, str]:

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
+from engine.generation import Generator
 from engine.onnx import read_model
 from engine.onnx.contrib import DOMAIN
+from engine.passes import MakeStateful
 from engine.plugin_api import SupportLevel
 from engine.testing.networks import seeded_network
 
@@ -230,6 +232,17 @@ def test_a_prompt_and_its_past_in_other_forms(prompts: str, options: dict[str, i
     tokens, found = generate(runner(Core().compile_model(model, device)), PROMPTS[prompts], **options)
     assert tokens == wanted
     np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("prompts", PROMPTS)
+def test_a_stateful_decoder_generates_the_same_tokens(prompts: str, device: str) -> None:
+    """Also from prompts of different lengths, whose caches have gaps."""
+    proto, core = Decoder().build(), Core()
+    model = core.read_model(proto)
+    MakeStateful().run_on_model(model)
+    tokens = Generator(core.compile_model(model, device)).generate(PROMPTS[prompts], STEPS)
+    assert tokens == np.transpose(expected_of(proto, PROMPTS[prompts])[0]).tolist()
 
 
 def test_the_cpu_runs_a_decoder_by_its_fast_kernels() -> None:
