@@ -123,7 +123,8 @@ class Generator:
         if known is None or not count:
             return
         shortened = known.shortened(count)
-        self._request.rewind(known.computed - shortened.computed)
+        if known.computed > shortened.computed:
+            self._request.rewind(known.computed - shortened.computed)
         self._sequences = shortened
 
     def reorder(self, indices: Sequence[int]) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
+from engine.errors import StateError
 from engine.generation import Generator
 from engine.onnx import read_model
 from engine.onnx.contrib import DOMAIN
@@ -241,8 +242,13 @@ def test_a_stateful_decoder_generates_the_same_tokens(prompts: str, device: str)
     proto, core = Decoder().build(), Core()
     model = core.read_model(proto)
     MakeStateful().run_on_model(model)
-    tokens = Generator(core.compile_model(model, device)).generate(PROMPTS[prompts], STEPS)
+    generator = Generator(core.compile_model(model, device))
+    tokens = generator.generate(PROMPTS[prompts], STEPS)
     assert tokens == np.transpose(expected_of(proto, PROMPTS[prompts])[0]).tolist()
+    generator.rewind(1)  # the last token, which was not computed
+    with pytest.raises(StateError, match="does not keep its past values"):
+        generator.rewind(1)
+    assert [len(row) for row in generator.tokens] == [len(prompt) + STEPS - 1 for prompt in PROMPTS[prompts]]
 
 
 def test_the_cpu_runs_a_decoder_by_its_fast_kernels() -> None:
