@@ -200,6 +200,8 @@ class Generator:
         known = self._sequences
         if known is None or known.computed == known.length:
             raise InputError("there are no new tokens to compute; call append first")
+        if any(known.ended) and not all(known.ended):
+            self._require_mask("sequences that have ended, beside others,")
         values = {
             _IDS: known.ids[:, known.computed :],
             _MASK: known.mask.astype(np.int64),
@@ -237,10 +239,8 @@ class Generator:
             None if ended else self.sampling.choose(row, np.array(tokens, np.int64), random)
             for row, tokens, random, ended in zip(logits, known.rows, known.randoms, known.ended, strict=True)
         ]
-        if any(token is None for token in chosen):
-            if all(token is None for token in chosen):
-                return chosen
-            self._require_mask("a batch of which some sequences have ended")
+        if all(known.ended):
+            return chosen
         # An ended sequence is padded.
         extended = known.extended([[] if token is None else [token] for token in chosen])
         extended.ended = [ended or token in self.stop_tokens for ended, token in zip(known.ended, chosen, strict=True)]

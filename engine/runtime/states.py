@@ -58,8 +58,7 @@ class StatePort:
 class States:
     """The current values of the variables of one request; those before the first inference are not made until then.
 
-    Values are replaced by those of a successful inference and never changed in place, so copies of this object share
-    them. Not thread-safe; `network` names the network in messages.
+    Values are replaced by those of a successful inference and never changed in place, so requests may share them. Not thread-safe; `network` names the network in messages.
     """
 
     def __init__(self, ports: Sequence[StatePort], network: str) -> None:
@@ -67,12 +66,6 @@ class States:
         self._network = network
         self._values: dict[str, Array | None] = {port.name: None for port in ports}
         self._checks = {port.name: PortCheck(port.before, f"{network}: variable `{port.name}`") for port in ports}
-
-    def copy(self) -> States:
-        """The same values for another request of the network."""
-        made = States(self.ports, self._network)
-        made._values = dict(self._values)
-        return made
 
     def port(self, name: str) -> StatePort:
         """The variable with this name. Raises `StateError` listing the variables."""
