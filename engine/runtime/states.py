@@ -58,7 +58,8 @@ class StatePort:
 class States:
     """The current values of the variables of one request; those before the first inference are not made until then.
 
-    Values are replaced by those of a successful inference and never changed in place, so requests may share them. Not thread-safe; `network` names the network in messages.
+    Values are replaced by those of a successful inference and never changed in place, so requests may share them.
+    Not thread-safe; `network` names the network in messages.
     """
 
     def __init__(self, ports: Sequence[StatePort], network: str) -> None:
