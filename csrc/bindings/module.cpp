@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/attributes.hpp"
+#include "bindings/families.hpp"
 #include "bindings/graph.hpp"
 #include "bindings/running.hpp"
 #include "executor/arena.hpp"
@@ -27,60 +29,6 @@ namespace py = pybind11;
 
 namespace engine {
 namespace {
-
-// Keeps a Python object alive from C++; any thread may release it.
-std::shared_ptr<const void> keep(py::object object) {
-  PyObject* held = object.release().ptr();
-  return {held, [](const void* pointer) {
-            const py::gil_scoped_acquire gil;
-            Py_DECREF(static_cast<PyObject*>(const_cast<void*>(pointer)));
-          }};
-}
-
-Attributes::Value to_value(const std::string& name, py::handle value) {
-  if (py::isinstance<py::bool_>(value)) return static_cast<std::int64_t>(value.cast<bool>());
-  if (PyLong_Check(value.ptr())) {
-    const long long number = PyLong_AsLongLong(value.ptr());
-    if (number == -1 && PyErr_Occurred() != nullptr) {
-      PyErr_Clear();
-      throw PlanError("attribute \"" + name + "\" does not fit into 64 bits");
-    }
-    return static_cast<std::int64_t>(number);
-  }
-  if (py::isinstance<py::float_>(value)) return value.cast<double>();
-  if (PyUnicode_Check(value.ptr())) return value.cast<std::string>();
-  if (PyTuple_Check(value.ptr()) || PyList_Check(value.ptr())) {
-    std::vector<std::int64_t> integers;
-    std::vector<double> reals;
-    bool is_integral = true;
-    for (const py::handle item : value) {
-      const Attributes::Value element = to_value(name, item);
-      if (const auto* integer = std::get_if<std::int64_t>(&element)) {
-        integers.push_back(*integer);
-        reals.push_back(static_cast<double>(*integer));
-      } else if (const auto* real = std::get_if<double>(&element)) {
-        reals.push_back(*real);
-        is_integral = false;
-      } else {
-        throw PlanError("attribute \"" + name + "\" is a list of other than numbers");
-      }
-    }
-    if (is_integral) return integers;
-    return reals;
-  }
-  throw PlanError("attribute \"" + name + "\" is a " + std::string(py::str(py::type::of(value))) +
-                  "; expected a name, an int, a float, or a list of numbers");
-}
-
-Attributes to_attributes(const py::dict& values) {
-  Attributes attributes;
-  for (const auto& [key, value] : values) {
-    std::string name = py::cast<std::string>(key);
-    Attributes::Value converted = to_value(name, value);
-    attributes.set(std::move(name), std::move(converted));
-  }
-  return attributes;
-}
 
 // The required size in bytes of each output of a step.
 std::vector<std::size_t> output_bytes(const std::string& kernel, const std::vector<std::size_t>& inputs,
@@ -140,7 +88,7 @@ py::tuple buffer_bytes(const std::vector<Buffer>& buffers) {
 
 py::list plan_steps(const Plan& plan) {
   py::list steps;
-  for (const StepInfo& step : plan.steps) {
+  for (const StepInfo& step : plan.steps()) {
     steps.append(py::make_tuple(step.name, step.kernel, isa_name(step.isa), step.phases, step.work));
   }
   return steps;
@@ -239,6 +187,7 @@ PYBIND11_MODULE(_core, module) {
            py::arg("isa") = "")
       .def("add_input", &PlanBuilder::add_input, py::arg("nbytes"), py::arg("alignment") = 1)
       .def("add_output", &PlanBuilder::add_output, py::arg("nbytes"), py::arg("alignment") = 1)
+      .def("add_state", &PlanBuilder::add_state, py::arg("nbytes"), py::arg("alignment") = 1)
       .def("add_buffer", &PlanBuilder::add_buffer, py::arg("nbytes"), py::arg("alignment") = 64)
       .def(
           "add_constant",
@@ -260,6 +209,7 @@ PYBIND11_MODULE(_core, module) {
       .def("build", [](PlanBuilder& builder) { return std::const_pointer_cast<Plan>(builder.build()); });
 
   bind_running(module);
+  bind_families(module);
   bind_graph(module);
 }
 

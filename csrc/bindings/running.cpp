@@ -4,47 +4,25 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bindings/seats.hpp"
 #include "executor/context.hpp"
-#include "executor/core_set.hpp"
 #include "executor/plan.hpp"
 
 namespace py = pybind11;
 
 namespace engine {
-namespace {
 
-Binding bind_array(py::handle item, const char* kind, std::size_t slot, bool is_written) {
-  const auto refuse = [&](const char* why) {
-    throw std::invalid_argument(std::string(kind) + " " + std::to_string(slot) + " is " + why);
-  };
-  if (!py::isinstance<py::array>(item)) refuse("not a numpy array");
-  const auto array = py::reinterpret_borrow<py::array>(item);
-  if (!(array.flags() & py::array::c_style)) refuse("not contiguous in C order");
-  if (is_written && !array.writeable()) refuse("read-only");
-  return {array.data(), static_cast<std::size_t>(array.nbytes())};
-}
-
-// The arrays' memory; the caller keeps the arrays alive.
-void bind_arrays(const py::sequence& arrays, const char* kind, bool is_written, std::vector<Binding>& bindings) {
-  bindings.clear();
-  const std::size_t count = arrays.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    const py::object item = arrays[i];
-    bindings.push_back(bind_array(item, kind, i, is_written));
-  }
-}
-
-[[noreturn]] void throw_cancelled() {
+void throw_cancelled() {
   throw RunCancelled("the run was cancelled");
 }
+
+namespace {
 
 py::object run_context(Context& context, const py::sequence& inputs, const py::sequence& outputs, int threads,
                        const CancelFlag* cancel, bool is_profiled) {
@@ -62,10 +40,6 @@ py::object run_context(Context& context, const py::sequence& inputs, const py::s
   return py::cast(profile);
 }
 
-// While a run is shorter, threads that run one after the other finish sooner than threads side by side: one that waits
-// for the GIL sleeps, and waking it takes longer.
-constexpr std::chrono::microseconds kShortRun{20};
-
 py::object copied(py::handle sequence) {
   auto copy = py::reinterpret_steal<py::object>(PySequence_List(sequence.ptr()));
   if (!copy) throw py::error_already_set();
@@ -78,23 +52,17 @@ struct Form {
   std::vector<py::ssize_t> shape;
 };
 
-// Runs one plan for the requests of a network. Contexts are kept between runs, each for one run at a time. The GIL,
-// held on entry, protects the members.
+// Runs one plan for the requests of a network. The GIL, held on entry, protects the members.
 class PlanRunner {
  public:
   PlanRunner(std::shared_ptr<const Plan> plan, std::vector<Form> inputs, std::vector<Form> outputs, int max_threads,
              std::size_t kept)
-      : plan_(std::move(plan)),
-        inputs_(std::move(inputs)),
-        outputs_(std::move(outputs)),
-        max_threads_(max_threads),
-        kept_(kept) {
+      : plan_(std::move(plan)), inputs_(std::move(inputs)), outputs_(std::move(outputs)), seats_(max_threads, kept) {
     if (inputs_.size() != plan_->inputs.size() || outputs_.size() != plan_->outputs.size()) {
       throw PlanError("the plan has " + std::to_string(plan_->inputs.size()) + " inputs and " +
                       std::to_string(plan_->outputs.size()) + " outputs; " + std::to_string(inputs_.size()) + " and " +
                       std::to_string(outputs_.size()) + " are described");
     }
-    idle_.reserve(kept_);
   }
 
   // Nothing is called that could run Python code, which might change the containers.
@@ -116,14 +84,10 @@ class PlanRunner {
   }
 
   py::object fill(const py::sequence& inputs, const py::sequence& outputs, const CancelFlag* cancel, bool is_profiled) {
-    const Taken seat(*this);
+    Seats::Taken seat(seats_, plan_);
     bind_arrays(inputs, "input", false, seat->inputs);
     bind_arrays(outputs, "output", true, seat->outputs);
-    std::vector<std::int64_t> profile;
-    const bool finished = compute(*seat, {0, cancel, is_profiled ? &profile : nullptr});
-    if (!finished) throw_cancelled();
-    if (!is_profiled) return py::none();
-    return py::cast(profile);
+    return seats_.run(seat, cancel, is_profiled);
   }
 
  private:
@@ -156,55 +120,10 @@ class PlanRunner {
            reinterpret_cast<std::uintptr_t>(array.data()) % alignment == 0;
   }
 
-  struct Seat {
-    Context context;
-    std::vector<Binding> inputs, outputs;
-  };
-
-  // A seat for one run.
-  class Taken {
-   public:
-    explicit Taken(PlanRunner& runner) : runner_(runner) {
-      if (runner.idle_.empty()) {
-        seat_.reset(new Seat{Context(runner.plan_, runner.max_threads_), {}, {}});
-      } else {
-        seat_ = std::move(runner.idle_.back());
-        runner.idle_.pop_back();
-      }
-    }
-    ~Taken() {
-      if (runner_.idle_.size() < runner_.kept_) runner_.idle_.push_back(std::move(seat_));
-    }
-    Taken(const Taken&) = delete;
-    Taken& operator=(const Taken&) = delete;
-
-    Seat* operator->() const { return seat_.get(); }
-    Seat& operator*() const { return *seat_; }
-
-   private:
-    PlanRunner& runner_;
-    std::unique_ptr<Seat> seat_;
-  };
-
-  bool compute(Seat& seat, const RunOptions& options) {
-    std::optional<py::gil_scoped_release> no_gil;
-    // A run waits while other runs use all cores, and must not hold the GIL then.
-    if (!is_short_ || !CoreSet::shared().has_free_core()) no_gil.emplace();
-    const auto begin = std::chrono::steady_clock::now();
-    const bool finished = seat.context.run(seat.inputs, seat.outputs, options);
-    const auto taken = std::chrono::steady_clock::now() - begin;
-    no_gil.reset();
-    if (finished) is_short_ = taken < kShortRun;
-    return finished;
-  }
-
   std::shared_ptr<const Plan> plan_;
   std::vector<Form> inputs_, outputs_;
   py::object array_type_ = py::module_::import("numpy").attr("ndarray");
-  int max_threads_;
-  std::size_t kept_;
-  std::vector<std::unique_ptr<Seat>> idle_;
-  bool is_short_ = false;  // the last run that finished
+  Seats seats_;
 };
 
 using DescribedForms = std::vector<std::pair<py::dtype, std::vector<py::ssize_t>>>;

@@ -13,6 +13,8 @@ class RunCancelled : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+[[noreturn]] void throw_cancelled();
+
 void bind_running(pybind11::module_& module);
 
 }  // namespace engine

@@ -20,9 +20,10 @@ bool overlap(const Binding& a, const Binding& b) {
 
 void check_binding(const char* kind, std::size_t slot, const Binding& binding, const Buffer& declared) {
   const std::string where = std::string(kind) + " " + std::to_string(slot);
-  if (binding.bytes != declared.bytes) {
+  const bool is_state = declared.kind == BufferKind::state;
+  if (is_state ? binding.bytes < declared.bytes : binding.bytes != declared.bytes) {
     throw std::invalid_argument(where + " has " + std::to_string(binding.bytes) + " bytes; expected " +
-                                std::to_string(declared.bytes));
+                                std::to_string(declared.bytes) + (is_state ? " or more" : ""));
   }
   if (reinterpret_cast<std::uintptr_t>(binding.data) % declared.alignment != 0) {
     throw std::invalid_argument(where + " is not aligned to " + std::to_string(declared.alignment) + " bytes");
@@ -98,21 +99,42 @@ struct Context::Run {
   }
 };
 
+int Context::workers_of(const Plan& plan, int limit, CoreSet* cores) {
+  const int all = (cores != nullptr ? *cores : CoreSet::shared()).cores();
+  return std::min(limit > 0 ? std::min(all, limit) : all, plan.max_workers);
+}
+
 Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cores, std::shared_ptr<Memory> memory)
     : plan_(std::move(plan)),
       cores_(cores),
-      max_workers_((cores != nullptr ? *cores : CoreSet::shared()).cores()),
+      limit_(max_workers),
+      max_workers_(workers_of(*plan_, max_workers, cores)),
       scratch_stride_(scratch_stride(plan_->scratch_bytes)),
-      memory_(std::move(memory)) {
-  if (max_workers > 0) max_workers_ = std::min(max_workers_, max_workers);
-  max_workers_ = std::min(max_workers_, plan_->max_workers);
-}
+      memory_(std::move(memory)) {}
 
 Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cores)
     : Context(std::move(plan), max_workers, cores, std::make_shared<Memory>()) {
-  memory_->arena = AlignedMemory(plan_->arena.total_bytes, plan_->arena.alignment);
-  memory_->scratch = AlignedMemory(scratch_bytes(), 64);
+  memory_->arena_bytes = plan_->arena.total_bytes;
+  memory_->scratch_bytes = scratch_bytes();
+  memory_->arena = AlignedMemory(memory_->arena_bytes, plan_->arena.alignment);
+  memory_->scratch = AlignedMemory(memory_->scratch_bytes, 64);
   point_into_memory();
+}
+
+void Context::use(std::shared_ptr<const Plan> plan) {
+  if (plan == plan_) return;
+  Context next(std::move(plan), limit_, cores_, memory_);
+  const std::size_t arena = next.plan_->arena.total_bytes, scratch = next.scratch_bytes();
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(memory_->arena.data()) % next.plan_->arena.alignment == 0;
+  if (arena > memory_->arena_bytes || scratch > memory_->scratch_bytes || !is_aligned) {
+    next.memory_ = std::make_shared<Memory>();
+    next.memory_->arena_bytes = std::max(arena, memory_->arena_bytes);
+    next.memory_->scratch_bytes = std::max(scratch, memory_->scratch_bytes);
+    next.memory_->arena = AlignedMemory(next.memory_->arena_bytes, next.plan_->arena.alignment);
+    next.memory_->scratch = AlignedMemory(next.memory_->scratch_bytes, 64);
+  }
+  next.point_into_memory();
+  *this = std::move(next);
 }
 
 std::vector<std::unique_ptr<Context>> Context::in_turns(const std::vector<std::shared_ptr<const Plan>>& plans,
@@ -126,6 +148,8 @@ std::vector<std::unique_ptr<Context>> Context::in_turns(const std::vector<std::s
     alignment = std::max(alignment, plan->arena.alignment);
     scratch = std::max(scratch, contexts.back()->scratch_bytes());
   }
+  memory->arena_bytes = arena;
+  memory->scratch_bytes = scratch;
   memory->arena = AlignedMemory(arena, alignment);
   memory->scratch = AlignedMemory(scratch, 64);
   for (const auto& context : contexts) context->point_into_memory();
@@ -153,8 +177,9 @@ std::size_t Context::memory_bytes() const {
   return plan_->arena.total_bytes + scratch_bytes();
 }
 
-bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options) {
-  check_bindings(inputs, outputs);
+bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options,
+                  const std::vector<Binding>& states) {
+  check_bindings(inputs, outputs, states);
   CoreSet& cores = cores_ != nullptr ? *cores_ : CoreSet::shared();
   CoreSet* user = nullptr;
   if (!memory_->user.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
@@ -169,12 +194,14 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
     ~Release() { user.store(nullptr, std::memory_order_release); }
   } const release{memory_->user};
 
-  if (options.profile != nullptr) options.profile->assign(plan_->steps.size(), 0);
+  if (options.profile != nullptr) options.profile->assign(plan_->steps().size(), 0);
   const int wanted = options.threads > 0 ? std::min(options.threads, max_workers_) : max_workers_;
   CoreSet::Lease lease = cores.lease(wanted, options.cancel);
   if (lease.workers() == 0 || (options.cancel != nullptr && options.cancel->cancelled())) return false;
   for (const Patch& patch : patches_) {
-    const Binding& bound = (patch.kind == BufferKind::input ? inputs : outputs)[patch.slot];
+    const Binding& bound = (patch.kind == BufferKind::input    ? inputs
+                            : patch.kind == BufferKind::output ? outputs
+                                                               : states)[patch.slot];
     pointers_[patch.pointer] = static_cast<std::byte*>(const_cast<void*>(bound.data)) + patch.offset;
   }
   Run run{*plan_,
@@ -186,7 +213,7 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
           {}};
   lease.run(Run::enter, &run);
   if (run.fault_step >= 0) {
-    const std::string& name = plan_->steps[static_cast<std::size_t>(run.fault_step)].name;
+    const std::string& name = plan_->steps()[static_cast<std::size_t>(run.fault_step)].name;
     throw DataFault((name.empty() ? "step " + std::to_string(run.fault_step) : name) + ": index " +
                     std::to_string(run.fault.index) + " is out of range for a dimension of " +
                     std::to_string(run.fault.size));
@@ -194,24 +221,35 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
   return run.last_phase.load(std::memory_order_relaxed) == INT_MAX;
 }
 
-void Context::check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs) const {
-  const auto check_count = [](const char* kind, std::size_t got, std::size_t expected) {
-    if (got == expected) return;
-    throw std::invalid_argument("the run has " + std::to_string(got) + " " + kind + "; the plan has " +
-                                std::to_string(expected));
+void Context::check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs,
+                             const std::vector<Binding>& states) const {
+  struct Kind {
+    const char* one;
+    const char* several;
+    const std::vector<Binding>& bound;
+    const std::vector<Buffer>& declared;
   };
-  check_count("inputs", inputs.size(), plan_->inputs.size());
-  check_count("outputs", outputs.size(), plan_->outputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) check_binding("input", i, inputs[i], plan_->inputs[i]);
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    check_binding("output", i, outputs[i], plan_->outputs[i]);
-    for (std::size_t j = 0; j < inputs.size() + i; ++j) {
-      const bool is_input = j < inputs.size();
-      if (overlap(outputs[i], is_input ? inputs[j] : outputs[j - inputs.size()])) {
-        throw std::invalid_argument(
-            "output " + std::to_string(i) + " lies in the memory of " +
-            (is_input ? "input " + std::to_string(j) : "output " + std::to_string(j - inputs.size())) +
-            "; bind separate memory to each");
+  const Kind kinds[] = {{"input", "inputs", inputs, plan_->inputs},
+                        {"output", "outputs", outputs, plan_->outputs},
+                        {"state", "states", states, plan_->states}};
+  for (const Kind& kind : kinds) {
+    if (kind.bound.size() != kind.declared.size()) {
+      throw std::invalid_argument("the run has " + std::to_string(kind.bound.size()) + " " + kind.several +
+                                  "; the plan has " + std::to_string(kind.declared.size()));
+    }
+    for (std::size_t i = 0; i < kind.bound.size(); ++i) check_binding(kind.one, i, kind.bound[i], kind.declared[i]);
+  }
+  // What is written must not lie in other memory of the run.
+  for (std::size_t written = 1; written < 3; ++written) {
+    for (std::size_t i = 0; i < kinds[written].bound.size(); ++i) {
+      for (std::size_t other = 0; other <= written; ++other) {
+        const std::size_t count = other == written ? i : kinds[other].bound.size();
+        for (std::size_t j = 0; j < count; ++j) {
+          if (!overlap(kinds[written].bound[i], kinds[other].bound[j])) continue;
+          throw std::invalid_argument(std::string(kinds[written].one) + " " + std::to_string(i) +
+                                      " lies in the memory of " + kinds[other].one + " " + std::to_string(j) +
+                                      "; bind separate memory to each");
+        }
       }
     }
   }

@@ -47,10 +47,16 @@ class Context {
   static std::vector<std::unique_ptr<Context>> in_turns(const std::vector<std::shared_ptr<const Plan>>& plans,
                                                         int max_workers = 0);
 
-  // Runs all steps. Inputs and outputs are used in place; they must not overlap, and are checked for size and
-  // alignment (std::invalid_argument). Returns false if the run was cancelled; outputs are then undefined. Throws
-  // ContextBusy, and DataFault after all steps are done; nothing else once the first step has started.
-  bool run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options = {});
+  // Runs all steps. Inputs, outputs and states are used in place; they must not overlap, and are checked for size and
+  // alignment (std::invalid_argument). Returns false if the run was cancelled; outputs, and what steps write to states,
+  // are then undefined. Throws ContextBusy, and DataFault after all steps are done; nothing else once the first step
+  // has started.
+  bool run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options = {},
+           const std::vector<Binding>& states = {});
+
+  // Runs another plan from now on, in the same memory, or in new memory if it needs more. Not while a run is in
+  // progress, nor for contexts that share their memory. Throws std::bad_alloc, and then keeps the old plan.
+  void use(std::shared_ptr<const Plan> plan);
 
   const Plan& plan() const { return *plan_; }
   int max_workers() const { return max_workers_; }
@@ -67,6 +73,7 @@ class Context {
   struct Memory {
     AlignedMemory arena;
     AlignedMemory scratch;
+    std::size_t arena_bytes = 0, scratch_bytes = 0;
     std::atomic<CoreSet*> user{nullptr};  // the cores on which it is running
   };
 
@@ -75,11 +82,14 @@ class Context {
   std::size_t scratch_bytes() const {
     return checked_multiply(scratch_stride_, static_cast<std::size_t>(max_workers_));
   }
+  static int workers_of(const Plan& plan, int limit, CoreSet* cores);
   void point_into_memory();
-  void check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs) const;
+  void check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs,
+                      const std::vector<Binding>& states) const;
 
   std::shared_ptr<const Plan> plan_;
   CoreSet* cores_;  // null: the process's set, which a forked child replaces
+  int limit_;       // of the workers of any plan; 0: all cores
   int max_workers_;
   std::size_t scratch_stride_;
   std::shared_ptr<Memory> memory_;

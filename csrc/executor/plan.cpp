@@ -7,7 +7,6 @@
 namespace engine {
 namespace {
 
-constexpr std::size_t kArgsAlignment = 64;
 constexpr std::size_t kMaxAlignment = std::size_t{1} << 21;
 
 const char* kind_name(BufferKind kind) {
@@ -16,6 +15,8 @@ const char* kind_name(BufferKind kind) {
       return "an input";
     case BufferKind::output:
       return "an output";
+    case BufferKind::state:
+      return "a state";
     case BufferKind::arena:
       return "an arena buffer";
     case BufferKind::constant:
@@ -74,6 +75,16 @@ BufferId PlanBuilder::add_output(std::size_t bytes, std::size_t alignment) {
   output.slot = output_count_;
   const BufferId id = add(output);
   ++output_count_;
+  return id;
+}
+
+BufferId PlanBuilder::add_state(std::size_t bytes, std::size_t alignment) {
+  check_alignment(alignment);
+  Buffer state{BufferKind::state, bytes, alignment};
+  state.slot = state_count_;
+  const BufferId id = add(state);
+  mark_written(buffer(id));
+  ++state_count_;
   return id;
 }
 
@@ -216,43 +227,59 @@ std::vector<std::size_t> PlanBuilder::sizes(const std::vector<BufferId>& ids) co
 }
 
 std::shared_ptr<const Plan> PlanBuilder::build() {
+  check_outputs_written();
+  std::shared_ptr<const Plan> plan = laid_out();
+  *this = PlanBuilder(isa_, *registry_);
+  return plan;
+}
+
+void PlanBuilder::check_outputs_written() const {
   for (std::size_t id = 0; id < buffers_.size(); ++id) {
     if (buffers_[id].kind == BufferKind::output && !is_written(buffers_[id])) {
       throw PlanError("no step writes all of " + named(static_cast<BufferId>(id), buffers_[id]));
     }
   }
+}
+
+// A plan of what the builder has, which it keeps.
+std::shared_ptr<Plan> PlanBuilder::laid_out() {
   auto plan = std::make_shared<Plan>();
   plan->isa = isa_;
   for (const Buffer& buffer : buffers_) {
     if (buffer.kind == BufferKind::input) plan->inputs.push_back(buffer);
     if (buffer.kind == BufferKind::output) plan->outputs.push_back(buffer);
+    if (buffer.kind == BufferKind::state) plan->states.push_back(buffer);
   }
   plan->barriers = static_cast<std::size_t>(group_phases());
-  place_operands(*plan, lay_out(*plan));
+  offsets_ = lay_out(*plan);
+  place_operands(*plan, offsets_);
   place_phases(*plan);
-  for (PendingStep& step : steps_) plan->steps.push_back(std::move(step.info));
-  plan->owners = std::move(owners_);
-  *this = PlanBuilder(isa_, *registry_);
+  auto infos = std::make_shared<std::vector<StepInfo>>();
+  for (const PendingStep& step : steps_) infos->push_back(step.info);
+  plan->step_infos = std::move(infos);
+  plan->owners = std::make_shared<const std::vector<std::shared_ptr<const void>>>(owners_);
   return plan;
 }
 
 // Assigns each phase to a group: phases in one group are independent, or run one after the other on worker 0, so
-// barriers are needed only between groups. Returns the number of barriers.
+// barriers are needed only between groups. Returns the number of barriers. The groups are right for all plans of a
+// family: a buffer that varies counts as all of its root, and a step that varies may use all workers.
 int PlanBuilder::group_phases() {
   std::vector<std::pair<std::size_t, Access>> in_group;  // with the root
   std::vector<std::vector<Access>> by_root(buffers_.size());
   int group = 0;
   const auto accesses_of = [&](const PendingPhase& phase) {
     std::vector<std::pair<std::size_t, Access>> accesses;
-    const bool serial = phase.prepared.max_workers == 1;
+    const PendingStep& step = steps_[static_cast<std::size_t>(phase.step)];
+    const bool serial = phase.prepared.max_workers == 1 && !step.varies;
     const auto add_all = [&](const std::vector<BufferId>& ids, bool writes) {
       for (const BufferId id : ids) {
         const Buffer& used = buffer(id);
-        const Access access{used.offset, used.offset + used.bytes, writes, serial};
+        const Access access = used.varies ? Access{0, SIZE_MAX, writes, serial}
+                                          : Access{used.offset, used.offset + used.bytes, writes, serial};
         accesses.emplace_back(static_cast<std::size_t>(used.root), access);
       }
     };
-    const PendingStep& step = steps_[static_cast<std::size_t>(phase.step)];
     add_all(step.inputs, false);
     add_all(step.outputs, true);
     add_all(step.temporaries, true);
@@ -331,24 +358,24 @@ void PlanBuilder::place_operands(Plan& plan, const std::vector<std::size_t>& off
 }
 
 void PlanBuilder::place_phases(Plan& plan) {
-  const auto padded = [](std::size_t bytes) { return (bytes + kArgsAlignment - 1) & ~(kArgsAlignment - 1); };
   std::size_t args_bytes = 0;
-  for (const PendingPhase& phase : phases_) args_bytes += padded(phase.prepared.args.size());
-  plan.args_memory = AlignedMemory(args_bytes, kArgsAlignment);
+  for (const PendingPhase& phase : phases_) args_bytes += padded_args(phase.prepared.args.size());
+  const auto memory = std::make_shared<const AlignedMemory>(args_bytes, kArgsAlignment);
+  plan.args_memory = memory;
   std::vector<std::size_t> first_pointer;
   std::size_t pointers = 0;
   for (const PendingStep& step : steps_) {
     first_pointer.push_back(pointers);
     pointers += step.inputs.size() + step.outputs.size() + step.temporaries.size();
   }
-  std::byte* args = plan.args_memory.data();
+  std::byte* args = memory->data();
   for (std::size_t i = 0; i < phases_.size(); ++i) {
     const PreparedPhase& prepared = phases_[i].prepared;
     if (!prepared.args.empty()) std::memcpy(args, prepared.args.data(), prepared.args.size());
     const bool barrier_after = i + 1 < phases_.size() && phases_[i + 1].group != phases_[i].group;
     plan.phases.push_back({prepared.run, args, first_pointer[static_cast<std::size_t>(phases_[i].step)],
                            prepared.max_workers, phases_[i].step, barrier_after});
-    args += padded(prepared.args.size());
+    args += padded_args(prepared.args.size());
     plan.scratch_bytes = std::max(plan.scratch_bytes, prepared.scratch_bytes);
     plan.max_workers = std::max(plan.max_workers, prepared.max_workers);
   }

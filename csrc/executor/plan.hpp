@@ -16,7 +16,7 @@ namespace engine {
 
 using BufferId = int;
 
-enum class BufferKind { input, output, arena, constant, view };
+enum class BufferKind { input, output, state, arena, constant, view };
 
 // A piece of memory that steps read and write.
 struct Buffer {
@@ -25,8 +25,9 @@ struct Buffer {
   std::size_t alignment = 1;
   BufferId root = -1;          // the buffer, itself not a view, that contains a view; for other buffers, their own id
   std::size_t offset = 0;      // of a view in its root
-  std::size_t slot = 0;        // of inputs and outputs: the position in the arguments of a run
+  std::size_t slot = 0;        // of inputs, outputs and states: the position in the arguments of a run
   const void* data = nullptr;  // of constants
+  bool varies = false;         // other plans of the same family have another size or offset
 };
 
 // One parallel pass of a kernel.
@@ -47,29 +48,40 @@ struct StepInfo {
   double work;
 };
 
+constexpr std::size_t kArgsAlignment = 64;
+
+// The bytes between the arguments of two phases.
+inline std::size_t padded_args(std::size_t bytes) {
+  return (bytes + kArgsAlignment - 1) & ~(kArgsAlignment - 1);
+}
+
 // Immutable; any number of contexts may run it concurrently, in any threads.
 struct Plan {
   // The source of an operand's address.
   struct Operand {
-    BufferKind kind;     // input, output, arena or constant
-    std::size_t slot;    // of inputs and outputs
-    std::size_t offset;  // in the arena, the input or the output
+    BufferKind kind;     // input, output, state, arena or constant
+    std::size_t slot;    // of inputs, outputs and states
+    std::size_t offset;  // in the arena, the input, the output or the state
     const void* data;    // of constants
   };
 
   std::vector<Buffer> inputs;
   std::vector<Buffer> outputs;
+  std::vector<Buffer> states;
   std::vector<Operand> operands;
   std::vector<Phase> phases;
-  std::vector<StepInfo> steps;
+  std::shared_ptr<const std::vector<StepInfo>> step_infos;
   ArenaLayout arena;
   std::size_t scratch_bytes = 0;  // for each worker
   int max_workers = 1;            // the largest number of workers that any phase can use
   Isa isa = Isa::generic;
   std::size_t barriers = 0;
 
-  AlignedMemory args_memory;
-  std::vector<std::shared_ptr<const void>> owners;  // of the constants
+  // Plans of a family share what does not vary between them.
+  std::shared_ptr<const AlignedMemory> args_memory, varying_args_memory;
+  std::shared_ptr<const std::vector<std::shared_ptr<const void>>> owners;  // of the constants
+
+  const std::vector<StepInfo>& steps() const { return *step_infos; }
 };
 
 // Collects buffers and steps, checks them, and builds a plan. Used by one thread at a time. All members throw PlanError
@@ -81,6 +93,8 @@ class PlanBuilder {
   // Bound at each run; slots are numbered in the order of the calls. Steps must not write inputs.
   BufferId add_input(std::size_t bytes, std::size_t alignment = 1);
   BufferId add_output(std::size_t bytes, std::size_t alignment = 1);
+  // Bound at each run, to memory of at least so many bytes whose content steps may read and change.
+  BufferId add_state(std::size_t bytes, std::size_t alignment = 1);
   // Allocated in the arena from the first step that writes it to the last step that reads it.
   BufferId add_buffer(std::size_t bytes, std::size_t alignment = 64);
   // Read in place; `owner` keeps the memory alive while a plan uses it.
@@ -97,6 +111,8 @@ class PlanBuilder {
   std::shared_ptr<const Plan> build();
 
  private:
+  friend class PlanFamily;
+
   struct PendingPhase {
     PreparedPhase prepared;
     int step;
@@ -107,6 +123,7 @@ class PlanBuilder {
     std::vector<BufferId> inputs;
     std::vector<BufferId> outputs;
     std::vector<BufferId> temporaries;
+    bool varies = false;
   };
 
   using Ranges = std::vector<std::pair<std::size_t, std::size_t>>;
@@ -119,6 +136,8 @@ class PlanBuilder {
   bool is_written(const Buffer& wanted) const;
   void mark_written(const Buffer& target);
   std::vector<std::size_t> sizes(const std::vector<BufferId>& ids) const;
+  void check_outputs_written() const;
+  std::shared_ptr<Plan> laid_out();
   int group_phases();
   std::vector<std::size_t> lay_out(Plan& plan) const;
   void place_operands(Plan& plan, const std::vector<std::size_t>& offsets);
@@ -131,8 +150,10 @@ class PlanBuilder {
   std::vector<std::shared_ptr<const void>> owners_;
   std::vector<PendingStep> steps_;
   std::vector<PendingPhase> phases_;
+  std::vector<std::size_t> offsets_;  // of the buffers in the arena, once they are laid out
   std::size_t input_count_ = 0;
   std::size_t output_count_ = 0;
+  std::size_t state_count_ = 0;
 };
 
 }  // namespace engine

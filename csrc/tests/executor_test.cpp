@@ -16,6 +16,7 @@
 #include "executor/context.hpp"
 #include "executor/core_set.hpp"
 #include "executor/plan.hpp"
+#include "executor/plan_family.hpp"
 
 namespace engine {
 namespace {
@@ -391,6 +392,59 @@ void wrong_plans_are_refused() {
   expect(refused, "an arena larger than the machine's memory is refused");
 }
 
+// y = x[0:n] + 1 into a part of a state, and the whole state + 1; n is the family's length.
+std::unique_ptr<PlanFamily> appending(std::int64_t most) {
+  auto family = std::make_unique<PlanFamily>(Lengths{most}, Isa::generic, registry());
+  const Varying bytes{0, {{0, -1, 4}}}, both{0, {{0, -1, 8}}};
+  const BufferId x = family->add_input(bytes, 4), y = family->add_output(both, 4), state = family->add_state(both, 4);
+  family->add_step("reverse_add", {x}, {family->add_view(state, bytes, bytes)}, {}, "append");
+  const BufferId middle = family->add_buffer(both);
+  family->add_step("twice", {state}, {middle}, {}, "twice");
+  family->add_step("reverse_add", {middle}, {y}, {}, "last");
+  return family;
+}
+
+bool run_appending(Context& context, std::int64_t length) {
+  const auto count = static_cast<std::size_t>(length);
+  std::vector<std::int32_t> x(count), state(2 * count + 3, 7), y(2 * count);
+  for (std::size_t i = 0; i < count; ++i) x[i] = static_cast<std::int32_t>(3 * i);
+  context.run({{x.data(), x.size() * 4}}, {{y.data(), y.size() * 4}}, {}, {{state.data(), state.size() * 4}});
+  bool is_right = state[2 * count] == 7;
+  for (std::size_t i = 0; i < 2 * count; ++i) {
+    const std::int32_t held = i < count ? 7 : x[2 * count - 1 - i] + 1;
+    is_right = is_right && state[i] == held && y[2 * count - 1 - i] == held + 3;
+  }
+  return is_right;
+}
+
+void families_have_plans_for_all_lengths() {
+  const auto family = appending(5000);
+  Context context(family->at({5}));
+  const void* arena = nullptr;
+  for (const std::int64_t length : {5, 1, 64, 63, 0, 65, 1000, 5000, 64, 2}) {
+    const auto plan = family->at({length});
+    expect(plan == family->at({length}), "the last plan is kept");
+    context.use(plan);
+    expect(run_appending(context, length), "the plan for length " + std::to_string(length));
+    Context alone(plan);
+    expect(run_appending(alone, length), "in memory of its own");
+    arena = plan->args_memory.get();
+  }
+  expect(arena == family->at({3})->args_memory.get(), "what does not vary is shared");
+  expect_error<PlanError>("expected 0 to 5000", [&] { family->at({5001}); });
+  expect_error<PlanError>("there are 2 lengths", [&] { family->at({1, 1}); });
+  expect_error<std::invalid_argument>("expected 8 or more", [&] {
+    Context short_state(family->at({1}));
+    std::int32_t x = 0, y[2], state = 0;
+    short_state.run({{&x, 4}}, {{y, 8}}, {}, {{&state, 4}});
+  });
+  PlanFamily wrong({9}, Isa::generic, registry());
+  const BufferId base = wrong.add_input({4, {}}, 4), y = wrong.add_output({4, {}}, 4);
+  wrong.add_step("add", {wrong.add_view(base, {0, {{0, -1, 4}}}, {4, {}})}, {y}, {});
+  expect_error<PlanError>("does not lie in", [&] { wrong.at({1}); });
+  expect_error<PlanError>("no buffer 9", [&] { wrong.add_view(9, {}, {}); });
+}
+
 [[maybe_unused]] void forked_children_have_cores() {
   Context context(chain(5, 100));
   expect(run_chain(context, 5, 100), "the parent runs");
@@ -415,6 +469,7 @@ int main() {
       {"only what depends waits", only_what_depends_waits},
       {"cancelled runs stop", cancelled_runs_stop},
       {"wrong plans are refused", wrong_plans_are_refused},
+      {"families have plans for all lengths", families_have_plans_for_all_lengths},
 #if !defined(__SANITIZE_THREAD__)  // TSan does not support threads in a forked child of a multithreaded process
       {"forked children have cores", forked_children_have_cores},
 #endif

@@ -20,8 +20,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.errors import PropertyError
+from engine.native.cancellation import CancelFlag
 from engine.native.extension import _core
+from engine.native.family import FamilyRunner, Number, PlanFamily, Varying, VaryingAttribute
 from engine.native.memory import WeightMemory, empty_aligned
+from engine.native.plan import Plan, StepInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,10 +33,10 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "CancelFlag", "Context", "CpuFeatures", "Packing", "Plan", "PlanBuilder", "PlanRunner", "ProductRates", "StepInfo",
-    "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned", "features", "has_feature",
-    "isas_within", "kernel_isas", "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "run_packings",
-    "started_threads",
+    "Attribute", "CancelFlag", "Context", "CpuFeatures", "FamilyRunner", "Number", "Packing", "Plan", "PlanBuilder",
+    "PlanFamily", "PlanRunner", "ProductRates", "StepInfo", "Varying", "VaryingAttribute", "built_isas", "codes",
+    "cores", "cpu_features", "default_isa", "empty_aligned", "features", "has_feature", "isas_within", "kernel_isas",
+    "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "run_packings", "started_threads",
 ]  # fmt: skip
 
 Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
@@ -64,18 +67,6 @@ class ProductRates:
 
     f32: float
     bf16: float
-
-
-@dataclass(frozen=True, slots=True)
-class StepInfo:
-    """A step of a plan: its name, its kernel, the kernel's instruction set, and its cost."""
-
-    name: str
-    kernel: str
-    isa: str
-    phases: int
-    work: float
-    """Floating-point operations; 0 if the kernel does not count them."""
 
 
 def cpu_features() -> CpuFeatures:
@@ -180,87 +171,6 @@ def lay_out_arena(buffers: Sequence[tuple[int, int, int, int]]) -> tuple[list[in
     return _core.lay_out_arena(buffers)
 
 
-class CancelFlag:
-    """Stops the runs to which it was passed, between two steps. Any thread may set it."""
-
-    __slots__ = ("_flag",)
-
-    def __init__(self) -> None:
-        self._flag = _core.CancelFlag()
-
-    def cancel(self) -> None:
-        """Make the runs stop."""
-        self._flag.cancel()
-
-    def reset(self) -> None:
-        """Make the flag usable again."""
-        self._flag.reset()
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether `cancel` was called since the last `reset`."""
-        return self._flag.cancelled
-
-
-class Plan:
-    """Steps that are laid out and ready to run. Immutable: any number of contexts, in any threads, may share it."""
-
-    __slots__ = ("_plan",)
-
-    def __init__(self, plan: _core.Plan) -> None:
-        self._plan = plan
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The bytes of each input, in the order in which they were added."""
-        return self._plan.inputs
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """The bytes of each output, in the order in which they were added."""
-        return self._plan.outputs
-
-    @property
-    def steps(self) -> tuple[StepInfo, ...]:
-        """The steps, in the order in which they were added."""
-        return tuple(StepInfo(*step) for step in self._plan.steps)
-
-    @property
-    def arena_bytes(self) -> int:
-        """The memory of each context for intermediate results."""
-        return self._plan.arena_bytes
-
-    @property
-    def naive_bytes(self) -> int:
-        """The size of the arena if no two buffers shared memory."""
-        return self._plan.naive_bytes
-
-    @property
-    def lower_bound_bytes(self) -> int:
-        """The most bytes that are alive at one time: no arena can be smaller."""
-        return self._plan.lower_bound_bytes
-
-    @property
-    def scratch_bytes(self) -> int:
-        """The memory for each worker of a context."""
-        return self._plan.scratch_bytes
-
-    @property
-    def max_workers(self) -> int:
-        """The most workers that any step can use."""
-        return self._plan.max_workers
-
-    @property
-    def barriers(self) -> int:
-        """How often all workers wait for each other in a run."""
-        return self._plan.barriers
-
-    @property
-    def isa(self) -> str:
-        """The highest instruction set of the plan's kernels."""
-        return self._plan.isa
-
-
 class PlanBuilder:
     """Collects buffers and steps, checks them, and builds a plan. Not thread-safe.
 
@@ -280,6 +190,10 @@ class PlanBuilder:
     def add_output(self, nbytes: int, alignment: int = 1) -> int:
         """Add memory that each run binds and that steps must fill."""
         return self._builder.add_output(nbytes, alignment)
+
+    def add_state(self, nbytes: int, alignment: int = 1) -> int:
+        """Add memory that each run binds, of `nbytes` or more, whose content steps may read and change."""
+        return self._builder.add_state(nbytes, alignment)
 
     def add_buffer(self, nbytes: int, alignment: int = 64) -> int:
         """Add memory of the arena, alive from the first step that writes it to the last one that reads it."""

@@ -1,0 +1,80 @@
+"""`Plan`: steps of the native core that are ready to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.native.extension import _core
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """A step of a plan: its name, its kernel, the kernel's instruction set, and its cost."""
+
+    name: str
+    kernel: str
+    isa: str
+    phases: int
+    work: float
+    """Floating-point operations; 0 if the kernel does not count them."""
+
+
+class Plan:
+    """Steps that are laid out and ready to run. Immutable: any number of contexts, in any threads, may share it."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, plan: _core.Plan) -> None:
+        self._plan = plan
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The bytes of each input, in the order in which they were added."""
+        return self._plan.inputs
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The bytes of each output, in the order in which they were added."""
+        return self._plan.outputs
+
+    @property
+    def steps(self) -> tuple[StepInfo, ...]:
+        """The steps, in the order in which they were added."""
+        return tuple(StepInfo(*step) for step in self._plan.steps)
+
+    @property
+    def arena_bytes(self) -> int:
+        """The memory of each context for intermediate results."""
+        return self._plan.arena_bytes
+
+    @property
+    def naive_bytes(self) -> int:
+        """The size of the arena if no two buffers shared memory."""
+        return self._plan.naive_bytes
+
+    @property
+    def lower_bound_bytes(self) -> int:
+        """The most bytes that are alive at one time: no arena can be smaller."""
+        return self._plan.lower_bound_bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The memory for each worker of a context."""
+        return self._plan.scratch_bytes
+
+    @property
+    def max_workers(self) -> int:
+        """The most workers that any step can use."""
+        return self._plan.max_workers
+
+    @property
+    def barriers(self) -> int:
+        """How often all workers wait for each other in a run."""
+        return self._plan.barriers
+
+    @property
+    def isa(self) -> str:
+        """The highest instruction set of the plan's kernels."""
+        return self._plan.isa
