@@ -37,9 +37,11 @@ struct AttentionArgs {
   float scale, softcap;       // softcap 0: none
   std::int64_t key_block;     // keys whose scores are in scratch at a time
   std::int64_t query_blocks;  // that share a copy of a block of keys, kMostQueryBlocks at most; 1: no copy
+  std::int64_t shared_heads;  // of attention_rows_f32: heads of Q that read K and V together, kMostSharedHeads at most
+  std::int64_t units_together;  // of shared heads, whose rows see the same keys and are computed together
 };
 
-constexpr std::int64_t kMostQueryBlocks = 8;
+constexpr std::int64_t kMostQueryBlocks = 8, kMostSharedHeads = 8, kMostRowsTogether = 16;
 
 // Constants of an instruction set that plan building needs.
 struct AttentionTraits {

@@ -40,6 +40,7 @@ struct Problem {
   std::int64_t key_block = 0;
   std::int64_t query_blocks = 0;
   int row_wise = -1;
+  std::int64_t shared_heads = 0;
 };
 
 struct Tensor {
@@ -155,6 +156,7 @@ AttributeMap attributes_of(const Problem& c, const Tensor& q, const Tensor& k, c
   if (c.key_block > 0) map["key_block"] = c.key_block;
   if (c.query_blocks > 0 && !is_in_bf16) map["query_blocks"] = c.query_blocks;
   if (c.row_wise >= 0) map["row_wise"] = std::int64_t{c.row_wise};
+  if (c.shared_heads > 0) map["shared_heads"] = c.shared_heads;
   return map;
 }
 
@@ -341,6 +343,33 @@ void workers(const Target& target) {
     }
 }
 
+// Heads that read K and V together, with masks and windows, and rows that see no key.
+void shared_heads(const Target& target) {
+  for (const std::int64_t shared : {1, 2, 4, 8})
+    for (const std::int64_t keys : {1, 15, 16, 33, 70})
+      for (const std::int64_t size : {3, 16, 64, 80})
+        for (const Order order : {Order::kHeadsFirst, Order::kRowsFirst}) {
+          Problem c{2, 16, 2, 2, keys, size, size + 1};
+          c.order = order;
+          c.row_wise = 1;
+          c.shared_heads = shared;
+          check(target, c, 3);
+          c.before = 4;
+          c.after = 0;
+          c.offset = keys / 2;
+          c.softcap = 5.0f;
+          check(target, c, 3);
+          c.offset = keys + 10;
+          c.rows = AttentionRows::kSoftmax;
+          check(target, c, 1);
+        }
+  Problem c{1, 8, 2, 1, 40, 16, 16};
+  c.mask.kind = AttentionMask::kBool;
+  c.row_wise = 1;
+  c.shared_heads = 4;
+  check(target, c, 2);
+}
+
 void empty(const Target& target) {
   for (const int row_wise : {0, 1})
     for (Problem c : {Problem{0, 2, 2, 3, 4, 5, 6}, Problem{2, 2, 2, 0, 4, 5, 6}, Problem{2, 2, 2, 3, 4, 0, 6},
@@ -384,10 +413,18 @@ void refused(const Target& target) {
 }  // namespace
 
 int main() {
-  std::vector<Case> cases = {
-      {"tails", tails},     {"copies", copies},  {"layouts", layouts},           {"masks", masks},
-      {"bounds", bounds},   {"long", long_rows}, {"large scores", large_scores}, {"not finite", not_finite},
-      {"workers", workers}, {"empty", empty},    {"denormals", denormals}};
+  std::vector<Case> cases = {{"tails", tails},
+                             {"copies", copies},
+                             {"layouts", layouts},
+                             {"masks", masks},
+                             {"bounds", bounds},
+                             {"long", long_rows},
+                             {"large scores", large_scores},
+                             {"not finite", not_finite},
+                             {"workers", workers},
+                             {"shared heads", shared_heads},
+                             {"empty", empty},
+                             {"denormals", denormals}};
   is_in_bf16 = true;
   const int failed = run_cases(cases, {"attention_amx_bf16"});
   is_in_bf16 = false;

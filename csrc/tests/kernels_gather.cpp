@@ -10,6 +10,7 @@
 namespace engine {
 extern const OperationEntry gather_operations[];
 extern const OperationEntry scatter_operations[];
+extern const OperationEntry tensor_scatter_operations[];
 }  // namespace engine
 
 using namespace engine;
@@ -342,6 +343,60 @@ void nothing(const Target& target) {
   expect(kept[0] == data, "no update");
 }
 
+// 2 samples of 3 parts of 5 rows, of which 2 are written; dense, or with the rows of all parts side by side.
+void steps_into_caches(const Target& target) {
+  for (const std::int64_t row : {1, 4, 70})
+    for (const bool is_dense : {true, false})
+      for (const bool is_circular : {false, true})
+        for (const Ints& first : {Ints{0, 3}, Ints{4, 2}, Ints{}}) {
+          const Ints cache = is_dense ? Ints{15 * row, 5 * row, row} : Ints{3 * row, row, 6 * row};
+          const Ints update = {6 * row, 2 * row, row};
+          const ByteVector before = random_bytes(static_cast<std::size_t>(30 * row), 1);
+          const ByteVector added = random_bytes(static_cast<std::size_t>(12 * row), 2);
+          ByteVector expected = before;
+          bool is_out = false;
+          for (std::int64_t sample = 0; sample < 2; ++sample)
+            for (std::int64_t part = 0; part < 3; ++part)
+              for (std::int64_t step = 0; step < 2; ++step) {
+                std::int64_t at = (first.empty() ? 0 : first[static_cast<std::size_t>(sample)]) + step;
+                if (at >= 5 && !is_circular) {
+                  is_out = true;
+                  continue;
+                }
+                at %= 5;
+                const auto from = added.begin() + sample * update[0] + part * update[1] + step * update[2];
+                std::copy(from, from + row, expected.begin() + sample * cache[0] + part * cache[1] + at * cache[2]);
+              }
+          std::vector<ByteVector> inputs = {before, added};
+          if (!first.empty()) inputs.push_back(bytes_of_values(first));
+          AttributeMap attributes = {{"batch", 2},
+                                     {"parts", 3},
+                                     {"rows", 5},
+                                     {"steps", 2},
+                                     {"row_bytes", row},
+                                     {"cache", cache},
+                                     {"update", update},
+                                     {"positions", std::int64_t{!first.empty()}},
+                                     {"circular", std::int64_t{is_circular}}};
+          std::vector<ByteVector> actual = {before};
+          const Fault fault =
+              run_bytes(target, tensor_scatter_operations, "tensor_scatter", attributes, inputs, actual);
+          expect(actual[0] == expected && fault.found == is_out,
+                 "rows of " + std::to_string(row) + " bytes into a cache");
+          if (first.empty()) continue;
+          attributes["expected"] = first[0];
+          actual = {before};
+          const Fault other =
+              run_bytes(target, tensor_scatter_operations, "tensor_scatter", attributes, inputs, actual);
+          expect(other.found && (is_out || other.index == first[1]), "another position than the expected one");
+        }
+  const AttributeMap overlapping = {{"batch", 2},     {"parts", 1},
+                                    {"rows", 2},      {"steps", 1},
+                                    {"row_bytes", 4}, {"cache", Ints{4, 0, 4}},
+                                    {"positions", 0}, {"update", Ints{4, 4, 4}}};
+  expect_refused(target, tensor_scatter_operations, "tensor_scatter", overlapping, {12, 8}, {12}, "overlap");
+}
+
 void refusals(const Target& target) {
   const AttributeMap gather = {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 1},
                                {"axis", 4},          {"inner", 1},       {"count", 3}};
@@ -382,5 +437,6 @@ int main() {
                     {"scatter", scatters},
                     {"not a number", not_a_number},
                     {"nothing", nothing},
+                    {"steps into caches", steps_into_caches},
                     {"refusals", refusals}});
 }

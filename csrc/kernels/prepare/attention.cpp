@@ -21,7 +21,8 @@ namespace {
 //   scale, softcap (0)
 //   before, after (-1), offset (0): query i attends to keys i + offset - before to i + offset + after; -1: no bound
 //   rows (0): the result of rows whose probabilities would be NaN (AttentionRows)
-//   row_wise (by the number of queries), key_block (by the number of keys), query_blocks (by both): the algorithm
+//   row_wise (by the number of queries), key_block (by the number of keys), query_blocks (by both), shared_heads (of
+//   row_wise, by the number of heads): the algorithm
 // Operands: Q, K, V, [mask]; Y. attention_bf16 has the same but query_blocks, multiplies in bf16, and needs tiles of
 // AMX.
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
@@ -32,6 +33,8 @@ constexpr std::int64_t kMostKeys = 256;
 constexpr std::int64_t kMostCopiedKeys = 64;
 // The fewest keys that are copied, and the parts that the work has at least when blocks of queries share a copy.
 constexpr std::int64_t kLeastCopied = 128, kLeastParts = 32;
+// Workers share them; heads are computed together only if as many units are left.
+constexpr std::int64_t kLeastUnits = 4;
 // The least work, in multiplications, for which waking a worker is worthwhile.
 constexpr double kLeastWork = 1.0e5;
 
@@ -202,7 +205,18 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
   args.key_block = std::max<std::int64_t>(1, divide_up(args.keys, blocks));
   args.key_block = read_or(attributes, "key_block", 1, kLargest, args.key_block);
   args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
-  std::size_t floats = checked_product({args.size + args.keys + 2 * 16});
+  args.shared_heads = 1;
+  for (std::int64_t count = 2; is_row_wise && count <= kMostSharedHeads; ++count) {
+    const std::int64_t units = args.batch * args.heads / count * std::max<std::int64_t>(args.queries, 1);
+    if (args.heads / args.kv_heads % count == 0 && units >= kLeastUnits) args.shared_heads = count;
+  }
+  args.shared_heads = read_or(attributes, "shared_heads", 1, kMostSharedHeads, args.shared_heads);
+  if (args.heads / args.kv_heads % args.shared_heads != 0) {
+    throw PlanError("attribute \"shared_heads\" is " + std::to_string(args.shared_heads) +
+                    ", which does not divide the heads of Q for one of K");
+  }
+  args.units_together = args.queries == 1 ? kMostRowsTogether / args.shared_heads : 1;
+  std::size_t floats = checked_product({args.units_together * args.shared_heads, args.size + args.keys + 2 * 16});
   if (!is_row_wise) {
     const std::int64_t row = args.size + args.value_size;
     floats = checked_add(checked_product({args.query_blocks * row + traits.lanes + args.key_block, width}),
@@ -214,7 +228,8 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
   step.phases[0].scratch_bytes = checked_multiply(floats, sizeof(float));
   step.work = attention_work(args);
   const std::int64_t rows_apart = is_row_wise ? 1 : width * args.query_blocks;
-  const double parts = static_cast<double>(args.batch) * args.heads * divide_up(args.queries, rows_apart);
+  const double parts =
+      static_cast<double>(args.batch) * (args.heads / args.shared_heads) * divide_up(args.queries, rows_apart);
   step.phases[0].max_workers =
       static_cast<int>(std::min(1.0e6, std::max(1.0, std::min(parts, step.work / 2 / kLeastWork))));
   return step;

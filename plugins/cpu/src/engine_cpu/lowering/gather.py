@@ -19,6 +19,7 @@ from engine.ops.gather import (
     ScatterElementsSpec,
     ScatterNDSpec,
     ScatterSpec,
+    TensorScatterSpec,
     TriluSpec,
 )
 from engine_cpu.layout import item_size
@@ -231,3 +232,33 @@ class TriluLowering(OpLowering[TriluSpec]):
             diagonal=spec.at(None if diagonal is None else b.value(diagonal)),
             upper=int(spec.upper),
         )
+
+
+@lowers("TensorScatter", spec=TensorScatterSpec)
+class TensorScatterLowering(OpLowering[TensorScatterSpec]):
+    """Writes steps into a cache, at a position for each sample; in the memory of a variable, behind its past only."""
+
+    def check(self, spec: TensorScatterSpec) -> Refusal | None:
+        return check_movable(spec.past, spec.update) or check_types((spec.write_indices,), {i64})
+
+    def lower(self, spec: TensorScatterSpec, b: SegmentBuilder) -> None:
+        past, update, starts, y = spec.past, spec.update, spec.write_indices, spec.output()
+        shape, size = b.shape(past), item_size(past.element_type)
+        _, rows, inner = spec.at(shape)
+        batch, parts, steps = shape[0], math.prod(shape[1 : spec.axis]), b.shape(update)[spec.axis]
+        row = inner * size
+        attributes: dict[str, Attribute] = {
+            "batch": batch, "parts": parts, "rows": rows, "steps": steps, "row_bytes": row,
+            "cache": (parts * rows * row, rows * row, row), "update": (parts * steps * row, steps * row, row),
+            "positions": int(starts is not None), "circular": int(spec.mode == "circular"),
+        }  # fmt: skip
+        inputs = [b.input(update), *([] if starts is None else [b.input(starts)])]
+        if (state := b.state(y)) is not None:
+            strides = [size * stride for stride in state.strides]
+            attributes["cache"] = (strides[0], strides[1] if spec.axis == 2 else 0, strides[spec.axis])
+            attributes["expected"] = state.past_length
+            buffer = b.append(state)
+            b.step(spec.node, "tensor_scatter", [buffer, *inputs], [buffer], **attributes)
+            return
+        cache = b.input(past)
+        b.step(spec.node, "tensor_scatter", [cache, *inputs], [b.output(y, in_place_of=past)], **attributes)

@@ -1,0 +1,86 @@
+// Plan building for TensorScatter.
+//
+// Attributes: batch, parts, rows (of a part of the cache), steps (of the update), row_bytes; cache, update: the
+// distances [sample, part, row] in bytes; positions (1): whether operand 2 has the first position of each sample;
+// circular (0); expected (-1): the only position that is allowed, -1 for any.
+// Operands: cache, update, [positions]; y, which may be the cache.
+#include "kernels/tensor_scatter.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/prepare.hpp"
+
+namespace engine {
+namespace {
+
+constexpr std::int64_t kLargest = std::int64_t{1} << 46;
+constexpr std::int64_t kBytesPerWorker = 64 << 10;
+
+TensorScatterView read_view(const Attributes& attributes, const char* name) {
+  const auto& values = attributes.integers(name);
+  if (values.size() != 3) throw PlanError(std::string("attribute \"") + name + "\" must have 3 values");
+  for (const std::int64_t value : values) {
+    if (value < 0 || value > kLargest) {
+      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) +
+                      "; expected 0 to " + std::to_string(kLargest));
+    }
+  }
+  return {values[0], values[1], values[2]};
+}
+
+std::size_t extent(const TensorScatterArgs& args, const TensorScatterView& view, std::int64_t rows) {
+  if (args.batch * args.parts == 0 || rows == 0) return 0;
+  const std::size_t last =
+      checked_add(checked_product({args.batch - 1, view.batch}),
+                  checked_add(checked_product({args.parts - 1, view.part}), checked_product({rows - 1, view.row})));
+  return checked_add(last, static_cast<std::size_t>(args.row_bytes));
+}
+
+// Workers write different parts: these must not overlap, nor their rows.
+void expect_apart(const TensorScatterArgs& args) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims{
+      {args.cache.batch, args.batch}, {args.cache.part, args.parts}, {args.cache.row, args.rows}};
+  std::sort(dims.begin(), dims.end());
+  std::int64_t inside = args.row_bytes;
+  for (const auto& [stride, count] : dims) {
+    if (count <= 1) continue;
+    if (stride < inside) throw PlanError("rows of the cache overlap");
+    inside += (count - 1) * stride;
+  }
+}
+
+PreparedStep prepare_tensor_scatter(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  TensorScatterArgs args = {};
+  args.batch = attributes.integer("batch", 0, kLargest);
+  args.parts = attributes.integer("parts", 0, kLargest);
+  args.rows = attributes.integer("rows", 0, kLargest);
+  args.steps = attributes.integer("steps", 0, kLargest);
+  args.row_bytes = attributes.integer("row_bytes", 0, kLargest);
+  args.cache = read_view(attributes, "cache");
+  args.update = read_view(attributes, "update");
+  args.has_positions = attributes.integer_or("positions", 1) != 0;
+  args.is_circular = attributes.integer_or("circular", 0) != 0;
+  args.expected = attributes.has("expected") ? attributes.integer("expected", -1, kLargest) : -1;
+  checked_product({args.batch, args.parts, args.rows, args.row_bytes});
+  expect_apart(args);
+  request.expect_operands(args.has_positions ? 3 : 2, 1);
+  request.expect_input(0, extent(args, args.cache, args.rows));
+  request.expect_input(1, extent(args, args.update, args.steps));
+  if (args.has_positions) request.expect_input(2, checked_product({args.batch, 8}));
+  request.expect_output(0, extent(args, args.cache, args.rows));
+  PreparedStep step;
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("tensor_scatter"), args));
+  const std::int64_t parts = args.batch * args.parts;
+  const std::int64_t bytes = parts * args.rows * args.row_bytes;
+  step.phases[0].max_workers =
+      static_cast<int>(std::clamp<std::int64_t>(std::min(parts, bytes / kBytesPerWorker), 1, 1 << 20));
+  return step;
+}
+
+}  // namespace
+
+extern const OperationEntry tensor_scatter_operations[] = {{"tensor_scatter", prepare_tensor_scatter, true}, {}};
+
+}  // namespace engine

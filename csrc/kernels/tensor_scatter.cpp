@@ -1,0 +1,64 @@
+// tensor_scatter: see tensor_scatter.hpp. Split over the parts of samples. The cache is copied to y unless it is y.
+//
+// A position that is out of range, or not the expected one, is a fault; its step is not written.
+#include "kernels/tensor_scatter.hpp"
+
+#include <cstring>
+
+#include "simd/isa.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+void copy_rows(const TensorScatterArgs& args, const char* from, char* to) {
+  if (args.cache.row == args.row_bytes) {
+    std::memcpy(to, from, static_cast<std::size_t>(args.rows * args.row_bytes));
+    return;
+  }
+  for (std::int64_t row = 0; row < args.rows; ++row)
+    std::memcpy(to + row * args.cache.row, from + row * args.cache.row, static_cast<std::size_t>(args.row_bytes));
+}
+
+void tensor_scatter(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const auto& args = *static_cast<const TensorScatterArgs*>(raw_args);
+  const auto* cache = static_cast<const char*>(buffers[0]);
+  const auto* update = static_cast<const char*>(buffers[1]);
+  const auto* positions = args.has_positions ? static_cast<const char*>(buffers[2]) : nullptr;
+  auto* y = static_cast<char*>(buffers[args.has_positions ? 3 : 2]);
+  const WorkRange range = split_work(args.batch * args.parts, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t sample = i / args.parts, part = i % args.parts;
+    const std::int64_t offset = sample * args.cache.batch + part * args.cache.part;
+    if (y != cache) copy_rows(args, cache + offset, y + offset);
+    std::int64_t first = 0;
+    if (positions != nullptr) std::memcpy(&first, positions + sample * 8, 8);
+    if (args.expected >= 0 && first != args.expected) {
+      report_index(context, first, args.expected);
+      continue;
+    }
+    if (first < 0 || first > args.rows) {
+      report_index(context, first, args.rows);
+      continue;
+    }
+    const char* from = update + sample * args.update.batch + part * args.update.part;
+    for (std::int64_t step = 0; step < args.steps; ++step) {
+      std::int64_t row = first + step;
+      if (row >= args.rows) {
+        if (!args.is_circular) {
+          report_index(context, row, args.rows);
+          break;
+        }
+        row %= args.rows;
+      }
+      std::memcpy(y + offset + row * args.cache.row, from + step * args.update.row,
+                  static_cast<std::size_t>(args.row_bytes));
+    }
+  }
+}
+
+}  // namespace
+
+extern const KernelEntry tensor_scatter_kernels[] = {{"tensor_scatter", tensor_scatter, nullptr},
+                                                     {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS
