@@ -12,6 +12,7 @@ from engine.passes import pattern
 from engine.passes.base import ModelPass, Pass
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.init_node_info import InitNodeInfo
+from engine.passes.common.last_position import LastPosition
 from engine.passes.common.make_stateful import MakeStateful
 from engine.passes.common.validate import Validate
 from engine.passes.config import PassConfig
@@ -40,6 +41,7 @@ __all__ = [
     "ConstantFolding",
     "GraphRewrite",
     "InitNodeInfo",
+    "LastPosition",
     "LayerError",
     "MakeStateful",
     "Manager",

@@ -37,6 +37,7 @@ from engine.passes.common.group_normalization_fusion import GroupNormalizationFu
 from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
 from engine.passes.common.hard_swish_fusion import HardSwishFusion
 from engine.passes.common.identity_elimination import IdentityElimination
+from engine.passes.common.index_grid_elimination import IndexGridElimination
 from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.layer_normalization_fusion import LayerNormalizationFusion
 from engine.passes.common.length_sharing import LengthSharing
@@ -121,7 +122,14 @@ def _canonical() -> list[Pass | type[Pass]]:
         MeanVarianceNormalizationDecomposition,
         TensorScatterDecomposition,
         GraphRewrite(
-            [IdentityElimination, ExpandElimination, MaskSimplification, TransposeMerge, ReshapeMerge],
+            [
+                IdentityElimination,
+                ExpandElimination,
+                MaskSimplification,
+                IndexGridElimination,
+                TransposeMerge,
+                ReshapeMerge,
+            ],
             "Simplifications",
         ),
         LengthSharing,

@@ -122,7 +122,10 @@ def _variable(parameter: Parameter, result: Result, tied: set[str], bound: int |
 
 
 def _appended_axis(past: Output, present: Output) -> int | None:
-    """The dimension along which `present` is `past` with more behind it; None if it is not."""
+    """The dimension along which `present` is `past` with more behind it; None if it is not.
+
+    GroupQueryAttention appends room to the past, and writes into it.
+    """
     axis: int | None = None
     value = present
     while value != past:
@@ -141,7 +144,7 @@ def _appended_axis(past: Output, present: Output) -> int | None:
             axis = _TOKENS
             value = node.input_value(3 + value.index)
             continue
-        elif node.op_type != "Identity":
+        elif node.op_type not in ("Identity", "TensorScatter"):
             return None
         value = node.input_value(0)
     return axis

@@ -1,0 +1,63 @@
+"""Logits of the last token only. If these fail, tokens are drawn from the logits of another position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine import Core, ops
+from engine.errors import PassError
+from engine.generation import Generator
+from engine.ir import Constant, Model, Parameter, Result, f32
+from engine.ops import evaluate_model
+from engine.passes import LastPosition, MakeStateful
+
+DECODERS = sorted((Path(__file__).parents[2] / "fixtures" / "decoders").glob("*.onnx"))
+PROMPT = [3, 14, 15, 9]
+
+
+def head(bias: bool = True) -> Model:
+    x = Parameter(f32, ["batch", "tokens", 4], "x")
+    product = ops.MatMul(x, Constant(np.arange(12, dtype=np.float32).reshape(4, 3)))
+    logits = ops.Mul(ops.Add(product, Constant(np.arange(3, dtype=np.float32))), Constant(0.5)) if bias else product
+    return Model([Result(logits, "logits")], [x])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_head_has_one_row_for_each_sequence(bias: bool) -> None:
+    model, x = head(bias), np.arange(40, dtype=np.float32).reshape(2, 5, 4)
+    expected = evaluate_model(model, [x])[0]
+    assert LastPosition().run_on_model(model)
+    np.testing.assert_array_equal(evaluate_model(model, [x])[0], expected[:, -1:])
+    (product,) = (node for node in model.ordered_nodes() if node.op_type == "MatMul")
+    assert product.input_value(0).node.op_type == "Slice"
+    assert not LastPosition().run_on_model(model)
+
+
+@pytest.mark.parametrize("path", DECODERS, ids=lambda path: path.name.removesuffix(".onnx"))
+def test_the_same_tokens(path: Path) -> None:
+    core, found = Core(), []
+    for is_last in (False, True):
+        model = core.read_model(path)
+        MakeStateful().run_on_model(model)
+        if is_last:
+            LastPosition().run_on_model(model)
+        found.append(Generator(core.compile_model(model, "CPU")).generate(PROMPT, 6))
+    assert found[0] == found[1]
+
+
+def test_other_heads_are_refused() -> None:
+    x = Parameter(f32, ["batch", "tokens", 4], "x")
+    weights = Constant(np.ones((4, 3), np.float32))
+    product = ops.MatMul(x, weights)
+    per_token = ops.Add(product, Constant(np.ones((5, 3), np.float32)))
+    for result in (ops.Softmax(product, axis=1), per_token, ops.MatMul(x, x)):
+        with pytest.raises(PassError, match=r"output `logits` is computed by .*expected a MatMul"):
+            LastPosition().run_on_model(Model([Result(result, "logits")], [x]))
+    read_twice = Model([Result(product, "logits"), Result(ops.Relu(product), "other")], [x])
+    with pytest.raises(PassError, match="also read by others"):
+        LastPosition().run_on_model(read_twice)
+    with pytest.raises(PassError, match="scores"):
+        LastPosition("scores").run_on_model(read_twice)
