@@ -2,6 +2,7 @@
 
 from engine.runtime.async_request import AsyncInferRequest, Callback, Pipeline
 from engine.runtime.executors import Executor, InlineExecutor, ThreadExecutor, shared_executor
+from engine.runtime.growing import GrowingArray
 from engine.runtime.port import Port
 from engine.runtime.queue import AsyncInferQueue
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
@@ -15,6 +16,7 @@ __all__ = [
     "AsyncInferRequest",
     "Callback",
     "Executor",
+    "GrowingArray",
     "InferResult",
     "InlineExecutor",
     "NodeProfile",

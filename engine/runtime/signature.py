@@ -43,8 +43,9 @@ class Signature:
                 p,
                 f"{network}: the device's result for output `{p.name}` is not what the model declares",
                 PluginContractError,
+                may_grow=position >= len(self.outputs),
             )
-            for p in (*self.outputs, *(state.after for state in self.states))
+            for position, p in enumerate((*self.outputs, *(state.after for state in self.states)))
         ]
         self._ties = _ties((*self.inputs, *(state.before for state in self.states)))
 

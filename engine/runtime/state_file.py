@@ -15,6 +15,7 @@ import numpy as np
 from engine.blob import BlobManifest, BlobReader, BlobWriter
 from engine.errors import BlobError, BlobFormatError, StateError
 from engine.ir import ElementType
+from engine.runtime.states import Held, plain
 from engine.runtime.values import Array
 
 StateTarget = str | os.PathLike[str] | BinaryIO
@@ -23,7 +24,7 @@ _KIND: Final = "state"
 _VERSION: Final = "1"
 
 
-def write_state(target: StateTarget, identity: str, values: Mapping[str, Array | None]) -> None:
+def write_state(target: StateTarget, identity: str, values: Mapping[str, Held | None]) -> None:
     """Write the values of variables to a path, atomically, or to a binary stream. Raises `BlobError`."""
     described = []
     arrays: list[Array] = []
@@ -31,7 +32,7 @@ def write_state(target: StateTarget, identity: str, values: Mapping[str, Array |
         if value is None:
             described.append({"name": name, "initial": True})
             continue
-        stored = np.ascontiguousarray(value)
+        stored = np.ascontiguousarray(plain(value))
         element = ElementType.from_numpy(stored.dtype).name
         described.append({"name": name, "type": element, "shape": list(stored.shape), "section": str(len(arrays))})
         arrays.append(stored)

@@ -10,8 +10,12 @@ import numpy as np
 
 from engine.errors import BlobFormatError, EngineError, StateError
 from engine.ir import Model, Variable
+from engine.runtime.growing import GrowingArray
 from engine.runtime.port import Port
 from engine.runtime.values import Array, PortCheck, Value
+
+Held = Array | GrowingArray
+"""The value of a variable: an array, or what a device that appends in place made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +62,17 @@ class StatePort:
 class States:
     """The current values of the variables of one request; those before the first inference are not made until then.
 
-    Values are replaced by those of a successful inference and never changed in place, so requests may share them.
+    Values are replaced by those of a successful inference and never changed, so requests may share them.
     Not thread-safe; `network` names the network in messages.
     """
 
     def __init__(self, ports: Sequence[StatePort], network: str) -> None:
         self.ports = tuple(ports)
         self._network = network
-        self._values: dict[str, Array | None] = {port.name: None for port in ports}
-        self._checks = {port.name: PortCheck(port.before, f"{network}: variable `{port.name}`") for port in ports}
+        self._values: dict[str, Held | None] = {port.name: None for port in ports}
+        self._checks = {
+            port.name: PortCheck(port.before, f"{network}: variable `{port.name}`", may_grow=True) for port in ports
+        }
 
     def port(self, name: str) -> StatePort:
         """The variable with this name. Raises `StateError` listing the variables."""
@@ -78,7 +84,7 @@ class States:
 
     # -- an inference ---------------------------------------------------------------------------------------
 
-    def begin(self, lengths: Mapping[str, int]) -> list[Array]:
+    def begin(self, lengths: Mapping[str, int]) -> list[Held]:
         """The values for an inference; `lengths` has those of the symbols in the shapes of its inputs."""
         values = [self._values[port.name] for port in self.ports]
         return [
@@ -91,7 +97,7 @@ class States:
             self._check_bound(port, value)
         self._values = {port.name: value for port, value in zip(self.ports, values, strict=True)}
 
-    def _check_bound(self, port: StatePort, value: Array) -> None:
+    def _check_bound(self, port: StatePort, value: Held) -> None:
         axis, bound = port.variable.axis, port.variable.bound
         if axis is not None and bound is not None and value.shape[axis] > bound:
             raise StateError(
@@ -102,7 +108,7 @@ class States:
 
     # -- between inferences -----------------------------------------------------------------------------------
 
-    def value(self, name: str) -> Array:
+    def value(self, name: str) -> Held:
         """The value of a variable; before the first inference, the model's initial value."""
         port, value = self.port(name), self._values[name]
         return port.variable.initial if value is None else value
@@ -110,7 +116,7 @@ class States:
     def set(self, name: str, value: object) -> None:
         """Set a variable to a copy of `value`. Raises `StateError` or `InputError` if it does not fit."""
         port = self.port(name)
-        admitted = self._checks[name].admit(value)
+        admitted = self._checks[name].admit(plain(value))
         self._check_bound(port, admitted)
         self._values[name] = np.array(admitted, order="C")
 
@@ -119,6 +125,11 @@ class States:
         for name in self._values if names is None else list(names):
             self.port(name)
             self._values[name] = None
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether all variables have their initial values."""
+        return all(value is None for value in self._values.values())
 
     @property
     def length(self) -> int:
@@ -139,7 +150,7 @@ class States:
         if fixed or not self.ports:
             reason = f"`{fixed[0]}` does not keep its past values" if fixed else "it has no variables"
             raise StateError(f"{self._network}: cannot rewind: {reason}")
-        shortened: dict[str, Array | None] = {}
+        shortened: dict[str, Held | None] = {}
         for port, axis in self._growing():
             value = self.value(port.name)
             length, first = value.shape[axis], port.variable.initial.shape[axis]
@@ -148,7 +159,10 @@ class States:
                     f"{self._network}: cannot rewind variable `{port.name}` by {count} positions; it has "
                     f"{length - first} since its initial value"
                 )
-            shortened[port.name] = np.ascontiguousarray(value[(slice(None),) * axis + (slice(length - count),)])
+            if isinstance(value, GrowingArray):
+                shortened[port.name] = value.shortened(count)
+            else:
+                shortened[port.name] = np.ascontiguousarray(value[(slice(None),) * axis + (slice(length - count),)])
         if count:
             self._values = shortened
 
@@ -157,7 +171,7 @@ class States:
         order = np.asarray(indices)
         if order.ndim != 1 or order.dtype.kind not in "iu" or not order.size:
             raise StateError(f"{self._network}: reorder takes a list of indices of sequences; got {indices!r:.80}")
-        taken: dict[str, Array | None] = {}
+        taken: dict[str, Held | None] = {}
         for port in self.ports:
             axis = port.variable.batch_axis
             if axis is None:
@@ -175,14 +189,14 @@ class States:
                     f"{self._network}: reorder has {order.size} indices; variable `{port.name}` has "
                     f"{port.before.shape[axis]} sequences"
                 )
-            taken[port.name] = np.ascontiguousarray(np.take(value, order, axis=axis))
+            taken[port.name] = np.ascontiguousarray(np.take(plain(value), order, axis=axis))
         self._values = taken
 
-    def values(self) -> dict[str, Array | None]:
+    def values(self) -> dict[str, Held | None]:
         """The values by name; None for those that have their initial value."""
         return dict(self._values)
 
-    def replace(self, values: Mapping[str, Array | None]) -> None:
+    def replace(self, values: Mapping[str, Held | None]) -> None:
         """Replace all values, after checking them. Raises `StateError`, `InputError`, and keeps the old ones."""
         if values.keys() != self._values.keys():
             raise StateError(f"{self._network}: got the variables {sorted(values)}; expected {sorted(self._values)}")
@@ -194,6 +208,11 @@ class States:
     def _growing(self) -> list[tuple[StatePort, int]]:
         """The variables that grow, each with its axis."""
         return [(port, axis) for port in self.ports if (axis := port.variable.axis) is not None]
+
+
+def plain(value: Any) -> Any:
+    """The value of a variable as an array; any other object is returned as it is."""
+    return value.array() if isinstance(value, GrowingArray) else value
 
 
 def _initial(port: StatePort, lengths: Mapping[str, int]) -> Array:
@@ -231,7 +250,7 @@ class VariableState:
 
     def get(self) -> Array:
         """A copy of the value; before the first inference, the model's initial value."""
-        return np.array(self._access().value(self.name))
+        return np.array(plain(self._access().value(self.name)))
 
     def set(self, value: object) -> None:
         """Replace the value by a copy of `value`, an array of the variable's type.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine.errors import EngineError, InputError
 from engine.ir import ElementType, MapType, OptionalType, SequenceType, TensorType, ValueType, string, undefined
+from engine.runtime.growing import GrowingArray
 from engine.runtime.port import Port
 
 Array: TypeAlias = NDArray[Any]
@@ -32,10 +33,13 @@ class PortCheck:
         dtype: the numpy type of its arrays; None for strings and for values that are not tensors.
     """
 
-    __slots__ = ("_error", "_fitting", "_where", "dtype", "port")
+    __slots__ = ("_error", "_fitting", "_may_grow", "_where", "dtype", "port")
 
-    def __init__(self, port: Port, where: str, error: type[EngineError] = InputError) -> None:
+    def __init__(
+        self, port: Port, where: str, error: type[EngineError] = InputError, *, may_grow: bool = False
+    ) -> None:
         self.port = port
+        self._may_grow = may_grow
         self._where = where
         self._error = error
         self._fitting: set[tuple[int, ...]] = set()
@@ -45,8 +49,12 @@ class PortCheck:
     def admit(self, value: Value) -> Value:
         """Return `value` in the form that stages read: C-contiguous aligned numpy arrays of the port's type and shape.
 
-        Arrays of this form, and DLPack tensors in host memory, are not copied.
+        Arrays of this form, and DLPack tensors in host memory, are not copied. With `may_grow`, the value may be a
+        `GrowingArray`, which is returned as it is.
         """
+        if self._may_grow and type(value) is GrowingArray:
+            self._guarded(lambda: self._check_tensor(value))
+            return value
         if type(value) is np.ndarray and value.dtype is self.dtype and value.shape in self._fitting:
             flags = value.flags
             if flags.c_contiguous and flags.aligned:
@@ -83,7 +91,7 @@ class PortCheck:
         self._check_tensor(array)
         return array
 
-    def _check_tensor(self, array: Array) -> None:
+    def _check_tensor(self, array: Array | GrowingArray) -> None:
         if self.dtype is not None and array.dtype == self.dtype and array.shape in self._fitting:
             return
         if not isinstance(self.port.type, TensorType):
@@ -171,15 +179,15 @@ def _as_strings(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _check_tensor(array: Array, expected: TensorType) -> None:
+def _check_tensor(array: Array | GrowingArray, expected: TensorType) -> None:
     dtype = expected.element_type.numpy
     if expected.element_type is not undefined and array.dtype != dtype:
         shown = "str" if expected.element_type is string else dtype
         raise _Mismatch(f"element type is {array.dtype}, expected {shown}; values are not cast implicitly")
     if expected.shape.accepts(array.shape):
         return
-    if expected.shape.rank.is_static and len(expected.shape) != array.ndim:
-        raise _Mismatch(f"rank is {array.ndim} {array.shape}, expected {len(expected.shape)} {expected.shape}")
+    if expected.shape.rank.is_static and len(expected.shape) != len(array.shape):
+        raise _Mismatch(f"rank is {len(array.shape)} {array.shape}, expected {len(expected.shape)} {expected.shape}")
     lengths = zip(array.shape, expected.shape.dims, strict=True)
     wrong = next((i for i, (length, dim) in enumerate(lengths) if not dim.accepts(length)), None)
     if wrong is None:
