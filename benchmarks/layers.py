@@ -47,7 +47,7 @@ def main() -> None:
         times = [node.duration_ns for node in request.profiling_info.nodes]
         best = [min(pair) for pair in zip(best, times, strict=True)] if best else times
     nodes = request.profiling_info.nodes
-    infos = [info for segment in compiled.native_segments() for info in segment.lowered.plan.steps]  # type: ignore[attr-defined]
+    infos = [info for plan in compiled.native_plans() for info in plan.steps]  # type: ignore[attr-defined]
     kernels = {info.name: info for info in infos}
     steps = []
     for node, nanoseconds in zip(nodes, best, strict=True):

@@ -33,6 +33,7 @@ from engine.lowering.checks import (
     require_elements,
 )
 from engine.lowering.decisions import Decisions
+from engine.lowering.lengths import InputLengths, LengthPattern, LengthVector, pattern_between, pattern_of_growth
 from engine.lowering.network import GraphNetwork, check_precision, constants_of, read_graph, write_graph
 from engine.lowering.plan_cache import PlanCache
 from engine.lowering.prepare import PreparedGraph, prepare
@@ -46,6 +47,9 @@ __all__ = [
     "Decision",
     "Decisions",
     "GraphNetwork",
+    "InputLengths",
+    "LengthPattern",
+    "LengthVector",
     "Lowering",
     "LoweringTable",
     "PlanCache",
@@ -68,6 +72,8 @@ __all__ = [
     "is_omitted",
     "is_static",
     "known_shapes",
+    "pattern_between",
+    "pattern_of_growth",
     "prepare",
     "query",
     "read_graph",

@@ -69,6 +69,13 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
                 return pending.plan
             # The thread that was building it was interrupted.
 
+    def cached(self, key: KeyT) -> PlanT | None:
+        """The plan of a key, if it is cached."""
+        with self._lock:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+            return self._plans.get(key)
+
     def plans(self) -> list[PlanT]:
         """The cached plans, the most recently used one last."""
         with self._lock:

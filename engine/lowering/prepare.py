@@ -47,14 +47,19 @@ class PreparedGraph(Generic[LoweringT]):
             reason = f"{device} cannot run {node.op_type} `{node.friendly_name}` ({why.cause}): {why.reason}"
             raise UnsupportedError(f"{reason}; {advice}" if advice else reason)
 
-    def at(self, shapes: Shapes) -> PreparedGraph[LoweringT]:
+    def at(self, shapes: Shapes, passes: PassPipeline | None = None) -> PreparedGraph[LoweringT]:
         """A copy for inputs of these shapes, folded again, because the known lengths may make more values constant.
+
+        `passes` transform it then: some patterns can only be recognised once lengths are known.
 
         Raises `InputError` if the model cannot take inputs of these shapes.
         """
         graph = specialize(self.graph, shapes)
         try:
-            return PreparedGraph(graph, fold(graph, self.decisions.table))
+            decisions = fold(graph, self.decisions.table)
+            if passes is not None and passes.run(graph):
+                decisions = Decisions(self.decisions.table)
+            return PreparedGraph(graph, decisions)
         except (ModelError, PassError) as e:
             why = e.__cause__ if isinstance(e, PassError) else e
             if not isinstance(why, ModelError):

@@ -106,7 +106,7 @@ def compiled(model: onnx.ModelProto, threads: int = 1, **config: object) -> CpuN
 
 
 def kernels(network: CpuNetwork) -> list[str]:
-    return [step.kernel for segment in network.native_segments() for step in segment.lowered.plan.steps]
+    return [step.kernel for plan in network.native_plans() for step in plan.steps]
 
 
 def check(network: CpuNetwork, model: onnx.ModelProto, inputs: Mapping[str, Array]) -> None:

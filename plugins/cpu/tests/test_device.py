@@ -78,8 +78,8 @@ def test_each_shape_gets_a_plan_once(core: Core) -> None:
         x = values(*shape)
         assert_close(network([x])[0], evaluate_model(model, [x])[0])
         assert len(network.programs.plans()) <= 2
-    one = network.programs.get(((2, 8, 9, 4),))
-    assert network.programs.get(((2, 8, 9, 4),)) is one
+    one = network.programs.get([values(2, 8, 9, 4)])
+    assert network.programs.get([values(2, 8, 9, 4)]) is one
 
 
 def test_a_native_answer_holds_for_computed_lengths_without_the_reference(core: Core) -> None:

@@ -5,27 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from engine.errors import UnsupportedError
-from engine.ir import paused_collector
-from engine.lowering import PlanCache, PreparedGraph, Shapes, shapes_of
+from engine.lowering import LengthPattern, PreparedGraph
+from engine.native import PlanBuilder
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.chaining import join_chains
+from engine_cpu.families import FamilyProgram, Recording
 from engine_cpu.grouping import group_nodes
 from engine_cpu.host_segment import HostSegment
+from engine_cpu.in_place import InPlace, variables_in_place, without
 from engine_cpu.lowering import LOWERINGS, CpuDecisions, CpuGraph
 from engine_cpu.program import Array, ConnectedSegment, Inference, NativeSegment, Program, Segment, Value
-from engine_cpu.segment import lower_segment
+from engine_cpu.programs import Programs
+from engine_cpu.recording import RecordingBuilder
+from engine_cpu.segment import LoweredSegment, lower_segment
 from engine_cpu.segmentation import GraphSegment, SegmentKind, extract, segments_of
 from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
 logger = logging.getLogger("engine.cpu")
-
-ProgramCache: TypeAlias = "PlanCache[Shapes, Program]"
-"""A program for each recent set of input shapes."""
 
 
 @dataclass(slots=True)
@@ -53,14 +53,28 @@ class Compiler:
         segments = [self._segment(each, decisions) for each in segments_of(prepared.graph, decisions)]
         return Program(prepared.graph, segments, self.weights.data)
 
-    def programs(self, prepared: CpuGraph) -> ProgramCache:
+    def programs(self, prepared: CpuGraph) -> Programs:
         """The programs of a graph with dynamic input shapes."""
+        return Programs(prepared, self, self.plan_cache_size)
 
-        def build(shapes: Shapes) -> Program:
-            with paused_collector():  # built during an inference
-                return self.program(prepared.at(shapes))
+    def recording(self, prepared: CpuGraph, *, may_assume: bool = True) -> Recording:
+        """The calls with which the plan of a graph of known shapes is built. Raises `Misfit` if it has several parts.
 
-        return PlanCache(build, self.plan_cache_size, building=self.building)
+        `may_assume`: see `Programs.get`.
+        """
+        decisions = prepared.decisions
+        segments = segments_of(prepared.graph, decisions)
+        states = [each for each in variables_in_place(prepared.graph) if may_assume or not each.is_assumed]
+
+        def lower(segment: GraphSegment, builder: RecordingBuilder) -> LoweredSegment:
+            return self._lower(segment, decisions, builder, states)
+
+        return Recording.of(prepared.graph, segments, states, lower, self.weights.isa)
+
+    def in_place(self, prepared: CpuGraph, *, may_assume: bool = True) -> FamilyProgram:
+        """A program for a graph of known shapes that appends to variables in place. Raises `Misfit` if it has parts."""
+        recording = self.recording(prepared, may_assume=may_assume)
+        return FamilyProgram(LengthPattern((), ()), (), (), lambda _: recording, self.threads, self.streams)
 
     def _segment(self, segment: GraphSegment, decisions: CpuDecisions) -> ConnectedSegment:
         if segment.kind is SegmentKind.HOST:
@@ -73,21 +87,29 @@ class Compiler:
         if segment.kind is SegmentKind.DEFERRED:
             programs = self.programs(PreparedGraph.of(extract(segment), LOWERINGS))
             return DeferredSegment(programs), segment.inputs, segment.outputs
-        items = group_nodes(segment.nodes, segment.outputs, decisions)
-        options = assign_layouts(items, segment.outputs, self.precision)
-        items, options = join_chains(items, options, segment.outputs, self.tuner.threads)
-        lowered = lower_segment(
-            items, options, segment.inputs, segment.outputs, self.weights, self.tuner, self.precision
-        )
+        lowered = self._lower(segment, decisions)
         return NativeSegment(lowered, self.threads, self.streams), segment.inputs, segment.outputs
+
+    def _lower(
+        self,
+        segment: GraphSegment,
+        decisions: CpuDecisions,
+        plan: PlanBuilder | None = None,
+        states: Sequence[InPlace] = (),
+    ) -> LoweredSegment:
+        inputs, outputs = without(segment.inputs, states), without(segment.outputs, states)
+        items = group_nodes(segment.nodes, outputs, decisions)
+        options = assign_layouts(items, outputs, self.precision)
+        items, options = join_chains(items, options, outputs, self.tuner.threads)
+        return lower_segment(items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states)
 
 
 class DeferredSegment(Segment):
     """Nodes whose shapes become known only during an inference."""
 
-    def __init__(self, programs: ProgramCache) -> None:
+    def __init__(self, programs: Programs) -> None:
         self.programs = programs
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
         """See `Segment`."""
-        return self.programs.get(shapes_of(inputs)).run(inputs, inference)
+        return self.programs.get(inputs).run(inputs, inference)

@@ -8,17 +8,18 @@ from dataclasses import asdict, dataclass
 
 from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model, Node
-from engine.lowering import GraphNetwork, PreparedGraph, check_precision, constants_of, read_graph, shapes_of
-from engine.native import built_isas, cores, default_isa
+from engine.lowering import GraphNetwork, PreparedGraph, check_precision, constants_of, read_graph
+from engine.native import Plan, built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
 from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
-from engine_cpu.compiler import Compiler, ProgramCache, logger
+from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import needed_isa
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.precision import precision_of
-from engine_cpu.program import NativeSegment, Program
+from engine_cpu.program import Program
+from engine_cpu.programs import Programs
 from engine_cpu.properties import (
     ALLOW_REFERENCE,
     ARENA_BYTES,
@@ -105,7 +106,7 @@ class CpuNetwork(GraphNetwork):
         self.is_static = prepared.is_static
         self.packed_ahead = frozenset() if self.is_static else self._pack_ahead(prepared)
         self.program: Program | None = compiler.program(prepared) if self.is_static else None
-        self.programs: ProgramCache | None = None if self.is_static else compiler.programs(prepared)
+        self.programs: Programs | None = None if self.is_static else compiler.programs(prepared)
 
     def _pack_ahead(self, prepared: CpuGraph) -> frozenset[Constant]:
         """Pack weights whose format does not depend on shapes; returns those that plans read in no other form."""
@@ -148,9 +149,9 @@ class CpuNetwork(GraphNetwork):
         """One more request; it refers to the programs, not the network: a reference cycle would delay freeing both."""
         program, programs = self.program, self.programs
         if program is not None:
-            return CpuInferRequest(self, lambda inputs: program)
+            return CpuInferRequest(self, lambda inputs, *, may_assume: program)
         assert programs is not None
-        return CpuInferRequest(self, lambda inputs: programs.get(shapes_of(inputs)))
+        return CpuInferRequest(self, programs.get)
 
     def export_sections(self, writer: BlobWriter) -> None:
         """Write the sections that `imported` reads."""
@@ -174,19 +175,15 @@ class CpuNetwork(GraphNetwork):
             case REFERENCE_STEPS.name:
                 return self.reference_steps
             case ARENA_BYTES.name:
-                return sum(segment.lowered.plan.arena_bytes for segment in self.native_segments())
+                return sum(plan.arena_bytes for plan in self.native_plans())
             case NAIVE_ARENA_BYTES.name:
-                return sum(segment.lowered.plan.naive_bytes for segment in self.native_segments())
+                return sum(plan.naive_bytes for plan in self.native_plans())
         return None
 
-    def native_segments(self) -> list[NativeSegment]:
-        """The segments with native plans, of the network or, with dynamic shapes, of the program used last."""
-        programs = [self.program] if self.program is not None else []
-        if self.programs is not None:
-            programs = self.programs.plans()[-1:]
-        return [
-            each.segment for program in programs for each in program.segments if isinstance(each.segment, NativeSegment)
-        ]
+    def native_plans(self) -> list[Plan]:
+        """The native plans of the network or, with dynamic shapes, of the program used last."""
+        program = self.program if self.programs is None else self.programs.last
+        return [] if program is None else program.plans
 
 
 def threads_of(config: Config) -> int:

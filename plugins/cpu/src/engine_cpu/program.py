@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.errors import Cancelled
 from engine.ir import Constant, Model, Output
-from engine.native import CancelFlag, PlanRunner
+from engine.native import CancelFlag, Plan, PlanRunner
 from engine_cpu.segment import LoweredSegment
 
 Value = Any
@@ -131,6 +131,12 @@ class Program:
             )
             scheduled.append(ScheduledSegment(segment, read, written, frees, targets, shapes))
         return scheduled[::-1]
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans of its native segments."""
+        segments = [scheduled.segment for scheduled in self.segments]
+        return [segment.lowered.plan for segment in segments if isinstance(segment, NativeSegment)]
 
     def run(self, inputs: Sequence[Value], inference: Inference, make_output: MakeOutput | None = None) -> list[Value]:
         """Run; returns the outputs. With `make_output`, outputs that a plan computes are written to its arrays."""

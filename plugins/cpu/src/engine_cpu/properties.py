@@ -46,7 +46,8 @@ PLAN_CACHE_SIZE = Property(
     int,
     16,
     CONFIG,
-    "How many plans a network with dynamic shapes caches, one for each combination of input shapes.",
+    "How many plans a network with dynamic shapes caches: for single combinations of input shapes, and as many "
+    "families, each of which serves all lengths of some inputs.",
     minimum=1,
     maximum=4096,
 )

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from engine.errors import PlanError, UnsupportedError
-from engine.ir import Constant, Node, Output
+from engine.ir import Constant, Node, Output, f32
 from engine.native import Attribute, Packing, Plan, PlanBuilder
 from engine.ops.spec import OperatorSpec
+from engine_cpu.in_place import InPlace
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.reorder import reorder_attributes, reorder_kernel
@@ -42,9 +43,14 @@ def lower_segment(
     weights: WeightStore,
     tuner: CpuTuner,
     precision: str = "f32",
+    plan: PlanBuilder | None = None,
+    states: Sequence[InPlace] = (),
 ) -> LoweredSegment:
-    """Lower `items` in order. `outputs` are values that items produce."""
-    builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner, precision)
+    """Lower `items` in order, into `plan` if it is given. `outputs` are values that items produce.
+
+    The values of `states` are neither inputs nor outputs.
+    """
+    builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner, precision, plan, states)
     try:
         for item in items:
             builder._lower(item)
@@ -65,11 +71,13 @@ class SegmentBuilder:
         weights: WeightStore,
         tuner: CpuTuner,
         precision: str = "f32",
+        plan: PlanBuilder | None = None,
+        states: Sequence[InPlace] = (),
     ) -> None:
         self.isa = weights.isa
         self.precision = precision
         self.threads = tuner.threads
-        self._plan = PlanBuilder(isa=weights.isa)
+        self._plan = PlanBuilder(isa=weights.isa) if plan is None else plan
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self.store, self._tuner = weights, tuner
         self._options = {node: options[item] for item in items for node in item.nodes}
@@ -81,6 +89,11 @@ class SegmentBuilder:
             nbytes = layout_bytes(static_shape(value), value.element_type, Layout.PLAIN)
             self._buffers[value] = {Layout.PLAIN: self._plan.add_input(nbytes, item_size(value.element_type))}
             self._made[value] = Layout.PLAIN
+        self._states: dict[Output, InPlace] = {}
+        for state in states:
+            self._states |= dict.fromkeys(state.values, state)
+            self._buffers[state.past] = {Layout.PLAIN: self._plan.add_state(state.nbytes, item_size(f32))}
+            self._made[state.past] = Layout.PLAIN
         self._output_buffers = [
             self._plan.add_output(
                 layout_bytes(static_shape(v), v.element_type, Layout.PLAIN), item_size(v.element_type)
@@ -135,6 +148,20 @@ class SegmentBuilder:
     def is_placed(self, node: Node, index: int) -> bool:
         """True if input `index` was written at its offset from `placements`, so no copy is needed."""
         return (node, index) in self._placed
+
+    # -- variables in place ----------------------------------------------------------------------------------
+
+    def state(self, value: Output | None) -> InPlace | None:
+        """The variable whose past or next value this is, if a plan appends to it in place; its memory is strided."""
+        return None if value is None else self._states.get(value)
+
+    def append(self, state: InPlace) -> int:
+        """The buffer of a variable, to which the caller appends what makes it the next value."""
+        buffer = self._buffers[state.past][Layout.PLAIN]
+        for value in state.values:
+            self._buffers[value] = {Layout.PLAIN: buffer}
+            self._made[value] = Layout.PLAIN
+        return buffer
 
     # -- buffers -------------------------------------------------------------------------------------------
 
@@ -302,6 +329,8 @@ class SegmentBuilder:
             return None
         if root in self._shared or self._uses[root] != 1 or root in self._inputs or isinstance(root.node, Constant):
             return None
+        if root in self._states:
+            return None
         if self._is_read_in_parts(root):
             return None
         same = layout_bytes(static_shape(value), value.element_type, layout) == layout_bytes(
@@ -319,7 +348,7 @@ class SegmentBuilder:
         """Find the values that can be written directly into the output of a later item, such as a Concat."""
         places: dict[Output, _Place] = {}
         for item in items:
-            if len(item.nodes) > 1:
+            if len(item.nodes) > 1 or item.node.output(0) in self._states:
                 continue
             option = options[item]
             for index, offset in enumerate(item.lowering.placements(item.spec, option)):

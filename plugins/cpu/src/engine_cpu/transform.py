@@ -7,29 +7,41 @@ from typing import Final
 
 from engine.ir import Constant, Model, Node
 from engine.lowering import prepare
-from engine.passes import Manager, PassPipeline
+from engine.passes import GraphRewrite, Manager, PassPipeline
 from engine.passes.common.activation_fusion import ActivationFusion
-from engine.passes.common.attention_fusion import InternalAttentionFusion
+from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion
+from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.compressed_gather_fusion import CompressedGatherFusion, is_looked_up
 from engine.passes.common.compressed_weights_fusion import CompressedWeightsFusion
+from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
+from engine.passes.common.expand_elimination import ExpandElimination
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
+from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
 from engine.passes.common.function_decomposition import FunctionDecomposition
+from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
+from engine.passes.common.identity_elimination import IdentityElimination
+from engine.passes.common.index_grid_elimination import IndexGridElimination
 from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
+from engine.passes.common.mask_simplification import MaskSimplification
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
-from engine.passes.common.position_decompositions import RotaryPositionsDecomposition, TensorScatterDecomposition
+from engine.passes.common.position_decompositions import RotaryPositionsDecomposition
 from engine.passes.common.quantization_decomposition import (
     DequantizedConstantFolding,
     DynamicQuantizationDecomposition,
     QuantizationDecomposition,
 )
+from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
+from engine.passes.common.rotary_embedding_fusion import RotaryEmbeddingFusion
+from engine.passes.common.transpose_merge import TransposeMerge, TransposeToReshape
 from engine.passes.common.widen_precision import WidenPrecision
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.passes.activation_rounding import ActivationRounding
+from engine_cpu.passes.causal_mask_decomposition import CausalMaskDecomposition
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.einsum_forms import stays_whole
 from engine_cpu.passes.quantized_forms import CAPABILITIES
@@ -58,7 +70,7 @@ def _register(manager: Manager) -> None:
     CAPABILITIES.configure(manager.pass_config)
     manager.pass_config.enable(DynamicQuantizationDecomposition, IntegerProductDecomposition, QuantizationDecomposition)
     manager.pass_config.enable(CompressedWeightsFusion, CompressedGatherFusion, FunctionDecomposition)
-    manager.pass_config.enable(RotaryPositionsDecomposition, TensorScatterDecomposition)
+    manager.pass_config.enable(RotaryPositionsDecomposition)
     manager.pass_config.set_callback(DequantizedConstantFolding, callback=is_looked_up)
     manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
     manager.pass_config.set_callback(QuantizationDecomposition, callback=_is_elementwise)
@@ -77,6 +89,29 @@ def _is_elementwise(quantization: Node) -> bool:
 
 PASSES: Final = PassPipeline(_register)
 """The passes that the device runs on every model."""
+
+
+def _register_known(manager: Manager) -> None:
+    """Those that recognise attention and masks; none reads weights, which may have been packed and released."""
+    for rewrite in (
+        GraphRewrite(
+            [IdentityElimination, ExpandElimination, MaskSimplification, IndexGridElimination, ReshapeMerge],
+            "Simplifications",
+        ),
+        GraphRewrite([FlattenedTransposeFusion, TransposeMerge, TransposeToReshape, ReshapeMerge], "Layout"),
+    ):
+        manager.register_pass(rewrite)
+    manager.register_pass(RotaryEmbeddingFusion)
+    manager.register_pass(AttentionFusion)
+    manager.register_pass(InternalAttentionFusion)
+    manager.register_pass(GroupedQueryFusion)
+    manager.register_pass(AttentionHeadsFusion)
+    manager.register_pass(CausalMaskDecomposition)
+    manager.register_pass(DeadCodeElimination)
+
+
+KNOWN_PASSES: Final = PassPipeline(_register_known)
+"""The passes that the device runs on a model of unknown lengths once they are known."""
 
 
 @cache

@@ -72,7 +72,7 @@ def _add_step(
     more: dict[str, Attribute],
 ) -> None:
     """Append the step, for keys and values that include past ones."""
-    q, k, v = lengths.q, lengths.k, lengths.v
+    q, k, v = lengths.q, _in_place(spec, b, 1, lengths.k), _in_place(spec, b, 2, lengths.v)
     before, after = spec.window
     attributes: dict[str, Attribute] = {
         "batch": q.batch, "heads": q.heads, "kv_heads": k.heads, "queries": q.rows, "keys": k.rows,
@@ -88,8 +88,25 @@ def _add_step(
     b.step(spec.node, kernel, inputs, [b.output(spec.output())], **attributes)
 
 
+def _in_place(spec: AttentionSpec | FusedAttentionSpec, b: SegmentBuilder, index: int, heads: Heads) -> Heads:
+    """The keys or values in the memory of their variable, if a plan appends to it in place."""
+    given = b.state(spec.node.input_value(index) if spec.node.has_input(index) else None)
+    state = given or (b.state(spec.node.output(index)) if spec.node.num_outputs > index else None)
+    if state is None:
+        return heads
+    strides = state.strides
+    if len(strides) == 4:
+        return replace(heads, strides=(strides[0], strides[1], strides[2]))
+    return replace(heads, strides=(strides[0], heads.size, strides[1]))
+
+
 def _joined(node: Node, b: SegmentBuilder, buffer: int, new: Heads, past: Output | None, present: Output | None) -> int:
     """The buffer of [B, H, P + S, D]: `past`, followed by `new`, which is in `buffer`."""
+    if (state := b.state(present)) is not None:
+        target = b.append(state)
+        places = Strided(state.shape, state.strides).slice(2, state.past_length, new.rows)
+        copy_step(b, node, 4, [Copy(buffer, Strided(new.shape, (*new.strides, 1)), target, places)])
+        return target
     before = 0 if past is None else b.shape(past)[2]
     whole = Strided.row_major((new.batch, new.heads, before + new.rows, new.size))
     target = b.temporary(4 * math.prod(whole.shape)) if present is None else b.output(present)

@@ -61,6 +61,15 @@ class ConcatLowering(OpLowering[ConcatSpec]):
     def lower(self, spec: ConcatSpec, b: SegmentBuilder) -> None:
         node = spec.node
         y = node.output(0)
+        if (state := b.state(y)) is not None:
+            if y == state.prolonged:
+                b.append(state)  # a later node writes what it appends
+                return
+            new = node.input_value(1)
+            places = Strided(state.shape, state.strides).slice(state.axis, state.past_length, state.count)
+            copy = Copy(b.input(new), Strided.row_major(b.shape(new)), b.append(state), places)
+            copy_step(b, node, item_size(y.element_type), [copy])
+            return
         layout, axis = b.option(node).outputs[0], spec.axis
         values, shape = given_inputs(node), b.shape(y)
         counts = [b.shape(value)[axis] for value in values]

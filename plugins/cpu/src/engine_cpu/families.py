@@ -1,0 +1,236 @@
+"""Programs whose lengths vary: one family of plans for all lengths that match a pattern."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import Cancelled, InputError, PlanError
+from engine.ir import Model
+from engine.lowering import LengthPattern, LengthVector
+from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying
+from engine.runtime import GrowingArray
+from engine.runtime.states import plain
+from engine_cpu.fitting import Fit, Lengths, Misfit, fit_family, sample_lengths
+from engine_cpu.in_place import InPlace
+from engine_cpu.program import Array, Inference, MakeOutput, Value
+from engine_cpu.recording import RecordingBuilder
+from engine_cpu.segment import LoweredSegment
+from engine_cpu.segmentation import GraphSegment
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A program for some lengths that is one native segment: its graph, its segment, and the calls of its builder."""
+
+    graph: Model
+    states: Sequence[InPlace]
+    lowered: LoweredSegment
+    builder: RecordingBuilder
+
+    @classmethod
+    def of(
+        cls,
+        graph: Model,
+        segments: Sequence[GraphSegment],
+        states: Sequence[InPlace],
+        lower: Callable[[GraphSegment, RecordingBuilder], LoweredSegment],
+        isa: str,
+    ) -> Recording:
+        """Lower a graph of one native segment that computes all outputs. Raises `Misfit` for any other."""
+        for segment in segments:
+            if segment.kind.name != "NATIVE":
+                node = segment.nodes[0]
+                raise Misfit(f"{node.op_type} runs outside the plan ({segment.kind.value})", node.friendly_name)
+        if len(segments) != 1:
+            raise Misfit(f"the program has {len(segments)} plans")
+        outputs = [result.input_value(0) for result in graph.results]
+        if len(set(outputs)) != len(outputs) or set(outputs) != set(segments[0].outputs):
+            raise Misfit("an output is an input, a constant, or the same as another one")
+        builder = RecordingBuilder(isa=isa)
+        return cls(graph, states, lower(segments[0], builder), builder)
+
+    @property
+    def reads(self) -> list[int]:
+        """The inputs of the model that the plan reads, in its order."""
+        places = {parameter.output(0): index for index, parameter in enumerate(self.graph.parameters)}
+        return [places[value] for value in self.lowered.inputs]
+
+    @property
+    def writes(self) -> list[int]:
+        """The outputs of the model that the plan writes, in its order."""
+        places = {result.input_value(0): index for index, result in enumerate(self.graph.results)}
+        return [places[value] for value in self.lowered.outputs]
+
+    @property
+    def appends(self) -> list[tuple[int, int, int]]:
+        """The variables in place, in the order of the plan's states: input and output of the model, and dimension."""
+        return [(state.parameter, state.result, state.axis) for state in self.states]
+
+
+class FamilyProgram:
+    """The plans for all lengths that match a pattern, from `least` to `most` of each leading length.
+
+    Shared by requests.
+    """
+
+    def __init__(
+        self,
+        pattern: LengthPattern,
+        least: Lengths,
+        most: Lengths,
+        record: Callable[[LengthVector], Recording],
+        threads: int,
+        streams: int,
+    ) -> None:
+        """Fit the family to some of the plans. Raises `Misfit` if they do not have one form.
+
+        `record` gives the plan for the lengths of all groups, and keeps it while several ranges are tried.
+        """
+        self.pattern, self.least, self.most = pattern, least, most
+        self._record: Callable[[LengthVector], Recording] | None = record
+        try:
+            self._fit(degree=1)
+        except Misfit:
+            self._fit(degree=2)
+        recording = self._recording(most)
+        self._record = None
+        self.names = recording.lowered.step_nodes
+        self._reads, self._writes, self._appends = recording.reads, recording.writes, recording.appends
+        self.is_checked = False
+        """Whether a request has accepted the outputs; their types and the form of their shapes are always the same."""
+        self.is_assuming = any(state.is_assumed for state in recording.states)
+        self._num_outputs = len(recording.graph.results)
+        self._runner = FamilyRunner(self._family, self._forms, max_threads=threads, kept=streams)
+
+    def _fit(self, *, degree: int) -> None:
+        """Fit the family to plans for the least lengths, and check it by the plan for the greatest ones."""
+        if any(high <= low + degree for low, high in zip(self.least, self.most, strict=True)):
+            raise Misfit(f"there are too few lengths from {list(self.least)} to {list(self.most)}")
+        samples = sample_lengths(self.least, degree)
+        self._fit_to(samples, degree)
+        if self.most in samples:
+            return
+        try:
+            self._fit_to([*samples, self.most], degree)
+        except Misfit as e:
+            raise Misfit(e.reason, e.node, is_at_end=True) from e
+
+    def _fit_to(self, samples: list[Lengths], degree: int) -> None:
+        try:
+            recordings = [self._recording(lengths) for lengths in samples]
+            first = recordings[0]
+            ports = [(each.reads, each.writes, each.appends) for each in recordings]
+            if any(each != ports[0] for each in ports):
+                raise Misfit("the order of inputs or outputs differs between lengths")
+            fit = Fit(samples, degree)
+            self._forms = [
+                (
+                    value.element_type.numpy,
+                    [
+                        fit.number([each.lowered.outputs[index].shape.get_shape()[axis] for each in recordings], "")
+                        for axis in range(len(value.shape))
+                    ],
+                )
+                for index, value in enumerate(first.lowered.outputs)
+            ]
+            self._counts = [
+                fit.number([each.states[index].count for each in recordings], "") for index in range(len(first.states))
+            ]
+            calls = [each.builder.calls for each in recordings]
+            self._family: PlanFamily = fit_family(calls, fit, self.most, first.lowered.plan.isa)
+        except (PlanError, InputError) as e:
+            raise Misfit(str(e)) from e
+
+    def _recording(self, lengths: Lengths) -> Recording:
+        assert self._record is not None
+        return self._record(self.pattern.vector(lengths))
+
+    def at(self, vector: LengthVector) -> BoundFamily | None:
+        """The program for these lengths; None if they do not match the pattern or are out of range."""
+        leads = self.pattern.leading(vector)
+        if leads is None:
+            return None
+        if any(not low <= x <= high for low, x, high in zip(self.least, leads, self.most, strict=True)):
+            return None
+        return BoundFamily(self, leads)
+
+    def plan(self, leads: Lengths) -> Plan:
+        """The plan for these lengths."""
+        return self._family.plan(leads)
+
+    def run(
+        self, leads: Lengths, inputs: Sequence[Value], inference: Inference, make_output: MakeOutput | None
+    ) -> list[Value]:
+        """Run; returns the outputs of the model. With `make_output`, the plan writes to its arrays."""
+        if make_output is None:
+            outputs = self._runner.outputs(leads)
+        else:
+            shapes = [_at(shape, leads) for _, shape in self._forms]
+            outputs = [make_output(index, shape) for index, shape in zip(self._writes, shapes, strict=True)]
+        results: list[Value] = [None] * self._num_outputs
+        for index, output in zip(self._writes, outputs, strict=True):
+            results[index] = output
+        blocks = []
+        for (parameter, result, axis), count in zip(self._appends, _at(self._counts, leads), strict=True):
+            past = inputs[parameter]
+            grown = (past if isinstance(past, GrowingArray) else GrowingArray.of(past, axis)).extended(count)
+            results[result] = grown
+            blocks.append(grown.block)
+        self._fill(leads, [plain(inputs[index]) for index in self._reads], outputs, blocks, inference)
+        return results
+
+    def _fill(
+        self,
+        leads: Lengths,
+        inputs: Sequence[Value],
+        outputs: Sequence[Array],
+        states: Sequence[Array],
+        inference: Inference,
+    ) -> None:
+        start = time.perf_counter_ns()
+        try:
+            durations = self._runner.fill(
+                leads, inputs, outputs, states, inference.cancel, profile=inference.is_profiling
+            )
+        except Cancelled:
+            inference.check_cancelled()  # raises the reason for which the inference was stopped
+            raise
+        if durations is None:
+            return
+        for (name, op_type), duration in zip(self.names, durations, strict=True):
+            inference.record_node(name, op_type, "native", start, start + duration)
+            start += duration
+
+
+def _at(numbers: Sequence[Number], lengths: Lengths) -> tuple[int, ...]:
+    return tuple(each.at(lengths) if isinstance(each, Varying) else each for each in numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFamily:
+    """A family for the lengths of one inference, with the interface of `Program`."""
+
+    family: FamilyProgram
+    leads: Lengths
+
+    def run(self, inputs: Sequence[Value], inference: Inference, make_output: MakeOutput | None = None) -> list[Value]:
+        """See `Program.run`."""
+        inference.check_cancelled()
+        return self.family.run(self.leads, inputs, inference, make_output)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plan that runs."""
+        return [self.family.plan(self.leads)]
+
+    @property
+    def is_assuming(self) -> bool:
+        """Whether the program may fail although the inputs are right; see `InPlace.is_assumed`."""
+        return self.family.is_assuming
+
+    @property
+    def states(self) -> list[int]:
+        """The outputs that are variables in place, which `run` gives."""
+        return [result for _, result, _ in self.family._appends]

@@ -1,0 +1,228 @@
+"""From recorded plans for several lengths to one family of plans, whose numbers are polynomials of the lengths.
+
+The plans must have the same steps over the same buffers. Each size and attribute is then a constant, or the polynomial
+that its values at the first samples determine, and it must have the right value at the last. The first samples are
+adjacent lengths at the beginning of the range, the last one is its end. That proves the polynomial for the kinds of
+numbers that lowerings compute: a bound (`min`, `max`) is convex or concave, and such a function that has the slope of
+its first step on average is affine; a rounded quotient has a first step of 0 or 1, and another average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations_with_replacement
+from typing import Any, Final
+
+import numpy as np
+
+from engine.native import Number, PlanFamily, Varying, VaryingAttribute
+from engine_cpu.recording import BufferCall, StepCall
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Lengths = tuple[int, ...]
+
+_COMPARED_BYTES: Final = 64 << 20
+"""The most bytes of a constant that are compared; larger ones must be the same array."""
+
+
+class Misfit(Exception):
+    """Plans for several lengths do not have one form; the message names the first difference, `node` its node.
+
+    `is_at_end`: the plan for the greatest lengths differs from those for the least ones, which have one form.
+    """
+
+    def __init__(self, reason: str, node: str = "", *, is_at_end: bool = False) -> None:
+        super().__init__(f"{node}: {reason}" if node else reason)
+        self.reason, self.node = reason, node
+        self.is_at_end = is_at_end
+
+
+def sample_lengths(least: Lengths, degree: int) -> list[Lengths]:
+    """The lengths from `least` on whose plans determine polynomials of a degree, 1 or 2.
+
+    Products of two different lengths are included.
+    """
+    count, steps = len(least), [(0,) * len(least)]
+    steps += [tuple(int(i == j) for j in range(count)) for i in range(count)]
+    for chosen in combinations_with_replacement(range(count), 2):
+        if len(set(chosen)) == 2 or degree == 2:
+            steps.append(tuple(chosen.count(i) for i in range(count)))
+    return [tuple(low + step for low, step in zip(least, each, strict=True)) for each in steps]
+
+
+class Fit:
+    """Numbers as polynomials of lengths, from their values at samples."""
+
+    def __init__(self, samples: Sequence[Lengths], degree: int) -> None:
+        self._samples = samples
+        count = len(samples[0])
+        pairs = [pair for pair in combinations_with_replacement(range(count), 2) if len(set(pair)) == 2 or degree == 2]
+        self._terms = [*((i, -1) for i in range(count)), *pairs]
+        size = 1 + len(self._terms)
+        self._inverse = _inverse([[1, *(_term(term, each) for term in self._terms)] for each in samples[:size]])
+        self._known: dict[tuple[int, ...], Number] = {}
+
+    def number(self, values: Sequence[int], what: str, node: str = "") -> Number:
+        """The number that has these values. Raises `Misfit` naming `what` if no polynomial with integers has them."""
+        key = tuple(values)
+        if all(value == key[0] for value in key):
+            return key[0]
+        if key not in self._known:
+            self._known[key] = self._polynomial(key, what, node)
+        return self._known[key]
+
+    def _polynomial(self, values: tuple[int, ...], what: str, node: str) -> Varying:
+        found = [sum(a * b for a, b in zip(row, values, strict=False)) for row in self._inverse]
+        if all(each.denominator == 1 for each in found):
+            constant, *factors = (int(each) for each in found)
+            terms = [(i, j, f) for (i, j), f in zip(self._terms, factors, strict=True) if f]
+            made = Varying(constant, tuple(terms))
+            if all(made.at(each) == value for each, value in zip(self._samples, values, strict=True)):
+                return made
+        listed = ", ".join(f"{value} at {list(each)}" for value, each in zip(values, self._samples, strict=True))
+        raise Misfit(f"{what} is {listed}, which is not a polynomial of the lengths", node)
+
+
+def _term(term: tuple[int, int], lengths: Lengths) -> int:
+    first, second = term
+    return lengths[first] * (lengths[second] if second >= 0 else 1)
+
+
+def _inverse(matrix: Sequence[Sequence[int]]) -> list[list[Fraction]]:
+    """The inverse of a small regular matrix, exactly."""
+    size = len(matrix)
+    rows = [[Fraction(x) for x in row] + [Fraction(int(i == j)) for j in range(size)] for i, row in enumerate(matrix)]
+    for column in range(size):
+        pivot = next(i for i in range(column, size) if rows[i][column])
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        rows[column] = [x / rows[column][column] for x in rows[column]]
+        for i in range(size):
+            if i != column and rows[i][column]:
+                rows[i] = [x - rows[i][column] * y for x, y in zip(rows[i], rows[column], strict=True)]
+    return [row[size:] for row in rows]
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Adds calls to a family; `ids` has its numbers of the recorded buffers."""
+
+    family: PlanFamily
+    fit: Fit
+    ids: list[int] = field(default_factory=list)
+
+    def add(self, calls: Sequence[BufferCall | StepCall]) -> None:
+        """Add what the same call was in all recordings."""
+        first = calls[0]
+        if isinstance(first, StepCall):
+            steps = [each for each in calls if isinstance(each, StepCall)]
+            self._add_step(steps if len(steps) == len(calls) else _differ(first.name))
+        else:
+            buffers = [each for each in calls if isinstance(each, BufferCall)]
+            self._add_buffer(buffers if len(buffers) == len(calls) else _differ())
+
+    def _add_buffer(self, calls: Sequence[BufferCall]) -> None:
+        first = calls[0]
+        if any((each.kind, each.of, each.alignment) != (first.kind, first.of, first.alignment) for each in calls):
+            _differ()
+        nbytes = self.fit.number([each.nbytes for each in calls], f"the size of a buffer ({first.kind})")
+        if first.kind == "constant":
+            self.ids.append(self._add_constant([each.array for each in calls if each.array is not None], nbytes))
+        elif first.kind == "view":
+            offset = self.fit.number([each.offset for each in calls], "the offset of a part of a buffer")
+            self.ids.append(self.family.add_view(self.ids[first.of], offset, nbytes))
+        else:
+            self.ids.append(getattr(self.family, f"add_{first.kind}")(nbytes, first.alignment))
+
+    def _add_constant(self, arrays: Sequence[Array], nbytes: Number) -> int:
+        """The array that all recordings read, or the longest, whose dimensions begin with those of the others."""
+        longest = max(arrays, key=lambda each: each.nbytes)
+        if all(_is_same(each, longest) or _begins(longest.reshape(-1), each.reshape(-1)) for each in arrays):
+            return self.family.add_constant(longest, nbytes)
+        if longest.itemsize not in (1, 2, 4, 8) or not all(_begins(longest, each) for each in arrays):
+            raise Misfit(f"a constant of {longest.nbytes} bytes differs between lengths")
+        shape = [self.fit.number(lengths, "a length") for lengths in zip(*(each.shape for each in arrays), strict=True)]
+        strides = [stride // longest.itemsize for stride in longest.strides]
+        source, target = self.family.add_constant(longest, longest.nbytes), self.family.add_buffer(nbytes)
+        attributes: dict[str, VaryingAttribute] = {
+            "element_bytes": longest.itemsize,
+            "shape": shape,
+            "source_strides": strides,
+            "destination_strides": self._dense(arrays),
+        }
+        self.family.add_step("strided_copy", [source], [target], attributes, "constant")
+        return target
+
+    def _dense(self, arrays: Sequence[Array]) -> list[Number]:
+        strides = zip(*([stride // each.itemsize for stride in each.strides] for each in arrays), strict=True)
+        return [self.fit.number(each, "the distance of elements of a constant") for each in strides]
+
+    def _add_step(self, calls: Sequence[StepCall]) -> None:
+        first = calls[0]
+        for each in calls:
+            if each.kernel != first.kernel:
+                _differ(first.name, f"{first.kernel} at one length, {each.kernel} at another")
+            if (each.inputs, each.outputs) != (first.inputs, first.outputs):
+                _differ(first.name)
+            if each.numbers.keys() != first.numbers.keys():
+                _differ(first.name, f"the attributes of {first.kernel}")
+        attributes = {
+            key: self._attribute([each.numbers[key] for each in calls], f"attribute {key} of {first.kernel}", first)
+            for key in first.numbers
+        }
+        inputs, outputs = ([self.ids[each] for each in ids] for ids in (first.inputs, first.outputs))
+        self.family.add_step(first.kernel, inputs, outputs, attributes, first.name)
+
+    def _attribute(self, values: Sequence[Any], what: str, step: StepCall) -> VaryingAttribute:
+        first = values[0]
+        if all(value == first for value in values):
+            return first  # type: ignore[no-any-return]
+        if all(_is_integer(value) for value in values):
+            return self.fit.number(values, what, step.name)
+        if all(isinstance(value, (list, tuple)) and len(value) == len(first) for value in values):
+            columns = list(zip(*values, strict=True))
+            if all(_is_integer(value) for column in columns for value in column):
+                return [self.fit.number(column, what, step.name) for column in columns]
+        raise Misfit(f"{what} is not an integer, and differs between lengths", step.name)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _differ(node: str = "", what: str = "the steps or their buffers") -> Any:
+    raise Misfit(f"{what} differ between lengths", node)
+
+
+def _is_same(array: Array, other: Array) -> bool:
+    return array.ctypes.data == other.ctypes.data and array.nbytes == other.nbytes
+
+
+def _begins(longest: Array, other: Array) -> bool:
+    """Whether `other` is the beginning of each dimension of an array, up to rounding.
+
+    A function of equal numbers may differ in the last bits, because numpy computes the rest of a vector by other code.
+    """
+    if other.nbytes > _COMPARED_BYTES or other.dtype != longest.dtype or other.ndim != longest.ndim:
+        return False
+    if any(length > most for length, most in zip(other.shape, longest.shape, strict=True)):
+        return False
+    first = np.ascontiguousarray(longest[tuple(slice(length) for length in other.shape)])
+    if first.tobytes() == other.tobytes():
+        return True
+    if first.dtype.kind != "f" or not (np.isfinite(first).all() and np.isfinite(other).all()):
+        return False
+    largest = float(np.abs(other).max(initial=0.0))
+    return bool(np.abs(first - other).max(initial=0.0) <= 4 * float(np.finfo(first.dtype).eps) * largest)
+
+
+def fit_family(recordings: Sequence[Sequence[BufferCall | StepCall]], fit: Fit, most: Lengths, isa: str) -> PlanFamily:
+    """The family of the recorded plans. Raises `Misfit` if they do not have one form, and `PlanError`."""
+    counts = {len(each) for each in recordings}
+    builder = _Builder(PlanFamily(most, isa=isa), fit)
+    for calls in zip(*recordings, strict=False):
+        builder.add(calls)
+    if len(counts) > 1:
+        _differ()
+    return builder.family

@@ -1,0 +1,210 @@
+"""`Programs`: the programs of a network with dynamic shapes, for single sets of shapes and for lengths that vary."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from engine.ir import paused_collector
+from engine.lowering import (
+    InputLengths,
+    LengthPattern,
+    LengthVector,
+    PlanCache,
+    Shapes,
+    pattern_between,
+    pattern_of_growth,
+    shapes_of,
+)
+from engine_cpu.families import BoundFamily, FamilyProgram, Recording
+from engine_cpu.fitting import Lengths, Misfit
+from engine_cpu.program import Program, Value
+from engine_cpu.transform import KNOWN_PASSES
+
+if TYPE_CHECKING:
+    from engine.runtime.lifecycle import ForkSafeLock
+    from engine_cpu.lowering import CpuGraph
+
+logger = logging.getLogger("engine.cpu")
+
+_REMEMBERED: Final = 16
+"""The lengths of so many inferences without a program of a family are compared with those of the next."""
+_LEAST_MOST: Final = 64
+_LEAST_PAST: Final = 4096
+"""The smallest upper ends of the ranges of a family, for a length and for the past."""
+_HALVINGS: Final = 8
+"""The part of the range that a family must have at least."""
+
+Range: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
+"""The least and the greatest leading lengths."""
+FamilyKey: TypeAlias = "tuple[LengthPattern, Range, Range, Shapes, bool]"
+"""The pattern, the ranges that are tried, the shapes with 0 for unknown lengths, and whether plans may assume."""
+
+
+class ProgramBuilder(Protocol):
+    """What builds programs: the `Compiler` of a network, which documents the methods."""
+
+    threads: int
+    streams: int
+    building: ForkSafeLock
+
+    def program(self, prepared: CpuGraph) -> Program:
+        """A program for a graph of known lengths."""
+
+    def in_place(self, prepared: CpuGraph, *, may_assume: bool = True) -> FamilyProgram:
+        """One that appends to variables in place."""
+
+    def recording(self, prepared: CpuGraph, *, may_assume: bool = True) -> Recording:
+        """The calls with which its plan is built."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoFamily:
+    """The reason for which lengths that match a pattern have a plan for each of them."""
+
+    reason: str
+    node: str
+
+
+class Programs:
+    """Programs by the shapes of the inputs; built when they are first needed. Thread-safe.
+
+    The first shapes have a program of their own. When they have changed, by one length or by a longer past, a family is
+    built for all the lengths that follow from those that changed; where the plans for several lengths do not have one
+    form, each set of shapes has its program.
+    """
+
+    def __init__(self, prepared: CpuGraph, compiler: ProgramBuilder, size: int) -> None:
+        """Programs of a graph; at most `size` for single shapes, and as many families, are kept."""
+        self._prepared, self._compiler = prepared, compiler
+        self._lengths = InputLengths(prepared.graph)
+        self._exact: PlanCache[tuple[Shapes, bool], Program | FamilyProgram] = PlanCache(
+            self._built, size, building=compiler.building
+        )
+        self._families: PlanCache[FamilyKey, FamilyProgram | NoFamily] = PlanCache(
+            self._built_family, size, building=compiler.building
+        )
+        self._seen: deque[LengthVector] = deque(maxlen=_REMEMBERED)
+        self.last: Program | BoundFamily | None = None
+        """The program used last."""
+
+    def get(self, inputs: Sequence[Value], *, may_assume: bool = True) -> Program | BoundFamily:
+        """The program for these inputs. Raises `InputError` if the model cannot take them.
+
+        With `may_assume`, it may fail with an `InputError` if the model does not append to variables in place, although
+        it can; see `InPlace.is_assumed`.
+        """
+        self.last = self._found(inputs, may_assume)
+        return self.last
+
+    def _found(self, inputs: Sequence[Value], may_assume: bool) -> Program | BoundFamily:
+        shapes = shapes_of(inputs)
+        known = self._exact.cached((shapes, may_assume))
+        if known is not None:
+            return _bound(known)
+        vector = self._lengths.vector(shapes) if self._lengths.is_complete else None
+        if vector is not None and (found := self._of_family(vector, shapes, may_assume)) is not None:
+            return found
+        if vector is not None and vector not in self._seen:
+            self._seen.append(vector)
+        return _bound(self._exact.get((shapes, may_assume)))
+
+    @property
+    def families(self) -> list[FamilyProgram | NoFamily]:
+        """The families, the most recently used one last, and why there is none where one was tried."""
+        return self._families.plans()
+
+    def plans(self) -> list[Program | FamilyProgram]:
+        """The programs for single sets of shapes, the most recently used one last."""
+        return self._exact.plans()
+
+    def _of_family(self, vector: LengthVector, shapes: Shapes, may_assume: bool) -> BoundFamily | None:
+        for family in reversed(self._families.plans()):
+            if isinstance(family, FamilyProgram) and (may_assume or not family.is_assuming):
+                found = family.at(vector)
+                if found is not None:
+                    return found
+        for pattern in self._patterns(vector):
+            made = self._families.get(self._key(pattern, vector, shapes, may_assume))
+            if isinstance(made, FamilyProgram) and (found := made.at(vector)) is not None:
+                self._seen.append(vector)
+                return found
+        return None
+
+    def _patterns(self, vector: LengthVector) -> list[LengthPattern]:
+        """The patterns for which a family of these lengths is worthwhile."""
+        found = [pattern_between(seen, vector) for seen in reversed(self._seen)]
+        patterns = [pattern for pattern in found if pattern is not None]
+        if self._lengths.has_past and vector[0] > 0:
+            patterns.append(pattern_of_growth(vector))
+        return list(dict.fromkeys(patterns))
+
+    def _key(self, pattern: LengthPattern, vector: LengthVector, shapes: Shapes, may_assume: bool) -> FamilyKey:
+        leads = pattern.leading(vector)
+        assert leads is not None
+        is_past = [self._lengths.has_past and group == 0 for group in pattern.leads]
+        least = tuple(1 if past else 2 for past in is_past)
+        # Where short lengths differ from long ones, as with a window of keys, a family of long ones is tried.
+        near = tuple(max(low, 1 << length.bit_length() - 1) for low, length in zip(least, leads, strict=True))
+        most = tuple(
+            self._most_past(length) if past else max(_LEAST_MOST, _HALVINGS << (length - 1).bit_length())
+            for past, length in zip(is_past, leads, strict=True)
+        )
+        static = self._lengths.shapes(shapes, (0,) * self._lengths.count)
+        return pattern, (least, most), (near, most), static, may_assume
+
+    def _most_past(self, length: int) -> int:
+        bound = self._lengths.bound
+        return max(_LEAST_PAST, 2 << (length - 1).bit_length()) if bound is None else max(bound, length)
+
+    def _built(self, key: tuple[Shapes, bool]) -> Program | FamilyProgram:
+        shapes, may_assume = key
+        with paused_collector():  # built during an inference
+            prepared = self._prepared.at(shapes, KNOWN_PASSES)
+            if self._lengths.has_past:
+                try:
+                    return self._compiler.in_place(prepared, may_assume=may_assume)
+                except Misfit as e:
+                    logger.debug("%s: variables are copied: %s", self._prepared.graph.name, e)
+            return self._compiler.program(prepared)
+
+    def _built_family(self, key: FamilyKey) -> FamilyProgram | NoFamily:
+        pattern, *ranges, static, may_assume = key
+        records: dict[LengthVector, Recording] = {}
+
+        def record(vector: LengthVector) -> Recording:
+            if vector not in records:
+                prepared = self._prepared.at(self._lengths.shapes(static, vector), KNOWN_PASSES)
+                records[vector] = self._compiler.recording(prepared, may_assume=may_assume)
+            return records[vector]
+
+        with paused_collector():
+            made = self._fitted(pattern, *ranges[0], record)
+            if isinstance(made, NoFamily) and ranges[1] != ranges[0]:
+                made = self._fitted(pattern, *ranges[1], record)
+        if isinstance(made, NoFamily):
+            logger.info("%s: a plan for each length: %s: %s", self._prepared.graph.name, made.node, made.reason)
+        return made
+
+    def _fitted(
+        self, pattern: LengthPattern, least: Lengths, most: Lengths, record: Callable[[LengthVector], Recording]
+    ) -> FamilyProgram | NoFamily:
+        """The family for a range of lengths, or for the beginning of the range.
+
+        Tables of positions, and operators that are computed in other ways for great lengths, may end it.
+        """
+        high = most
+        while True:
+            try:
+                return FamilyProgram(pattern, least, high, record, self._compiler.threads, self._compiler.streams)
+            except Misfit as e:
+                high = tuple(length // 2 for length in high)
+                if not e.is_at_end or any(a * _HALVINGS < b for a, b in zip(high, most, strict=True)):
+                    return NoFamily(e.reason, e.node)
+
+
+def _bound(program: Program | FamilyProgram) -> Program | BoundFamily:
+    return BoundFamily(program, ()) if isinstance(program, FamilyProgram) else program

@@ -1,0 +1,294 @@
+"""One plan for many lengths. If one fails, an inference gets the plan of other lengths, or each length is lowered."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from engine_cpu.families import FamilyProgram
+from engine_cpu.fitting import Fit, Misfit, sample_lengths
+from engine_cpu.programs import NoFamily, Programs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from engine import Core, ops
+from engine.errors import Cancelled, InputError
+from engine.ir import Constant, Model, Parameter, Result, Variable, f32
+from engine.passes import MakeStateful
+
+FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
+# Those whose inputs have a dynamic length besides the batch.
+EXPORTS = [
+    "attention_sdpa.dynamo20", "attention_boolean.script17", "bert_sdpa.dynamo23", "distilbert_eager.dynamo20",
+    "gpt2_sdpa.dynamo20", "llama_sdpa.dynamo20", "layer_norm.script17", "rotary.dynamo20",
+]  # fmt: skip
+# The sums of at most 64 products in f32, of values near 1, through at most 2 layers.
+TOLERANCE = 2e-6
+
+
+def programs_of(network: Any) -> Programs:
+    programs: Programs = network.programs
+    return programs
+
+
+def built(network: Any) -> int:
+    """The number of programs and families that were lowered."""
+    return len(programs_of(network).plans()) + len(programs_of(network).families)
+
+
+def random_inputs(network: Any, batch: int, length: int, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    feed = {}
+    for port in network.inputs:
+        shape = [d.get_length() if d.is_static else (batch if i == 0 else length) for i, d in enumerate(port.shape)]
+        dtype = port.element_type.numpy
+        is_real = dtype.kind == "f"
+        feed[port.name] = rng.normal(size=shape).astype(dtype) if is_real else rng.integers(0, 2, shape).astype(dtype)
+    return feed
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_answers_do_not_depend_on_what_was_lowered(name: str) -> None:
+    """Many lengths by a family, in any order, are what onnxruntime computes; two are lowered."""
+    path = FIXTURES / "exports" / f"{name}.dynamic.onnx"
+    network = Core().compile_model(path, "CPU")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for seed, length in enumerate((3, 9, 16, 2, 5, 13, 7, 4)):
+        feed = random_inputs(network, 2, length, seed)
+        for found, expected in zip(network(feed).values(), session.run(None, feed), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert [type(each) for each in programs_of(network).families] == [FamilyProgram]
+    assert len(programs_of(network).plans()) == 1
+
+
+def test_batches_of_a_convolutional_network() -> None:
+    network = Core().compile_model(FIXTURES / "exports" / "mobilenet.script17.dynamic.onnx", "CPU")
+    alone = {}
+    for batch in (2, 3, 7, 5, 4):
+        feed = random_inputs(network, batch, 0, batch)
+        found = network(feed)[0]
+        for index in range(batch):
+            one = {name: value[index : index + 1] for name, value in feed.items()}
+            alone[batch, index] = network(one)[0]
+            np.testing.assert_allclose(found[index : index + 1], alone[batch, index], rtol=1e-5, atol=1e-5)
+    assert built(network) == 3  # a batch of 1, one of 2, and a family
+
+
+def test_a_length_with_another_form_has_plans_of_its_own() -> None:
+    """A slice of at most 20 elements is a copy of all of them, or of a part."""
+    x = Parameter(f32, [1, "n"], "x")
+    cut = ops.Slice(x, *(Constant(np.array([v])) for v in (0, 20, 1, 1)))
+    network = Core().compile_model(Model([ops.Relu(cut)], [x]), "CPU")
+    for length in (6, 8, 12, 15, 20, 21, 30, 64, 70, 9):
+        x_value = np.arange(-3, length - 3, dtype=np.float32)[None]
+        np.testing.assert_array_equal(network([x_value])[0], np.maximum(x_value[:, :20], 0))
+
+
+def test_lengths_that_are_rounded_are_not_taken_for_affine() -> None:
+    x = Parameter(f32, [1, 1, "n"], "x")
+    pooled = ops.MaxPool(x, kernel_shape=[2], strides=[2])
+    network = Core().compile_model(Model([ops.Relu(pooled)], [x]), "CPU")
+    for length in (6, 9, 12, 15, 20, 21, 31):
+        value = np.arange(length, dtype=np.float32)[None, None]
+        np.testing.assert_array_equal(network([value])[0][0, 0], np.arange(1, length, 2)[: length // 2])
+    assert all(isinstance(each, NoFamily) for each in programs_of(network).families)
+
+
+def test_profiles_output_arrays_and_cancellation() -> None:
+    path = FIXTURES / "exports" / "attention_sdpa.dynamo20.dynamic.onnx"
+    network = Core().compile_model(path, "CPU", {"PERF_COUNT": True})
+    request = network.create_infer_request()
+    for length in (4, 6, 9):
+        feed = random_inputs(network, 2, length, length)
+        expected = network(feed)[0]
+        out = np.full(expected.shape, np.nan, np.float32)
+        request.set_output_tensor(0, out)
+        assert request.infer(feed)[0] is out
+        np.testing.assert_array_equal(out, expected)
+        assert any(node.op_type in ("Attention", "FusedAttention") for node in request.profiling_info.nodes)
+        request.set_output_tensor(0, None)
+    assert network.get_property("ARENA_BYTES") > 0
+    request.start_async(random_inputs(network, 2, 11, 0))
+    request.cancel()
+    with contextlib.suppress(Cancelled):
+        request.wait(60)
+    request.infer(random_inputs(network, 2, 12, 0))
+
+
+def test_many_threads_with_lengths_of_their_own() -> None:
+    network = Core().compile_model(FIXTURES / "exports" / "bert_sdpa.dynamo23.dynamic.onnx", "CPU", {"NUM_STREAMS": 2})
+    feeds = [random_inputs(network, 2, length, length) for length in (2, 3, 5, 7, 8, 11, 13, 16)]
+    expected = [network(feed)[0].copy() for feed in feeds]
+    errors: list[Any] = []
+
+    def work(offset: int) -> None:
+        request = network.create_infer_request()
+        for turn in range(40):
+            index = (turn * 3 + offset) % len(feeds)
+            if not np.array_equal(request.infer(feeds[index])[0], expected[index]):
+                errors.append(index)
+
+    threads = [threading.Thread(target=work, args=(offset,)) for offset in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+# -- variables ------------------------------------------------------------------------------------------------
+
+
+def decoder(name: str, device: str = "CPU", bound: int | None = None) -> Any:
+    core = Core()
+    model = core.read_model(FIXTURES / "decoders" / f"{name}.onnx")
+    MakeStateful(bound=bound).run_on_model(model)
+    return core.compile_model(model, device)
+
+
+def tokens(rng: np.random.Generator, batch: int, past: int, new: int) -> dict[str, Any]:
+    return {
+        "input_ids": rng.integers(0, 32, (batch, new)),
+        "attention_mask": np.ones((batch, past + new), np.int64),
+        "position_ids": np.arange(past, past + new)[None].repeat(batch, 0),
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["go", "fork", "rewind"])), min_size=1, max_size=9))
+def test_any_parts_of_a_sequence(parts: list[tuple[int, str]]) -> None:
+    """Prompts in parts, forks and rewinds, on the device that appends in place and on the one that copies."""
+    networks = [decoder_once("CPU"), decoder_once("TEMPLATE")]
+    requests = [network.create_infer_request() for network in networks]
+    rng = np.random.default_rng(len(parts))
+    for new, action in parts:
+        if action == "fork":
+            requests = [request.fork() for request in requests]
+        elif action == "rewind":
+            for request in requests:
+                request.rewind(min(new, request.length))
+        feed = tokens(rng, 1, requests[0].length, new)
+        found, expected = (request.infer(feed)["logits"] for request in requests)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+
+_decoders: dict[str, Any] = {}
+
+
+def decoder_once(device: str) -> Any:
+    if device not in _decoders:
+        _decoders[device] = decoder("llama.dynamo23", device)
+    return _decoders[device]
+
+
+@pytest.mark.parametrize(
+    "name", ["llama.dynamo20", "llama.dynamo23", "llama.script17", "gpt2.dynamo20", "gpt2.script17"]
+)
+def test_nothing_is_lowered_after_the_first_token_and_nothing_is_copied(name: str) -> None:
+    network = decoder(name)
+    request, rng = network.create_infer_request(), np.random.default_rng(0)
+    request.infer(tokens(rng, 1, 0, 4))
+    request.infer(tokens(rng, 1, 4, 1))
+    known = built(network)
+    addresses = set()
+    for past in range(5, 60):
+        request.infer(tokens(rng, 1, past, 1))
+        values = request._request.states.values().values()
+        addresses.add(tuple(value.block.ctypes.data for value in values))
+    assert built(network) == known == 2
+    assert len(addresses) == 1
+
+
+def test_a_failed_step_leaves_the_state() -> None:
+    """A token out of range fails after all steps have run; what they appended is not part of the state."""
+    network = decoder("llama.dynamo23")
+    request, rng = network.create_infer_request(), np.random.default_rng(0)
+    request.infer(tokens(rng, 1, 0, 4))
+    before = {name: state.get() for name, state in request.query_state().items()}
+    wrong = tokens(rng, 1, 4, 1)
+    wrong["input_ids"][:] = 99
+    with pytest.raises(InputError, match="index 99 is out of range"):
+        request.infer(wrong)
+    for name, state in request.query_state().items():
+        np.testing.assert_array_equal(state.get(), before[name])
+    right = tokens(rng, 1, 4, 1)
+    again = network.create_infer_request()
+    again.infer(tokens(np.random.default_rng(0), 1, 0, 4))
+    np.testing.assert_array_equal(request.infer(right)["logits"], again.infer(right)["logits"])
+
+
+def test_a_variable_that_others_read_is_copied() -> None:
+    """An output shows the past besides the attention, so that it stays an array."""
+    x, past = Parameter(f32, ["b", "new", 2], "x"), Parameter(f32, ["b", "past", 2], "past")
+    present = ops.Concat(past, x, axis=1)
+    total = ops.ReduceSum(present, Constant(np.array([1])), keepdims=0)
+    model = Model([Result(total, "total"), Result(present, "present")], [x, past])
+    model.add_variable(Variable("v", "past", "present", np.zeros((1, 0, 2), np.float32), 1, None, 0))
+    network = Core().compile_model(model, "CPU")
+    request = network.create_infer_request()
+    for count in range(1, 9):
+        assert request.infer({"x": np.ones((1, 1, 2), np.float32)})["total"].tolist() == [[count, count]]
+    assert isinstance(request.query_state()["v"].get(), np.ndarray)
+
+
+def test_a_sliding_window_over_a_past_of_any_length() -> None:
+    """Within the window all keys are seen, later the last ones: plans of two forms."""
+    size, window = 4, 6
+    value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    node = helper.make_node(
+        "Attention", ["x", "x", "x", "", "past_0", "past_1"], ["y", "present_0", "present_1"],
+        is_causal=1, left_window_size=window - 1,
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node], "window",
+        [value("x", 1, 2, "new", size), *(value(f"past_{i}", 1, 2, "old", size) for i in range(2))],
+        [value("y", 1, 2, "new", size), *(value(f"present_{i}", 1, 2, "all", size) for i in range(2))],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 28)], ir_version=12)
+    core, requests = Core(), []
+    for device in ("CPU", "TEMPLATE"):
+        model = core.read_model(proto)
+        MakeStateful({"past_0": "present_0", "past_1": "present_1"}).run_on_model(model)
+        requests.append(core.compile_model(model, device).create_infer_request())
+    rng = np.random.default_rng(0)
+    for new in (3, *[1] * 12, 4, 5):
+        x = rng.normal(size=(1, 2, new, size)).astype(np.float32)
+        found, expected = (request.infer({"x": x})["y"] for request in requests)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+
+# -- fits -----------------------------------------------------------------------------------------------------
+
+
+def test_polynomials_of_two_lengths() -> None:
+    samples = [*sample_lengths((2, 3), 2), (50, 70)]
+    fit = Fit(samples, 2)
+    number = fit.number([5 + 3 * a - b + 2 * a * b + a * a for a, b in samples], "size")
+    assert not isinstance(number, int)
+    assert number.at((7, 9)) == 5 + 21 - 9 + 126 + 49
+    assert fit.number([4] * len(samples), "size") == 4
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda n: min(n, 40), lambda n: max(n, 40), lambda n: max(0, n - 5), lambda n: n // 2, lambda n: n // 50,
+        lambda n: -(-n // 16) * 16, lambda n: n & 7, lambda n: n.bit_length(), lambda n: int(n > 30), lambda n: n**3,
+    ],
+)  # fmt: skip
+@given(low=st.integers(1, 30), high=st.integers(60, 5000))
+def test_what_is_no_polynomial_is_a_misfit_or_right(function: Any, low: int, high: int) -> None:
+    """Bounds, roundings and steps: a number that is fitted all the same has the right value for each length."""
+    samples = [*sample_lengths((low,), 1), (high,)]
+    try:
+        number = Fit(samples, 1).number([function(n) for (n,) in samples], "size")
+    except Misfit:
+        return
+    for n in range(low, high + 1):
+        assert (number if isinstance(number, int) else number.at((n,))) == function(n)
