@@ -65,6 +65,11 @@ class Generator:
         return self._request
 
     @property
+    def vocabulary(self) -> int | None:
+        """The number of tokens that the model knows; None if its output does not state it."""
+        return self._vocabulary
+
+    @property
     def tokens(self) -> list[list[int]]:
         """The tokens of each sequence so far, those not yet computed included."""
         return [] if self._sequences is None else [list(row) for row in self._sequences.rows]

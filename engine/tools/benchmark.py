@@ -19,6 +19,7 @@ from engine.tools.options import (
 from engine.tools.output import print_json
 
 if TYPE_CHECKING:
+    from engine.ir import Model
     from engine.plugin_api import ExecutableNetwork
     from engine.runtime.benchmark import Measurement
     from engine.tools.networks import OpenedNetwork
@@ -27,13 +28,15 @@ SUMMARY = "measure latency and throughput"
 DESCRIPTION = """\
 Run inferences for a given time or number, and print the minimum, median, 90th and 99th percentile and maximum latency,
 and the throughput. Without -n, the number of requests in flight is the one that the device recommends; with -n 0,
-inferences run one after the other in the calling thread.
+inferences run one after the other in the calling thread. With --generate, the model is a language model with keys and
+values of past tokens, as for `engine generate`: printed are the time to the first token, and for each one after it.
 """
 EXAMPLES = """\
 engine benchmark model.onnx -d TEMPLATE         # 5 seconds, the device's choice of requests
 engine benchmark model.onnx -d TEMPLATE -n 0    # one after the other: the lowest latency
 engine benchmark model.blob -n 8 -t 30          # 30 seconds, 8 requests in flight
 engine benchmark model.blob --count 100 --json  # 100 inferences, the result for programs
+engine benchmark decoder.onnx -d CPU --generate 32,512  # tokens of a language model, after prompts of these lengths
 """
 _SECONDS = 5.0
 _PERCENTILES = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
@@ -63,7 +66,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--warm-up", metavar="N", type=count, default=1, help="warm-up inferences of each request (default: 1)"
     )
+    parser.add_argument(
+        "--generate",
+        metavar="LENGTHS",
+        type=lengths,
+        help="generate tokens after prompts of these lengths, such as 32,512",
+    )
     add_json(parser)
+
+
+def lengths(text: str) -> list[int]:
+    """Parse the lengths of prompts, such as `32,512`."""
+    try:
+        return [positive(part) for part in text.split(",")]
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(f"expected lengths of prompts such as 32,512, got {text!r}") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
     from engine.runtime.benchmark import measure
     from engine.tools.networks import network_inputs, open_network
 
+    if args.generate is not None:
+        return _generate(args)
     opened = open_network(Core(), args)
     network = opened.network
     inputs = network_inputs(network, args)
@@ -87,6 +106,35 @@ def run(args: argparse.Namespace) -> int:
         print_json(set_up | _describe(found))
     else:
         _print(found)
+    return 0
+
+
+def _generate(args: argparse.Namespace) -> int:
+    from engine.core import Core
+    from engine.generation import measure_generation
+    from engine.passes import MakeStateful
+    from engine.tools.networks import open_network
+
+    def change(model: Model) -> Model:
+        MakeStateful().run_on_model(model)
+        return model
+
+    opened = open_network(Core(), args, change)
+    found = measure_generation(opened.network, args.generate)
+    if args.json:
+        rows = [
+            {"prompt": each.context, "first_token_s": each.first, "token_s": each.each, "state_bytes": each.state_bytes}
+            for each in found
+        ]
+        print_json({"file": args.model, "compile_s": opened.compile_seconds, "generation": rows})
+        return 0
+    print(f"network     `{opened.network.name}`; compile or import {opened.compile_seconds:.3f} s")
+    for each in found:
+        megabytes = each.state_bytes / 1e6
+        print(
+            f"prompt {each.context:5}  first token {each.first * 1e3:.1f} ms, then {each.each * 1e3:.2f} ms for each; "
+            f"keys and values {megabytes:.1f} MB"
+        )
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -62,14 +63,17 @@ def ids(text: str) -> list[int]:
 def run(args: argparse.Namespace) -> int:
     """Generate."""
     from engine.core import Core
+    from engine.errors import PassError
     from engine.generation import Generator, Sampling
-    from engine.passes import MakeStateful
+    from engine.passes import LastPosition, MakeStateful
     from engine.tools.networks import open_network
 
     sampling = Sampling(args.repetition_penalty, args.temperature, args.top_k, args.top_p, args.seed)
 
     def change(model: Model) -> Model:
         MakeStateful().run_on_model(model)
+        with contextlib.suppress(PassError):  # another form of the head: it is computed for all tokens of the prompt
+            LastPosition().run_on_model(model)
         return model
 
     network = open_network(Core(), args, change).network

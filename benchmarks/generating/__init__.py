@@ -1,0 +1,1 @@
+"""Language models with seeded weights, and the engines that generate tokens with them."""
