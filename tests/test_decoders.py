@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,10 +103,10 @@ def test_other_tokens_after_a_rewind(path: Path, compiled: Callable[[str], Any])
 def test_states_of_many_requests_are_independent(compiled: Callable[[str], Any]) -> None:
     """Requests in flight at the same time, each with tokens of its own."""
     network = compiled("CPU")
-    generators = [np.random.default_rng(seed) for seed in range(20)]
+    generators = [np.random.default_rng(seed) for seed in range(100)]
     requests = [network.create_infer_request() for _ in generators]
     alone = []
-    for seed in range(20):
+    for seed in range(100):
         request, generator = network.create_infer_request(), np.random.default_rng(seed)
         alone.append([request.infer(step(generator, 1, past, 2))["logits"].copy() for past in (0, 2, 4)])
     for turn, past in enumerate((0, 2, 4)):
@@ -124,3 +126,39 @@ def test_a_saved_state_goes_on_on_another_device(path: Path, compiled: Callable[
     other = compiled("TEMPLATE").create_infer_request()
     other.load(tmp_path / "state")
     np.testing.assert_allclose(other.infer(token)["logits"], request.infer(token)["logits"], rtol=0, atol=TOLERANCE)
+
+
+def test_a_saved_state_goes_on_in_another_process(tmp_path: Path) -> None:
+    """With equal tokens, from a state that this process wrote."""
+    decoder = DECODERS[-1]
+    program = f"""
+import sys
+import numpy as np
+from engine import Core
+from engine.passes import MakeStateful
+
+core = Core()
+model = core.read_model({str(decoder)!r})
+MakeStateful().run_on_model(model)
+request = core.compile_model(model, "CPU").create_infer_request()
+if sys.argv[1] == "load":
+    request.load({str(tmp_path / "state")!r})
+tokens = [7] if sys.argv[1] == "load" else [3, 14, 15]
+for _ in range(3):
+    past = request.length
+    inputs = {{"input_ids": np.array([tokens]), "attention_mask": np.ones((1, past + len(tokens)), np.int64),
+              "position_ids": np.arange(past, past + len(tokens))[None]}}
+    tokens = [int(request.infer(inputs)["logits"][0, -1].argmax())]
+    if sys.argv[1] == "save" and past == 0:
+        request.save({str(tmp_path / "state")!r})
+        tokens = [7]
+    else:
+        print(*tokens)
+"""
+    runs = [
+        subprocess.run([sys.executable, "-c", program, how], capture_output=True, text=True, check=True, timeout=300)
+        for how in ("save", "load")
+    ]
+    saved, loaded = (run.stdout.split() for run in runs)
+    assert len(saved) == 2
+    assert loaded[:2] == saved

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from engine import Core
 from engine.errors import InputError, StateError
-from engine.generation import Generator, Sampling
+from engine.generation import Generator, Sampling, TextStream
 from engine.passes import MakeStateful
 
 DECODERS = Path(__file__).parent / "fixtures" / "decoders"
@@ -310,3 +310,21 @@ def test_a_drawn_token_is_a_candidate(
     assert better < (top_k or len(logits))
     shares = np.exp((scores.astype(float) - scores.max()) / temperature)
     assert shares[scores > scores[token]].sum() / shares.sum() < top_p + 1e-9
+
+
+class Bytes:
+    """A tokenizer of one token for each byte, as those of many models for rare characters."""
+
+    def decode(self, ids: list[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+def test_text_is_given_as_whole_characters() -> None:
+    text = "a\N{SNOWMAN}b\N{GRINNING FACE}"
+    stream, pieces = TextStream(Bytes()), []  # type: ignore[arg-type]
+    for token in text.encode():
+        pieces.append(stream.add(token))
+    assert pieces == ["a", "", "", "\N{SNOWMAN}", "b", "", "", "", "\N{GRINNING FACE}"]
+    assert stream.end() == ""
+    stream.add(0xE2)
+    assert stream.end() == "\N{REPLACEMENT CHARACTER}"

@@ -3,5 +3,14 @@
 from engine.generation.generator import Generator
 from engine.generation.measurement import GenerationTimes, measure_generation
 from engine.generation.sampling import Sampling
+from engine.generation.text import TextStream, Tokenizer, read_tokenizer
 
-__all__ = ["GenerationTimes", "Generator", "Sampling", "measure_generation"]
+__all__ = [
+    "GenerationTimes",
+    "Generator",
+    "Sampling",
+    "TextStream",
+    "Tokenizer",
+    "measure_generation",
+    "read_tokenizer",
+]

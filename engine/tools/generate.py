@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.tools.options import MODEL_OR_BLOB, add_config, add_device, add_json, count, positive
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
 
 SUMMARY = "continue tokens with a language model"
 DESCRIPTION = """\
-Continue a prompt, given as numbers of tokens, and print each next token when it is computed. The model has the keys and
-values of past tokens as inputs and outputs (`past_key_values.0.key` and `present.0.key`, or similar), which become
-variables, or it is a blob that `engine compile --stateful` wrote. By default, the likeliest token is taken.
+Continue a prompt, given as numbers of tokens or as text, and print what follows as soon as it is computed. The model
+has the keys and values of past tokens as inputs and outputs (`past_key_values.0.key` and `present.0.key`, or similar),
+which become variables, or it is a blob that `engine compile --stateful` wrote. By default, the likeliest token is taken.
 """
 EXAMPLES = """\
 engine generate decoder.onnx -d CPU --prompt-ids 1,15043,3186             # the likeliest tokens
+engine generate decoder.onnx -d CPU --prompt "Once upon a time"           # text, by tokenizer.json beside the model
 engine generate decoder.blob --prompt-ids 1,15043 --max-tokens 99 --stop-ids 2  # up to token 2, or 99 tokens
 engine generate decoder.onnx -d CPU --prompt-ids 1 --temperature 0.8 --seed 7  # drawn, the same for the same seed
 """
@@ -31,8 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     add_device(parser)
     add_config(parser)
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt-ids", metavar="IDS", type=ids, help="the tokens of the prompt, such as 1,15043,3186")
+    prompt.add_argument("--prompt", metavar="TEXT", help="the prompt as text (needs the package tokenizers)")
     parser.add_argument(
-        "--prompt-ids", metavar="IDS", type=ids, required=True, help="the tokens of the prompt, such as 1,15043,3186"
+        "--tokenizer", metavar="FILE", help="the tokenizer of --prompt (default: tokenizer.json beside the model)"
     )
     parser.add_argument(
         "--max-tokens", metavar="N", type=positive, default=32, help="the most tokens to generate (default: 32)"
@@ -64,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     """Generate."""
     from engine.core import Core
     from engine.errors import PassError
-    from engine.generation import Generator, Sampling
+    from engine.generation import Generator, Sampling, TextStream, read_tokenizer
     from engine.passes import LastPosition, MakeStateful
     from engine.tools.networks import open_network
 
@@ -78,17 +83,26 @@ def run(args: argparse.Namespace) -> int:
 
     network = open_network(Core(), args, change).network
     generator = Generator(network, sampling, stop_tokens=args.stop_ids)
-    generator.append(args.prompt_ids)
-    tokens = []
+    prompt, text = args.prompt_ids, None
+    if args.prompt is not None:
+        tokenizer = read_tokenizer(args.tokenizer or Path(args.model).with_name("tokenizer.json"))
+        prompt, text = tokenizer.encode(args.prompt).ids, TextStream(tokenizer)
+    generator.append(prompt)
+    tokens, pieces = [], []
     times = [time.perf_counter()]
     for token in generator.stream(args.max_tokens):
         times.append(time.perf_counter())
         tokens.append(token)
+        pieces.append(f"{token} " if text is None else text.add(token))
         if not args.json:
-            print(token, end=" ", flush=True)
+            print(pieces[-1], end="", flush=True)
+    if text is not None:
+        pieces.append(text.end())
     first, others = times[1] - times[0], (times[-1] - times[1]) / max(1, len(tokens) - 1)
     if args.json:
-        print_json({"tokens": tokens, "first_token_seconds": first, "seconds_per_token": others})
+        found = {} if text is None else {"text": "".join(pieces)}
+        print_json(found | {"tokens": tokens, "first_token_seconds": first, "seconds_per_token": others})
     else:
-        print(f"\n{len(tokens)} tokens; the first after {first * 1e3:.1f} ms, then {others * 1e3:.1f} ms for each")
+        print("" if text is None else pieces[-1])
+        print(f"{len(tokens)} tokens; the first after {first * 1e3:.1f} ms, then {others * 1e3:.1f} ms for each")
     return 0

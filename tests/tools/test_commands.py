@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import tokenizers
 from onnx import helper, numpy_helper
 
 import engine as engine_package
@@ -164,6 +165,26 @@ def test_generate(engine: Engine, tmp_path: Path) -> None:
     ):
         done = engine("generate", decoder, "-d", "CPU", *wrong)
         assert (done.code, said in done.err) == (code, True)
+
+
+def test_generate_from_text(engine: Engine, tmp_path: Path) -> None:
+    """By the tokenizer beside the model, or another one: the text of the tokens that the numbers of the prompt give."""
+    decoder = tmp_path / "decoder.onnx"
+    decoder.write_bytes((Path(__file__).parents[1] / "fixtures" / "decoders" / "llama.dynamo23.onnx").read_bytes())
+    words = {f"w{index}": index for index in range(32)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    prompt = ["generate", decoder, "-d", "CPU", "--max-tokens", 4]
+    by_numbers = json.loads(engine(*prompt, "--prompt-ids", "3,14,15", "--json").out)
+    by_text = json.loads(engine(*prompt, "--prompt", "w3 w14 w15", "--json").out)
+    assert by_text["tokens"] == by_numbers["tokens"]
+    assert by_text["text"].split() == [f"w{token}" for token in by_numbers["tokens"]]
+    done = engine(*prompt, "--prompt", "w3 w14 w15", "--tokenizer", tmp_path / "tokenizer.json")
+    assert done.out.splitlines()[0] == by_text["text"]
+    missing = engine(*prompt, "--prompt", "w3", "--tokenizer", tmp_path / "none.json")
+    assert (missing.code, "none.json cannot be read as a tokenizer" in missing.err) == (3, True)
+    assert engine(*prompt, "--prompt", "w3", "--prompt-ids", "3").code == 2
 
 
 def test_inspect_a_model(engine: Engine, files: Path) -> None:

@@ -98,6 +98,9 @@ def test_lengths_that_are_rounded_are_not_taken_for_affine() -> None:
         value = np.arange(length, dtype=np.float32)[None, None]
         np.testing.assert_array_equal(network([value])[0][0, 0], np.arange(1, length, 2)[: length // 2])
     assert all(isinstance(each, NoFamily) for each in programs_of(network).families)
+    why = network.get_metric("PLANS_PER_SHAPE")
+    assert why
+    assert all("is not a polynomial of the lengths" in reason for reason in why)
 
 
 def test_profiles_output_arrays_and_cancellation() -> None:

@@ -19,7 +19,7 @@ from engine_cpu.instruction_sets import needed_isa
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.precision import precision_of
 from engine_cpu.program import Program
-from engine_cpu.programs import Programs
+from engine_cpu.programs import NoFamily, Programs
 from engine_cpu.properties import (
     ALLOW_REFERENCE,
     ARENA_BYTES,
@@ -28,6 +28,7 @@ from engine_cpu.properties import (
     INFERENCE_PRECISION_HINT,
     NAIVE_ARENA_BYTES,
     PLAN_CACHE_SIZE,
+    PLANS_PER_SHAPE,
     REFERENCE_STEPS,
 )
 from engine_cpu.request import CpuInferRequest
@@ -44,7 +45,7 @@ _MAX_THREADS = 4096
 class CpuNetwork(GraphNetwork):
     """Compilation transforms the graph and, if all lengths are known, lowers it to a program."""
 
-    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES)
+    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE)
 
     @classmethod
     def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
@@ -174,6 +175,9 @@ class CpuNetwork(GraphNetwork):
         match name:
             case REFERENCE_STEPS.name:
                 return self.reference_steps
+            case PLANS_PER_SHAPE.name:
+                found = [] if self.programs is None else self.programs.families
+                return tuple(str(each) for each in found if isinstance(each, NoFamily))
             case ARENA_BYTES.name:
                 return sum(plan.arena_bytes for plan in self.native_plans())
             case NAIVE_ARENA_BYTES.name:

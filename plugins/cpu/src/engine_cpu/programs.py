@@ -68,6 +68,9 @@ class NoFamily:
     reason: str
     node: str
 
+    def __str__(self) -> str:
+        return f"{self.node}: {self.reason}" if self.node else self.reason
+
 
 class Programs:
     """Programs by the shapes of the inputs; built when they are first needed. Thread-safe.
@@ -186,7 +189,7 @@ class Programs:
             if isinstance(made, NoFamily) and ranges[1] != ranges[0]:
                 made = self._fitted(pattern, *ranges[1], record)
         if isinstance(made, NoFamily):
-            logger.info("%s: a plan for each length: %s: %s", self._prepared.graph.name, made.node, made.reason)
+            logger.info("%s: a plan for each length: %s", self._prepared.graph.name, made)
         return made
 
     def _fitted(

@@ -58,6 +58,14 @@ REFERENCE_STEPS = Property(
     METRIC,
     "The names of the operations that run on the reference evaluator.",
 )
+PLANS_PER_SHAPE = Property(
+    "PLANS_PER_SHAPE",
+    tuple,
+    (),
+    METRIC,
+    "Why lengths that varied so far have a plan for each combination of input shapes, and not one for all of them: the "
+    "operation that differs, and how.",
+)
 ARENA_BYTES = Property(
     "ARENA_BYTES",
     int,

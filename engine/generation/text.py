@@ -1,0 +1,68 @@
+"""Text for prompts, and from tokens, by a tokenizer of another library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from engine.errors import InputError, UnsupportedError
+
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+
+
+class Tokenizer(Protocol):
+    """What is used of a tokenizer, as `tokenizers.Tokenizer` has it."""
+
+    def encode(self, sequence: str) -> Any:
+        """Return an object whose `ids` are the tokens of a text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+
+
+def read_tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer in a file `tokenizer.json`, by the package `tokenizers`.
+
+    Raises `UnsupportedError` if the package is not installed, `InputError` if the file cannot be read.
+    """
+    try:
+        import tokenizers
+    except ImportError as e:
+        raise UnsupportedError(
+            "text needs the package tokenizers, which is not installed: pip install 'engine-sdk[text]'; "
+            "or give the prompt as numbers of tokens"
+        ) from e
+    try:
+        made: Tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as e:  # the package raises Exception itself
+        raise InputError(f"{path} cannot be read as a tokenizer: {e}") from e
+    return made
+
+
+class TextStream:
+    """The text of tokens that come one by one.
+
+    A token may be a part of a character, and its text may depend on the tokens before it; so text is given as soon as
+    later tokens cannot change it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._shown = ""
+
+    def add(self, token: int) -> str:
+        """Append a token; returns the text that follows what was returned before, or an empty one."""
+        self._tokens.append(token)
+        text = self._tokenizer.decode(self._tokens)
+        if text.endswith(_UNFINISHED) or not text.startswith(self._shown):
+            return ""
+        new = text[len(self._shown) :]
+        self._shown = text
+        return new
+
+    def end(self) -> str:
+        """The rest of the text, with unfinished characters replaced."""
+        text = self._tokenizer.decode(self._tokens)
+        return text[len(self._shown) :] if text.startswith(self._shown) else ""
