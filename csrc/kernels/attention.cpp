@@ -473,7 +473,7 @@ void attention_rows_f32(const void* raw_args, void* const* buffers, const Kernel
   const WorkRange range = split_work(units, context.worker, context.workers);
   const std::int64_t query_floats = (args.size + 15) / 16 * 16, floats = query_floats + (args.keys + 15) / 16 * 16;
   for (std::int64_t at = range.begin; at < range.end; at += args.units_together) {
-    Row rows[kMostRowsTogether];
+    Row rows[kMostRowsTogether] = {};
     const std::int64_t count = min64(args.units_together, range.end - at) * args.shared_heads;
     for (std::int64_t r = 0; r < count; ++r) {
       const std::int64_t unit = at + r / args.shared_heads;

@@ -18,7 +18,8 @@ SUMMARY = "continue tokens with a language model"
 DESCRIPTION = """\
 Continue a prompt, given as numbers of tokens or as text, and print what follows as soon as it is computed. The model
 has the keys and values of past tokens as inputs and outputs (`past_key_values.0.key` and `present.0.key`, or similar),
-which become variables, or it is a blob that `engine compile --stateful` wrote. By default, the likeliest token is taken.
+which become variables, or it is a blob that `engine compile --stateful` wrote. By default, the likeliest token is
+taken.
 """
 EXAMPLES = """\
 engine generate decoder.onnx -d CPU --prompt-ids 1,15043,3186             # the likeliest tokens
