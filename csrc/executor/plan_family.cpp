@@ -96,19 +96,19 @@ PlanFamily::PlanFamily(Lengths most, Isa isa, const KernelRegistry& registry)
 }
 
 BufferId PlanFamily::add_input(Varying bytes, std::size_t alignment) {
-  return add({BufferKind::input, -1, {}, std::move(bytes), alignment});
+  return add(bound(BufferKind::input, std::move(bytes), alignment));
 }
 
 BufferId PlanFamily::add_output(Varying bytes, std::size_t alignment) {
-  return add({BufferKind::output, -1, {}, std::move(bytes), alignment});
+  return add(bound(BufferKind::output, std::move(bytes), alignment));
 }
 
 BufferId PlanFamily::add_state(Varying bytes, std::size_t alignment) {
-  return add({BufferKind::state, -1, {}, std::move(bytes), alignment});
+  return add(bound(BufferKind::state, std::move(bytes), alignment));
 }
 
 BufferId PlanFamily::add_buffer(Varying bytes, std::size_t alignment) {
-  return add({BufferKind::arena, -1, {}, std::move(bytes), alignment});
+  return add(bound(BufferKind::arena, std::move(bytes), alignment));
 }
 
 BufferId PlanFamily::add_constant(const void* data, std::size_t available, Varying bytes,
@@ -120,7 +120,18 @@ BufferId PlanFamily::add_view(BufferId of, Varying offset, Varying bytes) {
   if (of < 0 || static_cast<std::size_t>(of) >= buffers_.size()) {
     throw PlanError("there is no buffer " + std::to_string(of) + "; the family has " + std::to_string(buffers_.size()));
   }
-  return add({BufferKind::view, of, std::move(offset), std::move(bytes)});
+  BufferCall call = bound(BufferKind::view, std::move(bytes), 1);
+  call.of = of;
+  call.offset = std::move(offset);
+  return add(std::move(call));
+}
+
+PlanFamily::BufferCall PlanFamily::bound(BufferKind kind, Varying bytes, std::size_t alignment) {
+  BufferCall call;
+  call.kind = kind;
+  call.bytes = std::move(bytes);
+  call.alignment = alignment;
+  return call;
 }
 
 BufferId PlanFamily::add(BufferCall call) {

@@ -57,7 +57,7 @@ class PlanFamily {
 
  private:
   struct BufferCall {
-    BufferKind kind;
+    BufferKind kind = BufferKind::arena;
     BufferId of = -1;
     Varying offset, bytes;
     std::size_t alignment = 1;
@@ -75,6 +75,7 @@ class PlanFamily {
   };
   struct Layout;
 
+  static BufferCall bound(BufferKind kind, Varying bytes, std::size_t alignment);
   BufferId add(BufferCall call);
   void check_lengths(const Lengths& lengths) const;
   std::unique_ptr<Layout> replayed(const Lengths& lengths) const;
