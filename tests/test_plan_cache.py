@@ -73,6 +73,19 @@ def test_a_plan_is_built_once_and_the_last_are_kept() -> None:
     assert builder.built == [A, B, C, B]
 
 
+def test_a_plan_that_is_found_otherwise_counts_as_used() -> None:
+    builder = Builder()
+    cache = PlanCache(builder, 2)
+    first, second = cache.get(A), cache.get(B)
+    cache.touch(first)
+    assert cache.plans() == [second, first]
+    assert cache.cached(B) is second
+    assert cache.plans() == [first, second]
+    cache.touch("not cached")
+    assert cache.cached(C) is None
+    assert builder.built == [A, B]
+
+
 def test_a_plan_that_is_kept_is_found_while_another_is_built() -> None:
     builder = Builder(B)
     cache = PlanCache(builder, 4)

@@ -76,6 +76,13 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
                 self._plans.move_to_end(key)
             return self._plans.get(key)
 
+    def touch(self, plan: PlanT) -> None:
+        """Make a cached plan the most recently used one, for callers that found it among `plans`."""
+        with self._lock:
+            key = next((key for key, known in reversed(self._plans.items()) if known is plan), None)
+            if key is not None:
+                self._plans.move_to_end(key)
+
     def plans(self) -> list[PlanT]:
         """The cached plans, the most recently used one last."""
         with self._lock:

@@ -125,10 +125,12 @@ class Programs:
         return self._exact.plans()
 
     def _of_family(self, vector: LengthVector, shapes: Shapes, may_assume: bool) -> BoundFamily | None:
-        for family in reversed(self._families.plans()):
+        for index, family in enumerate(reversed(self._families.plans())):
             if isinstance(family, FamilyProgram) and (may_assume or not family.is_assuming):
                 found = family.at(vector)
                 if found is not None:
+                    if index:
+                        self._families.touch(family)
                     return found
         for pattern in self._patterns(vector):
             made = self._families.get(self._key(pattern, vector, shapes, may_assume))
