@@ -3,12 +3,15 @@
 from engine.generation.generator import Generator
 from engine.generation.measurement import GenerationTimes, measure_generation
 from engine.generation.sampling import Sampling
+from engine.generation.scheduler import Scheduler, Stream
 from engine.generation.text import TextStream, Tokenizer, read_tokenizer
 
 __all__ = [
     "GenerationTimes",
     "Generator",
     "Sampling",
+    "Scheduler",
+    "Stream",
     "TextStream",
     "Tokenizer",
     "measure_generation",

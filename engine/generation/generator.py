@@ -16,10 +16,10 @@ from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Signature
 Array = NDArray[Any]
 Tokens = Sequence[int] | Sequence[Sequence[int]] | Array
 
-_IDS = "input_ids"
-_MASK = "attention_mask"
-_POSITIONS = "position_ids"
-_LOGITS = "logits"
+IDS = "input_ids"
+MASK = "attention_mask"
+POSITIONS = "position_ids"
+LOGITS = "logits"
 
 
 class Generator:
@@ -50,10 +50,10 @@ class Generator:
         names: dict[str, str] | None = None,
     ) -> None:
         self._network = network
-        self._names = _checked_names(network.signature, names or {})
+        self._names = checked_names(network.signature, names or {})
         self.sampling = sampling or Sampling()
         self.stop_tokens = frozenset(stop_tokens)
-        self._vocabulary = _vocabulary(network.signature, self._names[_LOGITS])
+        self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
         self._request = network.create_infer_request()
         self._sequences: _Sequences | None = None
 
@@ -88,7 +88,7 @@ class Generator:
         Raises `InputError` for tokens that the model does not have, another number of sequences, different lengths
         later or for a model without `attention_mask`, and for a batch of which a sequence has ended.
         """
-        rows = _rows(tokens, self._vocabulary)
+        rows = checked_rows(tokens, self._vocabulary)
         known = self._sequences or _Sequences.empty(len(rows), self.sampling.seed)
         if len(rows) != len(known.rows):
             raise InputError(f"got tokens for {len(rows)} sequences; expected {len(known.rows)}, as before")
@@ -146,7 +146,7 @@ class Generator:
         Raises `InputError` if no tokens were appended since the last step, and the errors of the request.
         """
         inputs, known = self._inputs()
-        return self._computed(known, self._request.infer(inputs)[self._names[_LOGITS]])
+        return self._computed(known, self._request.infer(inputs)[self._names[LOGITS]])
 
     def step(self) -> list[int | None]:
         """Compute the appended tokens, choose the next token of each sequence and append it.
@@ -179,7 +179,7 @@ class Generator:
             inputs, known = self._inputs()
             self._request.start_async(inputs)
             result = await self._request
-            (token,) = self._chosen(self._computed(known, result[self._names[_LOGITS]]))
+            (token,) = self._chosen(self._computed(known, result[self._names[LOGITS]]))
             if token is None:
                 return
             yield token
@@ -208,9 +208,9 @@ class Generator:
         if any(known.ended) and not all(known.ended):
             self._require_mask("sequences that have ended, beside others,")
         values = {
-            _IDS: known.ids[:, known.computed :],
-            _MASK: known.mask.astype(np.int64),
-            _POSITIONS: known.positions[:, known.computed :],
+            IDS: known.ids[:, known.computed :],
+            MASK: known.mask.astype(np.int64),
+            POSITIONS: known.positions[:, known.computed :],
         }
         signature = self._network.signature
         given = {}
@@ -258,8 +258,8 @@ class Generator:
             raise InputError(f"stream continues one sequence, and there are {len(self._sequences.rows)}; use step")
 
     def _require_mask(self, what: str) -> None:
-        if _MASK not in self._names:
-            raise InputError(f"the model has no input `{_MASK}`, which {what} need; run them one by one")
+        if MASK not in self._names:
+            raise InputError(f"the model has no input `{MASK}`, which {what} need; run them one by one")
 
 
 @dataclass(slots=True)
@@ -345,7 +345,8 @@ def _copy_of(random: np.random.Generator) -> np.random.Generator:
     return made
 
 
-def _rows(tokens: Tokens, vocabulary: int | None) -> list[list[int]]:
+def checked_rows(tokens: Tokens, vocabulary: int | None) -> list[list[int]]:
+    """The tokens of each sequence. Raises `InputError` for what is not a token of the model."""
     listed: list[Any] = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
     is_batch = bool(listed) and isinstance(listed[0], (list, tuple, np.ndarray))
     rows = [list(row) for row in listed] if is_batch else [listed]
@@ -361,17 +362,17 @@ def _rows(tokens: Tokens, vocabulary: int | None) -> list[list[int]]:
     return [[int(token) for token in row] for row in rows]
 
 
-def _checked_names(signature: Signature, names: dict[str, str]) -> dict[str, str]:
+def checked_names(signature: Signature, names: dict[str, str]) -> dict[str, str]:
     """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out."""
-    roles = (_IDS, _MASK, _POSITIONS)
-    if unknown := names.keys() - {*roles, _LOGITS}:
-        raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, _LOGITS))}")
+    roles = (IDS, MASK, POSITIONS)
+    if unknown := names.keys() - {*roles, LOGITS}:
+        raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, LOGITS))}")
     given = {port.name for port in signature.inputs}
     found = {role: names.get(role, role) for role in roles if names.get(role, role) in given or role in names}
-    for role in {_IDS, *names} & set(roles):
+    for role in {IDS, *names} & set(roles):
         signature.find_input(found.get(role, role))  # raises, listing the inputs
-    found[_LOGITS] = names.get(_LOGITS, _LOGITS)
-    signature.find_output(found[_LOGITS])
+    found[LOGITS] = names.get(LOGITS, LOGITS)
+    signature.find_output(found[LOGITS])
     if others := given - set(found.values()):
         raise InputError(
             f"{signature.network}: input `{min(others)}` is not one that a Generator sets ({', '.join(roles)}); "
@@ -382,7 +383,7 @@ def _checked_names(signature: Signature, names: dict[str, str]) -> dict[str, str
     return found
 
 
-def _vocabulary(signature: Signature, logits: str) -> int | None:
+def vocabulary_of(signature: Signature, logits: str) -> int | None:
     """The number of tokens, if the model's output states it."""
     shape = signature.outputs[signature.find_output(logits)].shape
     if shape.rank.is_dynamic or not len(shape) or shape[-1].is_dynamic:

@@ -1,0 +1,318 @@
+"""`Scheduler`: many sequences of one network, which join and leave a batch between two tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import Cancelled, DeviceError, EngineError, InputError, StateError
+from engine.generation.generator import IDS, LOGITS, MASK, POSITIONS, checked_names, checked_rows, vocabulary_of
+from engine.generation.sampling import Sampling
+from engine.plugin_api import ExecutableNetwork
+
+Array = NDArray[Any]
+
+
+class Stream:
+    """The tokens of a submitted sequence, each as soon as it is computed: an iterator, also for asyncio.
+
+    Iterating raises the error that ended the sequence, if one did: `Cancelled` after `cancel`, `StateError` if it
+    reached the bound of the variables. It may be read by one thread, and cancelled by any.
+    """
+
+    def __init__(self, prompt: list[int], sampling: Sampling, max_tokens: int, stop_tokens: frozenset[int]) -> None:
+        self.prompt, self.sampling, self.max_tokens, self.stop_tokens = prompt, sampling, max_tokens, stop_tokens
+        self.tokens: list[int] = []
+        """The tokens so far."""
+        self.random = np.random.default_rng(None if sampling.seed is None else [sampling.seed, 0])
+        self.is_cancelled = False
+        self._items: queue.SimpleQueue[int | EngineError | None] = queue.SimpleQueue()
+
+    def cancel(self) -> None:
+        """End the sequence before its next token."""
+        self.is_cancelled = True
+
+    def result(self) -> list[int]:
+        """Wait for the end; returns all tokens. Raises the error that ended the sequence."""
+        for _ in self:
+            pass
+        return self.tokens
+
+    def __iter__(self) -> Iterator[int]:
+        while (token := self._next()) is not None:
+            yield token
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        while (token := await asyncio.to_thread(self._next)) is not None:
+            yield token
+
+    def add(self, logits: Array) -> bool:
+        """Choose the next token; returns whether it is the last one. Called by the scheduler."""
+        token = self.sampling.choose(logits, np.array([*self.prompt, *self.tokens], np.int64), self.random)
+        self.tokens.append(token)
+        self._items.put(token)
+        is_last = token in self.stop_tokens or len(self.tokens) == self.max_tokens
+        if is_last:
+            self.end(None)
+        return is_last
+
+    def end(self, error: EngineError | None) -> None:
+        """Let the reader's iteration end. Called by the scheduler."""
+        self._items.put(error)
+
+    def _next(self) -> int | None:
+        item = self._items.get()
+        if item is None or isinstance(item, EngineError):
+            self._items.put(item)  # for later reads
+        if isinstance(item, EngineError):
+            raise item
+        return item
+
+
+@dataclass(slots=True)
+class _Slots:
+    """The sequences of the batch, by row.
+
+    All rows append at the same column, so that a sequence has the last columns of its row, and others are masked.
+    """
+
+    streams: list[Stream | None]
+    mask: Array
+    """[rows, columns]: which columns of the variables belong to the row's sequence."""
+    lengths: list[int] = field(default_factory=list)
+
+    @property
+    def active(self) -> list[int]:
+        """The rows that have a sequence."""
+        return [row for row, stream in enumerate(self.streams) if stream is not None]
+
+    @property
+    def first_column(self) -> int:
+        """The first column that a sequence has."""
+        return min((int(self.mask[row].argmax()) for row in self.active), default=self.mask.shape[1])
+
+
+class Scheduler:
+    """Generates tokens for many sequences at a time, in one thread.
+
+    Each step computes one token for all sequences of the batch, which reads the weights once for all of them. A
+    submitted prompt is computed by itself, in the order of submission, as soon as there is a free row; its keys and
+    values then join those of the batch. So every sequence of the batch gets a token in each step, and those that wait
+    are served in turn. What a sequence gets does not depend on the others, up to rounding.
+
+    The network is a language model as for `Generator`, with the inputs `attention_mask` and `position_ids`.
+    Thread-safe.
+
+    Args:
+        network: the compiled model.
+        slots: how many sequences are computed together.
+        names: as for `Generator`.
+
+    Raises `InputError` if the network has other inputs, or variables that do not grow or have no dimension of
+    sequences.
+    """
+
+    def __init__(self, network: ExecutableNetwork, slots: int = 8, *, names: dict[str, str] | None = None) -> None:
+        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
+            raise InputError(f"slots is {slots!r}; expected 1 or more")
+        self._names = checked_names(network.signature, names or {})
+        for role in (MASK, POSITIONS):
+            if role not in self._names:
+                raise InputError(f"the model has no input `{role}`, which sequences of different lengths need")
+        for variable in network.variables:
+            if variable.axis is None or variable.batch_axis is None:
+                raise InputError(f"variable `{variable.name}` does not grow, or has no dimension of sequences")
+        self._network, self._count = network, slots
+        self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
+        self._batch, self._alone = network.create_infer_request(), network.create_infer_request()
+        self._slots = _Slots([None] * slots, np.zeros((slots, 0), bool), [0] * slots)
+        self._waiting: deque[Stream] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int = 256,
+        *,
+        sampling: Sampling | None = None,
+        stop_tokens: Collection[int] = (),
+    ) -> Stream:
+        """Add a sequence; returns the stream of its next tokens, up to a stop token, at most `max_tokens`.
+
+        Raises `InputError` for tokens that the model does not have, or after `close`.
+        """
+        (row,) = checked_rows([list(prompt)], self._vocabulary)
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+            raise InputError(f"max_tokens is {max_tokens!r}; expected 1 or more")
+        stream = Stream(row, sampling or Sampling(), max_tokens, frozenset(stop_tokens))
+        with self._changed:
+            if self._is_closed:
+                raise InputError("the scheduler is closed")
+            self._waiting.append(stream)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="engine-scheduler", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        return stream
+
+    def close(self) -> None:
+        """End all sequences with `Cancelled`, and the thread. Further calls have no effect."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # -- the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        error: EngineError = Cancelled("the scheduler was closed")
+        try:
+            self._serve()
+        except Exception as e:  # nobody waits for this thread, and the streams' readers would wait for ever
+            error = DeviceError(f"{self._network.signature.network}: the scheduler failed: {type(e).__name__}: {e}")
+            error.__cause__ = e
+        with self._changed:
+            self._is_closed = True
+            left = [*self._waiting, *(stream for stream in self._slots.streams if stream is not None)]
+        for stream in left:
+            stream.end(error)
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._slots.active or self._is_closed)
+                if self._is_closed:
+                    return
+            self._drop_cancelled()
+            self._admit_waiting()
+            if self._slots.active:
+                self._step()
+
+    def _drop_cancelled(self) -> None:
+        for row in self._slots.active:
+            stream = self._slots.streams[row]
+            if stream is not None and stream.is_cancelled:
+                self._leave(row, Cancelled("the sequence was cancelled"))
+
+    def _leave(self, row: int, error: EngineError | None = None) -> None:
+        stream, self._slots.streams[row] = self._slots.streams[row], None
+        if stream is not None and error is not None:
+            stream.end(error)
+
+    def _admit_waiting(self) -> None:
+        while None in self._slots.streams:
+            with self._changed:
+                if not self._waiting:
+                    return
+                stream = self._waiting.popleft()
+            if stream.is_cancelled:
+                stream.end(Cancelled("the sequence was cancelled"))
+                continue
+            try:
+                self._admit(stream)
+            except EngineError as e:
+                stream.end(e)
+
+    def _admit(self, stream: Stream) -> None:
+        """Compute a prompt, and let its keys and values join the batch."""
+        self._alone.reset_state()
+        length = len(stream.prompt)
+        ids, positions = np.array([stream.prompt]), np.arange(length)[None]
+        result = self._alone.infer(self._inputs(ids, np.ones((1, length), bool), positions))
+        if stream.add(result[self._names[LOGITS]][0, -1]):
+            return
+        row = self._slots.streams.index(None)
+        self._arrange(row)
+        self._slots.streams[row], self._slots.lengths[row] = stream, length
+
+    def _arrange(self, row: int | None = None) -> None:
+        """Drop the columns that no sequence has, and let the single request's values become the last ones of `row`."""
+        slots, length = self._slots, 0 if row is None else self._alone.length
+        first = slots.first_column
+        kept = slots.mask.shape[1] - first
+        columns = max(kept, length)
+        mask = np.zeros((self._count, columns), bool)
+        mask[:, columns - kept :] = slots.mask[:, first:]
+        if row is not None:
+            mask[row] = np.arange(columns) >= columns - length
+        alone, batch = self._alone.query_state(), self._batch.query_state()
+        for variable in self._network.variables:
+            old = batch[variable.name].get() if kept else None
+            one = alone[variable.name].get() if row is not None else None
+            source = one if old is None else old
+            assert source is not None
+            shape = list(source.shape)
+            shape[variable.batch_axis or 0], shape[variable.axis or 0] = self._count, columns
+            made = np.zeros(shape, source.dtype)
+            view = np.moveaxis(made, (variable.batch_axis or 0, variable.axis or 0), (0, 1))
+            for values, rows, count in ((old, slice(None), kept), (one, row, length)):
+                if values is not None and count:
+                    turned = np.moveaxis(values, (variable.batch_axis or 0, variable.axis or 0), (0, 1))
+                    view[rows, columns - count :] = turned[:, -count:] if rows == slice(None) else turned[0]
+            batch[variable.name].set(made)
+        slots.mask = mask
+
+    def _step(self) -> None:
+        """One token for each sequence of the batch."""
+        slots = self._slots
+        if slots.first_column > slots.mask.shape[1] // 2:
+            self._arrange()
+        ids, positions = np.zeros((self._count, 1), np.int64), np.zeros((self._count, 1), np.int64)
+        for row in slots.active:
+            stream = slots.streams[row]
+            assert stream is not None
+            ids[row], positions[row] = stream.tokens[-1], slots.lengths[row]
+        # A row without a sequence sees its own token only, since a row that sees none may be NaN.
+        mask = np.concatenate([slots.mask, np.ones((self._count, 1), bool)], axis=1)
+        try:
+            logits = self._batch.infer(self._inputs(ids, mask, positions))[self._names[LOGITS]]
+        except EngineError as e:
+            self._fail(e)
+            return
+        slots.mask = mask
+        for row in slots.active:
+            slots.lengths[row] += 1
+            stream = slots.streams[row]
+            assert stream is not None
+            try:
+                is_last = stream.add(logits[row, -1])
+            except EngineError as e:
+                self._leave(row, e)
+                continue
+            if is_last:
+                self._leave(row)
+
+    def _fail(self, error: EngineError) -> None:
+        """After a step that failed: the longest sequence leaves if it reached the bound, otherwise all do."""
+        slots = self._slots
+        if isinstance(error, StateError) and slots.first_column:
+            self._arrange()
+            return
+        for row in slots.active:
+            if not isinstance(error, StateError) or slots.mask[row].argmax() == 0:
+                self._leave(row, error)
+
+    def _inputs(self, ids: Array, mask: Array, positions: Array) -> dict[str, Array]:
+        signature, given = self._network.signature, {}
+        for role, value in ((IDS, ids), (MASK, mask), (POSITIONS, positions)):
+            wanted = signature.inputs[signature.find_input(self._names[role])].element_type.numpy
+            given[self._names[role]] = np.ascontiguousarray(value, wanted)
+        return given

@@ -1,0 +1,173 @@
+"""Many sequences in one batch. If one fails, a sequence gets another's tokens, or a server stops serving."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from engine import Core
+from engine.errors import Cancelled, DeviceError, InputError, StateError
+from engine.generation import Generator, Sampling, Scheduler
+from engine.passes import MakeStateful
+
+DECODERS = Path(__file__).parent / "fixtures" / "decoders"
+PROMPTS = [[3, 14, 15, 9], [2], [7, 1, 8], [2, 8, 1, 8, 2, 8, 1, 8], [31], [5, 6], [9] * 12, [1, 2, 3], [4], [30, 29]]
+
+
+def network(name: str = "llama.dynamo23", device: str = "CPU", bound: int | None = None) -> Any:
+    core = Core()
+    model = core.read_model(DECODERS / f"{name}.onnx")
+    MakeStateful(bound=bound).run_on_model(model)
+    return core.compile_model(model, device)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return network()
+
+
+def alone(compiled: Any, prompt: list[int], count: int, sampling: Sampling | None = None) -> list[int]:
+    return Generator(compiled, sampling).generate(prompt, count)[0]
+
+
+@pytest.mark.parametrize("name", ["llama.dynamo23", "llama.script17", "gpt2.dynamo20"])
+@pytest.mark.parametrize("slots", [1, 3, 16])
+def test_each_sequence_gets_what_it_gets_alone(name: str, slots: int) -> None:
+    """Prompts of different lengths, which wait, join and leave at different times."""
+    compiled = network(name)
+    counts = [3 + (5 * index) % 11 for index in range(len(PROMPTS))]
+    with Scheduler(compiled, slots) as scheduler:
+        streams = [scheduler.submit(prompt, count) for prompt, count in zip(PROMPTS, counts, strict=True)]
+        found = [stream.result() for stream in streams]
+    assert found == [alone(compiled, prompt, count) for prompt, count in zip(PROMPTS, counts, strict=True)]
+
+
+def test_sampling_and_stop_tokens_of_each(llama: Any) -> None:
+    drawn = Sampling(temperature=1.5, seed=4)
+    expected = alone(llama, PROMPTS[0], 12)
+    with Scheduler(llama, 4) as scheduler:
+        random = scheduler.submit(PROMPTS[2], 6, sampling=drawn)
+        stopped = scheduler.submit(PROMPTS[0], 12, stop_tokens=[expected[4]])
+        first = scheduler.submit(PROMPTS[0], 1)
+        assert random.result() == alone(llama, PROMPTS[2], 6, drawn)
+        assert stopped.result() == expected[: expected.index(expected[4]) + 1]
+        assert first.result() == expected[:1]
+
+
+def test_later_ones_join_while_others_run(llama: Any) -> None:
+    """Submitted whenever a token of another one arrives."""
+    with Scheduler(llama, 4) as scheduler:
+        long = scheduler.submit([3], 40)
+        others = []
+        for index, _ in enumerate(long):
+            if index % 5 == 0:
+                others.append((PROMPTS[index % 10], scheduler.submit(PROMPTS[index % 10], 7)))
+        assert long.tokens == alone(llama, [3], 40)
+        for prompt, stream in others:
+            assert stream.result() == alone(llama, prompt, 7)
+
+
+def test_asyncio(llama: Any) -> None:
+    async def collect(scheduler: Scheduler, prompt: list[int]) -> list[int]:
+        return [token async for token in scheduler.submit(prompt, 6)]
+
+    async def all_of_them() -> list[list[int]]:
+        with Scheduler(llama, 3) as scheduler:
+            return await asyncio.gather(*(collect(scheduler, prompt) for prompt in PROMPTS[:5]))
+
+    assert asyncio.run(all_of_them()) == [alone(llama, prompt, 6) for prompt in PROMPTS[:5]]
+
+
+def test_every_sequence_of_the_batch_advances_and_others_are_served_in_turn(llama: Any) -> None:
+    with Scheduler(llama, 2) as scheduler:
+        first, second, third = (scheduler.submit([5], 30) for _ in range(3))
+        tokens = iter(second)
+        for _ in range(30):
+            next(tokens)
+        assert len(first.tokens) >= 29
+        assert third.result() == alone(llama, [5], 30)
+        assert first.tokens == second.tokens == third.tokens
+
+
+def test_a_cancelled_sequence_makes_room(llama: Any) -> None:
+    with Scheduler(llama, 1) as scheduler:
+        endless, waiting, other = scheduler.submit([3], 10**6), scheduler.submit([4], 5), scheduler.submit([7], 3)
+        next(iter(endless))
+        waiting.cancel()
+        endless.cancel()
+        assert other.result() == alone(llama, [7], 3)
+        for stream in (endless, waiting, endless):
+            with pytest.raises(Cancelled, match="the sequence was cancelled"):
+                stream.result()
+
+
+def test_the_bound_ends_one_sequence_only() -> None:
+    """The columns that no sequence has are dropped first."""
+    compiled = network(bound=20)
+    with Scheduler(compiled, 2) as scheduler:
+        short = scheduler.submit([7, 1], 5)
+        endless = scheduler.submit(PROMPTS[0], 10**6)
+        later = [scheduler.submit(prompt, 6) for prompt in PROMPTS[:6]]
+        with pytest.raises(StateError, match="its bound is 20"):
+            endless.result()
+        assert len(endless.tokens) == 20 - 4 + 1
+        assert short.result() == alone(compiled, [7, 1], 5)
+        assert [stream.result() for stream in later] == [alone(compiled, prompt, 6) for prompt in PROMPTS[:6]]
+        with pytest.raises(StateError, match="its bound is 20"):
+            scheduler.submit([1] * 21).result()
+        assert scheduler.submit([7, 1], 5).result() == short.tokens
+
+
+def test_closing_ends_all(llama: Any) -> None:
+    scheduler = Scheduler(llama, 1)
+    streams = [scheduler.submit([3], 10**6) for _ in range(3)]
+    next(iter(streams[0]))
+    scheduler.close()
+    scheduler.close()
+    for stream in streams:
+        with pytest.raises(Cancelled, match="the scheduler was closed"):
+            stream.result()
+    with pytest.raises(InputError, match="the scheduler is closed"):
+        scheduler.submit([3])
+    Scheduler(llama).close()
+
+
+def test_a_failure_of_the_thread_reaches_the_readers(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = Scheduler(llama, 2)
+    monkeypatch.setattr(scheduler, "_step", lambda: 1 / 0)
+    stream = scheduler.submit([3], 5)
+    with pytest.raises(DeviceError, match="the scheduler failed: ZeroDivisionError"):
+        stream.result()
+    scheduler.close()
+    with pytest.raises(InputError, match="the scheduler is closed"):
+        scheduler.submit([3])
+
+
+def test_what_is_refused(llama: Any) -> None:
+    with Scheduler(llama) as scheduler:
+        for prompt, said in (([], "must not be empty"), ([99], "token 99 is out of range"), (["a"], "is an integer")):
+            with pytest.raises(InputError, match=said):
+                scheduler.submit(prompt)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="max_tokens is 0"):
+            scheduler.submit([1], 0)
+    with pytest.raises(InputError, match="slots is 0"):
+        Scheduler(llama, 0)
+    value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.INT64, shape)  # noqa: E731
+    graph = helper.make_graph(
+        [helper.make_node("Concat", ["past_0", "input_ids"], ["present_0"], axis=1),
+         helper.make_node("OneHot", ["input_ids", "four", "values"], ["logits"])],
+        "plain", [value("input_ids", "b", "n"), value("past_0", "b", "p")],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", "n", 4]), value("present_0", "b", "all")],
+        [helper.make_tensor("four", TensorProto.INT64, [], [4]),
+         helper.make_tensor("values", TensorProto.FLOAT, [2], np.array([0, 1], np.float32))],
+    )  # fmt: skip
+    core = Core()
+    model = core.read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    MakeStateful().run_on_model(model)
+    with pytest.raises(InputError, match="no input `attention_mask`, which sequences of different lengths need"):
+        Scheduler(core.compile_model(model, "CPU"))
