@@ -54,14 +54,15 @@ MODELS = {
 }
 
 
-def write_model(model: Llama, form: str, folder: Path) -> Path:
+def write_model(model: Llama, form: str, folder: Path, *, has_positions: bool = False) -> Path:
     """Write `model.onnx`, its weights and `genai_config.json`; form: f32, int8, int4, or int4a8 with 8-bit activations.
 
-    A model in bf16 is the one in f32, which the engines round.
+    A model in bf16 is the one in f32, which the engines round. With `has_positions`, attention is that of ONNX, with
+    the inputs that exports of transformers have, so that sequences of a batch may have different positions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "model.onnx.data").open("wb") as data:
-        proto = _Writer(model, form, data).proto()
+        proto = (_PositionsWriter if has_positions else _Writer)(model, form, data).proto()
     onnx.save(proto, folder / "model.onnx")
     (folder / "genai_config.json").write_text(json.dumps(_config(model)))
     return folder / "model.onnx"
@@ -74,14 +75,36 @@ class _Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: list[onnx.TensorProto] = []
 
-    def proto(self) -> onnx.ModelProto:
-        m = self.model
+    opset = 17
+
+    def lengths(self) -> None:
+        """What the attentions of all layers read besides the caches of cosines and sines."""
         one = self.tensor("one", np.array([1], np.int64))
         counted = self.node("ReduceSum", f"attention_mask {one}", "counted", keepdims=1)
         self.node("Cast", self.node("Sub", f"{counted} {one}", "last"), "seqlens_k", to=TensorProto.INT32)
         shape = self.node("Shape", "attention_mask", "mask_shape")
         length = self.node("Gather", f"{shape} {self.tensor('axis', np.array(1, np.int64))}", "length", axis=0)
         self.node("Cast", length, "total", to=TensorProto.INT32)
+
+    def attention(self, n: str, q: str, k: str, v: str, past: str, present: str) -> str:
+        m = self.model
+        return self.node(
+            "GroupQueryAttention",
+            f"{q} {k} {v} {past} seqlens_k total cos_cache sin_cache",
+            f"{n}.attention {present}",
+            _DOMAIN, num_heads=m.heads, kv_num_heads=m.kv_heads, do_rotary=1, scale=m.head_size**-0.5,
+        )  # fmt: skip
+
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        """The inputs besides the past."""
+        return [
+            helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "sequence"]),
+            helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"]),
+        ]
+
+    def proto(self) -> onnx.ModelProto:
+        m = self.model
+        self.lengths()
         angles = np.outer(np.arange(m.positions), 10000.0 ** -np.linspace(0, 1, m.head_size // 2, endpoint=False))
         self.tensor("cos_cache", np.cos(angles).astype(np.float32))
         self.tensor("sin_cache", np.sin(angles).astype(np.float32))
@@ -99,16 +122,10 @@ class _Writer:
     def layer(self, index: int, x: str, residual: str) -> tuple[str, str]:
         m, n = self.model, f"layer{index}"
         kv = m.kv_heads * m.head_size
-        operands = " ".join(self.product(x, f"{n}.{p}", m.width, w) for p, w in (("q", m.width), ("k", kv), ("v", kv)))
+        q, k, v = (self.product(x, f"{n}.{part}", m.width, w) for part, w in (("q", m.width), ("k", kv), ("v", kv)))
         past = " ".join(f"past_key_values.{index}.{part}" for part in ("key", "value"))
         present = " ".join(f"present.{index}.{part}" for part in ("key", "value"))
-        self.node(
-            "GroupQueryAttention",
-            f"{operands} {past} seqlens_k total cos_cache sin_cache",
-            f"{n}.attention {present}",
-            _DOMAIN, num_heads=m.heads, kv_num_heads=m.kv_heads, do_rotary=1, scale=m.head_size**-0.5,
-        )  # fmt: skip
-        attended = self.product(f"{n}.attention", f"{n}.o", m.width, m.width)
+        attended = self.product(self.attention(n, q, k, v, past, present), f"{n}.o", m.width, m.width)
         y, total = self.normalized(residual, attended, f"{n}.middle")
         gate, up = (self.product(y, f"{n}.{part}", m.width, m.inner) for part in ("gate", "up"))
         gated = self.node("Mul", f"{gate} {self.node('Sigmoid', gate, f'{n}.sigmoid')}", f"{n}.silu")
@@ -187,15 +204,39 @@ class _Writer:
             names = [f"{prefix}.{i}.{part}" for i in range(m.layers) for part in ("key", "value")]
             return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in names]
 
-        inputs = [
-            helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "sequence"]),
-            helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"]),
-            *caches("past_key_values", "past"),
-        ]
+        inputs = [*self.inputs(), *caches("past_key_values", "past")]
         logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "sequence", m.vocabulary])
         graph = helper.make_graph(self.nodes, "decoder", inputs, [logits, *caches("present", "total")], self.tensors)
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(_DOMAIN, 1)]
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(_DOMAIN, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+class _PositionsWriter(_Writer):
+    opset = 23
+
+    def lengths(self) -> None:
+        visible = self.node("Cast", "attention_mask", "visible", to=TensorProto.BOOL)
+        self.node("Unsqueeze", f"{visible} {self.tensor('axes', np.array([1, 2], np.int64))}", "mask")
+        for name, heads in (("q", self.model.heads), ("kv", self.model.kv_heads)):
+            self.tensor(f"{name}_heads", np.array([0, 0, heads, self.model.head_size], np.int64))
+        self.tensor("joined", np.array([0, 0, self.model.width], np.int64))
+
+    def attention(self, n: str, q: str, k: str, v: str, past: str, present: str) -> str:
+        parts = []
+        for part, value, heads in (("q", q, "q_heads"), ("k", k, "kv_heads"), ("v", v, "kv_heads")):
+            split = self.node("Reshape", f"{value} {heads}", f"{n}.{part}.split")
+            parts.append(self.node("Transpose", split, f"{n}.{part}.turned", perm=(0, 2, 1, 3)))
+        turned = [
+            self.node("RotaryEmbedding", f"{x} cos_cache sin_cache position_ids", f"{x}.rotary") for x in parts[:2]
+        ]
+        outputs = f"{n}.attended {present}"
+        attended = self.node("Attention", f"{' '.join(turned)} {parts[2]} mask {past}", outputs, is_causal=1)
+        joined = self.node("Transpose", attended, f"{n}.together", perm=(0, 2, 1, 3))
+        return self.node("Reshape", f"{joined} joined", f"{n}.attention")
+
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        positions = helper.make_tensor_value_info("position_ids", TensorProto.INT64, ["batch", "sequence"])
+        return [*super().inputs(), positions]
 
 
 def _config(m: Llama) -> dict[str, Any]:
