@@ -12,7 +12,7 @@ from engine.lowering import LengthPattern, LengthVector
 from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying
 from engine.runtime import GrowingArray
 from engine.runtime.states import plain
-from engine_cpu.fitting import Fit, Lengths, Misfit, fit_family, sample_lengths
+from engine_cpu.fitting import Fit, Lengths, Misfit, fit_family, middle_of, sample_lengths
 from engine_cpu.in_place import InPlace
 from engine_cpu.program import Array, Inference, MakeOutput, Value
 from engine_cpu.recording import RecordingBuilder
@@ -105,7 +105,7 @@ class FamilyProgram:
         self._runner = FamilyRunner(self._family, self._forms, max_threads=threads, kept=streams)
 
     def _fit(self, *, degree: int) -> None:
-        """Fit the family to plans for the least lengths, and check it by the plan for the greatest ones."""
+        """Fit the family to plans for the least lengths, and check it by the plans for greater ones."""
         if any(high <= low + degree for low, high in zip(self.least, self.most, strict=True)):
             raise Misfit(f"there are too few lengths from {list(self.least)} to {list(self.most)}")
         samples = sample_lengths(self.least, degree)
@@ -113,7 +113,7 @@ class FamilyProgram:
         if self.most in samples:
             return
         try:
-            self._fit_to([*samples, self.most], degree)
+            self._fit_to([*samples, middle_of(self.least, self.most), self.most], degree)
         except Misfit as e:
             raise Misfit(e.reason, e.node, is_at_end=True) from e
 

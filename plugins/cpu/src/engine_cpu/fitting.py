@@ -1,10 +1,11 @@
 """From recorded plans for several lengths to one family of plans, whose numbers are polynomials of the lengths.
 
 The plans must have the same steps over the same buffers. Each size and attribute is then a constant, or the polynomial
-that its values at the first samples determine, and it must have the right value at the last. The first samples are
-adjacent lengths at the beginning of the range, the last one is its end. That proves the polynomial for the kinds of
-numbers that lowerings compute: a bound (`min`, `max`) is convex or concave, and such a function that has the slope of
-its first step on average is affine; a rounded quotient has a first step of 0 or 1, and another average.
+that its values at the first samples determine, and it must have the right values at the others. The first samples are
+adjacent lengths at the beginning of the range, the last one is its end, and one lies between them. That proves the
+polynomial for the kinds of numbers that lowerings compute: a bound (`min`, `max`) is convex or concave, and such a
+function that has the slope of its first step on average is affine; a rounded quotient has a first step of 0 or 1, and
+another average. The sample in between is for what is neither, such as remainders that repeat.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ def sample_lengths(least: Lengths, degree: int) -> list[Lengths]:
         if len(set(chosen)) == 2 or degree == 2:
             steps.append(tuple(chosen.count(i) for i in range(count)))
     return [tuple(low + step for low, step in zip(least, each, strict=True)) for each in steps]
+
+
+def middle_of(least: Lengths, most: Lengths) -> Lengths:
+    """Lengths between two others, and no simple part of the way: remainders that agree at both ends differ here."""
+    return tuple(low + (high - low) * 5 // 13 for low, high in zip(least, most, strict=True))
 
 
 class Fit:
