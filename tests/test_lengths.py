@@ -7,7 +7,7 @@ import pytest
 
 from engine import ops
 from engine.ir import Constant, Dimension, Model, Parameter, Result, Variable, f32, i64
-from engine.lowering import InputLengths, LengthPattern, pattern_between, pattern_of_growth
+from engine.lowering import InputLengths, LengthPattern, irregular_node, pattern_between, pattern_of_growth
 from engine.lowering.lengths import Relation
 
 PAST, IDS, MASK, BATCH = range(4)
@@ -59,6 +59,8 @@ def test_a_growing_past_takes_the_mask_with_it() -> None:
     [
         ((0, 2, 5), (0, 2, 9), (0, 2, 6), (6,)),  # one length
         ((0, 4, 5, 4), (0, 6, 5, 6), (0, 9, 5, 9), (9,)),  # two that are equal
+        ((0, 2, 5), (0, 3, 9), (0, 8, 4), (8, 4)),  # two lengths
+        ((0, 5, 3), (0, 3, 5), (0, 9, 9), (9, 9)),
         ((5, 1, 3, 8), (9, 1, 4, 13), (2, 1, 7, 9), (2, 7)),  # past, and new tokens: the mask is over both
         ((5, 1, 3, 8), (5, 1, 4, 9), (6, 1, 4, 10), (6, 4)),  # also if the past did not change
         ((5, 1, 3, 8), (9, 1, 3, 12), (11, 1, 3, 14), (11,)),  # the past alone
@@ -82,8 +84,7 @@ def test_lengths_between_two_inferences(
         ((0, 2, 5), (0, 2, 5)),  # nothing changed
         ((0, 2, 5), (0, 1, 5)),  # a length of 1 may be broadcast
         ((0, 2, 5), (4, 2, 6)),  # no past is another case
-        ((0, 2, 5, 7), (0, 3, 9, 8)),  # lengths that have nothing to do with each other
-        ((0, 5, 3), (0, 3, 5)),  # one would become negative
+        ((0, 2, 5, 7), (0, 3, 9, 20)),  # three lengths that have nothing to do with each other
     ],
 )
 def test_no_pattern(first: tuple[int, ...], second: tuple[int, ...]) -> None:
@@ -94,3 +95,14 @@ def test_a_fixed_pattern() -> None:
     pattern = LengthPattern((), (Relation(3), Relation(4)))
     assert pattern.leading((3, 4)) == ()
     assert pattern.leading((3, 5)) is None
+
+
+def test_operations_whose_results_a_few_lengths_do_not_show() -> None:
+    x = Parameter(f32, [1, "n"], "x")
+    length = ops.Shape(x, start=1)
+    ten, none = Constant(np.array([10])), Constant(np.array([-1]))
+    for node in (ops.Mod(length, ten), ops.Equal(ops.Add(length, ten), ten), ops.BitwiseAnd(length, ten)):
+        assert irregular_node(Model([ops.Add(x, ops.Cast(node, to=f32))], [x])) is node
+    for node in (ops.Equal(length, none), ops.Div(length, ten), ops.Min(length, ten), ops.Greater(length, ten)):
+        assert irregular_node(Model([ops.Add(x, ops.Cast(node, to=f32))], [x])) is None
+    assert irregular_node(Model([ops.Mod(x, Constant(2.0), fmod=1)], [x])) is None  # of data, not of lengths

@@ -188,6 +188,7 @@ void depthwise_int8(const void* raw_args, void* const* buffers, const KernelCont
 
   // Positions are advanced rather than computed: a division takes as long as several outputs.
   const WorkRange range = split_work(s.batch * blocks * s.out_h, context.worker, context.workers);
+  if (range.begin >= range.end) return;  // also if there are no rows
   std::int64_t map = range.begin / s.out_h, oh = range.begin % s.out_h, block = map % blocks, first_slot = 0;
   bool is_new_map = true;
   for (std::int64_t item = range.begin; item < range.end; ++item) {

@@ -204,6 +204,7 @@ void run_depthwise(const DepthwiseArgs& args, void* const* buffers, const Kernel
   row.high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
   const std::int64_t blocks = (s.out_channels + 15) / 16;
   const WorkRange range = split_work(s.batch * blocks * s.out_h, context.worker, context.workers);
+  if (range.begin >= range.end) return;  // also if there are no rows
   // Positions are advanced rather than computed: a division takes as long as several outputs.
   std::int64_t n = range.begin / (blocks * s.out_h), block = range.begin / s.out_h % blocks, oh = range.begin % s.out_h;
   const auto advance = [&] {

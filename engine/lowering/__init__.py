@@ -33,7 +33,14 @@ from engine.lowering.checks import (
     require_elements,
 )
 from engine.lowering.decisions import Decisions
-from engine.lowering.lengths import InputLengths, LengthPattern, LengthVector, pattern_between, pattern_of_growth
+from engine.lowering.lengths import (
+    InputLengths,
+    LengthPattern,
+    LengthVector,
+    irregular_node,
+    pattern_between,
+    pattern_of_growth,
+)
 from engine.lowering.network import GraphNetwork, check_precision, constants_of, read_graph, write_graph
 from engine.lowering.plan_cache import PlanCache
 from engine.lowering.prepare import PreparedGraph, prepare
@@ -68,6 +75,7 @@ __all__ = [
     "constants_of",
     "first_refusal",
     "fold",
+    "irregular_node",
     "is_known_when_bound",
     "is_omitted",
     "is_static",

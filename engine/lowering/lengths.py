@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import Final, TypeAlias
 
-from engine.ir import Model, TensorType
+from engine.ir import Constant, Model, Node, TensorType
+from engine.lowering.checks import SHAPE_SOURCES
 from engine.lowering.specialize import Shapes
 
 LengthVector: TypeAlias = "tuple[int, ...]"
 """The length of each group of an `InputLengths`, the length of the past first."""
 
+_IRREGULAR: Final = frozenset(
+    ["BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Equal", "Mod", "Xor"]
+)
 _PAST: Final = 0
 """The group of the variables that grow; its length is 0 in a model without any."""
 
@@ -107,6 +111,31 @@ class InputLengths:
         return min(known) if known else None
 
 
+def irregular_node(graph: Model) -> Node | None:
+    """An operation that makes of lengths what a few lengths do not show, such as a remainder; None if there is none.
+
+    It computes on what follows from the shapes of inputs alone. Comparing such a number with one below 1, as for an
+    unknown dimension of Expand, is not one: lengths that vary are at least 1.
+    """
+    derived: set[Node] = set()
+    for node in graph.ordered_nodes():
+        values = [value for value in node.input_values if value is not None]
+        if node.op_type in SHAPE_SOURCES and not node.domain:
+            derived.add(node)
+        elif any(value.node in derived for value in values) and all(
+            value.node in derived or isinstance(value.node, Constant) for value in values
+        ):
+            if not node.domain and node.op_type in _IRREGULAR and not _is_below_one(node):
+                return node
+            derived.add(node)
+    return None
+
+
+def _is_below_one(node: Node) -> bool:
+    constants = [value.node for value in node.input_values if value is not None and isinstance(value.node, Constant)]
+    return node.op_type == "Equal" and any(each.data.size and (each.data < 1).all() for each in constants)
+
+
 def pattern_of_growth(vector: LengthVector) -> LengthPattern:
     """The pattern in which only the past grows, and with it the lengths that are now its length and another one."""
     past, others = vector[_PAST], set(vector[1:])
@@ -119,7 +148,7 @@ def pattern_of_growth(vector: LengthVector) -> LengthPattern:
 
 
 def pattern_between(first: LengthVector, second: LengthVector) -> LengthPattern | None:
-    """The pattern with few leading lengths that two vectors match; None if it takes more than the past and one other.
+    """The pattern with one or two leading lengths that two vectors match, one of which may be the past; None without.
 
     A length of 0 or 1 is not taken for one that varies, because operators give both a meaning of their own.
     """
@@ -128,9 +157,10 @@ def pattern_between(first: LengthVector, second: LengthVector) -> LengthPattern 
     own = [group for group in differing if group != _PAST]
     if not differing or (_PAST in differing and not grows):
         return None
-    for lead in [*([None] if grows else []), *own]:
-        leads = ((_PAST,) if grows else ()) + (() if lead is None else (lead,))
-        if lead is not None and min(first[lead], second[lead]) < 2:
+    choices: list[tuple[int, ...]] = [*([()] if grows else []), *((lead,) for lead in own)]
+    for chosen in choices if grows else [*choices, *combinations(own, 2)]:
+        leads = ((_PAST,) if grows else ()) + chosen
+        if any(min(first[lead], second[lead]) < 2 for lead in chosen):
             continue
         pairs = [(tuple(each[group] for group in leads), each) for each in (first, second)]
         relations = [_relation(group, leads, pairs) for group in range(len(first))]

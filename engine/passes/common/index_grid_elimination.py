@@ -37,7 +37,7 @@ class IndexGridElimination(MatcherPass):
         shape = _gathered(node, read, indices) if node.op_type == "Gather" else _gathered_nd(node, read, indices)
         if shape is None:
             return False
-        made: list[Node] = [ops.Reshape(data, _numbers(shape))]
+        made: list[Node] = [ops.Reshape(data, _numbers(shape), allowzero=1)]
         if shape != list(result.get_shape()):
             made.append(ops.Expand(made[-1], _numbers(result.get_shape())))
         return replace_by(node, [node], made)

@@ -70,8 +70,9 @@ class LastPosition(ModelPass):
                 f"{self.name}: output `{self.output}` is computed by {node}; expected a MatMul of [batch, tokens, "
                 "inner] with a constant matrix, followed by elementwise operations with constants"
             )
-        if node.output(0).num_consumers != 1:
-            raise PassError(f"{self.name}: {node} is also read by others than output `{self.output}`")
+        for each in (node, *later):
+            if each.output(0).num_consumers != 1:
+                raise PassError(f"{self.name}: {each} is also read by others than output `{self.output}`")
         return node, later
 
 
@@ -87,7 +88,7 @@ def _has_tokens(value: Output | None) -> bool:
 
 
 def _is_last(node: Node) -> bool:
-    if node.op_type != "Slice" or node.domain:
+    if node.op_type != "Slice" or node.domain or not node.has_input(3):
         return False
     starts, axes = (node.input_value(index).node for index in (1, 3))
     given = [each.data.tolist() if isinstance(each, Constant) else None for each in (starts, axes)]

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from engine import Core, ops
 from engine.errors import Cancelled, InputError
 from engine.ir import Constant, Model, Parameter, Result, Variable, f32
+from engine.ops import evaluate_model
 from engine.passes import MakeStateful
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
@@ -295,3 +296,95 @@ def test_what_is_no_polynomial_is_a_misfit_or_right(function: Any, low: int, hig
         return
     for n in range(low, high + 1):
         assert (number if isinstance(number, int) else number.at((n,))) == function(n)
+
+
+# -- what looks equal at a few lengths --------------------------------------------------------------------------
+
+
+def check_lengths(model: Model, shape: list[Any], lengths: list[int]) -> Any:
+    """One network for all lengths gives what the reference evaluator gives for each."""
+    network = Core().compile_model(model, "CPU")
+    for length in lengths:
+        x = np.arange(np.prod([length if n is None else n for n in shape]), dtype=np.float32)
+        value = x.reshape([length if n is None else n for n in shape])
+        expected = evaluate_model(model, [value])[0]
+        np.testing.assert_allclose(network([value])[0], expected, rtol=1e-6, atol=1e-6, err_msg=f"length {length}")
+    return network
+
+
+def length_of(x: Parameter, axis: int) -> Any:
+    return ops.Squeeze(ops.Shape(x, start=axis, end=axis + 1), Constant(np.array([0])))
+
+
+def numbers(count: Any) -> Any:
+    return ops.Range(Constant(np.array(0)), count, Constant(np.array(1)))
+
+
+def test_constants_with_large_elements_are_compared_element_by_element() -> None:
+    """A table with a mask of -1e9 and a bias that depends on the length."""
+    x = Parameter(f32, [1, "n"], "x")
+    share = ops.Div(ops.Cast(numbers(length_of(x, 1)), to=f32), ops.Cast(length_of(x, 1), to=f32))
+    table = ops.Concat(share, Constant(np.array([-1e9], np.float32)), axis=0)
+    model = Model([ops.Mul(ops.Concat(x, Constant(np.ones((1, 1), np.float32)), axis=1), table)], [x])
+    check_lengths(model, [1, None], [5, 9, 40, 12, 100, 33])
+
+
+def test_rows_of_constants_are_as_long_as_the_input() -> None:
+    """[2, n], which begins with zeros whatever n is."""
+    x = Parameter(f32, [2, "n"], "x")
+    columns = numbers(length_of(x, 1))
+    late = ops.Cast(ops.GreaterOrEqual(columns, Constant(np.array(80))), to=f32)
+    table = ops.Expand(late, ops.Shape(x))
+    network = check_lengths(Model([ops.Add(x, table)], [x]), [2, None], [100, 120, 50, 90, 85, 300])
+    assert any(isinstance(each, FamilyProgram) for each in programs_of(network).families)
+
+
+def test_remainders_of_lengths_have_a_plan_for_each() -> None:
+    x = Parameter(f32, [1, "n"], "x")
+    rest = ops.Mod(length_of(x, 1), Constant(np.array(10)))
+    is_round = ops.Cast(ops.Equal(rest, Constant(np.array(0))), to=f32)
+    network = check_lengths(Model([ops.Add(x, is_round)], [x]), [1, None], [3, 4, 10, 20, 21, 64, 30])
+    assert not programs_of(network).families
+    assert "Mod" in network.get_metric("PLANS_PER_SHAPE")[0]
+
+
+def test_a_bound_between_past_and_new_tokens() -> None:
+    """min(new, past + 10) rows: right at both ends of a range, and not along its edges."""
+    x, past = Parameter(f32, [1, "new", 2], "x"), Parameter(f32, [1, "past", 2], "past")
+    end = ops.Add(ops.Shape(past, start=1, end=2), Constant(np.array([10])))
+    part = ops.Slice(x, Constant(np.array([0])), end, Constant(np.array([1])))
+    requests = []
+    for device in ("CPU", "TEMPLATE"):
+        model = Model([Result(ops.Relu(part), "part"), Result(ops.Concat(past, x, axis=1), "present")], [x, past])
+        model.add_variable(Variable("v", "past", "present", np.zeros((1, 0, 2), np.float32), 1, None, 0))
+        requests.append(Core().compile_model(model, device).create_infer_request())
+    for first, news in ((1, (40, 3, 60, 5)), (2, (30, 12, 13, 50)), (30, (7, 45, 4))):
+        for request in requests:
+            request.reset_state()
+        for new in (first, *news):
+            value = np.random.default_rng(new).normal(size=(1, new, 2)).astype(np.float32)
+            found, expected = (request.infer({"x": value})["part"] for request in requests)
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_profiles_of_plans_that_copy_constants() -> None:
+    network = Core().compile_model(FIXTURES / "exports" / "rotary.dynamo20.dynamic.onnx", "CPU", {"PERF_COUNT": True})
+    for length in (3, 9, 5):
+        network(random_inputs(network, 2, length, 0))
+
+
+def test_batches_and_lengths_that_vary_together() -> None:
+    network = Core().compile_model(FIXTURES / "exports" / "layer_norm.script17.dynamic.onnx", "CPU")
+    other = Core().compile_model(FIXTURES / "exports" / "layer_norm.script17.dynamic.onnx", "TEMPLATE")
+    for seed, (batch, length) in enumerate(((2, 5), (3, 9), (4, 16), (7, 2), (2, 12), (5, 5))):
+        feed = random_inputs(network, batch, length, seed)
+        np.testing.assert_allclose(network(feed)[0], other(feed)[0], rtol=TOLERANCE, atol=TOLERANCE)
+    assert built(network) == 2
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 0, 8), (1, 16, 0, 0), (1, 16, 8, 0)])
+def test_depthwise_convolutions_of_no_pixels(shape: tuple[int, ...]) -> None:
+    x = Parameter(f32, [1, 16, "h", "w"], "x")
+    weights = Constant(np.ones((16, 1, 3, 3), np.float32))
+    network = Core().compile_model(Model([ops.Conv(x, weights, group=16, pads=[1, 1, 1, 1])], [x]), "CPU")
+    assert network([np.zeros(shape, np.float32)])[0].shape == shape

@@ -41,6 +41,12 @@ def test_gathering_rows_in_their_order_is_a_reshape() -> None:
     assert "Gather" not in operators(model)
 
 
+def test_rows_of_no_elements() -> None:
+    x = Parameter(f32, [4, 0], "x")
+    model = Model([ops.Gather(x, Constant(np.arange(4).reshape(2, 2)))], [x])
+    check_pass(IndexGridElimination, model, inputs={"x": np.zeros((4, 0), np.float32)})
+
+
 def _others() -> list[Node]:
     mask, square = Parameter(boolean, [2, 5], "mask"), Parameter(boolean, [4, 4], "square")
     shifted = grid(2, 1, 5)

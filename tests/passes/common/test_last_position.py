@@ -48,6 +48,16 @@ def test_the_same_tokens(path: Path) -> None:
     assert found[0] == found[1]
 
 
+def test_a_slice_before_the_head_that_is_not_the_last_position() -> None:
+    x = Parameter(f32, ["batch", "tokens", 8], "x")
+    part = ops.Slice(x, *(Constant(np.array(value)) for value in ([0, 0, 0], [99, 99, 4])))
+    logits = ops.MatMul(part, Constant(np.arange(12, dtype=np.float32).reshape(4, 3)))
+    model, value = Model([Result(logits, "logits")], [x]), np.arange(48, dtype=np.float32).reshape(2, 3, 8)
+    expected = evaluate_model(model, [value])[0]
+    assert LastPosition().run_on_model(model)
+    np.testing.assert_array_equal(evaluate_model(model, [value])[0], expected[:, -1:])
+
+
 def test_other_heads_are_refused() -> None:
     x = Parameter(f32, ["batch", "tokens", 4], "x")
     weights = Constant(np.ones((4, 3), np.float32))
@@ -59,5 +69,9 @@ def test_other_heads_are_refused() -> None:
     read_twice = Model([Result(product, "logits"), Result(ops.Relu(product), "other")], [x])
     with pytest.raises(PassError, match="also read by others"):
         LastPosition().run_on_model(read_twice)
+    logits = ops.Add(ops.MatMul(x, weights), Constant(1.0))
+    shown = Model([Result(logits, "logits"), Result(ops.Softmax(logits), "probabilities")], [x])
+    with pytest.raises(PassError, match="also read by others"):
+        LastPosition().run_on_model(shown)
     with pytest.raises(PassError, match="scores"):
         LastPosition("scores").run_on_model(read_twice)

@@ -12,7 +12,7 @@ from engine.lowering import LengthPattern, LengthVector
 from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying
 from engine.runtime import GrowingArray
 from engine.runtime.states import plain
-from engine_cpu.fitting import Fit, Lengths, Misfit, fit_family, middle_of, sample_lengths
+from engine_cpu.fitting import Fit, Lengths, Misfit, check_lengths, fit_family, sample_lengths
 from engine_cpu.in_place import InPlace
 from engine_cpu.program import Array, Inference, MakeOutput, Value
 from engine_cpu.recording import RecordingBuilder
@@ -92,11 +92,15 @@ class FamilyProgram:
         self._record: Callable[[LengthVector], Recording] | None = record
         try:
             self._fit(degree=1)
-        except Misfit:
-            self._fit(degree=2)
+        except Misfit as linear:
+            try:
+                self._fit(degree=2)
+            except Misfit as e:
+                raise (linear if linear.is_at_end else e) from None
         recording = self._recording(most)
         self._record = None
-        self.names = recording.lowered.step_nodes
+        nodes = recording.lowered.step_nodes
+        self.names = [("constant", "Constant") if step is None else nodes[step] for step in self._origins]
         self._reads, self._writes, self._appends = recording.reads, recording.writes, recording.appends
         self.is_checked = False
         """Whether a request has accepted the outputs; their types and the form of their shapes are always the same."""
@@ -113,7 +117,7 @@ class FamilyProgram:
         if self.most in samples:
             return
         try:
-            self._fit_to([*samples, middle_of(self.least, self.most), self.most], degree)
+            self._fit_to([*samples, *check_lengths(self.least, self.most)], degree)
         except Misfit as e:
             raise Misfit(e.reason, e.node, is_at_end=True) from e
 
@@ -139,7 +143,9 @@ class FamilyProgram:
                 fit.number([each.states[index].count for each in recordings], "") for index in range(len(first.states))
             ]
             calls = [each.builder.calls for each in recordings]
-            self._family: PlanFamily = fit_family(calls, fit, self.most, first.lowered.plan.isa)
+            self._family: PlanFamily
+            isa, is_trial = first.lowered.plan.isa, self.most not in samples
+            self._family, self._origins = fit_family(calls, fit, self.most, isa, is_trial=is_trial)
         except (PlanError, InputError) as e:
             raise Misfit(str(e)) from e
 

@@ -2,10 +2,11 @@
 
 The plans must have the same steps over the same buffers. Each size and attribute is then a constant, or the polynomial
 that its values at the first samples determine, and it must have the right values at the others. The first samples are
-adjacent lengths at the beginning of the range, the last one is its end, and one lies between them. That proves the
-polynomial for the kinds of numbers that lowerings compute: a bound (`min`, `max`) is convex or concave, and such a
-function that has the slope of its first step on average is affine; a rounded quotient has a first step of 0 or 1, and
-another average. The sample in between is for what is neither, such as remainders that repeat.
+adjacent lengths at the beginning of the range; the others are its corners, and one inside. That proves the polynomial
+for the kinds of numbers that lowerings compute: a bound (`min`, `max`) is convex or concave, and such a function that
+has the slope of its first step on average is affine; a rounded quotient has a first step of 0 or 1, and another
+average. What has steps up and down, such as a remainder, is no such number: `engine.lowering.lengths` finds the
+operators that compute it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from typing import Any, Final
 
 import numpy as np
@@ -53,9 +54,14 @@ def sample_lengths(least: Lengths, degree: int) -> list[Lengths]:
     return [tuple(low + step for low, step in zip(least, each, strict=True)) for each in steps]
 
 
-def middle_of(least: Lengths, most: Lengths) -> Lengths:
-    """Lengths between two others, and no simple part of the way: remainders that agree at both ends differ here."""
-    return tuple(low + (high - low) * 5 // 13 for low, high in zip(least, most, strict=True))
+def check_lengths(least: Lengths, most: Lengths) -> list[Lengths]:
+    """The lengths whose plans check polynomials: the corners of the range, the last of which is `most`, and one inside.
+
+    The latter is no simple part of the way, so that remainders that agree at the ends differ there.
+    """
+    middle = tuple(low + (high - low) * 5 // 13 for low, high in zip(least, most, strict=True))
+    corners = product(*zip(least, most, strict=True))
+    return [middle, *(corner for corner in corners if corner != least)]
 
 
 class Fit:
@@ -117,6 +123,10 @@ class _Builder:
     family: PlanFamily
     fit: Fit
     ids: list[int] = field(default_factory=list)
+    origins: list[int | None] = field(default_factory=list)
+    """For each step of the family, the number of the recorded step; None for the copy of a constant."""
+    is_trial: bool = False
+    _steps: int = 0
 
     def add(self, calls: Sequence[BufferCall | StepCall]) -> None:
         """Add what the same call was in all recordings."""
@@ -144,9 +154,15 @@ class _Builder:
     def _add_constant(self, arrays: Sequence[Array], nbytes: Number) -> int:
         """The array that all recordings read, or the longest, whose dimensions begin with those of the others."""
         longest = max(arrays, key=lambda each: each.nbytes)
-        if all(_is_same(each, longest) or _begins(longest.reshape(-1), each.reshape(-1)) for each in arrays):
+        if self.is_trial:
+            # No sample is the longest in all dimensions, and nothing is made of the family.
+            is_common = all(_is_same(each, longest) or _overlap(longest, each) for each in arrays)
+            if is_common:
+                return self.family.add_constant(longest, longest.nbytes)
+        is_common = all(_is_same(each, longest) or _begins(longest, each) for each in arrays)
+        if is_common and _is_flat(arrays):
             return self.family.add_constant(longest, nbytes)
-        if longest.itemsize not in (1, 2, 4, 8) or not all(_begins(longest, each) for each in arrays):
+        if not is_common or longest.itemsize not in (1, 2, 4, 8):
             raise Misfit(f"a constant of {longest.nbytes} bytes differs between lengths")
         shape = [self.fit.number(lengths, "a length") for lengths in zip(*(each.shape for each in arrays), strict=True)]
         strides = [stride // longest.itemsize for stride in longest.strides]
@@ -158,6 +174,7 @@ class _Builder:
             "destination_strides": self._dense(arrays),
         }
         self.family.add_step("strided_copy", [source], [target], attributes, "constant")
+        self.origins.append(None)
         return target
 
     def _dense(self, arrays: Sequence[Array]) -> list[Number]:
@@ -179,6 +196,8 @@ class _Builder:
         }
         inputs, outputs = ([self.ids[each] for each in ids] for ids in (first.inputs, first.outputs))
         self.family.add_step(first.kernel, inputs, outputs, attributes, first.name)
+        self.origins.append(self._steps)
+        self._steps += 1
 
     def _attribute(self, values: Sequence[Any], what: str, step: StepCall) -> VaryingAttribute:
         first = values[0]
@@ -205,6 +224,14 @@ def _is_same(array: Array, other: Array) -> bool:
     return array.ctypes.data == other.ctypes.data and array.nbytes == other.nbytes
 
 
+def _overlap(first: Array, second: Array) -> bool:
+    """Whether two arrays begin with the same elements in each dimension, as far as both go."""
+    if first.ndim != second.ndim:
+        return False
+    common = tuple(slice(min(lengths)) for lengths in zip(first.shape, second.shape, strict=True))
+    return _begins(first[common], np.ascontiguousarray(second[common]))
+
+
 def _begins(longest: Array, other: Array) -> bool:
     """Whether `other` is the beginning of each dimension of an array, up to rounding.
 
@@ -217,18 +244,38 @@ def _begins(longest: Array, other: Array) -> bool:
     first = np.ascontiguousarray(longest[tuple(slice(length) for length in other.shape)])
     if first.tobytes() == other.tobytes():
         return True
-    if first.dtype.kind != "f" or not (np.isfinite(first).all() and np.isfinite(other).all()):
+    if first.dtype.kind != "f":
         return False
-    largest = float(np.abs(other).max(initial=0.0))
-    return bool(np.abs(first - other).max(initial=0.0) <= 4 * float(np.finfo(first.dtype).eps) * largest)
+    with np.errstate(invalid="ignore"):  # the difference of infinities is NaN, and compares as different
+        is_near = np.abs(first - other) <= 4 * np.finfo(first.dtype).eps * np.abs(other)
+    return bool((is_near | (first == other)).all())
 
 
-def fit_family(recordings: Sequence[Sequence[BufferCall | StepCall]], fit: Fit, most: Lengths, isa: str) -> PlanFamily:
-    """The family of the recorded plans. Raises `Misfit` if they do not have one form, and `PlanError`."""
+def _is_flat(arrays: Sequence[Array]) -> bool:
+    """Whether the elements of shorter arrays are the first ones in memory of longer ones, if they are equal.
+
+    Only the first dimension that is longer than 1 may differ.
+    """
+    shapes = [each.shape for each in arrays]
+    if len({len(shape) for shape in shapes}) > 1:
+        return False
+    differing = [axis for axis, lengths in enumerate(zip(*shapes, strict=True)) if len(set(lengths)) > 1]
+    return len(differing) < 2 and all(all(n == 1 for n in shape[: differing[0]]) for shape in shapes if differing)
+
+
+def fit_family(
+    recordings: Sequence[Sequence[BufferCall | StepCall]], fit: Fit, most: Lengths, isa: str, *, is_trial: bool = False
+) -> tuple[PlanFamily, list[int | None]]:
+    """The family of the recorded plans, and for each of its steps the number of the recorded one; None for a copy.
+
+    With `is_trial`, the greatest lengths are not among the recorded ones, and the family is of no use.
+
+    Raises `Misfit` if the plans do not have one form, and `PlanError`.
+    """
     counts = {len(each) for each in recordings}
-    builder = _Builder(PlanFamily(most, isa=isa), fit)
+    builder = _Builder(PlanFamily(most, isa=isa), fit, is_trial=is_trial)
     for calls in zip(*recordings, strict=False):
         builder.add(calls)
     if len(counts) > 1:
         _differ()
-    return builder.family
+    return builder.family, builder.origins

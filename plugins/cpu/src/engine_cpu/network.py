@@ -19,7 +19,7 @@ from engine_cpu.instruction_sets import needed_isa
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.precision import precision_of
 from engine_cpu.program import Program
-from engine_cpu.programs import NoFamily, Programs
+from engine_cpu.programs import Programs
 from engine_cpu.properties import (
     ALLOW_REFERENCE,
     ARENA_BYTES,
@@ -176,8 +176,7 @@ class CpuNetwork(GraphNetwork):
             case REFERENCE_STEPS.name:
                 return self.reference_steps
             case PLANS_PER_SHAPE.name:
-                found = [] if self.programs is None else self.programs.families
-                return tuple(str(each) for each in found if isinstance(each, NoFamily))
+                return () if self.programs is None else self.programs.reasons
             case ARENA_BYTES.name:
                 return sum(plan.arena_bytes for plan in self.native_plans())
             case NAIVE_ARENA_BYTES.name:

@@ -15,6 +15,7 @@ from engine.lowering import (
     LengthVector,
     PlanCache,
     Shapes,
+    irregular_node,
     pattern_between,
     pattern_of_growth,
     shapes_of,
@@ -84,11 +85,13 @@ class Programs:
         """Programs of a graph; at most `size` for single shapes, and as many families, are kept."""
         self._prepared, self._compiler = prepared, compiler
         self._lengths = InputLengths(prepared.graph)
+        self._irregular = irregular_node(prepared.graph)
         self._exact: PlanCache[tuple[Shapes, bool], Program | FamilyProgram] = PlanCache(
             self._built, size, building=compiler.building
         )
+        # Those that were tried without success take places, too.
         self._families: PlanCache[FamilyKey, FamilyProgram | NoFamily] = PlanCache(
-            self._built_family, size, building=compiler.building
+            self._built_family, 2 * size, building=compiler.building
         )
         self._seen: deque[LengthVector] = deque(maxlen=_REMEMBERED)
         self.last: Program | BoundFamily | None = None
@@ -109,11 +112,20 @@ class Programs:
         if known is not None:
             return _bound(known)
         vector = self._lengths.vector(shapes) if self._lengths.is_complete else None
-        if vector is not None and (found := self._of_family(vector, shapes, may_assume)) is not None:
-            return found
+        if vector is not None and self._irregular is None:
+            family = self._of_family(vector, shapes, may_assume)
+            if family is not None:
+                return family
         if vector is not None and vector not in self._seen:
             self._seen.append(vector)
         return _bound(self._exact.get((shapes, may_assume)))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why lengths that varied have a program for each set of shapes."""
+        if self._irregular is not None:
+            return (f"{self._irregular}: its result for lengths has no form that a few of them would show",)
+        return tuple(str(each) for each in self.families if isinstance(each, NoFamily))
 
     @property
     def families(self) -> list[FamilyProgram | NoFamily]:
@@ -141,7 +153,7 @@ class Programs:
 
     def _patterns(self, vector: LengthVector) -> list[LengthPattern]:
         """The patterns for which a family of these lengths is worthwhile."""
-        found = [pattern_between(seen, vector) for seen in reversed(self._seen)]
+        found = [pattern_between(seen, vector) for seen in reversed(tuple(self._seen))]
         patterns = [pattern for pattern in found if pattern is not None]
         if self._lengths.has_past and vector[0] > 0:
             patterns.append(pattern_of_growth(vector))
