@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import time
 import traceback
 from abc import ABC, abstractmethod
@@ -225,6 +224,7 @@ def _execute(engine: TokenEngine, command: str, arguments: list[Any]) -> Any:
             tokens.append(engine.step())
             seconds.append(time.perf_counter() - begin)
         return seconds, tokens
-    with open("/proc/self/statm") as file:
-        now = int(file.read().split()[1]) * resource.getpagesize() / 1e6
-    return now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    # Unlike the peak of getrusage, these do not begin with what the parent process had.
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    now, peak = (int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))
+    return now, peak
