@@ -1,4 +1,4 @@
-"""`IndexGridElimination`: gathering every element in its order is no gathering."""
+"""`IndexGridElimination`: gathering every element in its order is a Reshape."""
 
 from __future__ import annotations
 

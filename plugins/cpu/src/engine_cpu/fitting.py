@@ -57,7 +57,7 @@ def sample_lengths(least: Lengths, degree: int) -> list[Lengths]:
 def check_lengths(least: Lengths, most: Lengths) -> list[Lengths]:
     """The lengths whose plans check polynomials: the corners of the range, the last of which is `most`, and one inside.
 
-    The latter is no simple part of the way, so that remainders that agree at the ends differ there.
+    The one inside is at 5/13 of the way, where numbers that agree at the ends by chance are likely to differ.
     """
     middle = tuple(low + (high - low) * 5 // 13 for low, high in zip(least, most, strict=True))
     corners = product(*zip(least, most, strict=True))
