@@ -50,19 +50,23 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        self._shown = ""
+        # The text of the tokens before `_shown` was returned; those from `_context` on are decoded with the next ones.
+        self._context = self._shown = 0
 
     def add(self, token: int) -> str:
         """Append a token; returns the text that follows what was returned before, or an empty one."""
         self._tokens.append(token)
-        text = self._tokenizer.decode(self._tokens)
-        if text.endswith(_UNFINISHED) or not text.startswith(self._shown):
+        text = self._rest()
+        if not text or text.endswith(_UNFINISHED):
             return ""
-        new = text[len(self._shown) :]
-        self._shown = text
-        return new
+        self._context, self._shown = self._shown, len(self._tokens)
+        return text
 
     def end(self) -> str:
         """The rest of the text, with unfinished characters replaced."""
-        text = self._tokenizer.decode(self._tokens)
-        return text[len(self._shown) :] if text.startswith(self._shown) else ""
+        return self._rest()
+
+    def _rest(self) -> str:
+        """The text of the tokens that were not shown, after the ones before them."""
+        shown = self._tokenizer.decode(self._tokens[self._context : self._shown])
+        return self._tokenizer.decode(self._tokens[self._context :])[len(shown) :]

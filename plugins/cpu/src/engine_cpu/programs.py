@@ -76,13 +76,13 @@ class NoFamily:
 class Programs:
     """Programs by the shapes of the inputs; built when they are first needed. Thread-safe.
 
-    The first shapes have a program of their own. When they have changed, by one length or by a longer past, a family is
+    The first shapes have a program of their own. When one or two lengths have changed, or a past has grown, a family is
     built for all the lengths that follow from those that changed; where the plans for several lengths do not have one
     form, each set of shapes has its program.
     """
 
     def __init__(self, prepared: CpuGraph, compiler: ProgramBuilder, size: int) -> None:
-        """Programs of a graph; at most `size` for single shapes, and as many families, are kept."""
+        """Programs of a graph; at most `size` for single shapes, and twice as many families, are kept."""
         self._prepared, self._compiler = prepared, compiler
         self._lengths = InputLengths(prepared.graph)
         self._irregular = irregular_node(prepared.graph)
@@ -123,6 +123,8 @@ class Programs:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why lengths that varied have a program for each set of shapes."""
+        if self._irregular is not None and len(self._seen) < 2:
+            return ()
         if self._irregular is not None:
             return (f"{self._irregular}: its result for lengths has no form that a few of them would show",)
         return tuple(str(each) for each in self.families if isinstance(each, NoFamily))

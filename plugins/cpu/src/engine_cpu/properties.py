@@ -46,8 +46,8 @@ PLAN_CACHE_SIZE = Property(
     int,
     16,
     CONFIG,
-    "How many plans a network with dynamic shapes caches: for single combinations of input shapes, and as many "
-    "families, each of which serves all lengths of some inputs.",
+    "How many plans a network with dynamic shapes caches: for single combinations of input shapes, and twice "
+    "as many families, each of which serves all lengths of some inputs.",
     minimum=1,
     maximum=4096,
 )

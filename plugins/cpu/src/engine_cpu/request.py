@@ -57,6 +57,7 @@ class CpuInferRequest(SyncInferRequest):
         self._last = None
         if self._is_elsewhere and self.states is not None and self.states.is_initial:
             self._is_elsewhere = False
+        self._was_assuming = False  # also if no program is found
         try:
             self._run(self._find_program(self.inputs, may_assume=not self._is_elsewhere))
         except InputError:
