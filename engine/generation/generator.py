@@ -346,7 +346,7 @@ def _copy_of(random: np.random.Generator) -> np.random.Generator:
 
 
 def checked_rows(tokens: Tokens, vocabulary: int | None) -> list[list[int]]:
-    """The tokens of each sequence. Raises `InputError` for what is not a token of the model."""
+    """The tokens of each sequence. Raises `InputError` if they are not token numbers of the model's vocabulary."""
     listed: list[Any] = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
     is_batch = bool(listed) and isinstance(listed[0], (list, tuple, np.ndarray))
     rows = [list(row) for row in listed] if is_batch else [listed]

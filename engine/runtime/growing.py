@@ -124,6 +124,6 @@ def _room(length: int, others: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return np.empty((length, *others), dtype)
     except (MemoryError, ValueError) as e:
         raise OutOfMemoryError(
-            f"there is no memory for {length} positions of a variable, each of {list(others)} {dtype}; the request "
+            f"not enough memory for {length} positions of a variable, each of {list(others)} {dtype}; the request "
             "keeps the value that it had"
         ) from e

@@ -80,6 +80,6 @@ def test_any_order_of_forks_and_rewinds(actions: list[tuple[int, int, str]]) -> 
 
 def test_memory_that_cannot_grow_is_a_typed_error_and_leaves_the_value() -> None:
     value = GrowingArray.of(np.ones((2, 2)), 0)
-    with pytest.raises(OutOfMemoryError, match=r"no memory for \d+ positions of a variable"):
+    with pytest.raises(OutOfMemoryError, match=r"not enough memory for \d+ positions of a variable"):
         value.extended(1 << 58)
     assert appended(value, np.zeros((1, 2))).array().tolist() == [[1, 1], [1, 1], [0, 0]]
