@@ -117,9 +117,7 @@ BufferId PlanFamily::add_constant(const void* data, std::size_t available, Varyi
 }
 
 BufferId PlanFamily::add_view(BufferId of, Varying offset, Varying bytes) {
-  if (of < 0 || static_cast<std::size_t>(of) >= buffers_.size()) {
-    throw PlanError("there is no buffer " + std::to_string(of) + "; the family has " + std::to_string(buffers_.size()));
-  }
+  check_buffer(of);
   BufferCall call = bound(BufferKind::view, std::move(bytes), 1);
   call.of = of;
   call.offset = std::move(offset);
@@ -148,15 +146,18 @@ void PlanFamily::add_step(std::string operation, std::vector<BufferId> inputs, s
                             [](const auto& attribute) { return !is_fixed(attribute.second); });
   for (const auto* ids : {&inputs, &outputs}) {
     for (const BufferId id : *ids) {
-      if (id < 0 || static_cast<std::size_t>(id) >= buffers_.size()) {
-        throw PlanError("there is no buffer " + std::to_string(id) + "; the family has " +
-                        std::to_string(buffers_.size()));
-      }
+      check_buffer(id);
       varies = varies || !buffers_[static_cast<std::size_t>(id)].bytes.is_fixed();
     }
   }
   steps_.push_back({std::move(operation), std::move(inputs), std::move(outputs), std::move(attributes), std::move(name),
                     buffers_.size(), varies});
+}
+
+void PlanFamily::check_buffer(BufferId id) const {
+  if (id < 0 || static_cast<std::size_t>(id) >= buffers_.size()) {
+    throw PlanError("there is no buffer " + std::to_string(id) + "; the family has " + std::to_string(buffers_.size()));
+  }
 }
 
 void PlanFamily::check_lengths(const Lengths& lengths) const {

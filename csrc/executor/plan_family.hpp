@@ -77,6 +77,7 @@ class PlanFamily {
 
   static BufferCall bound(BufferKind kind, Varying bytes, std::size_t alignment);
   BufferId add(BufferCall call);
+  void check_buffer(BufferId id) const;
   void check_lengths(const Lengths& lengths) const;
   std::unique_ptr<Layout> replayed(const Lengths& lengths) const;
   void lay_out(const Lengths& lengths);
