@@ -1,5 +1,5 @@
-// attention_f32: softmax(scale * Q K^T + mask) V, for any number of queries. attention_rows_f32: the same, optimised
-// for few queries.
+// attention_f32: softmax(scale * Q K^T + mask) V, for any number of queries; attention_few_f32 is faster for few.
+// attention_widen_f32: K or V as f32, as a phase before it.
 //
 // Operands: Q, K, V, [mask], Y (attention.hpp), float alignment; Y must not overlap the others. A key that a bound
 // (causal attention, a window) excludes is not read, so a NaN there does not spread. Results below the normal range are
@@ -230,8 +230,8 @@ void attend(Task* tasks, std::int64_t count, float* copies) {
   for (std::int64_t key = key_begin; key < key_end; key += args.key_block) {
     Keys keys = {key,
                  min64(args.key_block, key_end - key),
-                 tasks[0].k + key * args.k.row,
-                 tasks[0].v + key * args.v.row,
+                 floats(key_row(tasks[0], key)),
+                 floats(value_row(tasks[0], key)),
                  args.k.row,
                  args.v.row};
     if (args.query_blocks > 1) {
@@ -305,185 +305,18 @@ void attention_f32(const void* raw_args, void* const* buffers, const KernelConte
   }
 }
 
-// scores[i] = row `key + i` of K times the query, for `count` keys, at most kLanes.
-ENGINE_INLINE Vec row_scores(const AttentionArgs& args, const float* query, const float* k, std::int64_t count) {
-  Vec sums[kLanes] = {};
-  std::int64_t d = 0;
-  for (; d + kLanes <= args.size; d += kLanes) {
-    const Vec value = load(query + d);
-    if (count == kLanes) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) sums[i] = fma(value, load(k + i * args.k.row + d), sums[i]);
-    } else {
-#pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i)
-        if (i < count) sums[i] = fma(value, load(k + i * args.k.row + d), sums[i]);
-    }
-  }
-  transpose_square(sums);
-  Vec total = zero();
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) total += sums[i];
-  if (d == args.size) return total;
-  float lanes[kLanes];
-  store(lanes, total);
-  for (std::int64_t i = 0; i < count; ++i)
-    for (std::int64_t e = d; e < args.size; ++e) lanes[i] += query[e] * k[i * args.k.row + e];
-  return load(lanes);
-}
-
-// y[d..) = (y[d..) or 0) + sum over keys of p[key] * v[key][d..) for kCount vectors.
-template <int kCount>
-ENGINE_INLINE void row_values(const float* p, const float* v, std::int64_t v_row, std::int64_t keys, bool is_sum,
-                              float* y) {
-  Vec even[kCount] = {}, odd[kCount] = {};
-  if (is_sum)
-#pragma GCC unroll 4
-    for (int i = 0; i < kCount; ++i) even[i] = load(y + i * kLanes);
-  std::int64_t key = 0;
-  for (; key + 2 <= keys; key += 2)
-#pragma GCC unroll 4
-    for (int i = 0; i < kCount; ++i) {
-      even[i] = fma(broadcast(p[key]), load(v + key * v_row + i * kLanes), even[i]);
-      odd[i] = fma(broadcast(p[key + 1]), load(v + (key + 1) * v_row + i * kLanes), odd[i]);
-    }
-  if (key < keys)
-    for (int i = 0; i < kCount; ++i) even[i] = fma(broadcast(p[key]), load(v + key * v_row + i * kLanes), even[i]);
-  for (int i = 0; i < kCount; ++i) store(y + i * kLanes, even[i] + odd[i]);
-}
-
-// Adds the values of `keys` keys from `first` on, weighted by p, to y; the first ones are assigned.
-void add_values(const Task& task, std::int64_t first, std::int64_t keys, float* y) {
-  const AttentionArgs& args = *task.args;
-  const std::int64_t row = args.v.row;
-  const float *v = task.v + (task.key_begin + first) * row, *p = task.scores + first;
-  const bool is_sum = first > 0;
-  std::int64_t d = 0;
-  for (; d + 4 * kLanes <= args.value_size; d += 4 * kLanes) row_values<4>(p, v + d, row, keys, is_sum, y + d);
-  for (; d + kLanes <= args.value_size; d += kLanes) row_values<1>(p, v + d, row, keys, is_sum, y + d);
-  for (; d < args.value_size; ++d) {
-    float sum = is_sum ? y[d] : 0.0f;
-    for (std::int64_t key = 0; key < keys; ++key) sum += p[key] * v[key * row + d];
-    y[d] = sum;
-  }
-}
-
-// One query of one head, whose scores form a row.
-struct Row {
-  Task task;
-  Vec maximum;
-  bool is_seen;
-  float factor;  // of the values; 0: the result is written
-};
-
-void score_keys(Row& row, std::int64_t at, std::int64_t keys) {
-  const Task& task = row.task;
-  const AttentionArgs& args = *task.args;
-  const std::int64_t key = task.key_begin + at, count = min64(kLanes, keys - at);
-  Vec score = row_scores(args, task.queries, task.k + key * args.k.row, count);
-  if (args.softcap != 0.0f) score = args.softcap * tanh(score / args.softcap);
-  float lanes[kLanes];
-  if (task.mask) {
-    const Vec bias = bias_row(args, task.mask, task.first * args.mask_view.query, key, count);
-    store(lanes, bias);
-    for (std::int64_t l = 0; l < count; ++l) row.is_seen = row.is_seen || lanes[l] != -kInf;
-    score += bias;
-  }
-  store(lanes, score);
-  for (std::int64_t l = count; l < kLanes; ++l) lanes[l] = -kInf;
-  score = load(lanes);
-  row.maximum = max(score, row.maximum);
-  store(task.scores + at, score);
-}
-
-// Converts the scores of a row to the numerators of their probabilities.
-void exponentiate_row(Row& row, std::int64_t keys) {
-  const Task& task = row.task;
-  const AttentionArgs& args = *task.args;
-  float largest = -kInf;
-  for (int l = 0; l < kLanes; ++l) largest = row.maximum[l] > largest ? row.maximum[l] : largest;
-  const Vec reference = broadcast(largest == -kInf ? 0.0f : largest);
-  Vec sum = zero();
-  for (std::int64_t i = 0; i < keys; i += kLanes) {
-    const Vec numerator = exp_below_zero(load(task.scores + i) - reference);
-    store(task.scores + i, numerator);
-    sum += numerator;
-  }
-  const float total = reduce_add(sum);
-  const bool is_zero = args.rows == AttentionRows::kAttention ? !row.is_seen
-                       : args.rows == AttentionRows::kGuarded ? !(total > 0.0f)
-                                                              : false;
-  row.factor = is_zero ? 0.0f : 1.0f / total;
-  if (is_zero) write_zero_row(args, task.v, task.y + task.first * args.y.row);
-}
-
-// Prefetches the keys or values that are kAhead rows behind those that are read next, for all heads of a row at once:
-// those of a cache lie side by side, and each head alone would leave gaps that hardware does not foresee.
-ENGINE_INLINE void prefetch_rows(const Row* rows, std::int64_t count, bool is_keys, std::int64_t at, std::int64_t keys,
-                                 std::int64_t end) {
-  constexpr std::int64_t kAhead = 3 * kLanes;
-  const AttentionArgs& args = *rows[0].task.args;
-  const std::int64_t row = is_keys ? args.k.row : args.v.row, size = is_keys ? args.size : args.value_size;
-  const std::int64_t begin = max64(0, at + kAhead), last = min64(end, at + kAhead + keys);
-  for (std::int64_t key = begin; key < last; ++key)
-    for (std::int64_t r = 0; r < count; r += args.shared_heads) {
-      const float* from = (is_keys ? rows[r].task.k : rows[r].task.v) + (rows[r].task.key_begin + key) * row;
-      for (std::int64_t d = 0; d < size; d += 16) __builtin_prefetch(from + d, 0, 3);
-    }
-}
-
-// The rows of several heads that share keys and values, which are read once for all of them while they are in a cache.
-void attend_rows(Row* rows, std::int64_t count) {
-  constexpr std::int64_t kTogether = 2 * kLanes;
-  const AttentionArgs& args = *rows[0].task.args;
-  const std::int64_t keys = max64(0, rows[0].task.key_end - rows[0].task.key_begin);
-  for (std::int64_t r = 0; r < count; ++r) {
-    const Task& task = rows[r].task;
-    for (std::int64_t d = 0; d < args.size; ++d) task.queries[d] = args.scale * task.q[task.first * args.q.row + d];
-    rows[r].is_seen = !task.mask && keys > 0;
-    rows[r].maximum = broadcast(-kInf);
-  }
-  for (std::int64_t i = 0; i < keys; i += kLanes) {
-    prefetch_rows(rows, count, true, i, kLanes, keys);
-    for (std::int64_t r = 0; r < count; ++r) score_keys(rows[r], i, keys);
-  }
-  prefetch_rows(rows, count, false, -3 * kLanes, 3 * kLanes, keys);
-  for (std::int64_t r = 0; r < count; ++r) exponentiate_row(rows[r], keys);
-  for (std::int64_t i = 0; i == 0 || i < keys; i += kTogether) {
-    prefetch_rows(rows, count, false, i, kTogether, keys);
-    for (std::int64_t r = 0; r < count; ++r) {
-      const Task& task = rows[r].task;
-      if (rows[r].factor != 0.0f) add_values(task, i, min64(kTogether, keys - i), task.y + task.first * args.y.row);
-    }
-  }
-  for (std::int64_t r = 0; r < count; ++r) {
-    if (rows[r].factor == 0.0f) continue;
-    float* y = rows[r].task.y + rows[r].task.first * args.y.row;
-    std::int64_t d = 0;
-    for (; d + kLanes <= args.value_size; d += kLanes) store(y + d, rows[r].factor * load(y + d));
-    for (; d < args.value_size; ++d) y[d] *= rows[r].factor;
-  }
-}
-
-void attention_rows_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
-  const AttentionArgs& args = *static_cast<const AttentionArgs*>(raw_args);
-  const std::int64_t units = args.batch * args.heads / args.shared_heads * args.queries;
-  if (units * args.value_size == 0) return;
-  const NoDenormals guard;
-  const WorkRange range = split_work(units, context.worker, context.workers);
-  const std::int64_t query_floats = (args.size + 15) / 16 * 16, floats = query_floats + (args.keys + 15) / 16 * 16;
-  for (std::int64_t at = range.begin; at < range.end; at += args.units_together) {
-    Row rows[kMostRowsTogether] = {};
-    const std::int64_t count = min64(args.units_together, range.end - at) * args.shared_heads;
-    for (std::int64_t r = 0; r < count; ++r) {
-      const std::int64_t unit = at + r / args.shared_heads;
-      Task& task = rows[r].task;
-      task = head_task(args, buffers, unit / args.queries * args.shared_heads + r % args.shared_heads);
-      set_queries(task, unit % args.queries, 1);
-      task.queries = static_cast<float*>(context.scratch) + r * floats;
-      task.scores = task.queries + query_floats;
-    }
-    attend_rows(rows, count);
+// Split over rows.
+void attention_widen_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const AttentionWidenArgs& args = *static_cast<const AttentionWidenArgs*>(raw_args);
+  const char* from = static_cast<const char*>(buffers[args.from_at]);
+  float* to = static_cast<float*>(buffers[args.to_at]);
+  const std::int64_t element = cache_element_bytes(args.format);
+  const WorkRange range = split_work(args.batch * args.kv_heads * args.keys, context.worker, context.workers);
+  for (std::int64_t at = range.begin; at < range.end; ++at) {
+    const std::int64_t head = at / args.keys, key = at % args.keys;
+    const std::int64_t place =
+        head / args.kv_heads * args.from.batch + head % args.kv_heads * args.from.head + key * args.from.row;
+    widen_row(args.format, from + place * element, args.size, to + at * args.size);
   }
 }
 
@@ -492,7 +325,7 @@ const AttentionTraits attention_traits = {kLanes, kMaxVectors};
 }  // namespace
 
 extern const KernelEntry attention_kernels[] = {{"attention_f32", attention_f32, &attention_traits},
-                                                {"attention_rows_f32", attention_rows_f32, nullptr},
+                                                {"attention_widen_f32", attention_widen_f32, nullptr},
                                                 {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

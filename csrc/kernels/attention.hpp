@@ -1,13 +1,12 @@
 // softmax(scale * Q K^T + mask) V without the matrix of scores in memory.
 #pragma once
 
-#include "kernels/codes.hpp"
-#include "kernels/kernel.hpp"
+#include "kernels/cache_rows.hpp"
 
 namespace engine {
 
-// The strides of Q, K, V or Y, in floats; the elements of a row are adjacent. So [B, H, S, D], [B, S, H * D] and a part
-// of a packed [B, S, 3 * H * D] are all read in place.
+// The strides of Q, K, V or Y, in elements of their format; the elements of a row are adjacent. So [B, H, S, D],
+// [B, S, H * D] and a part of a packed [B, S, 3 * H * D] are all read in place.
 struct AttentionView {
   std::int64_t batch = 0;
   std::int64_t head = 0;
@@ -28,6 +27,8 @@ struct AttentionArgs {
   std::int64_t queries, keys;
   std::int64_t size, value_size;  // elements in a row of Q and K, and of V and Y
   AttentionView q, k, v, y;
+  CacheFormat k_format, v_format;  // others than f32 are read by attention_few_f32 and attention_widen_f32 only
+  std::int32_t k_at, v_at;         // the operands that the kernel reads
   AttentionMask mask;
   AttentionRows rows;
   AttentionMaskView mask_view;
@@ -37,11 +38,31 @@ struct AttentionArgs {
   float scale, softcap;       // softcap 0: none
   std::int64_t key_block;     // keys whose scores are in scratch at a time
   std::int64_t query_blocks;  // that share a copy of a block of keys, kMostQueryBlocks at most; 1: no copy
-  std::int64_t shared_heads;  // of attention_rows_f32: heads of Q that read K and V together, kMostSharedHeads at most
+  // Of attention_few_f32:
+  std::int64_t shared_heads;    // heads of Q that read K and V together, kMostSharedHeads at most
   std::int64_t units_together;  // of shared heads, whose rows see the same keys and are computed together
+  std::int64_t parts;           // into which the keys of a query are divided
+  std::int64_t row_scores;      // floats in scratch for the scores of a row's part
+  std::int32_t parts_at;        // the temporary [batch, heads, queries, parts] AttentionPart; the next: their sums
 };
 
-constexpr std::int64_t kMostQueryBlocks = 8, kMostSharedHeads = 8, kMostRowsTogether = 16;
+constexpr std::int64_t kMostQueryBlocks = 8, kMostSharedHeads = 8, kMostRowsTogether = 16, kMostParts = 64;
+// Keys or values that attention_few_f32 reads together, in vectors: it widens so many rows into scratch.
+constexpr std::int64_t kRowVectors = 2;
+
+// A part of the keys of a row: the maximum of its scores, and the sum of its numerators relative to that.
+struct AttentionPart {
+  float largest, total;
+  std::int32_t is_seen;  // whether any key was allowed
+};
+
+// attention_widen_f32: K or V as f32 [batch][kv_heads][keys][size] in a temporary, for kernels that read f32 only.
+struct AttentionWidenArgs {
+  std::int64_t batch, kv_heads, keys, size;
+  AttentionView from;
+  CacheFormat format;
+  std::int32_t from_at, to_at;  // operands
+};
 
 // Constants of an instruction set that plan building needs.
 struct AttentionTraits {

@@ -55,8 +55,8 @@ void attention_pack_amx_bf16(const void* raw_args, void* const* buffers, const K
   for (std::int64_t at = range.begin; at < range.end; ++at) {
     const std::int64_t index = at / blocks, first = at % blocks * kTile;
     const std::int64_t batch = index / a.kv_heads, head = index % a.kv_heads;
-    const float* k = static_cast<const float*>(buffers[1]) + batch * a.k.batch + head * a.k.head;
-    const float* v = static_cast<const float*>(buffers[2]) + batch * a.v.batch + head * a.v.head;
+    const float* k = static_cast<const float*>(buffers[a.k_at]) + batch * a.k.batch + head * a.k.head;
+    const float* v = static_cast<const float*>(buffers[a.v_at]) + batch * a.v.batch + head * a.v.head;
     char* k_panel = static_cast<char*>(buffers[args.k_panel]) + index * attention_k_bytes(args);
     for (std::int64_t step = 0; step < args.steps; ++step)
       for (std::int64_t key = first; key < first + kTile; ++key) {

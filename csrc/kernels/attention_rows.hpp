@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention.hpp"
+#include "kernels/cache_rows_vector.hpp"
 #include "simd/transpose.hpp"
 #include "simd/vec.hpp"
 
@@ -51,7 +52,8 @@ ENGINE_INLINE Vec exp_below_zero(Vec x) {
 // One head and some of its queries.
 struct Task {
   const AttentionArgs* args;
-  const float *q, *k, *v;     // the first rows
+  const float* q;             // the first row
+  const char *k, *v;          // the first rows, in their formats
   const unsigned char* mask;  // the first element, or null
   float* y;
   std::int64_t first, count;        // queries
@@ -214,11 +216,26 @@ bool exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& prog
   return is_any(has_risen);
 }
 
+// A row of K or V in place.
+ENGINE_INLINE const char* key_row(const Task& task, std::int64_t key) {
+  return task.k + key * task.args->k.row * cache_element_bytes(task.args->k_format);
+}
+ENGINE_INLINE const char* value_row(const Task& task, std::int64_t key) {
+  return task.v + key * task.args->v.row * cache_element_bytes(task.args->v_format);
+}
+ENGINE_INLINE const float* floats(const char* row) {
+  return reinterpret_cast<const float*>(row);
+}
+
 // Zero probabilities times V: 0 unless V has NaN.
-ENGINE_NOINLINE void write_zero_row(const AttentionArgs& args, const float* values, float* y) {
+ENGINE_NOINLINE void write_zero_row(const Task& task, float* y) {
+  const AttentionArgs& args = *task.args;
   for (std::int64_t d = 0; d < args.value_size; ++d) y[d] = 0.0f;
-  for (std::int64_t key = 0; key < args.keys; ++key)
-    for (std::int64_t d = 0; d < args.value_size; ++d) y[d] += 0.0f * values[key * args.v.row + d];
+  for (std::int64_t key = 0; key < args.keys; ++key) {
+    const char* row = value_row(task, key);
+    for (std::int64_t d = 0; d < args.value_size; ++d)
+      y[d] += 0.0f * cache_value(args.v_format, row, args.value_size, d);
+  }
 }
 
 template <int kVectors>
@@ -246,7 +263,7 @@ void write_rows(const Task& task, const Progress<kVectors>& progress) {
       const bool is_zero = args.rows == AttentionRows::kAttention ? progress.seen[v][i] == 0
                            : args.rows == AttentionRows::kGuarded ? !(progress.sum[v][i] > 0.0f)
                                                                   : false;
-      if (is_zero) write_zero_row(args, task.v, y + i * args.y.row);
+      if (is_zero) write_zero_row(task, y + i * args.y.row);
     }
   }
 }
@@ -257,10 +274,12 @@ Task head_task(const AttentionArgs& args, void* const* buffers, std::int64_t ind
   task.args = &args;
   const std::int64_t batch = index / args.heads, head = index % args.heads;
   const std::int64_t kv_head = head / (args.heads / args.kv_heads);
-  int operand = 0;
-  task.q = static_cast<const float*>(buffers[operand++]) + batch * args.q.batch + head * args.q.head;
-  task.k = static_cast<const float*>(buffers[operand++]) + batch * args.k.batch + kv_head * args.k.head;
-  task.v = static_cast<const float*>(buffers[operand++]) + batch * args.v.batch + kv_head * args.v.head;
+  int operand = 3;
+  task.q = static_cast<const float*>(buffers[0]) + batch * args.q.batch + head * args.q.head;
+  task.k = static_cast<const char*>(buffers[args.k_at]) +
+           (batch * args.k.batch + kv_head * args.k.head) * cache_element_bytes(args.k_format);
+  task.v = static_cast<const char*>(buffers[args.v_at]) +
+           (batch * args.v.batch + kv_head * args.v.head) * cache_element_bytes(args.v_format);
   if (args.mask != AttentionMask::kNone) {
     const std::int64_t element = args.mask == AttentionMask::kFloat ? 4 : 1;
     task.mask = static_cast<const unsigned char*>(buffers[operand++]) +

@@ -5,18 +5,19 @@
 
 #include <cstring>
 
-#include "simd/isa.hpp"
+#include "kernels/cache_rows_vector.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
 void copy_rows(const TensorScatterArgs& args, const char* from, char* to) {
-  if (args.cache.row == args.row_bytes) {
-    std::memcpy(to, from, static_cast<std::size_t>(args.rows * args.row_bytes));
+  const auto bytes = static_cast<std::size_t>(args.cache_row_bytes);
+  if (args.cache.row == args.cache_row_bytes) {
+    std::memcpy(to, from, static_cast<std::size_t>(args.rows) * bytes);
     return;
   }
   for (std::int64_t row = 0; row < args.rows; ++row)
-    std::memcpy(to + row * args.cache.row, from + row * args.cache.row, static_cast<std::size_t>(args.row_bytes));
+    std::memcpy(to + row * args.cache.row, from + row * args.cache.row, bytes);
 }
 
 void tensor_scatter(const void* raw_args, void* const* buffers, const KernelContext& context) {
@@ -30,7 +31,7 @@ void tensor_scatter(const void* raw_args, void* const* buffers, const KernelCont
     const std::int64_t sample = i / args.parts, part = i % args.parts;
     const std::int64_t offset = sample * args.cache.batch + part * args.cache.part;
     if (y != cache) copy_rows(args, cache + offset, y + offset);
-    std::int64_t first = 0;
+    std::int64_t first = args.expected < 0 ? 0 : args.expected;
     if (positions != nullptr) std::memcpy(&first, positions + sample * 8, 8);
     if (args.expected >= 0 && first != args.expected) {
       report_index(context, first, args.expected);
@@ -50,8 +51,12 @@ void tensor_scatter(const void* raw_args, void* const* buffers, const KernelCont
         }
         row %= args.rows;
       }
-      std::memcpy(y + offset + row * args.cache.row, from + step * args.update.row,
-                  static_cast<std::size_t>(args.row_bytes));
+      char* to = y + offset + row * args.cache.row;
+      const char* source = from + step * args.update.row;
+      if (args.format == CacheFormat::kF32)
+        std::memcpy(to, source, static_cast<std::size_t>(args.row_bytes));
+      else
+        narrow_row(args.format, reinterpret_cast<const float*>(source), args.row_bytes / 4, to);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/prepare/codes.hpp"
 #include "kernels_operation_common.hpp"
+#include "simd/bf16.hpp"
 
 namespace engine {
 extern const OperationEntry attention_operations[];
@@ -40,7 +41,8 @@ struct Problem {
   std::int64_t key_block = 0;
   std::int64_t query_blocks = 0;
   int row_wise = -1;
-  std::int64_t shared_heads = 0;
+  std::int64_t shared_heads = 0, parts = 0;
+  CacheFormat k_format = CacheFormat::kF32, v_format = CacheFormat::kF32;
 };
 
 struct Tensor {
@@ -56,6 +58,46 @@ Tensor make(const Problem& c, std::int64_t heads, std::int64_t rows, std::int64_
 
 float element(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t i) {
   return t.values[batch * t.strides[0] + head * t.strides[1] + row * t.strides[2] + i];
+}
+
+// Rows of K or V in a format, with gaps between them, and the values that they stand for, in the order of heads.
+struct Kept {
+  Guarded buffer;
+  Ints strides;
+  Tensor values;
+};
+
+Kept keep(const Problem& c, const Tensor& t, std::int64_t size, CacheFormat format) {
+  if (format == CacheFormat::kF32) return {Guarded(t.values), t.strides, t};
+  const std::int64_t row = cache_row_bytes(format, size) / cache_element_bytes(format), step = row + 4;
+  Kept kept{Guarded(0), {c.kv_heads * c.keys * step, c.keys * step, step}, {}};
+  kept.values.strides = {c.kv_heads * c.keys * size, c.keys * size, size};
+  std::vector<char> bytes;
+  for (std::int64_t at = 0; at < c.batch * c.kv_heads * c.keys; ++at) {
+    const std::int64_t head = at / c.keys % c.kv_heads;
+    std::vector<float> values;
+    for (std::int64_t d = 0; d < size; ++d)
+      values.push_back(element(t, at / c.keys / c.kv_heads, head, at % c.keys, d));
+    const float scale = 0.01f * static_cast<float>(1 + at % 3);
+    std::vector<char> codes(step * cache_element_bytes(format));
+    for (std::int64_t d = 0; d < size; ++d) {
+      if (format == CacheFormat::kBf16) {
+        const Bf16 code = to_bf16(values[d]);
+        std::memcpy(&codes[d * 2], &code, 2);
+        values[d] = to_f32(code);
+      } else {
+        codes[d] = static_cast<char>(std::lround(values[d] * 100));
+        values[d] = static_cast<float>(static_cast<std::int8_t>(codes[d])) * scale;
+      }
+    }
+    if (format == CacheFormat::kInt8) std::memcpy(&codes[size], &scale, 4);
+    bytes.insert(bytes.end(), codes.begin(), codes.end());
+    kept.values.values.insert(kept.values.values.end(), values.begin(), values.end());
+  }
+  std::vector<float> words((bytes.size() + 3) / 4);
+  if (!bytes.empty()) std::memcpy(words.data(), bytes.data(), bytes.size());
+  kept.buffer = Guarded(words);
+  return kept;
 }
 
 struct Masked {
@@ -148,6 +190,8 @@ AttributeMap attributes_of(const Problem& c, const Tensor& q, const Tensor& k, c
                    {"scale", double{c.scale}},
                    {"softcap", double{c.softcap}},
                    {"rows", name_of(c.rows)},
+                   {"k_format", name_of(c.k_format)},
+                   {"v_format", name_of(c.v_format)},
                    {"mask", name_of(c.mask.kind)}};
   if (c.mask.kind != AttentionMask::kNone) {
     map["mask_strides"] = mask.strides;
@@ -157,6 +201,7 @@ AttributeMap attributes_of(const Problem& c, const Tensor& q, const Tensor& k, c
   if (c.query_blocks > 0 && !is_in_bf16) map["query_blocks"] = c.query_blocks;
   if (c.row_wise >= 0) map["row_wise"] = std::int64_t{c.row_wise};
   if (c.shared_heads > 0) map["shared_heads"] = c.shared_heads;
+  if (c.parts > 0) map["parts"] = c.parts;
   return map;
 }
 
@@ -170,18 +215,20 @@ Inputs inputs_of(const Problem& c) {
 }
 
 void check(const Target& target, const Problem& c, const Inputs& given, int workers = 3) {
-  const auto& [q, k, v] = given;
+  const Tensor& q = given.q;
+  Kept k_kept = keep(c, given.k, c.size, c.k_format), v_kept = keep(c, given.v, c.value_size, c.v_format);
+  const Tensor &k = k_kept.values, &v = v_kept.values;
   const Masked mask = c.mask.kind == AttentionMask::kNone ? Masked{} : make_mask(c);
   const Ints y = make(c, c.heads, c.queries, c.value_size, 4).strides;
-  Guarded q_buffer(q.values), k_buffer(k.values), v_buffer(v.values);
+  Guarded q_buffer(q.values);
   Guarded output(c.batch * c.heads * c.queries * c.value_size, kNan);
-  std::vector<Guarded*> inputs{&q_buffer, &k_buffer, &v_buffer};
+  std::vector<Guarded*> inputs{&q_buffer, &k_kept.buffer, &v_kept.buffer};
   Guarded floats(mask.values), flags((mask.flags.size() + 3) / 4);
   if (!mask.flags.empty()) std::memcpy(flags.data(), mask.flags.data(), mask.flags.size());
   if (c.mask.kind == AttentionMask::kFloat) inputs.push_back(&floats);
   if (c.mask.kind == AttentionMask::kBool) inputs.push_back(&flags);
   run_operation(target, attention_operations, is_in_bf16 ? "attention_bf16" : "attention_f32",
-                attributes_of(c, q, k, v, mask, y), inputs, {&output}, workers);
+                attributes_of(c, q, {{}, k_kept.strides}, {{}, v_kept.strides}, mask, y), inputs, {&output}, workers);
   expect(output.intact(), describe(c) + ": overrun");
   // A score has the error of a sum of `size` products, which becomes a relative error of the probability. In bf16, both
   // operands of each product are rounded to 8 bits.
@@ -370,6 +417,57 @@ void shared_heads(const Target& target) {
   check(target, c, 2);
 }
 
+// Keys that are divided into parts, of which some see no key, have no finite score, or none at all.
+void parts(const Target& target) {
+  for (const std::int64_t count : {1, 2, 3, 7})
+    for (const std::int64_t keys : {0, 1, 20, 64, 130, 300})
+      for (const AttentionMask kind : {AttentionMask::kNone, AttentionMask::kBool, AttentionMask::kFloat})
+        for (const AttentionRows rows : {AttentionRows::kAttention, AttentionRows::kSoftmax, AttentionRows::kGuarded}) {
+          Problem c{2, 8, 2, 2, keys, 20, 18};
+          c.row_wise = 1;
+          c.parts = count;
+          c.mask.kind = kind;
+          c.mask.missing = keys / 2;
+          c.rows = rows;
+          check(target, c, 5);
+          c.before = 5;
+          c.after = 3;
+          c.offset = keys / 3;
+          check(target, c, 3);
+        }
+  // By default, long rows have several, with scores and values that are not finite in one of them.
+  Problem c{1, 4, 2, 1, 1000, 16, 16};
+  check(target, c, 4);
+  Inputs given = inputs_of(c);
+  given.k.values[700 * 16] = kInf;
+  check(target, c, given, 4);
+  given = inputs_of(c);
+  given.v.values[300 * 16 + 3] = kNan;
+  check(target, c, given, 4);
+}
+
+// K and V in formats of fewer bits: the results are those of the values that these stand for.
+void formats(const Target& target) {
+  const CacheFormat all[] = {CacheFormat::kF32, CacheFormat::kBf16, CacheFormat::kInt8};
+  for (const CacheFormat k_format : all)
+    for (const CacheFormat v_format : all)
+      for (const std::int64_t queries : {1, 3, 20})
+        for (const std::int64_t keys : {1, 17, 33, 130})
+          for (const std::int64_t size : {3, 16, 40}) {
+            Problem c{2, 4, 2, queries, keys, size, size + 2};
+            c.k_format = k_format;
+            c.v_format = v_format;
+            check(target, c, 3);
+            c.mask.kind = AttentionMask::kBool;
+            c.rows = AttentionRows::kGuarded;
+            check(target, c, 2);
+            c.before = 4;
+            c.after = 0;
+            c.offset = keys - queries;
+            check(target, c, 3);
+          }
+}
+
 void empty(const Target& target) {
   for (const int row_wise : {0, 1})
     for (Problem c : {Problem{0, 2, 2, 3, 4, 5, 6}, Problem{2, 2, 2, 0, 4, 5, 6}, Problem{2, 2, 2, 3, 4, 0, 6},
@@ -407,6 +505,8 @@ void refused(const Target& target) {
   refuse("mask", "i8", "\"mask\" is \"i8\"; expected one of none, f32, bool");
   refuse("rows", std::int64_t{1}, "\"rows\" is not a name");
   refuse("key_block", std::int64_t{0}, "key_block");
+  refuse("k_format", "f16", "expected one of f32, bf16, i8");
+  refuse("k_format", "i8", "input 1");
   refuse("misspelt", std::int64_t{0}, "misspelt");
 }
 
@@ -423,6 +523,8 @@ int main() {
                              {"not finite", not_finite},
                              {"workers", workers},
                              {"shared heads", shared_heads},
+                             {"parts", parts},
+                             {"formats", formats},
                              {"empty", empty},
                              {"denormals", denormals}};
   is_in_bf16 = true;

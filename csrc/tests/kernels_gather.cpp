@@ -6,6 +6,7 @@
 
 #include "kernels/prepare/codes.hpp"
 #include "kernels_bytes_common.hpp"
+#include "simd/bf16.hpp"
 
 namespace engine {
 extern const OperationEntry gather_operations[];
@@ -397,6 +398,60 @@ void steps_into_caches(const Target& target) {
   expect_refused(target, tensor_scatter_operations, "tensor_scatter", overlapping, {12, 8}, {12}, "overlap");
 }
 
+// Rows that a cache keeps in fewer bits: within half a step of what was given, and the same when narrowed again.
+void narrow_caches(const Target& target) {
+  for (const std::int64_t size : {1, 5, 16, 37, 64})
+    for (const bool is_int8 : {false, true}) {
+      constexpr std::int64_t kSteps = 7, kRows = 9, kFirst = 2;
+      const std::int64_t element = is_int8 ? 1 : 2, row = is_int8 ? size + 4 : 2 * size;
+      std::vector<float> given = random_floats(kSteps * size, 3);
+      for (std::int64_t i = 0; i < size; ++i) given[i] = 0.0f;           // a row of zeros
+      for (std::int64_t i = 0; i < size; ++i) given[size + i] *= 1e20f;  // and one of great numbers
+      given[2 * size] = std::numeric_limits<float>::infinity();
+      const AttributeMap attributes = {{"batch", 1},
+                                       {"parts", 1},
+                                       {"rows", kRows},
+                                       {"steps", kSteps},
+                                       {"row_bytes", 4 * size},
+                                       {"cache", Ints{kRows * row, 0, row}},
+                                       {"update", Ints{kSteps * size * 4, 0, size * 4}},
+                                       {"positions", 0},
+                                       {"expected", kFirst},
+                                       {"format", is_int8 ? "i8" : "bf16"}};
+      const ByteVector before(kRows * row, 0x55);
+      const auto write = [&](const std::vector<float>& values) {
+        std::vector<ByteVector> y = {before};
+        const Fault fault = run_bytes(target, tensor_scatter_operations, "tensor_scatter", attributes,
+                                      {before, bytes_of_values(values)}, y);
+        expect(!fault.found, "narrow rows without a position");
+        return y[0];
+      };
+      const ByteVector kept = write(given);
+      expect(std::equal(before.begin(), before.begin() + kFirst * row, kept.begin()), "rows before the position");
+      std::vector<float> widened;
+      for (std::int64_t step = 0; step < kSteps; ++step) {
+        const auto* codes = reinterpret_cast<const unsigned char*>(kept.data()) + (kFirst + step) * row;
+        float scale = 0.0f, largest = 0.0f;
+        if (is_int8) std::memcpy(&scale, codes + size, 4);
+        for (std::int64_t i = 0; i < size; ++i) largest = std::max(largest, std::abs(given[step * size + i]));
+        for (std::int64_t i = 0; i < size; ++i) {
+          const float x = given[step * size + i];
+          Bf16 half = {};
+          std::memcpy(&half, codes + i * element, static_cast<std::size_t>(element));
+          const float y = is_int8 ? static_cast<float>(static_cast<signed char>(codes[i])) * scale : to_f32(half);
+          widened.push_back(y);
+          if (is_int8 && step == 2)
+            expect(std::isnan(y), "a row with an infinity");
+          else if (is_int8)
+            expect(std::abs(y - x) <= largest * (0.5001f / 127), "a step of 8 bits");
+          else
+            expect(y == to_f32(to_bf16(x)), "rounded to bf16");
+        }
+      }
+      expect(write(widened) == kept, "narrowed again");
+    }
+}
+
 void refusals(const Target& target) {
   const AttributeMap gather = {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 1},
                                {"axis", 4},          {"inner", 1},       {"count", 3}};
@@ -438,5 +493,6 @@ int main() {
                     {"not a number", not_a_number},
                     {"nothing", nothing},
                     {"steps into caches", steps_into_caches},
+                    {"narrow caches", narrow_caches},
                     {"refusals", refusals}});
 }

@@ -23,7 +23,7 @@ from engine.errors import PropertyError
 from engine.native.cancellation import CancelFlag
 from engine.native.extension import _core
 from engine.native.family import FamilyRunner, Number, PlanFamily, Varying, VaryingAttribute
-from engine.native.memory import WeightMemory, empty_aligned
+from engine.native.memory import WeightMemory, empty_aligned, empty_huge
 from engine.native.plan import Plan, StepInfo
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Attribute", "CancelFlag", "Context", "CpuFeatures", "FamilyRunner", "Number", "Packing", "Plan", "PlanBuilder",
     "PlanFamily", "PlanRunner", "ProductRates", "StepInfo", "Varying", "VaryingAttribute", "built_isas", "codes",
-    "cores", "cpu_features", "default_isa", "empty_aligned", "features", "has_feature", "isas_within", "kernel_isas",
+    "cores", "cpu_features", "default_isa", "empty_aligned", "empty_huge", "features", "has_feature", "isas_within", "kernel_isas",
     "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "run_packings", "started_threads",
 ]  # fmt: skip
 

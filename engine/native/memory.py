@@ -58,6 +58,11 @@ class WeightMemory:
         return chunk[start : start + nbytes]
 
 
+def empty_huge(nbytes: int) -> Array:
+    """Return uninitialised bytes, in huge pages if there are many and the system has them. Raises MemoryError."""
+    return empty_aligned(nbytes) if nbytes < _SMALL else _huge_block(nbytes)
+
+
 def _huge_block(nbytes: int) -> Array:
     """A separate mapping, in huge pages as far as whole ones fit and the system grants them."""
     import mmap
@@ -70,7 +75,7 @@ def _huge_block(nbytes: int) -> Array:
         # Private, because huge pages of shared memory have their own setting, which is off by default.
         pages = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
-        raise MemoryError(f"cannot allocate {nbytes} bytes for weights") from error
+        raise MemoryError(f"cannot allocate {nbytes} bytes") from error
     start = -np.frombuffer(pages, np.uint8).ctypes.data % _HUGE_PAGE
     with contextlib.suppress(OSError):  # the system has no huge pages
         pages.madvise(mmap.MADV_HUGEPAGE, start, nbytes // _HUGE_PAGE * _HUGE_PAGE)

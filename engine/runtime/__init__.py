@@ -2,7 +2,7 @@
 
 from engine.runtime.async_request import AsyncInferRequest, Callback, Pipeline
 from engine.runtime.executors import Executor, InlineExecutor, ThreadExecutor, shared_executor
-from engine.runtime.growing import GrowingArray
+from engine.runtime.growing import GrowingArray, GrowingForm, GrowingSet
 from engine.runtime.port import Port
 from engine.runtime.queue import AsyncInferQueue
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
@@ -17,6 +17,8 @@ __all__ = [
     "Callback",
     "Executor",
     "GrowingArray",
+    "GrowingForm",
+    "GrowingSet",
     "InferResult",
     "InlineExecutor",
     "NodeProfile",

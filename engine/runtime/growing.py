@@ -1,9 +1,12 @@
-"""`GrowingArray`: a value that grows along one dimension in place, such as the keys of past tokens."""
+"""`GrowingSet`: values that grow together in place, such as the keys and values of past tokens in all layers."""
 
 from __future__ import annotations
 
+import math
 import threading
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 from weakref import ref
 
 import numpy as np
@@ -12,118 +15,215 @@ from numpy.typing import NDArray
 from engine.errors import OutOfMemoryError
 
 Array = NDArray[Any]
+Allocate = Callable[[int], Array]
+"""Returns so many uninitialised bytes. Raises MemoryError."""
 
 _LEAST_ROOM: Final = 64
+_LINE: Final = 64
 _PRUNED: Final = 16
-"""Values of a block that are gone are forgotten whenever there are so many."""
+"""Sets of a block that are gone are forgotten whenever there are so many."""
 _lock = threading.Lock()
-"""Held while a place in a block is given to a value."""
+"""Held while a place in a block is given to a set."""
 
 
-class GrowingArray:
-    """An array of which a longer one may begin with the same memory. Immutable, like the values of variables.
+class RowFormat(Protocol):
+    """How a device keeps the elements of a growing value, where that is not as they are: with fewer bits, say."""
 
-    Its elements lie in a block whose first dimension is the one that grows, so that a longer value needs no other
-    distances between elements; the block has room for more. `extended` gives a value that shares the block, with new
-    positions to be written; values that go on from the same one do not see each other's. A place that another value
-    has is not given again: then the block is copied, as it is when its room is used up.
+    def encode(self, array: Array) -> Array:
+        """Elements as they are kept; all dimensions but the last one stay the same."""
+
+    def decode(self, rows: Array) -> Array:
+        """And back."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingForm:
+    """The form of a growing value: the dimension that grows, which is not the last one, and how elements are kept."""
+
+    axis: int
+    row_format: RowFormat | None = None
+
+
+class GrowingSet:
+    """Values of equal length, of which longer ones may begin with the same memory. Immutable, as variables' values are.
+
+    Their elements lie in one block of memory, those of each value together, with the dimension that grows first, so
+    that a longer value needs no other distances between elements; the block has room for more. `extended` gives a set
+    that shares the block, with new positions to be written; sets that go on from the same one do not see each other's.
+    A place that another set has is not given again: then the block is copied, as it is when its room is used up.
 
     Attributes:
-        axis: the dimension that grows.
-        shape: the shape of the value.
+        length: of all values, in the dimension that grows.
     """
 
-    __slots__ = ("__weakref__", "_block", "axis", "shape")
+    __slots__ = ("__weakref__", "_block", "length")
 
-    def __init__(self, block: _Block, axis: int, shape: tuple[int, ...]) -> None:
-        self._block, self.axis, self.shape = block, axis, shape
+    def __init__(self, block: _Block, length: int) -> None:
+        self._block, self.length = block, length
         block.add(self)
 
     @classmethod
-    def of(cls, array: Array, axis: int) -> GrowingArray:
-        """A copy of an array. Raises `OutOfMemoryError`."""
-        turned = np.moveaxis(array, axis, 0)
-        block = _Block(_room(len(turned), turned.shape[1:], array.dtype))
-        block.array[: len(turned)] = turned
-        return cls(block, axis, array.shape)
+    def of(
+        cls, arrays: Sequence[Array], forms: Sequence[GrowingForm], allocate: Allocate | None = None
+    ) -> GrowingSet:
+        """A copy of arrays, which must have the same length. Raises `OutOfMemoryError`."""
+        turned = [np.moveaxis(array, form.axis, 0) for array, form in zip(arrays, forms, strict=True)]
+        kept = [
+            each if form.row_format is None else form.row_format.encode(each)
+            for each, form in zip(turned, forms, strict=True)
+        ]
+        values = [
+            _Value(form, array.shape, array.dtype, each.shape[1:], each.dtype)
+            for form, array, each in zip(forms, arrays, kept, strict=True)
+        ]
+        (length,) = {len(each) for each in turned}
+        block = _Block.of(values, length, allocate or _ordinary)
+        for part, each in zip(block.arrays, kept, strict=True):
+            part[:length] = each
+        return cls(block, length)
+
+    def __len__(self) -> int:
+        """The number of values."""
+        return len(self._block.values)
 
     @property
-    def length(self) -> int:
-        """The length of the dimension that grows."""
-        return self.shape[self.axis]
+    def arrays(self) -> list[GrowingArray]:
+        """The values."""
+        return [GrowingArray(self, index) for index in range(len(self))]
+
+    @property
+    def blocks(self) -> list[Array]:
+        """The memory of each value: the dimension that grows first, with room for more, then the others in order."""
+        return self._block.arrays
+
+    def extended(self, count: int) -> GrowingSet:
+        """A set with `count` more positions, which the caller writes into its blocks. Raises `OutOfMemoryError`."""
+        with _lock:
+            length, block = self.length + count, self._block
+            if length > block.room or block.is_taken(self.length):
+                block = _Block.of(block.values, length, block.allocate)
+                for new, old in zip(block.arrays, self._block.arrays, strict=True):
+                    new[: self.length] = old[: self.length]
+            return GrowingSet(block, length)
+
+    def shortened(self, count: int) -> GrowingSet:
+        """The set without its last `count` positions: the same one for the same count."""
+        with _lock:
+            return self._block.known(self.length - count) or GrowingSet(self._block, self.length - count)
+
+
+class GrowingArray:
+    """One value of a set.
+
+    Attributes:
+        group: the set, which the value keeps alive.
+        index: its place there.
+        shape: the shape of the value.
+    """
+
+    __slots__ = ("group", "index", "shape")
+
+    def __init__(self, group: GrowingSet, index: int) -> None:
+        self.group, self.index = group, index
+        self.shape = group._block.values[index].shape(group.length)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy type."""
-        return self._block.array.dtype
+        """The numpy type of the value, which its block may keep in another form."""
+        return self.group._block.values[self.index].dtype
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the value, without the room for more."""
-        return int(np.prod(self.shape)) * self.dtype.itemsize
-
-    @property
-    def block(self) -> Array:
-        """The memory: the dimension that grows first, with room for more, then the others in their order."""
-        return self._block.array
+        """The bytes that the value takes, without the room for more."""
+        return int(self._kept.nbytes)
 
     def array(self) -> Array:
         """The value as an array of its own."""
-        return np.array(np.moveaxis(self._block.array[: self.length], 0, self.axis), order="C")
-
-    def extended(self, count: int) -> GrowingArray:
-        """A value with `count` more positions, which the caller writes into its block. Raises `OutOfMemoryError`."""
-        with _lock:
-            length, block = self.length + count, self._block
-            if length > len(block.array) or block.is_taken(self.length):
-                block = _Block(_room(length, block.array.shape[1:], block.array.dtype))
-                block.array[: self.length] = self._block.array[: self.length]
-            return GrowingArray(block, self.axis, self._shape(length))
+        form = self.group._block.values[self.index].form
+        turned = self._kept if form.row_format is None else form.row_format.decode(self._kept)
+        return np.array(np.moveaxis(turned, 0, form.axis), order="C")
 
     def shortened(self, count: int) -> GrowingArray:
         """The value without its last `count` positions."""
-        with _lock:
-            return GrowingArray(self._block, self.axis, self._shape(self.length - count))
+        return GrowingArray(self.group.shortened(count), self.index)
 
-    def _shape(self, length: int) -> tuple[int, ...]:
-        return (*self.shape[: self.axis], length, *self.shape[self.axis + 1 :])
+    @property
+    def _kept(self) -> Array:
+        return self.group.blocks[self.index][: self.group.length]
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What does not change of a value: its form, a shape, and the shape and type of what is kept for a position."""
+
+    form: GrowingForm
+    like: tuple[int, ...]
+    dtype: np.dtype[Any]
+    kept: tuple[int, ...]
+    kept_dtype: np.dtype[Any]
+
+    def shape(self, length: int) -> tuple[int, ...]:
+        axis = self.form.axis
+        return (*self.like[:axis], length, *self.like[axis + 1 :])
+
+    @property
+    def position_bytes(self) -> int:
+        return math.prod(self.kept) * self.kept_dtype.itemsize
 
 
 class _Block:
-    """Memory, and the values that lie in it; used by one thread at a time."""
+    """Memory, and the sets that lie in it; used by one thread at a time."""
 
-    __slots__ = ("_used", "_values", "array")
+    __slots__ = ("_sets", "_used", "allocate", "arrays", "room", "values")
 
-    def __init__(self, array: Array) -> None:
-        self.array = array
-        self._values: list[ref[GrowingArray]] = []
-        self._used = 0  # by the longest value so far, which may be gone
+    def __init__(self, values: list[_Value], room: int, allocate: Allocate) -> None:
+        self.values, self.room, self.allocate = values, room, allocate
+        sizes = [room * value.position_bytes for value in values]
+        starts = [0]
+        for size in sizes:
+            starts.append(starts[-1] + size + -size % _LINE)
+        memory = allocate(starts[-1])
+        self.arrays = [
+            memory[start : start + size].view(value.kept_dtype).reshape(room, *value.kept)
+            for start, size, value in zip(starts, sizes, values, strict=False)
+        ]
+        self._sets: list[ref[GrowingSet]] = []
+        self._used = 0  # by the longest set so far, which may be gone
 
-    def add(self, value: GrowingArray) -> None:
-        """Keep a value in mind as long as it exists."""
-        if len(self._values) >= _PRUNED:
-            self._values = [known for known in self._values if known() is not None]
-        self._values.append(ref(value))
-        self._used = max(self._used, value.length)
+    @classmethod
+    def of(cls, values: list[_Value], length: int, allocate: Allocate) -> _Block:
+        """A block for twice the length; its memory is used as it is written."""
+        for room in (max(2 * length, _LEAST_ROOM), length):
+            try:
+                return cls(values, room, allocate)
+            except (MemoryError, ValueError, OverflowError) as e:
+                error = e
+        each = sum(value.position_bytes for value in values)
+        raise OutOfMemoryError(
+            f"not enough memory for {length} positions of {len(values)} variables, {each} bytes for each position; the "
+            "request keeps the values that it had"
+        ) from error
+
+    def add(self, made: GrowingSet) -> None:
+        """Keep a set in mind as long as it exists."""
+        if len(self._sets) >= _PRUNED:
+            self._sets = [known for known in self._sets if known() is not None]
+        self._sets.append(ref(made))
+        self._used = max(self._used, made.length)
 
     def is_taken(self, length: int) -> bool:
-        """Whether a value has positions from `length` on."""
+        """Whether a set has positions from `length` on."""
         if self._used > length:
-            values = [value for known in self._values if (value := known()) is not None]
-            self._used = max((value.length for value in values), default=0)
+            self._used = max((found.length for found in self._live()), default=0)
         return self._used > length
 
+    def known(self, length: int) -> GrowingSet | None:
+        """The set of this length, whose positions are those with which longer ones begin."""
+        return next((found for found in self._live() if found.length == length), None)
 
-def _room(length: int, others: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array for twice the length; its memory is used as it is written."""
-    try:
-        return np.empty((max(2 * length, _LEAST_ROOM), *others), dtype)
-    except (MemoryError, ValueError):
-        pass
-    try:
-        return np.empty((length, *others), dtype)
-    except (MemoryError, ValueError) as e:
-        raise OutOfMemoryError(
-            f"not enough memory for {length} positions of a variable, each of {list(others)} {dtype}; the request "
-            "keeps the value that it had"
-        ) from e
+    def _live(self) -> list[GrowingSet]:
+        return [found for known in self._sets if (found := known()) is not None]
+
+
+def _ordinary(nbytes: int) -> Array:
+    return np.empty(nbytes, np.uint8)

@@ -111,9 +111,10 @@ class Signature:
     def check_ties(self, values: Sequence[Value]) -> None:
         """Raise `InputError` if a symbolic dimension has different lengths in different inputs."""
         for symbol, places in self._ties:
-            lengths = {f"`{self._name(i)}`[{axis}]": values[i].shape[axis] for i, axis in places}
-            if len(set(lengths.values())) > 1:
-                listed = ", ".join(f"{place} is {length}" for place, length in lengths.items())
+            lengths = [values[i].shape[axis] for i, axis in places]
+            if len(set(lengths)) > 1:
+                names = [f"`{self._name(i)}`[{axis}]" for i, axis in places]
+                listed = ", ".join(f"{name} is {length}" for name, length in zip(names, lengths, strict=True))
                 raise InputError(f"{self.network}: dimension {symbol} must be the same everywhere: {listed}")
 
     def _name(self, position: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,59 +12,77 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import OutOfMemoryError
-from engine.runtime import GrowingArray
+from engine.runtime import GrowingForm, GrowingSet
 
 
-def appended(value: GrowingArray, rows: Any) -> GrowingArray:
-    """`value` with more positions, [..., count, ...] in its own order of dimensions."""
-    grown = value.extended(rows.shape[value.axis])
-    grown.block[value.length : grown.length] = np.moveaxis(rows, value.axis, 0)
+def made(*arrays: Any, axes: Sequence[int] | None = None) -> GrowingSet:
+    """A set of arrays, of which the first dimension grows unless told otherwise."""
+    return GrowingSet.of(arrays, [GrowingForm(axis) for axis in axes or [0] * len(arrays)])
+
+
+def appended(values: GrowingSet, *rows: Any, axes: Sequence[int] | None = None) -> GrowingSet:
+    """`values` with more positions, [..., count, ...] in the order of dimensions of each."""
+    axes = axes or [0] * len(rows)
+    grown = values.extended(rows[0].shape[axes[0]])
+    for block, each, axis in zip(grown.blocks, rows, axes, strict=True):
+        block[values.length : grown.length] = np.moveaxis(each, axis, 0)
     return grown
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_positions_are_appended_in_the_same_memory(axis: int) -> None:
-    shape = [2, 3, 4]
-    value = GrowingArray.of(np.arange(24.0).reshape(shape), axis)
-    expected, blocks = value.array(), set()
-    for step in range(40):
-        rows = np.full([1 if i == axis else n for i, n in enumerate(shape)], float(step))
-        value = appended(value, rows)
-        expected = np.concatenate([expected, rows], axis=axis)
-        blocks.add(value.block.ctypes.data)
-        np.testing.assert_array_equal(value.array(), expected)
-    assert (value.shape, value.nbytes) == (expected.shape, expected.nbytes)
-    assert len(blocks) <= 2  # it grows by doubling
+def arrays_of(values: GrowingSet) -> list[Any]:
+    return [value.array() for value in values.arrays]
+
+
+def test_positions_are_appended_in_the_same_memory() -> None:
+    """For values whose dimensions grow at different places, and of different types."""
+    axes, shapes = [0, 1, 2], [(3, 2), (2, 3, 4), (2, 2, 3, 5)]
+    expected = [np.arange(np.prod(shape)).reshape(shape).astype("fdh"[axis]) for axis, shape in enumerate(shapes)]
+    values, addresses = made(*expected, axes=axes), set()
+    for step in range(62):
+        rows = [
+            np.full([1 if i == axis else n for i, n in enumerate(shape)], step, each.dtype)
+            for axis, shape, each in zip(axes, shapes, expected, strict=True)
+        ]
+        values = appended(values, *rows, axes=axes)
+        expected = [np.concatenate([a, b], axis=axis) for a, b, axis in zip(expected, rows, axes, strict=True)]
+        addresses.add(tuple(block.ctypes.data for block in values.blocks))
+        for value, wanted in zip(values.arrays, expected, strict=True):
+            np.testing.assert_array_equal(value.array(), wanted)
+            assert (value.shape, value.nbytes, value.dtype) == (wanted.shape, wanted.nbytes, wanted.dtype)
+    assert len(addresses) == 2  # it grows by doubling
 
 
 def test_values_that_go_on_from_one_do_not_see_each_other() -> None:
-    first = appended(GrowingArray.of(np.zeros((0, 2)), 0), np.ones((3, 2)))
+    first = appended(made(np.zeros((0, 2))), np.ones((3, 2)))
     left, right = appended(first, np.full((1, 2), 2.0)), appended(first, np.full((1, 2), 3.0))
-    assert left.array().tolist() == [[1, 1]] * 3 + [[2, 2]]
-    assert right.array().tolist() == [[1, 1]] * 3 + [[3, 3]]
-    assert first.array().tolist() == [[1, 1]] * 3
+    assert arrays_of(left)[0].tolist() == [[1, 1]] * 3 + [[2, 2]]
+    assert arrays_of(right)[0].tolist() == [[1, 1]] * 3 + [[3, 3]]
+    assert arrays_of(first)[0].tolist() == [[1, 1]] * 3
 
 
 def test_the_place_of_a_value_that_is_gone_is_used_again() -> None:
     """As after an inference that failed, or a rewind: nothing is copied."""
-    value = GrowingArray.of(np.zeros((4, 2)), 0)
-    place = value.block.ctypes.data
-    value.extended(3)  # of an inference that failed
-    gc.collect()
-    assert value.extended(1).block.ctypes.data == place
-    longer = value.extended(2)
-    shorter = longer.shortened(1)
-    del longer
-    gc.collect()
-    assert shorter.length == 5
-    assert shorter.extended(1).block.ctypes.data == place
+    values = made(np.zeros((4, 2)), np.ones((4, 3)))
+    place = values.blocks[1].ctypes.data
+    values.extended(3)  # of an inference that failed
+    gc.disable()
+    try:
+        assert values.extended(1).blocks[1].ctypes.data == place
+        longer = values.extended(2)
+        shorter = [value.shortened(1) for value in longer.arrays]
+        del longer
+        assert shorter[0].group is shorter[1].group
+        assert shorter[0].shape == (5, 2)
+        assert shorter[0].group.extended(1).blocks[1].ctypes.data == place
+    finally:
+        gc.enable()
 
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from(["add", "cut", "drop"])), max_size=30))
 def test_any_order_of_forks_and_rewinds(actions: list[tuple[int, int, str]]) -> None:
     """Values are what arrays of their own would be."""
-    values = [(GrowingArray.of(np.zeros((0, 1)), 0), np.zeros((0, 1)))]
+    values = [(made(np.zeros((0, 1))), np.zeros((0, 1)))]
     for number, (which, count, action) in enumerate(actions):
         value, expected = values[which % len(values)]
         if action == "drop" and len(values) > 1:
@@ -75,11 +94,12 @@ def test_any_order_of_forks_and_rewinds(actions: list[tuple[int, int, str]]) -> 
             rows = np.full((count, 1), float(number))
             values.append((appended(value, rows), np.concatenate([expected, rows])))
         for held, wanted in values:
-            np.testing.assert_array_equal(held.array(), wanted)
+            np.testing.assert_array_equal(arrays_of(held)[0], wanted)
 
 
 def test_memory_that_cannot_grow_is_a_typed_error_and_leaves_the_value() -> None:
-    value = GrowingArray.of(np.ones((2, 2)), 0)
-    with pytest.raises(OutOfMemoryError, match=r"not enough memory for \d+ positions of a variable"):
-        value.extended(1 << 58)
-    assert appended(value, np.zeros((1, 2))).array().tolist() == [[1, 1], [1, 1], [0, 0]]
+    values = made(np.ones((2, 2)), np.ones((2, 3)))
+    with pytest.raises(OutOfMemoryError, match=r"not enough memory for \d+ positions of 2 variables, 40 bytes for each"):
+        values.extended(1 << 58)
+    grown = appended(values, np.zeros((1, 2)), np.zeros((1, 3)))
+    assert arrays_of(grown)[0].tolist() == [[1, 1], [1, 1], [0, 0]]

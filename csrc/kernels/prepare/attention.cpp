@@ -15,14 +15,15 @@ namespace {
 
 // Attributes:
 //   batch, heads, kv_heads (heads), queries, keys, size, value_size (size)
-//   q, k, v, y (dense [B, H, S, D]): [batch, head, row], floats between batches, heads and rows
+//   q, k, v, y (dense [B, H, S, D]): [batch, head, row], elements between batches, heads and rows
+//   k_format, v_format (f32): how rows of K and V are kept (cache_rows.hpp)
 //   mask (0): none, float or bool; mask_strides: elements between [batches, heads, queries, keys], 0 broadcasts;
 //   mask_keys (keys): how many keys the mask covers
 //   scale, softcap (0)
 //   before, after (-1), offset (0): query i attends to keys i + offset - before to i + offset + after; -1: no bound
 //   rows (0): the result of rows whose probabilities would be NaN (AttentionRows)
 //   row_wise (by the number of queries), key_block (by the number of keys), query_blocks (by both), shared_heads (of
-//   row_wise, by the number of heads): the algorithm
+//   row_wise, by the number of heads), parts (of row_wise, by the number of keys): the algorithm
 // Operands: Q, K, V, [mask]; Y. attention_bf16 has the same but query_blocks, multiplies in bf16, and needs tiles of
 // AMX.
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
@@ -35,6 +36,10 @@ constexpr std::int64_t kMostCopiedKeys = 64;
 constexpr std::int64_t kLeastCopied = 128, kLeastParts = 32;
 // Workers share them; heads are computed together only if as many units are left.
 constexpr std::int64_t kLeastUnits = 4;
+// The keys of a part: enough for a worker to read memory in order, and few enough to divide a long past evenly.
+constexpr std::int64_t kPartKeys = 128;
+// The least floats of parts for a worker that joins them.
+constexpr std::size_t kJoinedFloats = 64 * 1024;
 // The least work, in multiplications, for which waking a worker is worthwhile.
 constexpr double kLeastWork = 1.0e5;
 
@@ -58,12 +63,14 @@ std::vector<std::int64_t> read_strides(const Attributes& attributes, const char*
   return values;
 }
 
+AttentionView dense_view(std::int64_t heads, std::int64_t rows, std::int64_t size) {
+  const auto head = static_cast<std::int64_t>(checked_product({rows, size}));
+  return {static_cast<std::int64_t>(checked_product({heads, head})), head, size};
+}
+
 AttentionView read_view(const Attributes& attributes, const char* name, std::int64_t heads, std::int64_t rows,
                         std::int64_t size) {
-  if (!attributes.has(name)) {
-    const auto head = static_cast<std::int64_t>(checked_product({rows, size}));
-    return {static_cast<std::int64_t>(checked_product({heads, head})), head, size};
-  }
+  if (!attributes.has(name)) return dense_view(heads, rows, size);
   const auto strides = read_strides(attributes, name, 3);
   return {strides[0], strides[1], strides[2]};
 }
@@ -79,9 +86,11 @@ std::size_t extent(const std::vector<std::pair<std::int64_t, std::int64_t>>& dim
 }
 
 std::size_t view_bytes(const AttentionView& view, std::int64_t batch, std::int64_t heads, std::int64_t rows,
-                       std::int64_t size) {
-  return checked_multiply(extent({{batch, view.batch}, {heads, view.head}, {rows, view.row}, {size, 1}}),
-                          sizeof(float));
+                       std::int64_t size, CacheFormat format = CacheFormat::kF32) {
+  const std::int64_t element = cache_element_bytes(format), elements = cache_row_bytes(format, size) / element;
+  return checked_multiply(
+      extent({{batch, view.batch}, {heads, view.head}, {rows, view.row}, {size == 0 ? 0 : elements, 1}}),
+      static_cast<std::size_t>(element));
 }
 
 // Two workers must not write the same element: each stride must be at least the extent of the dimensions inside it.
@@ -145,8 +154,8 @@ void expect_operands(const StepRequest& request, const AttentionArgs& args) {
   const bool has_mask = args.mask != AttentionMask::kNone;
   request.expect_operands(has_mask ? 4 : 3, 1);
   request.expect_input(0, view_bytes(args.q, args.batch, args.heads, args.queries, args.size));
-  request.expect_input(1, view_bytes(args.k, args.batch, args.kv_heads, args.keys, args.size));
-  request.expect_input(2, view_bytes(args.v, args.batch, args.kv_heads, args.keys, args.value_size));
+  request.expect_input(1, view_bytes(args.k, args.batch, args.kv_heads, args.keys, args.size, args.k_format));
+  request.expect_input(2, view_bytes(args.v, args.batch, args.kv_heads, args.keys, args.value_size, args.v_format));
   if (has_mask) {
     const AttentionMaskView& mask = args.mask_view;
     const std::size_t elements = extent(
@@ -156,13 +165,21 @@ void expect_operands(const StepRequest& request, const AttentionArgs& args) {
   request.expect_output(0, view_bytes(args.y, args.batch, args.heads, args.queries, args.value_size));
 }
 
+std::int64_t dense_row(CacheFormat format, std::int64_t size) {
+  return cache_row_bytes(format, size) / cache_element_bytes(format);
+}
+
 AttentionArgs read_attention(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   AttentionArgs args = {};
   read_sizes(attributes, args);
+  args.k_format = read_code_or(attributes, "k_format", CacheFormat::kF32);
+  args.v_format = read_code_or(attributes, "v_format", CacheFormat::kF32);
+  args.k_at = 1;
+  args.v_at = 2;
   args.q = read_view(attributes, "q", args.heads, args.queries, args.size);
-  args.k = read_view(attributes, "k", args.kv_heads, args.keys, args.size);
-  args.v = read_view(attributes, "v", args.kv_heads, args.keys, args.value_size);
+  args.k = read_view(attributes, "k", args.kv_heads, args.keys, dense_row(args.k_format, args.size));
+  args.v = read_view(attributes, "v", args.kv_heads, args.keys, dense_row(args.v_format, args.value_size));
   args.y = read_view(attributes, "y", args.heads, args.queries, args.value_size);
   read_restraints(attributes, args);
   expect_apart(args);
@@ -193,21 +210,48 @@ std::int64_t query_blocks(const AttentionArgs& args, std::int64_t width) {
   return std::clamp<std::int64_t>(all / kLeastParts, 1, std::min(in_head, kMostQueryBlocks));
 }
 
-PreparedStep prepare_attention_f32(const StepRequest& request) {
+// The operand that the next temporary of a step becomes.
+std::int32_t first_temporary(const AttentionArgs& args, const PreparedStep& step) {
+  return (args.mask != AttentionMask::kNone ? 5 : 4) + static_cast<std::int32_t>(step.temporaries.size());
+}
+
+// Adds the phases that widen K and V for kernels that read f32 only, and lets these read the results.
+void widen(const StepRequest& request, AttentionArgs& args, PreparedStep& step) {
+  const auto add = [&](CacheFormat& format, AttentionView& view, std::int32_t& at, std::int64_t size) {
+    if (format == CacheFormat::kF32) return;
+    const AttentionWidenArgs widening = {args.batch, args.kv_heads, args.keys, size,
+                                         view,       format,        at,        first_temporary(args, step)};
+    step.temporaries.push_back(checked_multiply(
+        checked_product({args.batch, args.kv_heads, args.keys, std::max<std::int64_t>(size, 1)}), sizeof(float)));
+    step.phases.push_back(PreparedPhase::of(request.kernels.find("attention_widen_f32"), widening));
+    format = CacheFormat::kF32;
+    view = dense_view(args.kv_heads, args.keys, size);
+    at = widening.to_at;
+  };
+  add(args.k_format, args.k, args.k_at, args.size);
+  add(args.v_format, args.v, args.v_at, args.value_size);
+}
+
+int workers_for(const PreparedStep& step, double parts) {
+  return static_cast<int>(std::min(1.0e6, std::max(1.0, std::min(parts, step.work / 2 / kLeastWork))));
+}
+
+// The most keys that a query attends to.
+std::int64_t visible_keys(const AttentionArgs& args) {
+  if (args.before < 0 || args.after < 0) return args.keys;
+  return std::min(args.keys, args.before + args.after + 1);
+}
+
+PreparedStep prepare_few(const StepRequest& request, AttentionArgs args) {
   const Attributes& attributes = request.attributes;
-  const AttentionTraits& traits = find_traits(request);
-  AttentionArgs args = read_attention(request);
-  const bool is_row_wise = read_is_row_wise(request, args);
-  const std::int64_t width = std::int64_t{traits.lanes} * traits.block_vectors;
-  args.query_blocks = read_or(attributes, "query_blocks", 1, kMostQueryBlocks, query_blocks(args, width));
-  const std::int64_t most = args.query_blocks > 1 ? kMostCopiedKeys : kMostKeys;
-  const std::int64_t blocks = std::max<std::int64_t>(1, divide_up(args.keys, most));
-  args.key_block = std::max<std::int64_t>(1, divide_up(args.keys, blocks));
-  args.key_block = read_or(attributes, "key_block", 1, kLargest, args.key_block);
-  args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
+  const std::int64_t lanes = find_traits(request).lanes, queries = std::max<std::int64_t>(args.queries, 1);
+  const std::int64_t keys = visible_keys(args);
+  args.parts = std::clamp<std::int64_t>(keys / kPartKeys, 1, kMostParts);
+  args.parts = read_or(attributes, "parts", 1, kMostParts, args.parts);
+  args.row_scores = divide_up(std::max<std::int64_t>(divide_up(keys, lanes), 1), args.parts) * lanes;
   args.shared_heads = 1;
-  for (std::int64_t count = 2; is_row_wise && count <= kMostSharedHeads; ++count) {
-    const std::int64_t units = args.batch * args.heads / count * std::max<std::int64_t>(args.queries, 1);
+  for (std::int64_t count = 2; count <= kMostSharedHeads; ++count) {
+    const std::int64_t units = args.batch * args.heads / count * queries * args.parts;
     if (args.heads / args.kv_heads % count == 0 && units >= kLeastUnits) args.shared_heads = count;
   }
   args.shared_heads = read_or(attributes, "shared_heads", 1, kMostSharedHeads, args.shared_heads);
@@ -215,23 +259,50 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
     throw PlanError("attribute \"shared_heads\" is " + std::to_string(args.shared_heads) +
                     ", which does not divide the heads of Q for one of K");
   }
-  args.units_together = args.queries == 1 ? kMostRowsTogether / args.shared_heads : 1;
-  std::size_t floats = checked_product({args.units_together * args.shared_heads, args.size + args.keys + 2 * 16});
-  if (!is_row_wise) {
-    const std::int64_t row = args.size + args.value_size;
-    floats = checked_add(checked_product({args.query_blocks * row + traits.lanes + args.key_block, width}),
-                         checked_product({args.query_blocks > 1 ? args.key_block : 0, row}));
-  }
+  args.units_together = kMostRowsTogether / args.shared_heads;
+  const std::size_t rows = checked_product({args.units_together * args.shared_heads, args.size + 16 + args.row_scores});
+  const std::size_t widened = checked_product({kRowVectors * lanes, std::max(args.size, args.value_size)});
   PreparedStep step;
-  const char* kernel = is_row_wise ? "attention_rows_f32" : "attention_f32";
-  step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));
-  step.phases[0].scratch_bytes = checked_multiply(floats, sizeof(float));
   step.work = attention_work(args);
-  const std::int64_t rows_apart = is_row_wise ? 1 : width * args.query_blocks;
+  args.parts_at = first_temporary(args, step);
+  const std::size_t parts = args.parts == 1 ? 0 : checked_product({args.batch, args.heads, args.queries, args.parts});
+  step.temporaries.push_back(checked_multiply(parts + 1, sizeof(AttentionPart)));
+  step.temporaries.push_back(
+      checked_multiply(checked_multiply(parts + 1, static_cast<std::size_t>(args.value_size) + 1), sizeof(float)));
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("attention_few_f32"), args));
+  step.phases[0].scratch_bytes = checked_multiply(checked_add(rows, widened), sizeof(float));
+  const double units = static_cast<double>(args.batch * args.parts * (args.heads / args.shared_heads) * args.queries);
+  step.phases[0].max_workers = workers_for(step, units);
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("attention_join_f32"), args));
+  step.phases[1].max_workers =
+      static_cast<int>(std::clamp<std::size_t>(parts * args.value_size / kJoinedFloats, 1, 1 << 20));
+  return step;
+}
+
+PreparedStep prepare_attention_f32(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  const AttentionTraits& traits = find_traits(request);
+  AttentionArgs args = read_attention(request);
+  if (read_is_row_wise(request, args)) return prepare_few(request, args);
+  PreparedStep step;
+  widen(request, args, step);
+  const std::int64_t width = std::int64_t{traits.lanes} * traits.block_vectors;
+  args.query_blocks = read_or(attributes, "query_blocks", 1, kMostQueryBlocks, query_blocks(args, width));
+  const std::int64_t most = args.query_blocks > 1 ? kMostCopiedKeys : kMostKeys;
+  const std::int64_t blocks = std::max<std::int64_t>(1, divide_up(args.keys, most));
+  args.key_block = std::max<std::int64_t>(1, divide_up(args.keys, blocks));
+  args.key_block = read_or(attributes, "key_block", 1, kLargest, args.key_block);
+  args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
+  const std::int64_t row = args.size + args.value_size;
+  const std::size_t floats =
+      checked_add(checked_product({args.query_blocks * row + traits.lanes + args.key_block, width}),
+                  checked_product({args.query_blocks > 1 ? args.key_block : 0, row}));
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("attention_f32"), args));
+  step.phases.back().scratch_bytes = checked_multiply(floats, sizeof(float));
+  step.work = attention_work(args);
   const double parts =
-      static_cast<double>(args.batch) * (args.heads / args.shared_heads) * divide_up(args.queries, rows_apart);
-  step.phases[0].max_workers =
-      static_cast<int>(std::min(1.0e6, std::max(1.0, std::min(parts, step.work / 2 / kLeastWork))));
+      static_cast<double>(args.batch) * args.heads * divide_up(args.queries, width * args.query_blocks);
+  for (PreparedPhase& phase : step.phases) phase.max_workers = workers_for(step, parts);
   return step;
 }
 
@@ -248,10 +319,11 @@ PreparedStep prepare_attention_bf16(const StepRequest& request) {
   const std::int64_t blocks = std::max<std::int64_t>(1, (a.keys + kMostKeys - 1) / kMostKeys);
   a.key_block = up(std::max<std::int64_t>(1, (a.keys + blocks - 1) / blocks));
   a.key_block = up(read_or(request.attributes, "key_block", 1, kMostKeys, a.key_block));
-  args.k_panel = a.mask != AttentionMask::kNone ? 5 : 4;
+  PreparedStep step;
+  widen(request, a, step);
+  args.k_panel = first_temporary(a, step);
   args.v_panel = args.k_panel + 1;
   const std::int64_t heads = a.batch * a.kv_heads;
-  PreparedStep step;
   step.temporaries.push_back(checked_product({heads, args.steps, args.keys, 64}));
   step.temporaries.push_back(checked_product({heads, args.keys / kAttentionTile, args.value_size, 64}));
   step.phases.push_back(PreparedPhase::of(request.kernels.find("attention_pack_amx_bf16"), args));

@@ -1,8 +1,9 @@
 // Plan building for TensorScatter.
 //
-// Attributes: batch, parts, rows (of a part of the cache), steps (of the update), row_bytes; cache, update: the
-// distances [sample, part, row] in bytes; positions (1): whether operand 2 has the first position of each sample;
-// circular (0); expected (-1): the only position that is allowed, -1 for any.
+// Attributes: batch, parts, rows (of a part of the cache), steps (of the update), row_bytes (of the update); cache,
+// update: the distances [sample, part, row] in bytes; positions (1): whether operand 2 has the first position of each
+// sample; circular (0); expected (-1): the only position that is allowed, and that of all samples without positions; -1
+// for any, or 0; format (f32): how the cache keeps rows (cache_rows.hpp), which are narrowed from f32.
 // Operands: cache, update, [positions]; y, which may be the cache.
 #include "kernels/tensor_scatter.hpp"
 
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/codes.hpp"
 
 namespace engine {
 namespace {
@@ -29,12 +31,13 @@ TensorScatterView read_view(const Attributes& attributes, const char* name) {
   return {values[0], values[1], values[2]};
 }
 
-std::size_t extent(const TensorScatterArgs& args, const TensorScatterView& view, std::int64_t rows) {
+std::size_t extent(const TensorScatterArgs& args, const TensorScatterView& view, std::int64_t rows,
+                   std::int64_t row_bytes) {
   if (args.batch * args.parts == 0 || rows == 0) return 0;
   const std::size_t last =
       checked_add(checked_product({args.batch - 1, view.batch}),
                   checked_add(checked_product({args.parts - 1, view.part}), checked_product({rows - 1, view.row})));
-  return checked_add(last, static_cast<std::size_t>(args.row_bytes));
+  return checked_add(last, static_cast<std::size_t>(row_bytes));
 }
 
 // Workers write different parts: these must not overlap, nor their rows.
@@ -42,7 +45,7 @@ void expect_apart(const TensorScatterArgs& args) {
   std::vector<std::pair<std::int64_t, std::int64_t>> dims{
       {args.cache.batch, args.batch}, {args.cache.part, args.parts}, {args.cache.row, args.rows}};
   std::sort(dims.begin(), dims.end());
-  std::int64_t inside = args.row_bytes;
+  std::int64_t inside = args.cache_row_bytes;
   for (const auto& [stride, count] : dims) {
     if (count <= 1) continue;
     if (stride < inside) throw PlanError("rows of the cache overlap");
@@ -63,17 +66,24 @@ PreparedStep prepare_tensor_scatter(const StepRequest& request) {
   args.has_positions = attributes.integer_or("positions", 1) != 0;
   args.is_circular = attributes.integer_or("circular", 0) != 0;
   args.expected = attributes.has("expected") ? attributes.integer("expected", -1, kLargest) : -1;
+  args.format = read_code_or(attributes, "format", CacheFormat::kF32);
+  if (args.format != CacheFormat::kF32 && args.row_bytes % 4 != 0) {
+    throw PlanError("rows of " + std::to_string(args.row_bytes) + " bytes are not f32");
+  }
+  const bool is_narrow = args.format != CacheFormat::kF32;
+  args.cache_row_bytes = is_narrow ? cache_row_bytes(args.format, args.row_bytes / 4) : args.row_bytes;
   checked_product({args.batch, args.parts, args.rows, args.row_bytes});
   expect_apart(args);
   request.expect_operands(args.has_positions ? 3 : 2, 1);
-  request.expect_input(0, extent(args, args.cache, args.rows));
-  request.expect_input(1, extent(args, args.update, args.steps));
+  request.expect_input(0, extent(args, args.cache, args.rows, args.cache_row_bytes));
+  request.expect_input(1, extent(args, args.update, args.steps, args.row_bytes));
   if (args.has_positions) request.expect_input(2, checked_product({args.batch, 8}));
-  request.expect_output(0, extent(args, args.cache, args.rows));
+  request.expect_output(0, extent(args, args.cache, args.rows, args.cache_row_bytes));
   PreparedStep step;
   step.phases.push_back(PreparedPhase::of(request.kernels.find("tensor_scatter"), args));
   const std::int64_t parts = args.batch * args.parts;
-  const std::int64_t bytes = parts * args.rows * args.row_bytes;
+  // Behind a given position, y is the cache, of which only the steps are written.
+  const std::int64_t bytes = parts * (args.expected < 0 ? args.rows : args.steps) * args.row_bytes;
   step.phases[0].max_workers =
       static_cast<int>(std::clamp<std::int64_t>(std::min(parts, bytes / kBytesPerWorker), 1, 1 << 20));
   return step;

@@ -204,7 +204,7 @@ def test_nothing_is_lowered_after_the_first_token_and_nothing_is_copied(name: st
     for past in range(5, 60):
         request.infer(tokens(rng, 1, past, 1))
         values = request._request.states.values().values()
-        addresses.add(tuple(value.block.ctypes.data for value in values))
+        addresses.add(tuple(value.group.blocks[value.index].ctypes.data for value in values))
     assert built(network) == known == 2
     assert len(addresses) == 1
 

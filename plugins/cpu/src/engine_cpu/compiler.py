@@ -11,6 +11,7 @@ from engine.lowering import LengthPattern, PreparedGraph
 from engine.native import PlanBuilder
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
+from engine_cpu.cache_formats import CacheFormat
 from engine_cpu.chaining import join_chains
 from engine_cpu.families import FamilyProgram, Recording
 from engine_cpu.grouping import group_nodes
@@ -34,7 +35,7 @@ class Compiler:
 
     `precision` is "bf16" if products may be computed in bf16, else "f32". `threads` is the number of threads of an
     inference; kernels are chosen for the tuner's number, which for an imported network is that of the exporting
-    process.
+    process. `cache_format` is how variables keep keys and values.
     """
 
     weights: WeightStore
@@ -44,6 +45,7 @@ class Compiler:
     precision: str
     threads: int
     allow_reference: bool
+    cache_format: CacheFormat
     building: ForkSafeLock = field(default_factory=ForkSafeLock)
     """Held while a program is built: all programs share the weights and the tuner."""
 
@@ -64,7 +66,8 @@ class Compiler:
         """
         decisions = prepared.decisions
         segments = segments_of(prepared.graph, decisions)
-        states = [each for each in variables_in_place(prepared.graph) if may_assume or not each.is_assumed]
+        found = variables_in_place(prepared.graph, self.cache_format)
+        states = [each for each in found if may_assume or not each.is_assumed]
 
         def lower(segment: GraphSegment, builder: RecordingBuilder) -> LoweredSegment:
             return self._lower(segment, decisions, builder, states)

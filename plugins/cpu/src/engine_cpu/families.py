@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from engine.errors import Cancelled, InputError, PlanError
 from engine.ir import Model
 from engine.lowering import LengthPattern, LengthVector
-from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying
-from engine.runtime import GrowingArray
+from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying, empty_huge
+from engine.runtime import GrowingArray, GrowingForm, GrowingSet
 from engine.runtime.states import plain
+from engine_cpu.cache_formats import F32
 from engine_cpu.fitting import Fit, Lengths, Misfit, check_lengths, fit_family, sample_lengths
 from engine_cpu.in_place import InPlace
 from engine_cpu.program import Array, Inference, MakeOutput, Value
@@ -64,9 +65,25 @@ class Recording:
         return [places[value] for value in self.lowered.outputs]
 
     @property
-    def appends(self) -> list[tuple[int, int, int]]:
-        """The variables in place, in the order of the plan's states: input and output of the model, and dimension."""
-        return [(state.parameter, state.result, state.axis) for state in self.states]
+    def appends(self) -> list[Appended]:
+        """The variables in place, in the order of the plan's states."""
+        return [
+            Appended(
+                state.parameter,
+                state.result,
+                GrowingForm(state.axis, None if state.format is F32 else state.format),
+            )
+            for state in self.states
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A variable in place: the input and output of the model, and the form of its value."""
+
+    parameter: int
+    result: int
+    form: GrowingForm
 
 
 class FamilyProgram:
@@ -178,14 +195,36 @@ class FamilyProgram:
         results: list[Value] = [None] * self._num_outputs
         for index, output in zip(self._writes, outputs, strict=True):
             results[index] = output
-        blocks = []
-        for (parameter, result, axis), count in zip(self._appends, _at(self._counts, leads), strict=True):
-            past = inputs[parameter]
-            grown = (past if isinstance(past, GrowingArray) else GrowingArray.of(past, axis)).extended(count)
-            results[result] = grown
-            blocks.append(grown.block)
+        blocks: list[Array] = []
+        if self._appends:
+            pasts = [inputs[each.parameter] for each in self._appends]
+            grown, blocks = self._grown(pasts, _at(self._counts, leads))
+            for each, value in zip(self._appends, grown, strict=True):
+                results[each.result] = value
         self._fill(leads, [plain(inputs[index]) for index in self._reads], outputs, blocks, inference)
         return results
+
+    def _grown(self, pasts: Sequence[Value], counts: Sequence[int]) -> tuple[list[GrowingArray], list[Array]]:
+        """The next values of variables in place, whose new positions are to be written, and their memory."""
+        group = pasts[0].group if isinstance(pasts[0], GrowingArray) else None
+        if group is not None and len(set(counts)) == 1 and _are_all_of(group, pasts):
+            longer = group.extended(counts[0])
+            return longer.arrays, longer.blocks
+        # Those of equal length become one set.
+        places: dict[tuple[int, int], list[int]] = {}
+        for index, (past, count) in enumerate(zip(pasts, counts, strict=True)):
+            places.setdefault((past.shape[self._appends[index].form.axis], count), []).append(index)
+        grown: dict[int, GrowingArray] = {}
+        blocks: dict[int, Array] = {}
+        for (_, count), indices in places.items():
+            group = pasts[indices[0]].group if isinstance(pasts[indices[0]], GrowingArray) else None
+            if group is None or not _are_all_of(group, [pasts[index] for index in indices]):
+                forms = [self._appends[index].form for index in indices]
+                group = GrowingSet.of([plain(pasts[index]) for index in indices], forms, empty_huge)
+            longer = group.extended(count)
+            grown |= dict(zip(indices, longer.arrays, strict=True))
+            blocks |= dict(zip(indices, longer.blocks, strict=True))
+        return [grown[index] for index in range(len(pasts))], [blocks[index] for index in range(len(pasts))]
 
     def _fill(
         self,
@@ -208,6 +247,14 @@ class FamilyProgram:
         for (name, op_type), duration in zip(self.names, durations, strict=True):
             inference.record_node(name, op_type, "native", start, start + duration)
             start += duration
+
+
+def _are_all_of(group: GrowingSet, values: Sequence[Value]) -> bool:
+    """Whether these are the values of a set, in its order."""
+    return len(group) == len(values) and all(
+        isinstance(value, GrowingArray) and value.group is group and value.index == index
+        for index, value in enumerate(values)
+    )
 
 
 def _at(numbers: Sequence[Number], lengths: Lengths) -> tuple[int, ...]:
@@ -239,4 +286,4 @@ class BoundFamily:
     @property
     def states(self) -> list[int]:
         """The outputs that are variables in place, which `run` gives."""
-        return [result for _, result, _ in self.family._appends]
+        return [each.result for each in self.family._appends]

@@ -10,6 +10,7 @@ from typing import Final
 from engine.ir import Input, Model, Output, f32
 from engine.ops.gather import TensorScatterSpec
 from engine.ops.slice import ConcatSpec
+from engine_cpu.cache_formats import F32, CacheFormat, format_for
 from engine_cpu.layout import static_shape
 
 _TOKENS: Final = {4: 2, 3: 1}
@@ -32,6 +33,7 @@ class InPlace:
         past: the value that the input has.
         present: the value that the output gets: `past` and what is appended.
         axis: the dimension that grows.
+        format: how its memory keeps rows of keys and values.
         prolonged: `past` with room for what is written at positions that the model computes; None if it is appended.
     """
 
@@ -40,6 +42,7 @@ class InPlace:
     past: Output
     present: Output
     axis: int
+    format: CacheFormat
     prolonged: Output | None = None
 
     @property
@@ -69,29 +72,37 @@ class InPlace:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """The distances, in elements, along the dimensions of the value."""
-        others = [length for axis, length in enumerate(self.shape) if axis != self.axis]
+        """The distances, in elements of the format, along the dimensions of the value."""
+        others = [length for axis, length in enumerate(self.kept_shape) if axis != self.axis]
         strides = [math.prod(others[index + 1 :]) for index in range(len(others))]
         strides.insert(self.axis, math.prod(others))
         return tuple(strides)
 
     @property
+    def kept_shape(self) -> tuple[int, ...]:
+        """The shape of the next value in elements of the format."""
+        *others, size = self.shape
+        return (*others, self.format.row(size))
+
+    @property
     def nbytes(self) -> int:
         """The bytes of the next value."""
-        return 4 * math.prod(self.shape)
+        return self.format.element_bytes * math.prod(self.kept_shape)
 
 
-def variables_in_place(graph: Model) -> list[InPlace]:
-    """The variables of a graph of known lengths to which its nodes can append in place.
+def variables_in_place(graph: Model, wanted: CacheFormat = F32) -> list[InPlace]:
+    """The variables of a graph of known lengths to which its nodes can append in place, in a format if possible.
 
     The past is read only by the node that appends, a Concat or an Attention, and the result only by attentions.
     """
     parameters = {parameter.friendly_name: index for index, parameter in enumerate(graph.parameters)}
     results = {result.friendly_name: index for index, result in enumerate(graph.results)}
-    return list(_found(graph, parameters, results))
+    return list(_found(graph, parameters, results, wanted))
 
 
-def _found(graph: Model, parameters: dict[str, int], results: dict[str, int]) -> Iterator[InPlace]:
+def _found(
+    graph: Model, parameters: dict[str, int], results: dict[str, int], wanted: CacheFormat
+) -> Iterator[InPlace]:
     for variable in graph.variables:
         index, result = parameters[variable.parameter], results[variable.result]
         past, present = graph.parameters[index].output(0), graph.results[result].input_value(0)
@@ -103,9 +114,10 @@ def _found(graph: Model, parameters: dict[str, int], results: dict[str, int]) ->
         if not _is_read_by_attentions(present):
             continue
         if _appends(reader, present, variable.axis):
-            yield InPlace(index, result, past, present, variable.axis)
+            yield InPlace(index, result, past, present, variable.axis, format_for(wanted, past.shape))
         elif _prolongs(reader, present, variable.axis):
-            yield InPlace(index, result, past, present, variable.axis, reader.node.output(0))
+            kept = format_for(wanted, past.shape)
+            yield InPlace(index, result, past, present, variable.axis, kept, reader.node.output(0))
 
 
 def _appends(reader: Input, present: Output, axis: int) -> bool:

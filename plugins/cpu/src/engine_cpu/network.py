@@ -14,6 +14,7 @@ from engine.onnx.skeleton import INLINE_BYTES
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
 from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
+from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import needed_isa
 from engine_cpu.lowering import LOWERINGS, CpuGraph
@@ -26,6 +27,7 @@ from engine_cpu.properties import (
     COMPILE_EFFORT,
     DYNAMIC_QUANTIZATION_GROUP_SIZE,
     INFERENCE_PRECISION_HINT,
+    KV_CACHE_PRECISION,
     NAIVE_ARENA_BYTES,
     PLAN_CACHE_SIZE,
     PLANS_PER_SHAPE,
@@ -103,6 +105,7 @@ class CpuNetwork(GraphNetwork):
             self.precision,
             threads_of(self.config),
             self.config[ALLOW_REFERENCE],
+            CACHE_FORMATS[self.config[KV_CACHE_PRECISION]],
         )
         self.is_static = prepared.is_static
         self.packed_ahead = frozenset() if self.is_static else self._pack_ahead(prepared)

@@ -23,6 +23,7 @@ from engine_cpu.properties import (
     COMPILE_EFFORT,
     DYNAMIC_QUANTIZATION_GROUP_SIZE,
     INFERENCE_PRECISION_HINT,
+    KV_CACHE_PRECISION,
     PLAN_CACHE_SIZE,
 )
 from engine_cpu.query import query
@@ -40,6 +41,7 @@ class CpuPlugin(Plugin):
         COMPILE_EFFORT,
         DYNAMIC_QUANTIZATION_GROUP_SIZE,
         INFERENCE_PRECISION_HINT,
+        KV_CACHE_PRECISION,
         PLAN_CACHE_SIZE,
     )
 

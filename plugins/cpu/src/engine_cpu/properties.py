@@ -41,6 +41,16 @@ INFERENCE_PRECISION_HINT = Property(
     "and everything else in f32, on CPUs that multiply bf16 faster than f32. AMX also multiplies attention in bf16.",
     choices=("f32", "bf16"),
 )
+KV_CACHE_PRECISION = Property(
+    "KV_CACHE_PRECISION",
+    str,
+    "f32",
+    CONFIG,
+    "How variables keep keys and values of past tokens, which long contexts read more of than weights: in f32; in bf16, "
+    "half as large; or as integers of 8 bits with a scale for each head of each token, about a quarter. For those to "
+    "which CPU appends in place; they are given and set in f32. int8 needs variables with a dimension of heads.",
+    choices=("f32", "bf16", "int8"),
+)
 PLAN_CACHE_SIZE = Property(
     "PLAN_CACHE_SIZE",
     int,

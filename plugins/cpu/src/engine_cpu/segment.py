@@ -92,7 +92,9 @@ class SegmentBuilder:
         self._states: dict[Output, InPlace] = {}
         for state in states:
             self._states |= dict.fromkeys(state.values, state)
-            self._buffers[state.past] = {Layout.PLAIN: self._plan.add_state(state.nbytes, item_size(f32))}
+            self._buffers[state.past] = {
+                Layout.PLAIN: self._plan.add_state(state.nbytes, state.format.element_bytes)
+            }
             self._made[state.past] = Layout.PLAIN
         self._output_buffers = [
             self._plan.add_output(

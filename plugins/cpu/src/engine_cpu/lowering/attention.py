@@ -11,9 +11,11 @@ from engine.lowering import Refusal, RefusalCause, check_attention
 from engine.native import Attribute, has_feature
 from engine.ops.attention import AttentionLengths, AttentionSpec, Heads
 from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
+from engine_cpu.cache_formats import F32 as CACHE_F32
+from engine_cpu.cache_formats import CacheFormat
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
-from engine_cpu.lowering.strided import Copy, Strided, copy_step
+from engine_cpu.lowering.strided import Copy, Strided, append_step, copy_step
 from engine_cpu.segment import SegmentBuilder
 
 _SCORES = 3
@@ -72,13 +74,16 @@ def _add_step(
     more: dict[str, Attribute],
 ) -> None:
     """Append the step, for keys and values that include past ones."""
-    q, k, v = lengths.q, _in_place(spec, b, 1, lengths.k), _in_place(spec, b, 2, lengths.v)
+    q, (k, k_format), (v, v_format) = lengths.q, _in_place(spec, b, 1, lengths.k), _in_place(spec, b, 2, lengths.v)
     before, after = spec.window
     attributes: dict[str, Attribute] = {
         "batch": q.batch, "heads": q.heads, "kv_heads": k.heads, "queries": q.rows, "keys": k.rows,
         "size": q.size, "value_size": v.size, "scale": lengths.scale, "before": before, "after": after,
         "q": q.strides, "k": k.strides, "v": v.strides, "y": lengths.y.strides, **more,
     }  # fmt: skip
+    for name, kept in (("k_format", k_format), ("v_format", v_format)):
+        if kept is not CACHE_F32:
+            attributes[name] = kept.name
     inputs = list(buffers)
     if spec.mask is not None:
         attributes |= _mask_attributes(spec.mask, b.shape(spec.mask), k.rows, is_cut=spec.is_mask_cut)
@@ -88,25 +93,24 @@ def _add_step(
     b.step(spec.node, kernel, inputs, [b.output(spec.output())], **attributes)
 
 
-def _in_place(spec: AttentionSpec | FusedAttentionSpec, b: SegmentBuilder, index: int, heads: Heads) -> Heads:
-    """The keys or values in the memory of their variable, if a plan appends to it in place."""
+def _in_place(
+    spec: AttentionSpec | FusedAttentionSpec, b: SegmentBuilder, index: int, heads: Heads
+) -> tuple[Heads, CacheFormat]:
+    """The keys or values, in the memory of their variable if a plan appends to it in place, and their format."""
     given = b.state(spec.node.input_value(index) if spec.node.has_input(index) else None)
     state = given or (b.state(spec.node.output(index)) if spec.node.num_outputs > index else None)
     if state is None:
-        return heads
+        return heads, CACHE_F32
     strides = state.strides
     if len(strides) == 4:
-        return replace(heads, strides=(strides[0], strides[1], strides[2]))
-    return replace(heads, strides=(strides[0], heads.size, strides[1]))
+        return replace(heads, strides=(strides[0], strides[1], strides[2])), state.format
+    return replace(heads, strides=(strides[0], heads.size, strides[1])), state.format
 
 
 def _joined(node: Node, b: SegmentBuilder, buffer: int, new: Heads, past: Output | None, present: Output | None) -> int:
     """The buffer of [B, H, P + S, D]: `past`, followed by `new`, which is in `buffer`."""
     if (state := b.state(present)) is not None:
-        target = b.append(state)
-        places = Strided(state.shape, state.strides).slice(2, state.past_length, new.rows)
-        copy_step(b, node, 4, [Copy(buffer, Strided(new.shape, (*new.strides, 1)), target, places)])
-        return target
+        return append_step(b, node, state, buffer, Strided(new.shape, (*new.strides, 1)))
     before = 0 if past is None else b.shape(past)[2]
     whole = Strided.row_major((new.batch, new.heads, before + new.rows, new.size))
     target = b.temporary(4 * math.prod(whole.shape)) if present is None else b.output(present)

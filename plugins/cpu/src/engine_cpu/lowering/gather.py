@@ -254,9 +254,9 @@ class TensorScatterLowering(OpLowering[TensorScatterSpec]):
         }  # fmt: skip
         inputs = [b.input(update), *([] if starts is None else [b.input(starts)])]
         if (state := b.state(y)) is not None:
-            strides = [size * stride for stride in state.strides]
+            strides = [state.format.element_bytes * stride for stride in state.strides]
             attributes["cache"] = (strides[0], strides[1] if spec.axis == 2 else 0, strides[spec.axis])
-            attributes["expected"] = state.past_length
+            attributes |= {"expected": state.past_length, "format": state.format.name}
             buffer = b.append(state)
             b.step(spec.node, "tensor_scatter", [buffer, *inputs], [buffer], **attributes)
             return

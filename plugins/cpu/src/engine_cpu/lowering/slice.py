@@ -11,7 +11,17 @@ from engine.ops.slice import AxisSlice, ConcatSpec, SliceSpec, SplitSpec, TileSp
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.lowering.channels import channel_offset, image_bytes, select_channels, starts_of, whole_blocks
 from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
-from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_all, copy_step, is_byte_map, is_map, physical
+from engine_cpu.lowering.strided import (
+    Copy,
+    Strided,
+    append_step,
+    check_movable,
+    copy_all,
+    copy_step,
+    is_byte_map,
+    is_map,
+    physical,
+)
 from engine_cpu.segment import SegmentBuilder
 
 
@@ -66,9 +76,7 @@ class ConcatLowering(OpLowering[ConcatSpec]):
                 b.append(state)  # a later node writes what it appends
                 return
             new = node.input_value(1)
-            places = Strided(state.shape, state.strides).slice(state.axis, state.past_length, state.count)
-            copy = Copy(b.input(new), Strided.row_major(b.shape(new)), b.append(state), places)
-            copy_step(b, node, item_size(y.element_type), [copy])
+            append_step(b, node, state, b.input(new), Strided.row_major(b.shape(new)))
             return
         layout, axis = b.option(node).outputs[0], spec.axis
         values, shape = given_inputs(node), b.shape(y)

@@ -10,6 +10,9 @@ from typing import Final
 from engine.ir import Node, Output
 from engine.ir.element_type import ElementType, f32, i8, u8
 from engine.lowering import Refusal, RefusalCause, check_types
+from engine.native import Attribute
+from engine_cpu.cache_formats import F32
+from engine_cpu.in_place import InPlace
 from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
 from engine_cpu.segment import SegmentBuilder
 
@@ -92,6 +95,29 @@ class Copy:
     elements: Strided
     target: int
     places: Strided
+
+
+def append_step(b: SegmentBuilder, node: Node, state: InPlace, source: int, elements: Strided) -> int:
+    """Append a step that writes new positions behind the past of a variable in place; returns its buffer.
+
+    `elements` are those of `source`, with the dimensions of the variable; those of a row must be adjacent.
+    """
+    buffer = b.append(state)
+    if state.format is F32:
+        places = Strided(state.shape, state.strides).slice(state.axis, state.past_length, state.count)
+        copy_step(b, node, 4, [Copy(source, elements, buffer, places)])
+        return buffer
+    batch, *_, size = state.shape
+    parts, part = (state.shape[1], 1) if state.axis == 2 else (1, 0)
+    kept, given = state.strides, elements.strides
+    attributes: dict[str, Attribute] = {
+        "batch": batch, "parts": parts, "rows": state.shape[state.axis], "steps": state.count, "row_bytes": 4 * size,
+        "cache": [state.format.element_bytes * stride for stride in (kept[0], part * kept[1], kept[state.axis])],
+        "update": [4 * stride for stride in (given[0], part * given[1], given[state.axis])],
+        "positions": 0, "expected": state.past_length, "format": state.format.name,
+    }  # fmt: skip
+    b.step(node, "tensor_scatter", [buffer, source], [buffer], **attributes)
+    return buffer
 
 
 def copy_step(b: SegmentBuilder, node: Node, element_bytes: int, copies: Sequence[Copy]) -> None:

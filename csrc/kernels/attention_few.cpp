@@ -1,0 +1,373 @@
+// attention_few_f32: softmax(scale * Q K^T + mask) V for few queries, which reads K and V at the speed of memory where
+// it can. attention_join_f32: a phase after it, which joins the parts of a row.
+//
+// Operands as for attention_f32 (attention.hpp); K and V may be in any format. The keys that a query attends to are
+// divided into parts of equal length. A unit of work is a query, a part, and the heads of Q that share a head of K and
+// V; the units of all heads follow each other, so that a worker reads whole rows of a cache, in which heads lie side by
+// side. A row of one part is written to Y; otherwise, each part leaves its sum, and the maximum and the sum of its
+// numerators, in a temporary.
+#include "kernels/attention_rows.hpp"
+#include "simd/denormals.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+// Makes the compiler compute addresses from these few registers, instead of keeping one for each row.
+#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
+
+// Rows of K or V as f32, in place or widened.
+struct Rows {
+  const float* first;
+  std::int64_t step;
+};
+
+// The address of row i of kLanes rows, in a form that an addressing mode covers; `steps` has 1, 3, 5 and 7 steps.
+ENGINE_INLINE const float* row_at(int i, const char* first, const char* eighth, const std::int64_t (&steps)[4]) {
+  const char* base = i < 8 ? first : eighth;
+  switch (i % 8) {
+    case 0:
+      return floats(base);
+    case 2:
+      return floats(base + 2 * steps[0]);
+    case 4:
+      return floats(base + 4 * steps[0]);
+    case 6:
+      return floats(base + 2 * steps[1]);
+    default:
+      return floats(base + steps[i % 8 / 2]);
+  }
+}
+
+// Lane i of the result is the sum of the lanes of vector i.
+ENGINE_INLINE Vec sums_of(Vec (&vectors)[kLanes]) {
+#if defined(__AVX512F__)
+  // Each level adds two halves of a vector, and puts the sums of two vectors side by side.
+  __m512 pairs[8], quads[4], octets[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512 a = (__m512)vectors[2 * i], b = (__m512)vectors[2 * i + 1];
+    pairs[i] = _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512d a = (__m512d)pairs[2 * i], b = (__m512d)pairs[2 * i + 1];
+    quads[i] = (__m512)_mm512_unpacklo_pd(a, b) + (__m512)_mm512_unpackhi_pd(a, b);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512 a = quads[2 * i], b = quads[2 * i + 1];
+    octets[i] = _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd);
+  }
+  return (Vec)(_mm512_shuffle_f32x4(octets[0], octets[1], 0x88) + _mm512_shuffle_f32x4(octets[0], octets[1], 0xdd));
+#else
+  transpose_square(vectors);
+  Vec total = zero();
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) total += vectors[i];
+  return total;
+#endif
+}
+
+// scores[i] = row i of K times the query, for kLanes keys; the elements from `d` on are left.
+ENGINE_INLINE Vec whole_scores(const float* query, const Rows& k, std::int64_t size, std::int64_t& d) {
+  Vec acc[kLanes], sums[kLanes];  // apart, so that the former stay in registers
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) acc[i] = zero();
+  const std::int64_t bytes = k.step * 4;
+  std::int64_t steps[4] = {bytes, 3 * bytes, 5 * bytes, 7 * bytes};
+  const char* first = reinterpret_cast<const char*>(k.first);
+  const char* eighth = first + 8 * bytes;
+  for (; d + kLanes <= size; d += kLanes, first += kVectorBytes, eighth += kVectorBytes) {
+    ENGINE_FORGET(first);
+    ENGINE_FORGET(eighth);
+    for (std::int64_t& step : steps) ENGINE_FORGET(step);
+    const Vec value = load(query + d);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) acc[i] = fma(value, load(row_at(i, first, eighth, steps)), acc[i]);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) sums[i] = acc[i];
+  return sums_of(sums);
+}
+
+// The same for the first `count` of kLanes keys.
+ENGINE_NOINLINE Vec some_scores(const float* query, const Rows& k, std::int64_t size, std::int64_t count,
+                                std::int64_t& d) {
+  Vec sums[kLanes] = {};
+  for (; d + kLanes <= size; d += kLanes) {
+    const Vec value = load(query + d);
+    for (std::int64_t i = 0; i < count; ++i) sums[i] = fma(value, load(k.first + i * k.step + d), sums[i]);
+  }
+  return sums_of(sums);
+}
+
+// scores[i] = row i of K times the query, for `count` keys, at most kLanes.
+ENGINE_INLINE Vec row_scores(const AttentionArgs& args, const float* query, const Rows& k, std::int64_t count) {
+  std::int64_t d = 0;
+  const Vec total = count == kLanes ? whole_scores(query, k, args.size, d) : some_scores(query, k, args.size, count, d);
+  if (d == args.size) return total;
+  float lanes[kLanes];
+  store(lanes, total);
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t e = d; e < args.size; ++e) lanes[i] += query[e] * k.first[i * k.step + e];
+  return load(lanes);
+}
+
+// y[d..) = (y[d..) or 0) + sum over keys of p[key] * v[key][d..) for kCount vectors.
+template <int kCount>
+ENGINE_INLINE void row_values(const float* p, const float* v, std::int64_t v_row, std::int64_t keys, bool is_sum,
+                              float* y) {
+  Vec even[kCount] = {}, odd[kCount] = {};
+  if (is_sum)
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) even[i] = load(y + i * kLanes);
+  std::int64_t key = 0;
+  for (; key + 2 <= keys; key += 2)
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) {
+      even[i] = fma(broadcast(p[key]), load(v + key * v_row + i * kLanes), even[i]);
+      odd[i] = fma(broadcast(p[key + 1]), load(v + (key + 1) * v_row + i * kLanes), odd[i]);
+    }
+  if (key < keys)
+    for (int i = 0; i < kCount; ++i) even[i] = fma(broadcast(p[key]), load(v + key * v_row + i * kLanes), even[i]);
+  for (int i = 0; i < kCount; ++i) store(y + i * kLanes, even[i] + odd[i]);
+}
+
+// Adds the values of `keys` keys, which are the ones from `first` on, weighted by p, to y; the first ones are assigned.
+void add_values(const Task& task, const Rows& values, std::int64_t first, std::int64_t keys, float* y) {
+  const AttentionArgs& args = *task.args;
+  const std::int64_t row = values.step;
+  const float *v = values.first, *p = task.scores + first;
+  const bool is_sum = first > 0;
+  std::int64_t d = 0;
+  for (; d + 4 * kLanes <= args.value_size; d += 4 * kLanes) row_values<4>(p, v + d, row, keys, is_sum, y + d);
+  for (; d + kLanes <= args.value_size; d += kLanes) row_values<1>(p, v + d, row, keys, is_sum, y + d);
+  for (; d < args.value_size; ++d) {
+    float sum = is_sum ? y[d] : 0.0f;
+    for (std::int64_t key = 0; key < keys; ++key) sum += p[key] * v[key * row + d];
+    y[d] = sum;
+  }
+}
+
+// One query of one head, and some of its keys, whose scores form a row.
+struct Row {
+  Task task;
+  AttentionPart* part;  // of several; null: there is one
+  float* y;
+  Vec maximum;
+  bool is_seen;
+  float factor;  // of the values; 0: the result is written
+};
+
+void score_keys(Row& row, const Rows& k, std::int64_t at, std::int64_t keys) {
+  const Task& task = row.task;
+  const AttentionArgs& args = *task.args;
+  const std::int64_t key = task.key_begin + at, count = min64(kLanes, keys - at);
+  Vec score = row_scores(args, task.queries, k, count);
+  if (args.softcap != 0.0f) score = args.softcap * tanh(score / args.softcap);
+  float lanes[kLanes];
+  if (task.mask) {
+    const Vec bias = bias_row(args, task.mask, task.first * args.mask_view.query, key, count);
+    store(lanes, bias);
+    for (std::int64_t l = 0; l < count; ++l) row.is_seen = row.is_seen || lanes[l] != -kInf;
+    score += bias;
+  }
+  if (count < kLanes) {
+    store(lanes, score);
+    for (std::int64_t l = count; l < kLanes; ++l) lanes[l] = -kInf;
+    score = load(lanes);
+  }
+  row.maximum = max(score, row.maximum);
+  store(task.scores + at, score);
+}
+
+// The factor of a row's values: the reciprocal of the sum of numerators. 0 if the row is written as one of zeros.
+float factor_of(const Task& task, bool is_seen, float total, float* y) {
+  const AttentionRows rows = task.args->rows;
+  const bool is_zero = rows == AttentionRows::kAttention ? !is_seen
+                       : rows == AttentionRows::kGuarded ? !(total > 0.0f)
+                                                         : false;
+  if (is_zero) write_zero_row(task, y);
+  return is_zero ? 0.0f : 1.0f / total;
+}
+
+// Converts the scores of a row to the numerators of their probabilities.
+void exponentiate_row(Row& row, std::int64_t keys) {
+  const Task& task = row.task;
+  float largest = -kInf;
+  for (int l = 0; l < kLanes; ++l) largest = row.maximum[l] > largest ? row.maximum[l] : largest;
+  const Vec reference = broadcast(largest == -kInf ? 0.0f : largest);
+  Vec sum = zero();
+  for (std::int64_t i = 0; i < keys; i += kLanes) {
+    const Vec numerator = exp_below_zero(load(task.scores + i) - reference);
+    store(task.scores + i, numerator);
+    sum += numerator;
+  }
+  const float total = reduce_add(sum);
+  if (row.part == nullptr) {
+    row.factor = factor_of(task, row.is_seen, total, row.y);
+  } else {
+    *row.part = {largest, total, row.is_seen};
+    row.factor = 1.0f;
+  }
+}
+
+// Prefetches the keys or values that are kAhead rows behind those that are read next, for all heads of a row at once.
+ENGINE_INLINE void prefetch_rows(const Row* rows, std::int64_t count, bool is_keys, std::int64_t at, std::int64_t keys,
+                                 std::int64_t end) {
+  constexpr std::int64_t kAhead = 2 * kLanes;
+  const AttentionArgs& args = *rows[0].task.args;
+  const std::int64_t bytes =
+      is_keys ? cache_row_bytes(args.k_format, args.size) : cache_row_bytes(args.v_format, args.value_size);
+  const std::int64_t begin = max64(0, at + kAhead), last = min64(end, at + kAhead + keys);
+  for (std::int64_t key = begin; key < last; ++key)
+    for (std::int64_t r = 0; r < count; r += args.shared_heads) {
+      const Task& task = rows[r].task;
+      const char* from = is_keys ? key_row(task, task.key_begin + key) : value_row(task, task.key_begin + key);
+      for (std::int64_t at_byte = 0; at_byte < bytes; at_byte += 64) __builtin_prefetch(from + at_byte, 0, 3);
+    }
+}
+
+// Rows [at, at + count) of the keys or values of a task, which `widened` has room for.
+ENGINE_INLINE Rows read_rows(const Task& task, bool is_keys, std::int64_t at, std::int64_t count, float* widened) {
+  const AttentionArgs& args = *task.args;
+  const CacheFormat format = is_keys ? args.k_format : args.v_format;
+  const char* from = is_keys ? key_row(task, task.key_begin + at) : value_row(task, task.key_begin + at);
+  const std::int64_t step = is_keys ? args.k.row : args.v.row;
+  if (format == CacheFormat::kF32) return {floats(from), step};
+  const std::int64_t size = is_keys ? args.size : args.value_size, bytes = step * cache_element_bytes(format);
+  for (std::int64_t i = 0; i < count; ++i) widen_row(format, from + i * bytes, size, widened + i * size);
+  return {widened, size};
+}
+
+void multiply_row(float* y, float factor, std::int64_t size) {
+  std::int64_t d = 0;
+  for (; d + kLanes <= size; d += kLanes) store(y + d, factor * load(y + d));
+  for (; d < size; ++d) y[d] *= factor;
+}
+
+// The rows of several heads, which read each block of keys and values while it is in a cache.
+void attend_rows(Row* rows, std::int64_t count, float* widened) {
+  constexpr std::int64_t kTogether = kRowVectors * kLanes;
+  const AttentionArgs& args = *rows[0].task.args;
+  const std::int64_t keys = max64(0, rows[0].task.key_end - rows[0].task.key_begin);
+  for (std::int64_t r = 0; r < count; ++r) {
+    const Task& task = rows[r].task;
+    for (std::int64_t d = 0; d < args.size; ++d) task.queries[d] = args.scale * task.q[task.first * args.q.row + d];
+    rows[r].is_seen = !task.mask && keys > 0;
+    rows[r].maximum = broadcast(-kInf);
+  }
+  for (std::int64_t i = 0; i < keys; i += kLanes) {
+    prefetch_rows(rows, count, true, i, kLanes, keys);
+    for (std::int64_t r = 0; r < count; r += args.shared_heads) {
+      const Rows k = read_rows(rows[r].task, true, i, min64(kLanes, keys - i), widened);
+      for (std::int64_t head = 0; head < args.shared_heads; ++head) score_keys(rows[r + head], k, i, keys);
+    }
+  }
+  prefetch_rows(rows, count, false, -2 * kLanes, 2 * kLanes, keys);
+  for (std::int64_t r = 0; r < count; ++r) exponentiate_row(rows[r], keys);
+  for (std::int64_t i = 0; i == 0 || i < keys; i += kTogether) {
+    prefetch_rows(rows, count, false, i, kTogether, keys);
+    const std::int64_t together = min64(kTogether, keys - i);
+    for (std::int64_t r = 0; r < count; r += args.shared_heads) {
+      const Rows v = read_rows(rows[r].task, false, i, together, widened);
+      for (std::int64_t head = 0; head < args.shared_heads; ++head) {
+        const Row& row = rows[r + head];
+        if (row.factor != 0.0f) add_values(row.task, v, i, together, row.y);
+      }
+    }
+  }
+  for (std::int64_t r = 0; r < count; ++r)
+    if (rows[r].part == nullptr && rows[r].factor != 0.0f) multiply_row(rows[r].y, rows[r].factor, args.value_size);
+}
+
+// The number of a row of Y, of its parts, and of the first head of a unit.
+ENGINE_INLINE std::int64_t row_index(const AttentionArgs& args, std::int64_t batch, std::int64_t head,
+                                     std::int64_t query) {
+  return (batch * args.heads + head) * args.queries + query;
+}
+
+// Limits a task to one part of its keys.
+ENGINE_INLINE void take_part(Task& task, std::int64_t part) {
+  const AttentionArgs& args = *task.args;
+  const std::int64_t keys = max64(0, task.key_end - task.key_begin), vectors = (keys + kLanes - 1) / kLanes;
+  const WorkRange range = split_work(vectors, static_cast<int>(part), static_cast<int>(args.parts));
+  const std::int64_t begin = task.key_begin;
+  task.key_begin = begin + min64(keys, range.begin * kLanes);
+  task.key_end = begin + min64(keys, range.end * kLanes);
+}
+
+void attention_few_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const AttentionArgs& args = *static_cast<const AttentionArgs*>(raw_args);
+  const std::int64_t groups = args.heads / args.shared_heads;
+  const std::int64_t units = args.batch * args.parts * args.queries * groups;
+  if (units * args.value_size == 0) return;
+  const NoDenormals guard;
+  const WorkRange range = split_work(units, context.worker, context.workers);
+  const std::int64_t query_floats = (args.size + 15) / 16 * 16, row_floats = query_floats + args.row_scores;
+  float* const scratch = static_cast<float*>(context.scratch);
+  auto* const parts = args.parts > 1 ? static_cast<AttentionPart*>(buffers[args.parts_at]) : nullptr;
+  float* const sums = args.parts > 1 ? static_cast<float*>(buffers[args.parts_at + 1]) : nullptr;
+  for (std::int64_t at = range.begin; at < range.end;) {
+    Row rows[kMostRowsTogether];
+    const std::int64_t group = at % groups, query = at / groups % args.queries;
+    const std::int64_t part = at / groups / args.queries % args.parts, batch = at / groups / args.queries / args.parts;
+    const std::int64_t taken = min64(min64(args.units_together, range.end - at), groups - group);
+    const std::int64_t count = taken * args.shared_heads;
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::int64_t head = group * args.shared_heads + r;
+      Task& task = rows[r].task;
+      task = head_task(args, buffers, batch * args.heads + head);
+      set_queries(task, query, 1);
+      take_part(task, part);
+      task.queries = scratch + r * row_floats;
+      task.scores = task.queries + query_floats;
+      const std::int64_t index = row_index(args, batch, head, query) * args.parts + part;
+      rows[r].part = parts == nullptr ? nullptr : parts + index;
+      rows[r].y = parts == nullptr ? task.y + query * args.y.row : sums + index * args.value_size;
+    }
+    attend_rows(rows, count, scratch + args.units_together * args.shared_heads * row_floats);
+    at += taken;
+  }
+}
+
+// Split over rows of Y.
+void attention_join_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const AttentionArgs& args = *static_cast<const AttentionArgs*>(raw_args);
+  if (args.parts == 1 || args.value_size == 0) return;
+  const NoDenormals guard;
+  const WorkRange range = split_work(args.batch * args.heads * args.queries, context.worker, context.workers);
+  for (std::int64_t index = range.begin; index < range.end; ++index) {
+    Task task = head_task(args, buffers, index / args.queries);
+    set_queries(task, index % args.queries, 1);
+    float* const y = task.y + task.first * args.y.row;
+    const AttentionPart* parts = static_cast<const AttentionPart*>(buffers[args.parts_at]) + index * args.parts;
+    const float* sums = static_cast<const float*>(buffers[args.parts_at + 1]) + index * args.parts * args.value_size;
+    float largest = -kInf, total = 0.0f;
+    bool is_seen = false;
+    for (std::int64_t p = 0; p < args.parts; ++p) {
+      largest = parts[p].largest > largest ? parts[p].largest : largest;
+      is_seen = is_seen || parts[p].is_seen;
+    }
+    for (std::int64_t d = 0; d < args.value_size; ++d) y[d] = 0.0f;
+    for (std::int64_t p = 0; p < args.parts; ++p, sums += args.value_size) {
+      // Parts without a score above -inf have numerators of 0.
+      const float below = parts[p].largest == -kInf ? (largest == -kInf ? 0.0f : -kInf) : parts[p].largest - largest;
+      const float weight = exp_below_zero(broadcast(below))[0];
+      total += weight * parts[p].total;
+      for (std::int64_t d = 0; d < args.value_size; ++d) y[d] += weight * sums[d];
+    }
+    const float factor = factor_of(task, is_seen, total, y);
+    if (factor != 0.0f) multiply_row(y, factor, args.value_size);
+  }
+}
+
+}  // namespace
+
+extern const KernelEntry attention_few_kernels[] = {{"attention_few_f32", attention_few_f32, nullptr},
+                                                    {"attention_join_f32", attention_join_f32, nullptr},
+                                                    {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

@@ -1,0 +1,81 @@
+"""How variables in place keep keys and values: in f32, or in fewer bits (csrc/kernels/cache_rows.hpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_SCALE_BYTES: Final = 4
+_LARGEST_CODE: Final = 127
+_LEAST: Final = np.float32(1e-30)
+_ROUNDED_BITS: Final = 0xFF
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFormat:
+    """One of the formats, by the name that kernels have for it.
+
+    A row is what lies along the last dimension: the keys or values of one head for one token.
+    """
+
+    name: str
+    element_bytes: int
+    extra: int = 0
+    """Elements that follow those of a row."""
+
+    def row(self, size: int) -> int:
+        """The elements that a row of this size takes."""
+        return size + self.extra
+
+    def encode(self, array: Array) -> Array:
+        """Rows of f32 in this format."""
+        if self.name == "f32":
+            return array
+        if self.name == "bf16":
+            return array.astype(ml_dtypes.bfloat16).view(np.uint16)
+        scale = _scales(array)
+        with np.errstate(invalid="ignore"):
+            codes = np.where(scale > 0, np.divide(array, scale, where=scale > 0, out=np.zeros_like(array)), 0)
+        codes = np.trunc(codes + np.copysign(np.float32(0.5), codes)).astype(np.int8)
+        return np.concatenate([codes.view(np.uint8), scale.view(np.uint8)], axis=-1)
+
+    def decode(self, rows: Array) -> Array:
+        """The f32 values of rows in this format."""
+        if self.name == "f32":
+            return rows
+        if self.name == "bf16":
+            return rows.view(ml_dtypes.bfloat16).astype(np.float32)
+        codes = np.ascontiguousarray(rows[..., :-_SCALE_BYTES]).view(np.int8)
+        scale = np.ascontiguousarray(rows[..., -_SCALE_BYTES:]).view(np.float32)
+        return codes.astype(np.float32) * scale
+
+
+F32: Final = CacheFormat("f32", 4)
+BF16: Final = CacheFormat("bf16", 2)
+INT8: Final = CacheFormat("i8", 1, _SCALE_BYTES)
+CACHE_FORMATS: Final = {"f32": F32, "bf16": BF16, "int8": INT8}
+"""By the values of KV_CACHE_PRECISION."""
+
+
+def format_for(wanted: CacheFormat, shape: Sequence[object]) -> CacheFormat:
+    """The format of a variable of this shape: f32 for one whose rows join several heads, which have no common scale."""
+    return F32 if wanted is INT8 and len(shape) != 4 else wanted
+
+
+def _scales(array: Array) -> Array:
+    """The scales of rows of 8 bits; NaN for those with values that are not finite."""
+    largest = np.abs(array).max(axis=-1, keepdims=True, initial=0).astype(np.float32)
+    scale = (largest / np.float32(_LARGEST_CODE)).astype(np.float32)
+    with np.errstate(over="ignore"):
+        rounded = ((scale.view(np.uint32) + np.uint32(_ROUNDED_BITS)) & np.uint32(~_ROUNDED_BITS & 0xFFFFFFFF)).view(
+            np.float32
+        )
+    rounded = np.where(largest < _LEAST, np.float32(0), rounded)
+    return np.where(np.isfinite(largest), rounded, np.float32(np.nan)).astype(np.float32)
