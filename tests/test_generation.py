@@ -294,6 +294,18 @@ def test_the_largest_logit_and_penalties() -> None:
         Sampling().choose(np.array([np.nan, -np.inf]), nothing, random)
 
 
+def test_a_token_without_a_probability_is_never_drawn() -> None:
+    """A grammar sets the logits of tokens that may not follow to minus infinity; ten tenths add up to less than 1."""
+    scores = np.array([0.0] * 10 + [-np.inf, np.nan], np.float32)
+
+    class Largest:
+        def random(self) -> float:
+            return float(np.nextafter(1, 0))
+
+    largest: Any = Largest()
+    assert Sampling(temperature=1.0).choose(scores, np.array([], int), largest) == 9
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=20), st.floats(0.01, 5), st.integers(0, 25),

@@ -1,4 +1,4 @@
-"""The quick start and the guides do what they say: their code runs, and prints what stands there.
+"""The quick start and the guides do what they say: their code and commands run, and print what stands there.
 
 If this fails, the first thing that a new user tries does not work.
 """
@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -17,10 +18,16 @@ from typing import Any
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+from engine.tools.main import main
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 QUICK_START = DOCS / "quick-start.md"
-GUIDES = {QUICK_START: 11, DOCS / "hetero.md": 11, DOCS / "stateful-models.md": 6}
+TUTORIAL = DOCS / "language-models.md"
+GUIDES = {QUICK_START: 11, DOCS / "hetero.md": 11, DOCS / "stateful-models.md": 6, TUTORIAL: 11}
 """Each guide, and how many blocks of Python it has at least."""
+NEEDED = {TUTORIAL: ("llguidance", "onnxscript", "torch", "transformers")}
+"""The packages of the extra `tutorial`."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -29,15 +36,35 @@ def blocks(text: str) -> list[tuple[str, str, int]]:
     return [(m[1], m[2], text.count("\n", 0, m.start()) + 2) for m in BLOCK.finditer(text)]
 
 
+def run_command(line: str) -> None:
+    """Run a command of the engine, in this process, or an example; it must succeed."""
+    program, *arguments = shlex.split(line)
+    if program == "engine":
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert main(arguments) == 0, f"{line}: {printed.getvalue()}"
+        return
+    assert program == "python", line
+    command = [sys.executable, ROOT / arguments[0], *arguments[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+
+
+# Of torch's own use of its types, in the export.
+@pytest.mark.filterwarnings(r"ignore:.isinstance\(treespec, LeafSpec\). is deprecated:FutureWarning")
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 def test_the_code_runs_and_prints_what_stands_below_it(
     guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for package in NEEDED.get(guide, ()):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'engine-sdk[tutorial]'")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "guide"}
     found = blocks(guide.read_text(encoding="utf-8"))
     assert [language for language, _, _ in found].count("python") >= GUIDES[guide]
     for position, (language, source, line) in enumerate(found):
+        if language == "console":
+            for command in source.splitlines():
+                run_command(command)
         if language != "python":
             continue
         # Blank lines before it, so that a traceback shows the line of the document.

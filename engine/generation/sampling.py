@@ -57,7 +57,7 @@ class Sampling:
         """The next token of a sequence.
 
         Args:
-            logits: of all tokens, a vector of real numbers; NaN is never chosen.
+            logits: of all tokens, a vector of real numbers; NaN and minus infinity are never chosen.
             seen: the tokens that the sequence has.
             random: draws the number, where one is needed.
 
@@ -74,6 +74,7 @@ class Sampling:
             return int(scores.argmax())
         # Stable, so that the first of equal tokens is the likelier one.
         order = np.argsort(-scores, kind="stable")[: self.top_k or None]
+        order = order[scores[order] > -np.inf]  # the last one is chosen where the shares add up to less than 1
         if scores[order[0]] == np.inf:
             return int(order[0])
         shares = np.exp((scores[order] - scores[order[0]]) / self.temperature)

@@ -25,7 +25,8 @@ class LastPosition(ModelPass):
     no more, except for batches of prompts of different lengths, whose last tokens are at different positions.
 
     Not part of any pipeline: run it on a model before compiling it. Raises `PassError` if the output is not computed
-    by a product [batch, tokens, inner] x [inner, width] and elementwise operations with constants.
+    by a product [batch, tokens, inner] x [inner, width] and elementwise operations with constants. The matrix may be
+    computed, such as the transposed table of embeddings of a model that shares both.
 
     Args:
         output: the name of the output.
@@ -64,11 +65,11 @@ class LastPosition(ModelPass):
                 break
             later.insert(0, node)
             node = computed[0].node
-        is_product = node.op_type == "MatMul" and not node.domain and isinstance(node.input_value(1).node, Constant)
+        is_product = node.op_type == "MatMul" and not node.domain
         if not is_product or _rank(node.input_value(0)) != 3 or _rank(node.input_value(1)) != 2:
             raise PassError(
                 f"{self.name}: output `{self.output}` is computed by {node}; expected a MatMul of [batch, tokens, "
-                "inner] with a constant matrix, followed by elementwise operations with constants"
+                "inner] with a matrix, followed by elementwise operations with constants"
             )
         for each in (node, *later):
             if each.output(0).num_consumers != 1:

@@ -10,7 +10,7 @@ import pytest
 from engine import Core, ops
 from engine.errors import PassError
 from engine.generation import Generator
-from engine.ir import Constant, Model, Parameter, Result, f32
+from engine.ir import Constant, Model, Parameter, Result, f32, i64
 from engine.ops import evaluate_model
 from engine.passes import LastPosition, MakeStateful
 
@@ -34,6 +34,19 @@ def test_the_head_has_one_row_for_each_sequence(bias: bool) -> None:
     (product,) = (node for node in model.ordered_nodes() if node.op_type == "MatMul")
     assert product.input_value(0).node.op_type == "Slice"
     assert not LastPosition().run_on_model(model)
+
+
+def test_the_transposed_table_of_embeddings_is_the_head() -> None:
+    """As torch exports models whose head has the weights of the embedding, such as GPT-2 and Gemma."""
+    ids, table = (
+        Parameter(i64, ["batch", "tokens"], "input_ids"),
+        Constant(np.arange(12, dtype=np.float32).reshape(3, 4)),
+    )
+    logits = ops.MatMul(ops.Gather(table, ids), ops.Transpose(table, perm=[1, 0]))
+    model, value = Model([Result(logits, "logits")], [ids]), np.array([[0, 2, 1], [1, 1, 2]])
+    expected = evaluate_model(model, [value])[0]
+    assert LastPosition().run_on_model(model)
+    np.testing.assert_array_equal(evaluate_model(model, [value])[0], expected[:, -1:])
 
 
 @pytest.mark.parametrize("path", DECODERS, ids=lambda path: path.name.removesuffix(".onnx"))
