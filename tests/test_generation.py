@@ -89,6 +89,64 @@ def test_sequences_of_a_batch_are_those_of_each_alone(name: str) -> None:
     assert several[0] == Generator(compiled, drawn).generate(prompts[0], 4)[0]
 
 
+def windowed() -> Any:
+    """A model of one layer whose attention sees the last 4 columns, and which has no positions."""
+    vocabulary, width = 12, 8
+    rng = np.random.default_rng(5)
+    tensor = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    integers = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.INT64, shape)  # noqa: E731
+    constants = {
+        "table": rng.normal(size=(vocabulary, width)).astype(np.float32),
+        "head": rng.normal(size=(width, vocabulary)).astype(np.float32),
+        "axis": np.array([1]),
+        "axes": np.array([1, 2]),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
+        helper.make_node("Unsqueeze", ["embedded", "axis"], ["x"]),
+        helper.make_node("Cast", ["attention_mask"], ["flags"], to=TensorProto.BOOL),
+        helper.make_node("Unsqueeze", ["flags", "axes"], ["mask"]),
+        helper.make_node(
+            "Attention", ["x", "x", "x", "mask", "past_0", "past_1"], ["y", "present_0", "present_1"],
+            is_causal=1, left_window_size=3, scale=0.01,  # all that are seen weigh alike
+        ),
+        helper.make_node("Squeeze", ["y", "axis"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "head"], ["logits"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "windowed",
+        [
+            integers("input_ids", "batch", "new"), integers("attention_mask", "batch", "all"),
+            *(tensor(f"past_{i}", "batch", 1, "old", width) for i in range(2)),
+        ],
+        [
+            tensor("logits", "batch", "new", vocabulary),
+            *(tensor(f"present_{i}", "batch", 1, "all", width) for i in range(2)),
+        ],
+        [helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, array)
+         for name, array in constants.items()],
+    )  # fmt: skip
+    model = Core().read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 28)], ir_version=12))
+    MakeStateful().run_on_model(model)
+    return model
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_padding_takes_no_place_in_a_window(device: str) -> None:
+    prompts = [[1, 5, 9, 7, 3, 2], [4, 8], [6]]
+    compiled = Core().compile_model(windowed(), device)
+    alone = [Generator(compiled).generate(prompt, 10)[0] for prompt in prompts]
+    batch = Generator(compiled)
+    assert batch.generate(prompts, 10) == alone
+    batch.rewind(3)
+    batch.append([[0], [1], [2]])
+    batch.step()
+    for prompt, tokens, row in zip(prompts, alone, batch.tokens, strict=True):
+        again = Generator(compiled)
+        again.append([*prompt, *tokens[:7], row[-2]])
+        assert again.step() == row[-1:]
+
+
 def test_a_stop_token_ends_a_stream(llama: Any) -> None:
     expected = list(Generator(llama).generate(PROMPT, 6)[0])
     generator = Generator(llama, stop_tokens={expected[2]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,10 @@ def test_what_is_refused(llama: Any) -> None:
          helper.make_tensor("values", TensorProto.FLOAT, [2], np.array([0, 1], np.float32))],
     )  # fmt: skip
     core = Core()
+    placed = core.read_model(DECODERS / "llama.dynamo23.onnx")
+    MakeStateful([replace(each, is_placed=True) for each in llama.variables]).run_on_model(placed)
+    with pytest.raises(InputError, match="computes the positions at which it writes to variable"):
+        Scheduler(core.compile_model(placed, "CPU"))
     model = core.read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
     MakeStateful().run_on_model(model)
     with pytest.raises(InputError, match="no input `attention_mask`, which sequences of different lengths need"):

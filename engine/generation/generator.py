@@ -83,7 +83,7 @@ class Generator:
         """Append tokens to the sequence, or to each sequence of a batch: a list, or a list of lists.
 
         The first call determines the number of sequences. The prompts of a batch may have different lengths: shorter
-        ones are padded behind, and the padding is masked. Later, all sequences get the same number of tokens.
+        ones are padded, and the padding is masked. Later, all sequences get the same number of tokens.
 
         Raises `InputError` for tokens that the model does not have, another number of sequences, different lengths
         later or for a model without `attention_mask`, and for a batch of which a sequence has ended.
@@ -221,11 +221,38 @@ class Generator:
                 given[name] = np.ascontiguousarray(value, wanted)
         return given, known
 
-    @staticmethod
-    def _computed(known: _Sequences, logits: Array) -> Array:
+    def _computed(self, known: _Sequences, logits: Array) -> Array:
         """The logits of the last token of each sequence, of those of all new tokens, or of the last ones only."""
         new = known.mask[:, known.computed :]
         known.computed = known.length
+        chosen = self._last_of(new, logits)
+        if not known.mask[:, -1].all() and known.length == new.shape[1]:
+            self._move_padding(known)
+        return chosen
+
+    def _move_padding(self, known: _Sequences) -> None:
+        """Let the prompts of a batch end at the same column, so that a window over the last columns has their tokens.
+
+        Not for a model that computes the positions at which it writes.
+        """
+        variables = self._network.variables
+        if any(v.is_placed or v.axis is None or v.batch_axis is None for v in variables):
+            return
+        counts = known.length - 1 - known.mask[:, ::-1].argmax(axis=1)
+        columns = (np.arange(known.length) + counts[:, None] + 1) % known.length
+        state, moved = self._request.query_state(), {}
+        for variable in variables:
+            value = state[variable.name].get()
+            turned = np.moveaxis(value, (variable.batch_axis or 0, variable.axis or 0), (0, 1))
+            turned[:] = turned[np.arange(len(turned))[:, None], columns]
+            moved[variable.name] = value
+        for name, value in moved.items():
+            state[name].set(value)
+        for name in ("ids", "mask", "positions"):
+            setattr(known, name, np.take_along_axis(getattr(known, name), columns, axis=1))
+
+    @staticmethod
+    def _last_of(new: Array, logits: Array) -> Array:
         if logits.ndim == 3 and len(logits) == len(new):
             if logits.shape[1] == new.shape[1]:
                 last = new.shape[1] - 1 - new[:, ::-1].argmax(axis=1)

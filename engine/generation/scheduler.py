@@ -116,8 +116,8 @@ class Scheduler:
         slots: how many sequences are computed together.
         names: as for `Generator`.
 
-    Raises `InputError` if the network has other inputs, or variables that do not grow or have no dimension of
-    sequences.
+    Raises `InputError` if the network has other inputs, or variables that do not grow, have no dimension of sequences,
+    or are written at positions that the model computes.
     """
 
     def __init__(self, network: ExecutableNetwork, slots: int = 8, *, names: dict[str, str] | None = None) -> None:
@@ -130,6 +130,11 @@ class Scheduler:
         for variable in network.variables:
             if variable.axis is None or variable.batch_axis is None:
                 raise InputError(f"variable `{variable.name}` does not grow, or has no dimension of sequences")
+            if variable.is_placed:
+                raise InputError(
+                    f"the model computes the positions at which it writes to variable `{variable.name}`, as "
+                    "GroupQueryAttention does, so sequences cannot join a batch; use a Generator for each"
+                )
         self._network, self._count = network, slots
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
         self._batch, self._alone = network.create_infer_request(), network.create_infer_request()

@@ -36,6 +36,9 @@ class Variable:
         axis: the dimension along which each inference appends, such as that of past tokens; None if the shape stays.
         bound: the greatest length along `axis`; None for no limit.
         batch_axis: the dimension of independent sequences; None if there is none.
+        is_placed: whether the model computes the positions at which it writes, as GroupQueryAttention does from the
+            numbers of tokens of each sequence, and so expects each sequence at the beginning of `axis`; otherwise, new
+            positions are those behind the value.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Variable:
     axis: int | None = None
     bound: int | None = None
     batch_axis: int | None = None
+    is_placed: bool = False
 
     @property
     def is_growing(self) -> bool:
@@ -106,6 +110,8 @@ class Variable:
         for key in ("axis", "bound", "batch_axis"):
             if getattr(self, key) is not None:
                 value[key] = getattr(self, key)
+        if self.is_placed:
+            value["is_placed"] = True
         return value
 
     @classmethod
@@ -118,9 +124,12 @@ class Variable:
                 raise TypeError("name, input and output must be strings")
             if not all(number is None or type(number) is int for number in numbers):
                 raise TypeError("axis, bound and batch_axis must be integers")
+            is_placed = value.get("is_placed", False)
+            if type(is_placed) is not bool:
+                raise TypeError("is_placed must be true or false")
             name, parameter, result = names
             axis, bound, batch_axis = numbers
-            return cls(name, parameter, result, _array_from_json(value["initial"]), axis, bound, batch_axis)
+            return cls(name, parameter, result, _array_from_json(value["initial"]), axis, bound, batch_axis, is_placed)
         except (AttributeError, KeyError, TypeError, ValueError, ModelError) as e:
             raise ModelError(f"the description of a variable is malformed: {e!r}") from e
 

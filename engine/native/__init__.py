@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Attribute", "CancelFlag", "Context", "CpuFeatures", "FamilyRunner", "Number", "Packing", "Plan", "PlanBuilder",
     "PlanFamily", "PlanRunner", "ProductRates", "StepInfo", "Varying", "VaryingAttribute", "built_isas", "codes",
-    "cores", "cpu_features", "default_isa", "empty_aligned", "empty_huge", "features", "has_feature", "isas_within", "kernel_isas",
-    "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "run_packings", "started_threads",
+    "cores", "cpu_features", "default_isa", "empty_aligned", "empty_huge", "features", "has_feature", "isas_within",
+    "kernel_isas", "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "run_packings", "started_threads",
 ]  # fmt: skip
 
 Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"

@@ -63,9 +63,7 @@ class GrowingSet:
         block.add(self)
 
     @classmethod
-    def of(
-        cls, arrays: Sequence[Array], forms: Sequence[GrowingForm], allocate: Allocate | None = None
-    ) -> GrowingSet:
+    def of(cls, arrays: Sequence[Array], forms: Sequence[GrowingForm], allocate: Allocate | None = None) -> GrowingSet:
         """A copy of arrays, which must have the same length. Raises `OutOfMemoryError`."""
         turned = [np.moveaxis(array, form.axis, 0) for array, form in zip(arrays, forms, strict=True)]
         kept = [

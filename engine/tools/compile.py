@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="pairs of past and present values become variables, which requests keep between inferences",
     )
+    parser.add_argument(
+        "--last-position",
+        action="store_true",
+        help="a language model computes its logits for the last token of a prompt only",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="the blob (default: the model's name with .blob, here)")
     add_json(parser)
 
@@ -48,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """Compile and export."""
     from engine.blob import is_blob
     from engine.core import Core
-    from engine.passes import MakeStateful
+    from engine.passes import LastPosition, MakeStateful
     from engine.tools.networks import open_network, require_folder
 
     if is_blob(args.model):
@@ -64,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     def change(model: Model) -> Model:
         if args.stateful:
             MakeStateful().run_on_model(model)
+        if args.last_position:
+            LastPosition().run_on_model(model)
         if args.weights is None:
             return model
         reports.append(compressed(model, args))

@@ -18,7 +18,9 @@ from engine.onnx import join_model, model_to_proto, read_model, split_model
 from engine.onnx.variables import METADATA_KEY
 from engine.passes import compare_models
 
-VARIABLE = Variable("kept", "past", "present", np.zeros((1, 0, 4), np.float32), axis=1, bound=9, batch_axis=0)
+VARIABLE = Variable(
+    "kept", "past", "present", np.zeros((1, 0, 4), np.float32), axis=1, bound=9, batch_axis=0, is_placed=True
+)
 
 
 def appending() -> Model:
@@ -142,6 +144,7 @@ def test_files_stay_onnx(initial: Any) -> None:
         json.dumps([{**VARIABLE.to_json(), "input": "absent"}]),
         json.dumps([{**VARIABLE.to_json(), "axis": "1"}]),
         json.dumps([{**VARIABLE.to_json(), "axis": True}]),
+        json.dumps([{**VARIABLE.to_json(), "is_placed": 1}]),
         json.dumps([{**VARIABLE.to_json(), "axis": 10**30}]),
         json.dumps([VARIABLE.to_json()] * 2),
         json.dumps([{**VARIABLE.to_json(), "initial": {"type": "f32", "shape": [1, 1, 4], "data": "AAAA"}}]),

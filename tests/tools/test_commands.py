@@ -136,6 +136,12 @@ def test_compile_a_stateful_model(engine: Engine, files: Path, tmp_path: Path) -
     ids = np.array([[1, 2, 3]])
     request.infer({"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": ids - 1})
     assert request.length == 3
+    whole = request.get_tensor("logits")
+    options = ["-d", "CPU", "--stateful", "--last-position", "-o", blob]
+    assert engine("compile", decoder, *options).code == 0
+    request = Core().import_model(blob).create_infer_request()
+    last = request.infer({"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": ids - 1})["logits"]
+    np.testing.assert_allclose(last, whole[:, -1:], rtol=1e-5, atol=1e-6)
     done = engine("compile", files / "basic.onnx", "-d", "CPU", "--stateful", "-o", tmp_path / "basic.blob")
     assert done.code == 3
     assert "no input of model `basic` has the name of a past value" in done.err

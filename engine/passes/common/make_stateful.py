@@ -103,7 +103,7 @@ def _variable(parameter: Parameter, result: Result, tied: set[str], bound: int |
     name, read = parameter.friendly_name, parameter.type
     if not isinstance(read, TensorType) or read.shape.rank.is_dynamic:
         raise GraphError(f"input `{name}` is {read}; a variable must be a tensor of known rank")
-    axis = _appended_axis(parameter.output(0), result.input_value(0))
+    axis, is_placed = _appended_axis(parameter.output(0), result.input_value(0))
     # A length that other inputs tell is repeated from 1; any other unknown length begins with 0.
     initial = np.zeros(
         [dim.min if dim.is_static else int(dim.symbol in tied and i != axis) for i, dim in enumerate(read.shape)],
@@ -118,33 +118,37 @@ def _variable(parameter: Parameter, result: Result, tied: set[str], bound: int |
         axis,
         bound if axis is not None else None,
         None if batch == axis else batch,
+        is_placed and axis is not None,
     )
 
 
-def _appended_axis(past: Output, present: Output) -> int | None:
-    """The dimension along which `present` is `past` with more behind it; None if it is not.
+def _appended_axis(past: Output, present: Output) -> tuple[int | None, bool]:
+    """The dimension along which `present` is `past` with more behind it, None if it is not; and whether it is placed.
 
-    GroupQueryAttention appends room to the past, and writes into it.
+    GroupQueryAttention appends room to the past, and writes into it at positions that it computes.
     """
     axis: int | None = None
+    is_placed = False
     value = present
     while value != past:
         node = value.node
         if node.domain:
-            return None
+            return None, False
         if node.op_type == "Concat":
             own = ConcatSpec.of(node).axis
             if node.num_inputs > 1:
                 if axis not in (None, own):
-                    return None
+                    return None, False
                 axis = own
         elif node.op_type == "Attention" and value.index in (1, 2) and node.has_input(3 + value.index):
             if axis not in (None, _TOKENS):
-                return None
+                return None, False
             axis = _TOKENS
             value = node.input_value(3 + value.index)
             continue
-        elif node.op_type not in ("Identity", "TensorScatter"):
-            return None
+        elif node.op_type == "TensorScatter":
+            is_placed = True
+        elif node.op_type != "Identity":
+            return None, False
         value = node.input_value(0)
-    return axis
+    return axis, is_placed

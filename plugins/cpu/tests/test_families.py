@@ -149,11 +149,11 @@ def test_many_threads_with_lengths_of_their_own() -> None:
 # -- variables ------------------------------------------------------------------------------------------------
 
 
-def decoder(name: str, device: str = "CPU", bound: int | None = None) -> Any:
+def decoder(name: str, device: str = "CPU", bound: int | None = None, config: dict[str, str] | None = None) -> Any:
     core = Core()
     model = core.read_model(FIXTURES / "decoders" / f"{name}.onnx")
     MakeStateful(bound=bound).run_on_model(model)
-    return core.compile_model(model, device)
+    return core.compile_model(model, device, config)
 
 
 def tokens(rng: np.random.Generator, batch: int, past: int, new: int) -> dict[str, Any]:
@@ -207,6 +207,43 @@ def test_nothing_is_lowered_after_the_first_token_and_nothing_is_copied(name: st
         addresses.add(tuple(value.group.blocks[value.index].ctypes.data for value in values))
     assert built(network) == known == 2
     assert len(addresses) == 1
+
+
+NARROW = {"bf16": 2 / 4, "int8": (1 + 4 / 8) / 4}
+"""The bytes of a value with rows of 8, relative to f32; int8 adds a scale to each row."""
+
+
+@pytest.mark.parametrize("precision", NARROW)
+@pytest.mark.parametrize("name", ["llama.dynamo20", "gpt2.dynamo23", "gpt2.script17"])
+def test_keys_and_values_in_fewer_bits(name: str, precision: str, tmp_path: Path) -> None:
+    """Close to f32, and the same after a fork, a rewind, or a state that was saved in f32 and loaded."""
+    exact, narrow = decoder(name), decoder(name, config={"KV_CACHE_PRECISION": precision})
+    found = []
+    for network in (exact, narrow):
+        request, rng = network.create_infer_request(), np.random.default_rng(0)
+        found.append([request.infer(tokens(rng, 1, 0, 9))["logits"]])
+        found[-1] += [request.infer(tokens(rng, 1, past, 1))["logits"] for past in range(9, 30)]
+        if network is exact:
+            whole = request.query_state()["past_key_values.0.key"].nbytes
+    # Keys and values are within 2^-8 of the largest of a row; scores and results are sums of their products.
+    error = max(np.abs(a - b).max() for a, b in zip(*found, strict=True))
+    assert 0 < error < 4 * 2**-8 * max(np.abs(each).max() for each in found[0])
+    key = request.query_state()["past_key_values.0.key"]
+    if key.shape[-1] == 8:
+        assert key.nbytes == NARROW[precision] * whole
+    assert key.get().dtype == np.float32
+    request.save(tmp_path / "state")
+    loaded, fork = narrow.create_infer_request(), request.fork()
+    loaded.load(tmp_path / "state")
+    for other in (loaded, fork):
+        np.testing.assert_array_equal(other.query_state()["past_key_values.0.key"].get(), key.get())
+    rng = np.random.default_rng(1)
+    step, longer = tokens(rng, 1, 30, 1), tokens(rng, 1, 30, 2)
+    wanted = request.infer(step)["logits"]
+    fork.infer(longer)
+    fork.rewind(2)
+    for other in (loaded, fork):
+        np.testing.assert_array_equal(other.infer(step)["logits"], wanted)
 
 
 def test_a_failed_step_leaves_the_state() -> None:

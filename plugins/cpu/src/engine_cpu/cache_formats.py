@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,7 +53,8 @@ class CacheFormat:
             return rows.view(ml_dtypes.bfloat16).astype(np.float32)
         codes = np.ascontiguousarray(rows[..., :-_SCALE_BYTES]).view(np.int8)
         scale = np.ascontiguousarray(rows[..., -_SCALE_BYTES:]).view(np.float32)
-        return codes.astype(np.float32) * scale
+        values: Array = codes.astype(np.float32) * scale
+        return values
 
 
 F32: Final = CacheFormat("f32", 4)
@@ -64,9 +64,9 @@ CACHE_FORMATS: Final = {"f32": F32, "bf16": BF16, "int8": INT8}
 """By the values of KV_CACHE_PRECISION."""
 
 
-def format_for(wanted: CacheFormat, shape: Sequence[object]) -> CacheFormat:
-    """The format of a variable of this shape: f32 for one whose rows join several heads, which have no common scale."""
-    return F32 if wanted is INT8 and len(shape) != 4 else wanted
+def format_for(wanted: CacheFormat, rank: int) -> CacheFormat:
+    """The format of a variable: f32 for one whose rows join several heads, which have no common scale."""
+    return F32 if wanted is INT8 and rank != 4 else wanted
 
 
 def _scales(array: Array) -> Array:

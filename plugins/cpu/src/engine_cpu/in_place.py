@@ -100,9 +100,7 @@ def variables_in_place(graph: Model, wanted: CacheFormat = F32) -> list[InPlace]
     return list(_found(graph, parameters, results, wanted))
 
 
-def _found(
-    graph: Model, parameters: dict[str, int], results: dict[str, int], wanted: CacheFormat
-) -> Iterator[InPlace]:
+def _found(graph: Model, parameters: dict[str, int], results: dict[str, int], wanted: CacheFormat) -> Iterator[InPlace]:
     for variable in graph.variables:
         index, result = parameters[variable.parameter], results[variable.result]
         past, present = graph.parameters[index].output(0), graph.results[result].input_value(0)
@@ -114,9 +112,9 @@ def _found(
         if not _is_read_by_attentions(present):
             continue
         if _appends(reader, present, variable.axis):
-            yield InPlace(index, result, past, present, variable.axis, format_for(wanted, past.shape))
+            yield InPlace(index, result, past, present, variable.axis, format_for(wanted, len(past.shape)))
         elif _prolongs(reader, present, variable.axis):
-            kept = format_for(wanted, past.shape)
+            kept = format_for(wanted, len(past.shape))
             yield InPlace(index, result, past, present, variable.axis, kept, reader.node.output(0))
 
 

@@ -46,9 +46,9 @@ KV_CACHE_PRECISION = Property(
     str,
     "f32",
     CONFIG,
-    "How variables keep keys and values of past tokens, which long contexts read more of than weights: in f32; in bf16, "
-    "half as large; or as integers of 8 bits with a scale for each head of each token, about a quarter. For those to "
-    "which CPU appends in place; they are given and set in f32. int8 needs variables with a dimension of heads.",
+    "How requests keep the keys and values of past tokens: in f32; in bf16, half as large; or, int8, as integers of 8 "
+    "bits with a scale for each head of each token, about a quarter. It applies to the variables to which CPU appends "
+    "in place, whose values are got and set in f32 as before; int8 to those with a dimension of heads.",
     choices=("f32", "bf16", "int8"),
 )
 PLAN_CACHE_SIZE = Property(

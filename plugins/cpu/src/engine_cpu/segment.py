@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import PlanError, UnsupportedError
-from engine.ir import Constant, Node, Output, f32
+from engine.ir import Constant, Node, Output
 from engine.native import Attribute, Packing, Plan, PlanBuilder
 from engine.ops.spec import OperatorSpec
 from engine_cpu.in_place import InPlace
@@ -92,9 +92,7 @@ class SegmentBuilder:
         self._states: dict[Output, InPlace] = {}
         for state in states:
             self._states |= dict.fromkeys(state.values, state)
-            self._buffers[state.past] = {
-                Layout.PLAIN: self._plan.add_state(state.nbytes, state.format.element_bytes)
-            }
+            self._buffers[state.past] = {Layout.PLAIN: self._plan.add_state(state.nbytes, state.format.element_bytes)}
             self._made[state.past] = Layout.PLAIN
         self._output_buffers = [
             self._plan.add_output(
