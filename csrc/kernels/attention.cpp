@@ -217,7 +217,7 @@ void attend(Task* tasks, std::int64_t count, float* copies) {
   for (std::int64_t t = 0; t < count; ++t) {
     const Task& task = tasks[t];
     pack_queries<kVectors>(task);
-    const bool may_be_blind = task.mask || args.before >= 0 || args.after >= 0 || args.keys == 0;
+    const bool may_be_blind = task.mask || args.before >= 0 || args.after >= 0 || task.keys == 0;
     for (int v = 0; v < kVectors; ++v) {
       progress[t].maximum[v] = broadcast(-kInf);
       progress[t].sum[v] = zero();

@@ -21,19 +21,21 @@ struct AttentionMaskView {
   std::int64_t key = 0;
 };
 
-// Operands: Q, K, V, [mask], Y.
+// Operands: Q, K, V, [mask], [lengths: i64, the keys that each batch has], Y.
 struct AttentionArgs {
   std::int64_t batch, heads, kv_heads;  // heads / kv_heads consecutive heads of Q share one head of K and V
   std::int64_t queries, keys;
   std::int64_t size, value_size;  // elements in a row of Q and K, and of V and Y
   AttentionView q, k, v, y;
   CacheFormat k_format, v_format;  // others than f32 are read by attention_few_f32 and attention_widen_f32 only
-  std::int32_t k_at, v_at;         // the operands that the kernel reads
+  std::int32_t k_at, v_at, y_at;   // operands
   AttentionMask mask;
   AttentionRows rows;
   AttentionMaskView mask_view;
   std::int64_t mask_keys;  // keys that the mask covers; further keys are masked
-  // Query i attends to keys i + offset - before to i + offset + after; -1: no bound.
+  // Query i attends to keys i + offset - before to i + offset + after; -1: no bound. With lengths, further keys than
+  // those of its batch are masked, and the offset is that length less the number of queries.
+  std::int32_t lengths_at;  // the operand, or 0
   std::int64_t offset, before, after;
   float scale, softcap;       // softcap 0: none
   std::int64_t key_block;     // keys whose scores are in scratch at a time

@@ -162,7 +162,7 @@ void attend_tile(const TileTask& tile) {
   pack_tile_queries(tile);
   Progress<kVectors> progress;
   const AttentionArgs& a = args.attention;
-  const bool may_be_blind = task.mask || a.before >= 0 || a.after >= 0 || a.keys == 0;
+  const bool may_be_blind = task.mask || a.before >= 0 || a.after >= 0 || task.keys == 0;
   for (int v = 0; v < kVectors; ++v) {
     progress.maximum[v] = broadcast(-kInf);
     progress.sum[v] = zero();

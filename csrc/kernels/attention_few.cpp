@@ -185,10 +185,7 @@ void score_keys(Row& row, const Rows& k, std::int64_t at, std::int64_t keys) {
 
 // The factor of a row's values: the reciprocal of the sum of numerators. 0 if the row is written as one of zeros.
 float factor_of(const Task& task, bool is_seen, float total, float* y) {
-  const AttentionRows rows = task.args->rows;
-  const bool is_zero = rows == AttentionRows::kAttention ? !is_seen
-                       : rows == AttentionRows::kGuarded ? !(total > 0.0f)
-                                                         : false;
+  const bool is_zero = is_zero_row(*task.args, is_seen, total);
   if (is_zero) write_zero_row(task, y);
   return is_zero ? 0.0f : 1.0f / total;
 }

@@ -56,6 +56,7 @@ struct Task {
   const char *k, *v;          // the first rows, in their formats
   const unsigned char* mask;  // the first element, or null
   float* y;
+  std::int64_t keys, offset;        // args' ones, or those of the batch
   std::int64_t first, count;        // queries
   std::int64_t key_begin, key_end;  // keys that any of them attends to
   float* queries;                   // [size][width], scaled
@@ -141,7 +142,7 @@ void restrain(const Task& task, std::int64_t key, std::int64_t count, Progress<k
   if (!task.mask && !is_bounded) return;
   VecInt low[kVectors], high[kVectors];
   for (int v = 0; v < kVectors; ++v) {
-    const std::int64_t place = task.first + v * kLanes + args.offset;
+    const std::int64_t place = task.first + v * kLanes + task.offset;
     low[v] = places(place - args.before, args.before < 0, INT32_MIN);
     high[v] = places(place + args.after, args.after < 0, INT32_MAX);
   }
@@ -227,11 +228,19 @@ ENGINE_INLINE const float* floats(const char* row) {
   return reinterpret_cast<const float*>(row);
 }
 
+// Whether the result of a row is that of probabilities of 0; `total` is the sum of the numerators.
+ENGINE_INLINE bool is_zero_row(const AttentionArgs& args, bool is_seen, float total) {
+  if (args.keys == 0) return true;
+  return args.rows == AttentionRows::kAttention ? !is_seen
+         : args.rows == AttentionRows::kGuarded ? !(total > 0.0f)
+                                                : false;
+}
+
 // Zero probabilities times V: 0 unless V has NaN.
 ENGINE_NOINLINE void write_zero_row(const Task& task, float* y) {
   const AttentionArgs& args = *task.args;
   for (std::int64_t d = 0; d < args.value_size; ++d) y[d] = 0.0f;
-  for (std::int64_t key = 0; key < args.keys; ++key) {
+  for (std::int64_t key = 0; key < task.keys; ++key) {
     const char* row = value_row(task, key);
     for (std::int64_t d = 0; d < args.value_size; ++d)
       y[d] += 0.0f * cache_value(args.v_format, row, args.value_size, d);
@@ -260,9 +269,7 @@ void write_rows(const Task& task, const Progress<kVectors>& progress) {
       for (std::int64_t i = 0; i < count; ++i)
         y[i * args.y.row + d] = factor[i] * task.result[d * kWidth + v * kLanes + i];
     for (std::int64_t i = 0; i < count; ++i) {
-      const bool is_zero = args.rows == AttentionRows::kAttention ? progress.seen[v][i] == 0
-                           : args.rows == AttentionRows::kGuarded ? !(progress.sum[v][i] > 0.0f)
-                                                                  : false;
+      const bool is_zero = is_zero_row(args, progress.seen[v][i] != 0, progress.sum[v][i]);
       if (is_zero) write_zero_row(task, y + i * args.y.row);
     }
   }
@@ -274,7 +281,15 @@ Task head_task(const AttentionArgs& args, void* const* buffers, std::int64_t ind
   task.args = &args;
   const std::int64_t batch = index / args.heads, head = index % args.heads;
   const std::int64_t kv_head = head / (args.heads / args.kv_heads);
-  int operand = 3;
+  task.keys = args.keys;
+  task.offset = args.offset;
+  if (args.lengths_at != 0) {
+    std::int64_t length;
+    std::memcpy(&length, static_cast<const char*>(buffers[args.lengths_at]) + batch * 8, 8);
+    constexpr std::int64_t kFar = std::int64_t{1} << 40;  // from any place; what is farther would overflow
+    task.keys = max64(0, min64(length, args.keys));
+    task.offset = max64(-kFar, min64(length, kFar)) - args.queries;
+  }
   task.q = static_cast<const float*>(buffers[0]) + batch * args.q.batch + head * args.q.head;
   task.k = static_cast<const char*>(buffers[args.k_at]) +
            (batch * args.k.batch + kv_head * args.k.head) * cache_element_bytes(args.k_format);
@@ -282,10 +297,10 @@ Task head_task(const AttentionArgs& args, void* const* buffers, std::int64_t ind
            (batch * args.v.batch + kv_head * args.v.head) * cache_element_bytes(args.v_format);
   if (args.mask != AttentionMask::kNone) {
     const std::int64_t element = args.mask == AttentionMask::kFloat ? 4 : 1;
-    task.mask = static_cast<const unsigned char*>(buffers[operand++]) +
+    task.mask = static_cast<const unsigned char*>(buffers[3]) +
                 (batch * args.mask_view.batch + head * args.mask_view.head) * element;
   }
-  task.y = static_cast<float*>(buffers[operand]) + batch * args.y.batch + head * args.y.head;
+  task.y = static_cast<float*>(buffers[args.y_at]) + batch * args.y.batch + head * args.y.head;
   return task;
 }
 
@@ -293,8 +308,8 @@ void set_queries(Task& task, std::int64_t first, std::int64_t count) {
   const AttentionArgs& args = *task.args;
   task.first = first;
   task.count = count;
-  task.key_begin = args.before < 0 ? 0 : max64(0, first + args.offset - args.before);
-  task.key_end = args.after < 0 ? args.keys : min64(args.keys, first + count + args.offset + args.after);
+  task.key_begin = args.before < 0 ? 0 : max64(0, first + task.offset - args.before);
+  task.key_end = args.after < 0 ? task.keys : min64(task.keys, first + count + task.offset + args.after);
 }
 
 }  // namespace

@@ -24,8 +24,9 @@ namespace {
 //   rows (0): the result of rows whose probabilities would be NaN (AttentionRows)
 //   row_wise (by the number of queries), key_block (by the number of keys), query_blocks (by both), shared_heads (of
 //   row_wise, by the number of heads), parts (of row_wise, by the number of keys): the algorithm
-// Operands: Q, K, V, [mask]; Y. attention_bf16 has the same but query_blocks, multiplies in bf16, and needs tiles of
-// AMX.
+//   lengths (0): whether the number of keys of each batch is an operand
+// Operands: Q, K, V, [mask], [lengths]; Y. attention_bf16 has the same but query_blocks, multiplies in bf16, and needs
+// tiles of AMX.
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // Scores of a block of keys for three vectors of queries then take 48 KB, the size of recent L1 caches.
@@ -152,7 +153,7 @@ void read_restraints(const Attributes& attributes, AttentionArgs& args) {
 
 void expect_operands(const StepRequest& request, const AttentionArgs& args) {
   const bool has_mask = args.mask != AttentionMask::kNone;
-  request.expect_operands(has_mask ? 4 : 3, 1);
+  request.expect_operands(static_cast<std::size_t>(args.y_at), 1);
   request.expect_input(0, view_bytes(args.q, args.batch, args.heads, args.queries, args.size));
   request.expect_input(1, view_bytes(args.k, args.batch, args.kv_heads, args.keys, args.size, args.k_format));
   request.expect_input(2, view_bytes(args.v, args.batch, args.kv_heads, args.keys, args.value_size, args.v_format));
@@ -162,6 +163,9 @@ void expect_operands(const StepRequest& request, const AttentionArgs& args) {
         {{args.batch, mask.batch}, {args.heads, mask.head}, {args.queries, mask.query}, {args.mask_keys, mask.key}});
     request.expect_input(3, checked_multiply(elements, args.mask == AttentionMask::kFloat ? sizeof(float) : 1));
   }
+  if (args.lengths_at > 0) {
+    request.expect_input(static_cast<std::size_t>(args.lengths_at), checked_product({args.batch, 8}));
+  }
   request.expect_output(0, view_bytes(args.y, args.batch, args.heads, args.queries, args.value_size));
 }
 
@@ -169,19 +173,30 @@ std::int64_t dense_row(CacheFormat format, std::int64_t size) {
   return cache_row_bytes(format, size) / cache_element_bytes(format);
 }
 
+// 0 where the kernel shall choose.
+void read_algorithm(const Attributes& attributes, AttentionArgs& args) {
+  args.key_block = read_or(attributes, "key_block", 1, kLargest, 0);
+  args.query_blocks = read_or(attributes, "query_blocks", 1, kMostQueryBlocks, 0);
+  args.shared_heads = read_or(attributes, "shared_heads", 1, kMostSharedHeads, 0);
+  args.parts = read_or(attributes, "parts", 1, kMostParts, 0);
+}
+
 AttentionArgs read_attention(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   AttentionArgs args = {};
   read_sizes(attributes, args);
+  read_restraints(attributes, args);
+  read_algorithm(attributes, args);
   args.k_format = read_code_or(attributes, "k_format", CacheFormat::kF32);
   args.v_format = read_code_or(attributes, "v_format", CacheFormat::kF32);
   args.k_at = 1;
   args.v_at = 2;
+  args.y_at = args.mask != AttentionMask::kNone ? 4 : 3;
+  if (read_or(attributes, "lengths", 0, 1, 0) == 1) args.lengths_at = args.y_at++;
   args.q = read_view(attributes, "q", args.heads, args.queries, args.size);
   args.k = read_view(attributes, "k", args.kv_heads, args.keys, dense_row(args.k_format, args.size));
   args.v = read_view(attributes, "v", args.kv_heads, args.keys, dense_row(args.v_format, args.value_size));
   args.y = read_view(attributes, "y", args.heads, args.queries, args.value_size);
-  read_restraints(attributes, args);
   expect_apart(args);
   expect_operands(request, args);
   return args;
@@ -212,7 +227,7 @@ std::int64_t query_blocks(const AttentionArgs& args, std::int64_t width) {
 
 // The operand that the next temporary of a step becomes.
 std::int32_t first_temporary(const AttentionArgs& args, const PreparedStep& step) {
-  return (args.mask != AttentionMask::kNone ? 5 : 4) + static_cast<std::int32_t>(step.temporaries.size());
+  return args.y_at + 1 + static_cast<std::int32_t>(step.temporaries.size());
 }
 
 // Adds the phases that widen K and V for kernels that read f32 only, and lets these read the results.
@@ -243,18 +258,17 @@ std::int64_t visible_keys(const AttentionArgs& args) {
 }
 
 PreparedStep prepare_few(const StepRequest& request, AttentionArgs args) {
-  const Attributes& attributes = request.attributes;
   const std::int64_t lanes = find_traits(request).lanes, queries = std::max<std::int64_t>(args.queries, 1);
   const std::int64_t keys = visible_keys(args);
-  args.parts = std::clamp<std::int64_t>(keys / kPartKeys, 1, kMostParts);
-  args.parts = read_or(attributes, "parts", 1, kMostParts, args.parts);
+  if (args.parts == 0) args.parts = std::clamp<std::int64_t>(keys / kPartKeys, 1, kMostParts);
   args.row_scores = divide_up(std::max<std::int64_t>(divide_up(keys, lanes), 1), args.parts) * lanes;
-  args.shared_heads = 1;
-  for (std::int64_t count = 2; count <= kMostSharedHeads; ++count) {
-    const std::int64_t units = args.batch * args.heads / count * queries * args.parts;
-    if (args.heads / args.kv_heads % count == 0 && units >= kLeastUnits) args.shared_heads = count;
+  if (args.shared_heads == 0) {
+    args.shared_heads = 1;
+    for (std::int64_t count = 2; count <= kMostSharedHeads; ++count) {
+      const std::int64_t units = args.batch * args.heads / count * queries * args.parts;
+      if (args.heads / args.kv_heads % count == 0 && units >= kLeastUnits) args.shared_heads = count;
+    }
   }
-  args.shared_heads = read_or(attributes, "shared_heads", 1, kMostSharedHeads, args.shared_heads);
   if (args.heads / args.kv_heads % args.shared_heads != 0) {
     throw PlanError("attribute \"shared_heads\" is " + std::to_string(args.shared_heads) +
                     ", which does not divide the heads of Q for one of K");
@@ -280,18 +294,16 @@ PreparedStep prepare_few(const StepRequest& request, AttentionArgs args) {
 }
 
 PreparedStep prepare_attention_f32(const StepRequest& request) {
-  const Attributes& attributes = request.attributes;
   const AttentionTraits& traits = find_traits(request);
   AttentionArgs args = read_attention(request);
   if (read_is_row_wise(request, args)) return prepare_few(request, args);
   PreparedStep step;
   widen(request, args, step);
   const std::int64_t width = std::int64_t{traits.lanes} * traits.block_vectors;
-  args.query_blocks = read_or(attributes, "query_blocks", 1, kMostQueryBlocks, query_blocks(args, width));
+  if (args.query_blocks == 0) args.query_blocks = query_blocks(args, width);
   const std::int64_t most = args.query_blocks > 1 ? kMostCopiedKeys : kMostKeys;
   const std::int64_t blocks = std::max<std::int64_t>(1, divide_up(args.keys, most));
-  args.key_block = std::max<std::int64_t>(1, divide_up(args.keys, blocks));
-  args.key_block = read_or(attributes, "key_block", 1, kLargest, args.key_block);
+  if (args.key_block == 0) args.key_block = std::max<std::int64_t>(1, divide_up(args.keys, blocks));
   args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
   const std::int64_t row = args.size + args.value_size;
   const std::size_t floats =
@@ -317,8 +329,8 @@ PreparedStep prepare_attention_bf16(const StepRequest& request) {
   args.keys = up(a.keys);
   args.value_size = up(a.value_size);
   const std::int64_t blocks = std::max<std::int64_t>(1, (a.keys + kMostKeys - 1) / kMostKeys);
-  a.key_block = up(std::max<std::int64_t>(1, (a.keys + blocks - 1) / blocks));
-  a.key_block = up(read_or(request.attributes, "key_block", 1, kMostKeys, a.key_block));
+  if (a.key_block == 0) a.key_block = std::max<std::int64_t>(1, (a.keys + blocks - 1) / blocks);
+  a.key_block = up(std::min(a.key_block, kMostKeys));
   PreparedStep step;
   widen(request, a, step);
   args.k_panel = first_temporary(a, step);

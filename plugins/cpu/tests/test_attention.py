@@ -127,11 +127,21 @@ def test_one_network_takes_all_lengths() -> None:
         )
 
 
+@pytest.mark.parametrize("queries", [1, 3, 20])
+@pytest.mark.parametrize("is_causal", [0, 1])
+def test_each_sequence_has_its_own_number_of_keys(queries: int, is_causal: int) -> None:
+    """As with caches of a fixed length, of which a part is filled."""
+    given = [values(2, 4, queries, 16), values(2, 2, 40, 16), values(2, 2, 40, 16)]
+    parameters = [parameter(name, array) for name, array in zip("qkv", given, strict=True)]
+    lengths = Parameter(i64, [2], "lengths")
+    node = ops.Attention(*parameters, None, None, None, lengths, is_causal=is_causal)
+    for counts in ([40, 22], [1, 0], [23, 40]):
+        check(node, [*parameters, lengths], *given, np.array(counts))
+
+
 def test_what_no_kernel_computes_is_refused() -> None:
     given = arrays(4, 4, False)
     q, k, v = (parameter(name, array) for name, array in zip("qkv", given, strict=True))
-    lengths = Parameter(i64, [2], "lengths")
-    assert "nonpad_kv_seqlen" in str(decisions().refusal(ops.Attention(q, k, v, None, None, None, lengths)))
     halves = [Parameter(f16, list(array.shape), name) for name, array in zip("qkv", given, strict=True)]
     assert "f16" in str(decisions().refusal(ops.Attention(*halves)))
     wide = ops.create("Attention", [q, k, v], {}, num_outputs=4)

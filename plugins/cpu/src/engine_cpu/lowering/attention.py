@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.ir import Node, Output
-from engine.lowering import Refusal, RefusalCause, check_attention
+from engine.ir.element_type import i64
+from engine.lowering import Refusal, RefusalCause, check_attention, check_types
 from engine.native import Attribute, has_feature
 from engine.ops.attention import AttentionLengths, AttentionSpec, Heads
 from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
@@ -28,11 +29,10 @@ class AttentionLowering(OpLowering[AttentionSpec]):
 
     def check(self, spec: AttentionSpec) -> Refusal | None:
         """See `OpLowering`."""
-        if spec.nonpad_kv_seqlen is not None:
-            return Refusal(RefusalCause.OP, "Attention with nonpad_kv_seqlen has no kernel")
         if spec.is_read(_SCORES):
             return Refusal(RefusalCause.OP, "Attention with output qk_matmul_output has no kernel")
-        return check_attention(spec, F32)
+        lengths = spec.nonpad_kv_seqlen
+        return check_attention(spec, F32) or (None if lengths is None else check_types([lengths], {i64}))
 
     def lower(self, spec: AttentionSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
@@ -88,6 +88,9 @@ def _add_step(
     if spec.mask is not None:
         attributes |= _mask_attributes(spec.mask, b.shape(spec.mask), k.rows, is_cut=spec.is_mask_cut)
         inputs.append(b.input(spec.mask))
+    if isinstance(spec, AttentionSpec) and spec.nonpad_kv_seqlen is not None:
+        attributes["lengths"] = 1
+        inputs.append(b.input(spec.nonpad_kv_seqlen))
     is_in_bf16 = b.precision == "bf16" and has_feature(b.isa, "amx_bf16")
     kernel = "attention_bf16" if is_in_bf16 else "attention_f32"
     b.step(spec.node, kernel, inputs, [b.output(spec.output())], **attributes)
