@@ -5,6 +5,7 @@
 
 #include "kernels/cache_rows.hpp"
 #include "simd/bytes.hpp"
+#include "simd/half.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
@@ -16,6 +17,12 @@ ENGINE_INLINE void widen_row(CacheFormat format, const char* from, std::int64_t 
   if (format == CacheFormat::kBf16) {
     const auto* row = reinterpret_cast<const Bf16*>(from);
     for (; i + kLanes <= size; i += kLanes) store(to + i, load(row + i));
+    for (; i < size; ++i) to[i] = to_f32(row[i]);
+  } else if (format == CacheFormat::kF16) {
+    const auto* row = reinterpret_cast<const F16*>(from);
+#if defined(__AVX512F__) || defined(__F16C__)
+    for (; i + kLanes <= size; i += kLanes) store(to + i, load(row + i));
+#endif
     for (; i < size; ++i) to[i] = to_f32(row[i]);
   } else if (format == CacheFormat::kInt8) {
     const auto* row = reinterpret_cast<const std::int8_t*>(from);
@@ -35,6 +42,7 @@ ENGINE_INLINE void widen_row(CacheFormat format, const char* from, std::int64_t 
 ENGINE_INLINE float cache_value(CacheFormat format, const char* row, std::int64_t size, std::int64_t at) {
   float value;
   if (format == CacheFormat::kBf16) return to_f32(reinterpret_cast<const Bf16*>(row)[at]);
+  if (format == CacheFormat::kF16) return to_f32(reinterpret_cast<const F16*>(row)[at]);
   std::memcpy(&value, format == CacheFormat::kInt8 ? row + size : row + at * 4, sizeof value);
   return format == CacheFormat::kInt8 ? static_cast<float>(reinterpret_cast<const std::int8_t*>(row)[at]) * value
                                       : value;
@@ -68,6 +76,9 @@ ENGINE_INLINE void narrow_row(CacheFormat format, const float* from, std::int64_
     auto* row = reinterpret_cast<Bf16*>(to);
     for (; i + kLanes <= size; i += kLanes) store(row + i, load(from + i));
     for (; i < size; ++i) row[i] = to_bf16(from[i]);
+  } else if (format == CacheFormat::kF16) {
+    auto* row = reinterpret_cast<F16*>(to);
+    for (; i < size; ++i) row[i] = round_to_f16(from[i]);
   } else if (format == CacheFormat::kInt8) {
     const float scale = cache_scale(from, size);
     auto* row = reinterpret_cast<std::int8_t*>(to);

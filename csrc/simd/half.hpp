@@ -18,6 +18,37 @@ ENGINE_INLINE F16 to_f16(float value) {
   return {static_cast<std::uint16_t>((bits >> 16 & 0x8000) | (bits >> 13 & 0x7fff))};
 }
 
+// Any f16 as f32.
+ENGINE_INLINE float to_f32(F16 value) {
+  const std::uint32_t magnitude = value.bits & 0x7fffu;
+  std::uint32_t bits = magnitude << 13;
+  float scaled;
+  std::memcpy(&scaled, &bits, sizeof scaled);
+  scaled *= 0x1p112f;
+  std::memcpy(&bits, &scaled, sizeof bits);
+  if (magnitude >= 0x7c00u) bits = magnitude << 13 | 0x7f800000u;
+  bits |= static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
+  float result;
+  std::memcpy(&result, &bits, sizeof result);
+  return result;
+}
+
+// Rounds to nearest, ties to even; 65520 and above become infinity.
+ENGINE_INLINE F16 round_to_f16(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  float shifted;
+  std::memcpy(&shifted, &magnitude, sizeof shifted);
+  shifted += 0.5f;  // below 2^-14, rounds to multiples of 2^-24, the last place of denormal numbers
+  std::uint32_t small;
+  std::memcpy(&small, &shifted, sizeof small);
+  std::uint32_t result = magnitude < 0x38800000u ? small - 0x3f000000u
+                                                 : (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+  if (magnitude >= 0x477ff000u) result = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  return {static_cast<std::uint16_t>(result | (bits >> 16 & 0x8000u))};
+}
+
 namespace ENGINE_ISA_NS::simd {
 
 // kLanes adjacent finite f16 values as f32.

@@ -6,7 +6,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/prepare/codes.hpp"
 #include "kernels_operation_common.hpp"
-#include "simd/bf16.hpp"
+#include "simd/half.hpp"
 
 namespace engine {
 extern const OperationEntry attention_operations[];
@@ -84,6 +84,10 @@ Kept keep(const Problem& c, const Tensor& t, std::int64_t size, CacheFormat form
     for (std::int64_t d = 0; d < size; ++d) {
       if (format == CacheFormat::kBf16) {
         const Bf16 code = to_bf16(values[d]);
+        std::memcpy(&codes[d * 2], &code, 2);
+        values[d] = to_f32(code);
+      } else if (format == CacheFormat::kF16) {
+        const F16 code = round_to_f16(values[d]);
         std::memcpy(&codes[d * 2], &code, 2);
         values[d] = to_f32(code);
       } else {
@@ -474,7 +478,7 @@ void lengths(const Target& target) {
 
 // K and V in formats of fewer bits: the results are those of the values that these stand for.
 void formats(const Target& target) {
-  const CacheFormat all[] = {CacheFormat::kF32, CacheFormat::kBf16, CacheFormat::kInt8};
+  const CacheFormat all[] = {CacheFormat::kF32, CacheFormat::kBf16, CacheFormat::kF16, CacheFormat::kInt8};
   for (const CacheFormat k_format : all)
     for (const CacheFormat v_format : all)
       for (const std::int64_t queries : {1, 3, 20})
@@ -531,7 +535,7 @@ void refused(const Target& target) {
   refuse("mask", "i8", "\"mask\" is \"i8\"; expected one of none, f32, bool");
   refuse("rows", std::int64_t{1}, "\"rows\" is not a name");
   refuse("key_block", std::int64_t{0}, "key_block");
-  refuse("k_format", "f16", "expected one of f32, bf16, i8");
+  refuse("k_format", "f64", "expected one of f32, bf16, f16, i8");
   refuse("misspelt", std::int64_t{0}, "misspelt");
 }
 

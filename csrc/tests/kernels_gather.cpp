@@ -6,7 +6,7 @@
 
 #include "kernels/prepare/codes.hpp"
 #include "kernels_bytes_common.hpp"
-#include "simd/bf16.hpp"
+#include "simd/half.hpp"
 
 namespace engine {
 extern const OperationEntry gather_operations[];
@@ -401,7 +401,8 @@ void steps_into_caches(const Target& target) {
 // Rows that a cache keeps in fewer bits: within half a step of what was given, and the same when narrowed again.
 void narrow_caches(const Target& target) {
   for (const std::int64_t size : {1, 5, 16, 37, 64})
-    for (const bool is_int8 : {false, true}) {
+    for (const std::string format : {"bf16", "f16", "i8"}) {
+      const bool is_int8 = format == "i8";
       constexpr std::int64_t kSteps = 7, kRows = 9, kFirst = 2;
       const std::int64_t element = is_int8 ? 1 : 2, row = is_int8 ? size + 4 : 2 * size;
       std::vector<float> given = random_floats(kSteps * size, 3);
@@ -417,7 +418,7 @@ void narrow_caches(const Target& target) {
                                        {"update", Ints{kSteps * size * 4, 0, size * 4}},
                                        {"positions", 0},
                                        {"expected", kFirst},
-                                       {"format", is_int8 ? "i8" : "bf16"}};
+                                       {"format", format}};
       const ByteVector before(kRows * row, 0x55);
       const auto write = [&](const std::vector<float>& values) {
         std::vector<ByteVector> y = {before};
@@ -436,16 +437,21 @@ void narrow_caches(const Target& target) {
         for (std::int64_t i = 0; i < size; ++i) largest = std::max(largest, std::abs(given[step * size + i]));
         for (std::int64_t i = 0; i < size; ++i) {
           const float x = given[step * size + i];
-          Bf16 half = {};
+          std::uint16_t half = 0;
           std::memcpy(&half, codes + i * element, static_cast<std::size_t>(element));
-          const float y = is_int8 ? static_cast<float>(static_cast<signed char>(codes[i])) * scale : to_f32(half);
+          const float y = is_int8           ? static_cast<float>(static_cast<signed char>(codes[i])) * scale
+                          : format == "f16" ? to_f32(F16{half})
+                                            : to_f32(Bf16{half});
           widened.push_back(y);
           if (is_int8 && step == 2)
             expect(std::isnan(y), "a row with an infinity");
           else if (is_int8)
             expect(std::abs(y - x) <= largest * (0.5001f / 127), "a step of 8 bits");
-          else
+          else if (format == "bf16")
             expect(y == to_f32(to_bf16(x)), "rounded to bf16");
+          else
+            expect(std::abs(x) >= 65520 ? std::isinf(y) : std::abs(y - x) <= std::abs(x) * 0x1p-11f + 0x1p-25f,
+                   "rounded to f16");
         }
       }
       expect(write(widened) == kept, "narrowed again");

@@ -139,7 +139,7 @@ class GrowingArray:
         """The value as an array of its own."""
         form = self.group._block.values[self.index].form
         turned = self._kept if form.row_format is None else form.row_format.decode(self._kept)
-        return np.array(np.moveaxis(turned, 0, form.axis), order="C")
+        return np.array(np.moveaxis(turned, 0, form.axis), self.dtype, order="C")
 
     def shortened(self, count: int) -> GrowingArray:
         """The value without its last `count` positions."""

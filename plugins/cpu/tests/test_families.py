@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from engine_cpu.families import FamilyProgram
@@ -15,13 +16,14 @@ from engine_cpu.fitting import Fit, Misfit, sample_lengths
 from engine_cpu.programs import NoFamily, Programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core, ops
 from engine.errors import Cancelled, InputError
 from engine.ir import Constant, Model, Parameter, Result, Variable, f32
 from engine.ops import evaluate_model
 from engine.passes import MakeStateful
+from engine.runtime import GrowingArray
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 # Those whose inputs have a dynamic length besides the batch.
@@ -244,6 +246,48 @@ def test_keys_and_values_in_fewer_bits(name: str, precision: str, tmp_path: Path
     fork.rewind(2)
     for other in (loaded, fork):
         np.testing.assert_array_equal(other.infer(step)["logits"], wanted)
+
+
+def halved(name: str) -> onnx.ModelProto:
+    """A decoder with all its f32 in f16."""
+
+    def half(tensor: onnx.TensorProto) -> None:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = np.clip(numpy_helper.to_array(tensor), -65504, 65504).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+    proto = onnx.load(FIXTURES / "decoders" / f"{name}.onnx")
+    for tensor in proto.graph.initializer:
+        half(tensor)
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for attribute in (each for node in proto.graph.node for each in node.attribute):
+        if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT:
+            attribute.i = TensorProto.FLOAT16
+        half(attribute.t)
+    return proto
+
+
+@pytest.mark.parametrize("precision", ["f32", "int8"])
+@pytest.mark.parametrize("name", ["llama.dynamo20", "llama.dynamo23", "gpt2.dynamo23"])
+def test_variables_of_f16_grow_in_place(name: str, precision: str) -> None:
+    """They keep f16 unless fewer bits are asked for; the answers are those of the reference, up to f16's rounding."""
+    proto, found = halved(name), []
+    for device, config in (("CPU", {"KV_CACHE_PRECISION": precision}), ("TEMPLATE", {})):
+        model = Core().read_model(proto)
+        MakeStateful().run_on_model(model)
+        request, rng = Core().compile_model(model, device, config).create_infer_request(), np.random.default_rng(0)
+        found.append([request.infer(tokens(rng, 1, 0, 6))["logits"].astype(np.float32)])
+        found[-1] += [request.infer(tokens(rng, 1, past, 1))["logits"].astype(np.float32) for past in range(6, 20)]
+        state = request.query_state()["past_key_values.0.key"]
+        assert state.get().dtype == np.float16
+        if device == "CPU":
+            assert all(isinstance(value, GrowingArray) for value in request._request.states.values().values())
+            size = state.shape[-1]
+            assert state.nbytes == np.prod(state.shape) // size * (2 * size if precision == "f32" else size + 4)
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=4 * (2**-11 if precision == "f32" else 2**-8) * np.abs(b).max())
 
 
 def test_a_failed_step_leaves_the_state() -> None:

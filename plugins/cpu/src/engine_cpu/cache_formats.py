@@ -9,6 +9,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.ir import ElementType, f32
+from engine.ir.element_type import bf16, f16
+
 Array = NDArray[Any]
 
 _SCALE_BYTES: Final = 4
@@ -26,6 +29,8 @@ class CacheFormat:
 
     name: str
     element_bytes: int
+    numpy: Any = None
+    """The numpy type of elements that are numbers by themselves."""
     extra: int = 0
     """Elements that follow those of a row."""
 
@@ -34,11 +39,10 @@ class CacheFormat:
         return size + self.extra
 
     def encode(self, array: Array) -> Array:
-        """Rows of f32 in this format."""
-        if self.name == "f32":
-            return array
-        if self.name == "bf16":
-            return array.astype(ml_dtypes.bfloat16).view(np.uint16)
+        """Rows of floating-point numbers in this format."""
+        if self.numpy is not None:
+            return array.astype(self.numpy, copy=False).view(f"u{self.element_bytes}")
+        array = array.astype(np.float32, copy=False)
         scale = _scales(array)
         with np.errstate(invalid="ignore"):
             codes = np.where(scale > 0, np.divide(array, scale, where=scale > 0, out=np.zeros_like(array)), 0)
@@ -46,27 +50,34 @@ class CacheFormat:
         return np.concatenate([codes.view(np.uint8), scale.view(np.uint8)], axis=-1)
 
     def decode(self, rows: Array) -> Array:
-        """The f32 values of rows in this format."""
-        if self.name == "f32":
-            return rows
-        if self.name == "bf16":
-            return rows.view(ml_dtypes.bfloat16).astype(np.float32)
+        """The values of rows in this format, in the type of its elements or in f32."""
+        if self.numpy is not None:
+            return rows.view(self.numpy)
         codes = np.ascontiguousarray(rows[..., :-_SCALE_BYTES]).view(np.int8)
         scale = np.ascontiguousarray(rows[..., -_SCALE_BYTES:]).view(np.float32)
         values: Array = codes.astype(np.float32) * scale
         return values
 
 
-F32: Final = CacheFormat("f32", 4)
-BF16: Final = CacheFormat("bf16", 2)
-INT8: Final = CacheFormat("i8", 1, _SCALE_BYTES)
+F32: Final = CacheFormat("f32", 4, np.float32)
+F16: Final = CacheFormat("f16", 2, np.float16)
+BF16: Final = CacheFormat("bf16", 2, ml_dtypes.bfloat16)
+INT8: Final = CacheFormat("i8", 1, extra=_SCALE_BYTES)
 CACHE_FORMATS: Final = {"f32": F32, "bf16": BF16, "int8": INT8}
 """By the values of KV_CACHE_PRECISION."""
+_OWN: Final = {f32: F32, f16: F16, bf16: BF16}
+"""The formats of variables of these types, unless fewer bits are asked for."""
 
 
-def format_for(wanted: CacheFormat, rank: int) -> CacheFormat:
-    """The format of a variable: f32 for one whose rows join several heads, which have no common scale."""
-    return F32 if wanted is INT8 and rank != 4 else wanted
+def format_for(wanted: CacheFormat, element_type: ElementType, rank: int) -> CacheFormat | None:
+    """The format of a variable; None if it has no number that kernels compute with.
+
+    Rows that join several heads have no common scale: they stay in the variable's type.
+    """
+    own = _OWN.get(element_type)
+    if own is None or wanted is F32 or (wanted is INT8 and rank != 4):
+        return own
+    return wanted
 
 
 def _scales(array: Array) -> Array:

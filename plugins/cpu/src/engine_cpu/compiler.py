@@ -101,7 +101,8 @@ class Compiler:
         states: Sequence[InPlace] = (),
     ) -> LoweredSegment:
         inputs, outputs = without(segment.inputs, states), without(segment.outputs, states)
-        items = group_nodes(segment.nodes, outputs, decisions)
+        bypassed = {node for state in states for node in state.bypassed}
+        items = group_nodes([node for node in segment.nodes if node not in bypassed], outputs, decisions)
         options = assign_layouts(items, outputs, self.precision)
         items, options = join_chains(items, options, outputs, self.tuner.threads)
         return lower_segment(items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states)

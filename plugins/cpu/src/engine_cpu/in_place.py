@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from engine.ir import Input, Model, Output, f32
+from engine.ir import Input, Model, Node, Output, f32
 from engine.ops.gather import TensorScatterSpec
 from engine.ops.slice import ConcatSpec
 from engine_cpu.cache_formats import F32, CacheFormat, format_for
@@ -30,10 +30,11 @@ class InPlace:
     Attributes:
         parameter: the index of the model's input that reads the variable.
         result: the index of the output that gives the next value.
-        past: the value that the input has.
-        present: the value that the output gets: `past` and what is appended.
+        past: the value that the input has, as f32.
+        present: the value that the output gets, as f32: `past` and what is appended.
         axis: the dimension that grows.
         format: how its memory keeps rows of keys and values.
+        casts: of a variable that is not f32, what the input has and what the output gets, with `past` and `present`.
         prolonged: `past` with room for what is written at positions that the model computes; None if it is appended.
     """
 
@@ -43,6 +44,7 @@ class InPlace:
     present: Output
     axis: int
     format: CacheFormat
+    casts: tuple[tuple[Output, Output], ...] = ()
     prolonged: Output | None = None
 
     @property
@@ -53,7 +55,13 @@ class InPlace:
     @property
     def values(self) -> tuple[Output, ...]:
         """The values that are in the memory of the variable."""
-        return tuple(value for value in (self.past, self.prolonged, self.present) if value is not None)
+        values = (self.past, self.prolonged, self.present, *(port for port, _ in self.casts))
+        return tuple(value for value in values if value is not None)
+
+    @property
+    def bypassed(self) -> tuple[Node, ...]:
+        """The nodes that need no step, since the memory holds what they convert."""
+        return tuple((port if port.node.op_type == "Cast" else value).node for port, value in self.casts)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,19 +111,40 @@ def variables_in_place(graph: Model, wanted: CacheFormat = F32) -> list[InPlace]
 def _found(graph: Model, parameters: dict[str, int], results: dict[str, int], wanted: CacheFormat) -> Iterator[InPlace]:
     for variable in graph.variables:
         index, result = parameters[variable.parameter], results[variable.result]
-        past, present = graph.parameters[index].output(0), graph.results[result].input_value(0)
-        if variable.axis is None or past.element_type is not f32 or len(past.target_inputs) != 1:
+        ports = graph.parameters[index].output(0), graph.results[result].input_value(0)
+        kept = format_for(wanted, ports[0].element_type, len(ports[0].shape))
+        if variable.axis is None or kept is None or _TOKENS.get(len(ports[0].shape)) != variable.axis:
             continue
-        if _TOKENS.get(len(past.shape)) != variable.axis:
+        # The values that are computed with, in f32.
+        past, present = _widened(ports[0]), _before_narrowing(ports[1])
+        if past is None or present is None or len(past.target_inputs) != 1 or not _is_read_by_attentions(present):
             continue
         (reader,) = past.target_inputs
-        if not _is_read_by_attentions(present):
-            continue
+        casts = tuple((port, value) for port, value in zip(ports, (past, present), strict=True) if port != value)
+        found = InPlace(index, result, past, present, variable.axis, kept, casts)
         if _appends(reader, present, variable.axis):
-            yield InPlace(index, result, past, present, variable.axis, format_for(wanted, len(past.shape)))
+            yield found
         elif _prolongs(reader, present, variable.axis):
-            kept = format_for(wanted, len(past.shape))
-            yield InPlace(index, result, past, present, variable.axis, kept, reader.node.output(0))
+            yield replace(found, prolonged=reader.node.output(0))
+
+
+def _widened(past: Output) -> Output | None:
+    """A past as f32; None if others than one Cast read one that is stored in fewer bits."""
+    if past.element_type is f32:
+        return past
+    (*others, reader) = past.target_inputs
+    node = reader.node
+    is_cast = not others and node.op_type == "Cast" and not node.domain
+    return node.output(0) if is_cast and node.output(0).element_type is f32 else None
+
+
+def _before_narrowing(present: Output) -> Output | None:
+    """The f32 that becomes the next value; None if that is computed otherwise, or read by others."""
+    if present.element_type is f32:
+        return present
+    node = present.node
+    is_cast = node.op_type == "Cast" and not node.domain and len(present.target_inputs) == 1
+    return node.input_value(0) if is_cast and node.input_value(0).element_type is f32 else None
 
 
 def _appends(reader: Input, present: Output, axis: int) -> bool:
@@ -146,11 +175,17 @@ def _prolongs(reader: Input, present: Output, axis: int) -> bool:
 def _is_read_by_attentions(present: Output) -> bool:
     results = 0
     for target in present.target_inputs:
-        if target.node.op_type == "Result":
+        if target.node.op_type == "Result" or _is_narrowed_result(target.node):
             results += 1
         elif target.node.op_type not in _ATTENTIONS or target.index not in _KEYS_AND_VALUES:
             return False
     return results == 1
+
+
+def _is_narrowed_result(node: Node) -> bool:
+    if node.op_type != "Cast" or node.domain:
+        return False
+    return [target.node.op_type for target in node.output(0).target_inputs] == ["Result"]
 
 
 def without(values: Sequence[Output], states: Sequence[InPlace]) -> tuple[Output, ...]:
