@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from engine.ir import Constant, Output
 from engine.ops.conv import ConvSpec
+from engine_cpu.choices import Choices
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, padded_channels, static_shape
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
@@ -24,7 +26,11 @@ _LEAST_ROWS: Final = 14
 
 
 def join_chains(
-    items: Sequence[Item], options: dict[Item, LayoutOption], outputs: Collection[Output], threads: int
+    items: Sequence[Item],
+    options: dict[Item, LayoutOption],
+    outputs: Collection[Output],
+    threads: int,
+    choices: Choices,
 ) -> tuple[list[Item], dict[Item, LayoutOption]]:
     """Join convolutions 1x1, depthwise, 1x1 whose layouts are known; the first or the last may be missing.
 
@@ -33,11 +39,12 @@ def join_chains(
         options: the layouts of each.
         outputs: the values that are read outside the segment.
         threads: of an inference.
+        choices: which chains were joined for other lengths.
 
     Returns:
         The items, of which some stand for a chain at the place of its last node, and their options.
     """
-    chains = _Chains(items, options, frozenset(outputs), threads)
+    chains = _Chains(items, options, frozenset(outputs), threads, choices)
     joined = {chain[-1]: chain for chain in chains.found()}
     if not joined:
         return list(items), options
@@ -48,9 +55,14 @@ def join_chains(
 
 class _Chains:
     def __init__(
-        self, items: Sequence[Item], options: dict[Item, LayoutOption], outputs: frozenset[Output], threads: int
+        self,
+        items: Sequence[Item],
+        options: dict[Item, LayoutOption],
+        outputs: frozenset[Output],
+        threads: int,
+        choices: Choices,
     ) -> None:
-        self.options, self.outputs, self.threads = options, outputs, threads
+        self.options, self.outputs, self.threads, self.choices = options, outputs, threads, choices
         self.geometries = {item: geometry for item in items if (geometry := self._geometry(item))}
         self.makers = {item.outputs[0]: item for item in self.geometries}
         self.readers = {item.inputs[_X]: item for item in self.geometries}
@@ -67,7 +79,7 @@ class _Chains:
                 chain = (before, *chain)
             if after is not None:
                 chain = (*chain, after)
-            if self._is_worth_it(chain):
+            if self.choices.once("chain", item.node, partial(self._is_worth_it, chain)):
                 taken.update(chain)
                 yield chain
 

@@ -12,6 +12,7 @@ from engine.native import PlanBuilder
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.chaining import join_chains
+from engine_cpu.choices import Choices
 from engine_cpu.families import FamilyProgram, Recording
 from engine_cpu.grouping import group_nodes
 from engine_cpu.host_segment import HostSegment
@@ -47,36 +48,36 @@ class Compiler:
     building: ForkSafeLock = field(default_factory=ForkSafeLock)
     """Held while a program is built: all programs share the weights and the tuner."""
 
-    def program(self, prepared: CpuGraph) -> Program:
-        """A program for a graph whose parameters have static shapes."""
-        decisions = prepared.decisions
-        segments = [self._segment(each, decisions) for each in segments_of(prepared.graph, decisions)]
+    def program(self, prepared: CpuGraph, choices: Choices | None = None) -> Program:
+        """A program for a graph whose parameters have static shapes; what it decides by size is added to `choices`."""
+        decisions, choices = prepared.decisions, choices or Choices()
+        segments = [self._segment(each, decisions, choices) for each in segments_of(prepared.graph, decisions)]
         return Program(prepared.graph, segments, self.weights.data)
 
     def programs(self, prepared: CpuGraph) -> Programs:
         """The programs of a graph with dynamic input shapes."""
         return Programs(prepared, self, self.plan_cache_size)
 
-    def recording(self, prepared: CpuGraph, *, may_assume: bool = True) -> Recording:
+    def recording(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> Recording:
         """The calls with which the plan of a graph of known shapes is built. Raises `Misfit` if it has several parts.
 
-        `may_assume`: see `Programs.get`.
+        `choices`: those of the other plans of a family. `may_assume`: see `Programs.get`.
         """
         decisions = prepared.decisions
         segments = segments_of(prepared.graph, decisions)
         states = [each for each in variables_in_place(prepared.graph) if may_assume or not each.is_assumed]
 
         def lower(segment: GraphSegment, builder: RecordingBuilder) -> LoweredSegment:
-            return self._lower(segment, decisions, builder, states)
+            return self._lower(segment, decisions, choices, builder, states)
 
         return Recording.of(prepared.graph, segments, states, lower, self.weights.isa)
 
-    def in_place(self, prepared: CpuGraph, *, may_assume: bool = True) -> FamilyProgram:
+    def in_place(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> FamilyProgram:
         """A program for a graph of known shapes that appends to variables in place. Raises `Misfit` if it has parts."""
-        recording = self.recording(prepared, may_assume=may_assume)
-        return FamilyProgram(LengthPattern((), ()), (), (), lambda _: recording, self.threads, self.streams)
+        recording = self.recording(prepared, choices, may_assume=may_assume)
+        return FamilyProgram(LengthPattern((), ()), (), (), lambda _: recording, choices, self.threads, self.streams)
 
-    def _segment(self, segment: GraphSegment, decisions: CpuDecisions) -> ConnectedSegment:
+    def _segment(self, segment: GraphSegment, decisions: CpuDecisions, choices: Choices) -> ConnectedSegment:
         if segment.kind is SegmentKind.HOST:
             (node,) = segment.nodes
             if not self.allow_reference:
@@ -87,21 +88,24 @@ class Compiler:
         if segment.kind is SegmentKind.DEFERRED:
             programs = self.programs(PreparedGraph.of(extract(segment), LOWERINGS))
             return DeferredSegment(programs), segment.inputs, segment.outputs
-        lowered = self._lower(segment, decisions)
+        lowered = self._lower(segment, decisions, choices)
         return NativeSegment(lowered, self.threads, self.streams), segment.inputs, segment.outputs
 
     def _lower(
         self,
         segment: GraphSegment,
         decisions: CpuDecisions,
+        choices: Choices,
         plan: PlanBuilder | None = None,
         states: Sequence[InPlace] = (),
     ) -> LoweredSegment:
         inputs, outputs = without(segment.inputs, states), without(segment.outputs, states)
         items = group_nodes(segment.nodes, outputs, decisions)
         options = assign_layouts(items, outputs, self.precision)
-        items, options = join_chains(items, options, outputs, self.tuner.threads)
-        return lower_segment(items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states)
+        items, options = join_chains(items, options, outputs, self.tuner.threads, choices)
+        return lower_segment(
+            items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states, choices
+        )
 
 
 class DeferredSegment(Segment):

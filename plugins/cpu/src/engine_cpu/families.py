@@ -12,6 +12,7 @@ from engine.lowering import LengthPattern, LengthVector
 from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying
 from engine.runtime import GrowingArray
 from engine.runtime.states import plain
+from engine_cpu.choices import Choices
 from engine_cpu.fitting import Fit, Lengths, Misfit, check_lengths, fit_family, sample_lengths
 from engine_cpu.in_place import InPlace
 from engine_cpu.program import Array, Inference, MakeOutput, Value
@@ -81,14 +82,16 @@ class FamilyProgram:
         least: Lengths,
         most: Lengths,
         record: Callable[[LengthVector], Recording],
+        choices: Choices,
         threads: int,
         streams: int,
     ) -> None:
         """Fit the family to some of the plans. Raises `Misfit` if they do not have one form.
 
-        `record` gives the plan for the lengths of all groups, and keeps it while several ranges are tried.
+        `record` gives the plan for the lengths of all groups, and keeps it while several ranges are tried; all plans
+        follow `choices`.
         """
-        self.pattern, self.least, self.most = pattern, least, most
+        self.pattern, self.least, self.most, self.choices = pattern, least, most, choices
         self._record: Callable[[LengthVector], Recording] | None = record
         try:
             self._fit(degree=1)

@@ -20,6 +20,7 @@ from engine.lowering import (
     pattern_of_growth,
     shapes_of,
 )
+from engine_cpu.choices import Choices
 from engine_cpu.families import BoundFamily, FamilyProgram, Recording
 from engine_cpu.fitting import Lengths, Misfit
 from engine_cpu.program import Program, Value
@@ -52,13 +53,13 @@ class ProgramBuilder(Protocol):
     streams: int
     building: ForkSafeLock
 
-    def program(self, prepared: CpuGraph) -> Program:
+    def program(self, prepared: CpuGraph, choices: Choices | None = None) -> Program:
         """A program for a graph of known lengths."""
 
-    def in_place(self, prepared: CpuGraph, *, may_assume: bool = True) -> FamilyProgram:
+    def in_place(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> FamilyProgram:
         """One that appends to variables in place."""
 
-    def recording(self, prepared: CpuGraph, *, may_assume: bool = True) -> Recording:
+    def recording(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> Recording:
         """The calls with which its plan is built."""
 
 
@@ -93,7 +94,7 @@ class Programs:
         self._families: PlanCache[FamilyKey, FamilyProgram | NoFamily] = PlanCache(
             self._built_family, 2 * size, building=compiler.building
         )
-        self._seen: deque[LengthVector] = deque(maxlen=_REMEMBERED)
+        self._seen: deque[tuple[LengthVector, Choices]] = deque(maxlen=_REMEMBERED)
         self.last: Program | BoundFamily | None = None
         """The program used last."""
 
@@ -116,8 +117,8 @@ class Programs:
             family = self._of_family(vector, shapes, may_assume)
             if family is not None:
                 return family
-        if vector is not None and vector not in self._seen:
-            self._seen.append(vector)
+        if vector is not None and all(vector != seen for seen, _ in self._seen.copy()):
+            self._seen.append((vector, Choices()))
         return _bound(self._exact.get((shapes, may_assume)))
 
     @property
@@ -149,13 +150,13 @@ class Programs:
         for pattern in self._patterns(vector):
             made = self._families.get(self._key(pattern, vector, shapes, may_assume))
             if isinstance(made, FamilyProgram) and (found := made.at(vector)) is not None:
-                self._seen.append(vector)
+                self._seen.append((vector, made.choices))
                 return found
         return None
 
     def _patterns(self, vector: LengthVector) -> list[LengthPattern]:
         """The patterns for which a family of these lengths is worthwhile."""
-        found = [pattern_between(seen, vector) for seen in reversed(tuple(self._seen))]
+        found = [pattern_between(seen, vector) for seen, _ in reversed(self._seen.copy())]
         patterns = [pattern for pattern in found if pattern is not None]
         if self._lengths.has_past and vector[0] > 0:
             patterns.append(pattern_of_growth(vector))
@@ -179,37 +180,57 @@ class Programs:
         bound = self._lengths.bound
         return max(_LEAST_PAST, 2 << (length - 1).bit_length()) if bound is None else max(bound, length)
 
+    def _choices_at(self, shapes: Shapes) -> Choices:
+        """What is decided for these shapes: families follow it."""
+        vector = self._lengths.vector(shapes) if self._lengths.is_complete else None
+        return next((choices for seen, choices in self._seen.copy() if seen == vector), Choices())
+
+    def _choices_for(self, pattern: LengthPattern, least: Lengths, most: Lengths) -> Choices:
+        """What a family decides: the same as the plan for the lengths seen last that it serves."""
+        for seen, choices in reversed(self._seen.copy()):
+            leads = pattern.leading(seen)
+            if leads is not None and all(low <= x <= high for low, x, high in zip(least, leads, most, strict=True)):
+                return choices
+        return Choices()
+
     def _built(self, key: tuple[Shapes, bool]) -> Program | FamilyProgram:
         shapes, may_assume = key
+        choices = self._choices_at(shapes)
         with paused_collector():  # built during an inference
             prepared = self._prepared.at(shapes, KNOWN_PASSES)
             if self._lengths.has_past:
                 try:
-                    return self._compiler.in_place(prepared, may_assume=may_assume)
+                    return self._compiler.in_place(prepared, choices, may_assume=may_assume)
                 except Misfit as e:
                     logger.debug("%s: variables are copied: %s", self._prepared.graph.name, e)
-            return self._compiler.program(prepared)
+            return self._compiler.program(prepared, choices)
 
     def _built_family(self, key: FamilyKey) -> FamilyProgram | NoFamily:
         pattern, *ranges, static, may_assume = key
         records: dict[LengthVector, Recording] = {}
+        choices = self._choices_for(pattern, *ranges[0])
 
         def record(vector: LengthVector) -> Recording:
             if vector not in records:
                 prepared = self._prepared.at(self._lengths.shapes(static, vector), KNOWN_PASSES)
-                records[vector] = self._compiler.recording(prepared, may_assume=may_assume)
+                records[vector] = self._compiler.recording(prepared, choices, may_assume=may_assume)
             return records[vector]
 
         with paused_collector():
-            made = self._fitted(pattern, *ranges[0], record)
+            made = self._fitted(pattern, *ranges[0], record, choices)
             if isinstance(made, NoFamily) and ranges[1] != ranges[0]:
-                made = self._fitted(pattern, *ranges[1], record)
+                made = self._fitted(pattern, *ranges[1], record, choices)
         if isinstance(made, NoFamily):
             logger.info("%s: a plan for each length: %s", self._prepared.graph.name, made)
         return made
 
     def _fitted(
-        self, pattern: LengthPattern, least: Lengths, most: Lengths, record: Callable[[LengthVector], Recording]
+        self,
+        pattern: LengthPattern,
+        least: Lengths,
+        most: Lengths,
+        record: Callable[[LengthVector], Recording],
+        choices: Choices,
     ) -> FamilyProgram | NoFamily:
         """The family for a range of lengths, or for the beginning of the range.
 
@@ -218,7 +239,8 @@ class Programs:
         high = most
         while True:
             try:
-                return FamilyProgram(pattern, least, high, record, self._compiler.threads, self._compiler.streams)
+                threads, streams = self._compiler.threads, self._compiler.streams
+                return FamilyProgram(pattern, least, high, record, choices, threads, streams)
             except Misfit as e:
                 high = tuple(length // 2 for length in high)
                 if not e.is_at_end or any(a * _HALVINGS < b for a, b in zip(high, most, strict=True)):
