@@ -8,16 +8,16 @@ import pytest
 from engine.errors import InputError, PlanError
 from engine.native import CancelFlag, FamilyRunner, PlanFamily, Varying, codes
 
-N = Varying(0, ((0, -1, 1),))
-BYTES = Varying(0, ((0, -1, 4),))
+N = Varying(0, (((0,), 1),))
+BYTES = Varying(0, (((0,), 4),))
 
 
 def negating(most: int) -> tuple[PlanFamily, FamilyRunner]:
     """y = -x of [n, 3], and -x appended to a state of [n + 2, 3]."""
     family = PlanFamily([most])
-    all_bytes = Varying(0, ((0, -1, 12),))
+    all_bytes = Varying(0, (((0,), 12),))
     x, y = family.add_input(all_bytes, 4), family.add_output(all_bytes, 4)
-    state = family.add_state(Varying(24, ((0, -1, 12),)), 4)
+    state = family.add_state(Varying(24, (((0,), 12),)), 4)
     middle = family.add_buffer(all_bytes)
     program = {
         "dims": [N, 3],
@@ -64,7 +64,7 @@ def test_steps_are_checked_for_each_length() -> None:
     """A view that leaves its buffer for some lengths is an error there, before anything runs."""
     family = PlanFamily([50])
     x, y = family.add_input(400, 4), family.add_output(BYTES, 4)
-    family.add_step("copy", [family.add_view(x, Varying(-40, ((0, -1, 4),)), BYTES)], [y], {}, "part")
+    family.add_step("copy", [family.add_view(x, Varying(-40, (((0,), 4),)), BYTES)], [y], {}, "part")
     with pytest.raises(PlanError, match="-4 bytes"):
         family.plan([9])
     family.plan([10])
@@ -76,6 +76,6 @@ def test_steps_are_checked_for_each_length() -> None:
 
 
 def test_numbers() -> None:
-    number = Varying(3, ((0, -1, 2), (0, 1, 5)))
-    assert number.at((4, 7)) == 3 + 8 + 140
-    assert Varying(0, ((0, 0, 1),)).at([6]) == 36
+    number = Varying(3, (((0,), 2), ((0, 1), 5), ((0, 1, 1), 1)))
+    assert number.at((4, 7)) == 3 + 8 + 140 + 196
+    assert Varying(0, (((0, 0), 1),)).at([6]) == 36

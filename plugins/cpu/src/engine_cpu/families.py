@@ -93,13 +93,7 @@ class FamilyProgram:
         """
         self.pattern, self.least, self.most, self.choices = pattern, least, most, choices
         self._record: Callable[[LengthVector], Recording] | None = record
-        try:
-            self._fit(degree=1)
-        except Misfit as linear:
-            try:
-                self._fit(degree=2)
-            except Misfit as e:
-                raise (linear if linear.is_at_end else e) from None
+        self._fit_any()
         recording = self._recording(most)
         self._record = None
         nodes = recording.lowered.step_nodes
@@ -110,6 +104,18 @@ class FamilyProgram:
         self.is_assuming = any(state.is_assumed for state in recording.states)
         self._num_outputs = len(recording.graph.results)
         self._runner = FamilyRunner(self._family, self._forms, max_threads=threads, kept=streams)
+
+    def _fit_any(self) -> None:
+        """Fit polynomials of the lowest degree; masks of two lengths for each of a batch have three factors."""
+        misfits: list[Misfit] = []
+        for degree in range(1, 2 + len(self.least)):
+            try:
+                return self._fit(degree=degree)
+            except Misfit as e:
+                misfits.append(e)
+                if not e.is_number:
+                    break
+        raise next((each for each in misfits if each.is_at_end), misfits[-1])
 
     def _fit(self, *, degree: int) -> None:
         """Fit the family to plans for the least lengths, and check it by the plans for greater ones."""
@@ -122,7 +128,7 @@ class FamilyProgram:
         try:
             self._fit_to([*samples, *check_lengths(self.least, self.most)], degree)
         except Misfit as e:
-            raise Misfit(e.reason, e.node, is_at_end=True) from e
+            raise Misfit(e.reason, e.node, is_number=e.is_number, is_at_end=True) from e
 
     def _fit_to(self, samples: list[Lengths], degree: int) -> None:
         try:
