@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from engine.tools.options import UsageError, add_config, add_device, add_json
 from engine.tools.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from engine.core import Core
     from engine.ir import Model
     from engine.plugin_api import QueryResult
 
@@ -72,13 +74,18 @@ def run(args: argparse.Namespace) -> int:
     answer = core.query_model(model, device, config)
     is_drawn = args.picture is not None and _draw(model, answer, args.picture, device)
     nodes = _nodes(model, answer)
+    lengths = _lengths(core, model, device, config) if args.why and answer.is_supported else ()
     if args.json:
         report = {"device": device, "supported": answer.is_supported, "nodes": nodes, "atoms": _atoms(answer)}
         if answer.placement is not None:
             report["placement"] = answer.placement.to_json()
+        if args.why:
+            report["lengths"] = list(lengths)
         print_json(report)
     else:
         _print(model, nodes, answer, args)
+        for line in lengths:
+            print(f"length: {line}")
         if is_drawn:
             print(f"\nwrote {args.picture}")
     return 0 if answer.is_supported else 1
@@ -104,6 +111,20 @@ def _draw(model: Model, answer: QueryResult, path: str, device: str) -> bool:
         )
     print(f"engine query: no picture: {device} cannot place a model with refused nodes", file=sys.stderr)
     return False
+
+
+def _lengths(core: Core, model: Model, device: str, config: Mapping[str, Any]) -> Sequence[str]:
+    """What the device says about the unknown lengths of the inputs; empty if there are none, or it says nothing."""
+    from engine.ir import TensorType
+    from engine.properties import SUPPORTED_METRICS, VARYING_LENGTHS
+
+    if all(not isinstance(each.type, TensorType) or each.type.shape.is_static for each in model.parameters):
+        return ()
+    network = core.compile_model(model, device, config)
+    if VARYING_LENGTHS.name not in network.get_metric(SUPPORTED_METRICS.name):
+        return ()
+    found: Sequence[str] = network.get_metric(VARYING_LENGTHS.name)
+    return found
 
 
 def _nodes(model: Model, answer: QueryResult) -> list[dict[str, Any]]:

@@ -75,6 +75,25 @@ def test_steps_are_checked_for_each_length() -> None:
         wide.plan([101])
 
 
+def test_large_arenas_have_no_room_for_many_times_the_lengths_of_a_run() -> None:
+    """Images: a room for 64 of them does not fit into memory."""
+    image = 32 << 20
+    nbytes = Varying(0, (((0,), image),))
+    family = PlanFamily([64])
+    x, y = family.add_input(nbytes), family.add_output(nbytes)
+    first, second = family.add_buffer(nbytes), family.add_buffer(nbytes)
+    for source, target in ((x, first), (first, second), (second, y)):
+        family.add_step("copy", [source], [target], {}, "copy")
+    assert family.plan([3]).arena_bytes == 2 * 4 * image
+    assert family.plan([4]).arena_bytes == family.plan([2]).arena_bytes == 2 * 4 * image
+    assert family.plan([33]).arena_bytes == 2 * 33 * image
+
+
+def test_terms_of_more_than_three_lengths_are_refused() -> None:
+    with pytest.raises(PlanError, match="a product of 4 lengths; expected at most 3"):
+        PlanFamily([9]).add_input(Varying(0, (((0, 0, 0, 0), 1),)))
+
+
 def test_numbers() -> None:
     number = Varying(3, (((0,), 2), ((0, 1), 5), ((0, 1, 1), 1)))
     assert number.at((4, 7)) == 3 + 8 + 140 + 196

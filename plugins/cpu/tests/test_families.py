@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import onnxruntime
 import pytest
 from engine_cpu.families import FamilyProgram
 from engine_cpu.fitting import Fit, Misfit, sample_lengths
+from engine_cpu.fitting import check_lengths as end_lengths
 from engine_cpu.programs import NoFamily, Programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,8 +24,14 @@ from engine.errors import Cancelled, InputError
 from engine.ir import Constant, Model, Parameter, Result, Variable, f32
 from engine.ops import evaluate_model
 from engine.passes import MakeStateful
+from engine.testing.models import relative_error
+from engine.testing.networks import repeated, rounding_tolerance, seeded_network, with_any_batch
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
+FACTORS: list[Any] = [
+    lambda n: n, lambda n: n + 3, lambda n: min(n, 20), lambda n: max(n, 5), lambda n: max(0, n - 5),
+    lambda n: min(2 * n, n + 9), lambda n: n // 2, lambda n: n // 50, lambda n: -(-n // 16) * 16, lambda n: n & 7,
+]  # fmt: skip
 # Those whose inputs have a dynamic length besides the batch.
 EXPORTS = [
     "attention_sdpa.dynamo20", "attention_boolean.script17", "bert_sdpa.dynamo23", "distilbert_eager.dynamo20",
@@ -81,6 +89,42 @@ def test_batches_of_a_convolutional_network() -> None:
     assert built(network) == 3  # a batch of 1, one of 2, and a family
 
 
+# The sizes at which the best algorithm of a convolution depends on the batch, and whether chains are worth it.
+BATCHES = (1, 3, 4, 2, 16, 9, 17, 6)
+PICTURES = [
+    "resnet50", "mobilenet_v2", "efficientnet_b0", "densenet121", "squeezenet", "unet", "yolo", "convnext_t", "vit_b16",
+    "segformer_b0", "mobilevit",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_one_plan_serves_all_batches_of_real_structures(name: str) -> None:
+    seeded = seeded_network(name, small=True)
+    model = with_any_batch(seeded.model)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    network = Core().compile_model(model, "CPU")
+    for batch in BATCHES:
+        feed = repeated(seeded.inputs, batch)
+        for found, expected in zip(network(feed).values(), session.run(None, feed), strict=True):
+            assert relative_error(found, expected) <= rounding_tolerance(seeded.model)
+    assert network.get_metric("PLANS_PER_SHAPE") == ()
+    assert [type(each) for each in programs_of(network).families] == [FamilyProgram]
+    assert len(programs_of(network).plans()) == 2  # a batch of 1, and the first greater one
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_batches_and_lengths_of_encoders_that_vary_together(name: str) -> None:
+    """The mask of each sequence has a row for each token: a product of three lengths."""
+    path = FIXTURES / "exports" / f"{name}.dynamic.onnx"
+    network = Core().compile_model(path, "CPU")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for seed, (batch, length) in enumerate(((2, 5), (3, 9), (4, 16), (7, 2), (2, 12), (9, 9), (16, 7), (2, 3))):
+        feed = random_inputs(network, batch, length, seed)
+        for found, expected in zip(network(feed).values(), session.run(None, feed), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert built(network) == 2
+
+
 def test_a_length_with_another_form_has_plans_of_its_own() -> None:
     """A slice of at most 20 elements is a copy of all of them, or of a part."""
     x = Parameter(f32, [1, "n"], "x")
@@ -101,6 +145,7 @@ def test_lengths_that_are_rounded_are_not_taken_for_affine() -> None:
     assert all(isinstance(each, NoFamily) for each in programs_of(network).families)
     why = network.get_metric("PLANS_PER_SHAPE")
     assert why
+    assert all(reason.startswith("MaxPool") for reason in why)
     assert all("is not a polynomial of the lengths" in reason for reason in why)
 
 
@@ -279,6 +324,35 @@ def test_polynomials_of_two_lengths() -> None:
     assert fit.number([4] * len(samples), "size") == 4
 
 
+def test_polynomials_with_three_factors() -> None:
+    samples = sample_lengths((2, 2), 3)
+    number = Fit(samples, 3).number([7 * a * b * b - 2 * a * a * b + b for a, b in samples], "size")
+    assert not isinstance(number, int)
+    assert number.at((11, 5)) == 7 * 11 * 25 - 2 * 121 * 5 + 5
+
+
+@given(
+    *(st.lists(st.sampled_from([FACTORS[0], *FACTORS]), min_size=count, max_size=count) for count in (1, 2)),
+    st.integers(8, 64), st.integers(8, 512),
+)  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_products_of_bounds_and_roundings_are_misfits_or_right(of_a: Any, of_b: Any, most_a: int, most_b: int) -> None:
+    """As a mask [batch, length, length] of which a part is bounded."""
+
+    def value(a: int, b: int) -> int:
+        return math.prod(each(a) for each in of_a) * math.prod(each(b) for each in of_b)
+
+    least, most = (2, 2), (most_a, most_b)
+    samples = [*sample_lengths(least, 3), *end_lengths(least, most)]
+    try:
+        number = Fit(samples, 3).number([value(a, b) for a, b in samples], "size")
+    except Misfit:
+        return
+    for a in range(2, most_a + 1):
+        for b in range(2, most_b + 1, 1 + most_b // 40):
+            assert (number if isinstance(number, int) else number.at((a, b))) == value(a, b)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -287,6 +361,7 @@ def test_polynomials_of_two_lengths() -> None:
     ],
 )  # fmt: skip
 @given(low=st.integers(1, 30), high=st.integers(60, 5000))
+@settings(deadline=None)
 def test_what_is_no_polynomial_is_a_misfit_or_right(function: Any, low: int, high: int) -> None:
     """Bounds, roundings and steps: a number that is fitted all the same has the right value for each length."""
     samples = [*sample_lengths((low,), 1), (high,)]

@@ -80,6 +80,8 @@ class _Chains:
             if after is not None:
                 chain = (*chain, after)
             if self.choices.once("chain", item.node, partial(self._is_worth_it, chain)):
+                if not self._fits(chain, _LEAST_ROWS // 2):
+                    self.choices.refuse(item.node, "it is joined to others for larger maps, which would be slow here")
                 taken.update(chain)
                 yield chain
 
@@ -120,11 +122,16 @@ class _Chains:
         geometries = [self.geometries[item] for item in chain]
         if max((g.out_bytes() for g in geometries[:-1]), default=0) < _LEAST_MAP_BYTES:
             return False
+        return self._fits(chain, _LEAST_ROWS)
+
+    def _fits(self, chain: Sequence[Item], least_rows: int) -> bool:
+        """Whether all workers have enough rows, and weights and strips have a place in a cache."""
+        geometries = [self.geometries[item] for item in chain]
         weights = sum(4 * g.in_channels * padded_channels(g.out_channels) for g in geometries if not g.is_depthwise)
         (window,) = (g for g in geometries if g.is_depthwise)
         rows = window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
         strip = 4 * padded_channels(window.in_channels) * window.in_size[1] * rows
-        has_rows = window.batch * window.out_size[0] >= _LEAST_ROWS * self.threads
+        has_rows = window.batch * window.out_size[0] >= least_rows * self.threads
         return weights <= _MOST_WEIGHT_BYTES and strip <= _MOST_STRIP_BYTES and has_rows
 
 

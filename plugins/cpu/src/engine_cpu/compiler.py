@@ -68,14 +68,17 @@ class Compiler:
         states = [each for each in variables_in_place(prepared.graph) if may_assume or not each.is_assumed]
 
         def lower(segment: GraphSegment, builder: RecordingBuilder) -> LoweredSegment:
-            return self._lower(segment, decisions, choices, builder, states)
+            choices.begin()
+            lowered = self._lower(segment, decisions, choices, builder, states)
+            choices.check()
+            return lowered
 
         return Recording.of(prepared.graph, segments, states, lower, self.weights.isa)
 
     def in_place(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> FamilyProgram:
         """A program for a graph of known shapes that appends to variables in place. Raises `Misfit` if it has parts."""
         recording = self.recording(prepared, choices, may_assume=may_assume)
-        return FamilyProgram(LengthPattern((), ()), (), (), lambda _: recording, choices, self.threads, self.streams)
+        return FamilyProgram(LengthPattern((), ()), (), (), lambda _: recording, self.threads, self.streams)
 
     def _segment(self, segment: GraphSegment, decisions: CpuDecisions, choices: Choices) -> ConnectedSegment:
         if segment.kind is SegmentKind.HOST:

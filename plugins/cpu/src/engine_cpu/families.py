@@ -12,7 +12,6 @@ from engine.lowering import LengthPattern, LengthVector
 from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying
 from engine.runtime import GrowingArray
 from engine.runtime.states import plain
-from engine_cpu.choices import Choices
 from engine_cpu.fitting import Fit, Lengths, Misfit, check_lengths, fit_family, sample_lengths
 from engine_cpu.in_place import InPlace
 from engine_cpu.program import Array, Inference, MakeOutput, Value
@@ -82,16 +81,15 @@ class FamilyProgram:
         least: Lengths,
         most: Lengths,
         record: Callable[[LengthVector], Recording],
-        choices: Choices,
         threads: int,
         streams: int,
     ) -> None:
         """Fit the family to some of the plans. Raises `Misfit` if they do not have one form.
 
         `record` gives the plan for the lengths of all groups, and keeps it while several ranges are tried; all plans
-        follow `choices`.
+        follow the same choices.
         """
-        self.pattern, self.least, self.most, self.choices = pattern, least, most, choices
+        self.pattern, self.least, self.most = pattern, least, most
         self._record: Callable[[LengthVector], Recording] | None = record
         self._fit_any()
         recording = self._recording(most)
@@ -115,7 +113,7 @@ class FamilyProgram:
                 misfits.append(e)
                 if not e.is_number:
                     break
-        raise next((each for each in misfits if each.is_at_end), misfits[-1])
+        raise next((each for each in misfits if each.ends), misfits[-1])
 
     def _fit(self, *, degree: int) -> None:
         """Fit the family to plans for the least lengths, and check it by the plans for greater ones."""
@@ -128,7 +126,20 @@ class FamilyProgram:
         try:
             self._fit_to([*samples, *check_lengths(self.least, self.most)], degree)
         except Misfit as e:
-            raise Misfit(e.reason, e.node, is_number=e.is_number, is_at_end=True) from e
+            raise Misfit(e.reason, e.node, is_number=e.is_number, ends=self._ends(samples, degree)) from e
+
+    def _ends(self, samples: list[Lengths], degree: int) -> tuple[int, ...]:
+        """The lengths of which the greatest value does not fit, beside the least ones of the others; or else all."""
+        if len(self.most) == 1:
+            return (0,)
+        found = []
+        for index, high in enumerate(self.most):
+            corner = (*self.least[:index], high, *self.least[index + 1 :])
+            try:
+                self._fit_to([*samples, corner], degree)
+            except Misfit:
+                found.append(index)
+        return tuple(found or range(len(self.most)))
 
     def _fit_to(self, samples: list[Lengths], degree: int) -> None:
         try:
@@ -138,23 +149,28 @@ class FamilyProgram:
             if any(each != ports[0] for each in ports):
                 raise Misfit("the order of inputs or outputs differs between lengths")
             fit = Fit(samples, degree)
+            calls = [each.builder.calls for each in recordings]
+            self._family: PlanFamily
+            isa, is_trial = first.lowered.plan.isa, self.most not in samples
+            self._family, self._origins = fit_family(calls, fit, self.most, isa, is_trial=is_trial)
             self._forms = [
                 (
                     value.element_type.numpy,
                     [
-                        fit.number([each.lowered.outputs[index].shape.get_shape()[axis] for each in recordings], "")
+                        fit.number(
+                            [each.lowered.outputs[index].shape.get_shape()[axis] for each in recordings],
+                            f"dimension {axis} of output {value.name}",
+                            value.node.friendly_name,
+                        )
                         for axis in range(len(value.shape))
                     ],
                 )
                 for index, value in enumerate(first.lowered.outputs)
             ]
             self._counts = [
-                fit.number([each.states[index].count for each in recordings], "") for index in range(len(first.states))
+                fit.number([each.states[index].count for each in recordings], "what is appended to a variable")
+                for index in range(len(first.states))
             ]
-            calls = [each.builder.calls for each in recordings]
-            self._family: PlanFamily
-            isa, is_trial = first.lowered.plan.isa, self.most not in samples
-            self._family, self._origins = fit_family(calls, fit, self.most, isa, is_trial=is_trial)
         except (PlanError, InputError) as e:
             raise Misfit(str(e)) from e
 

@@ -34,14 +34,14 @@ _COMPARED_BYTES: Final = 64 << 20
 class Misfit(Exception):
     """Plans for several lengths do not have one form; the message names the first difference, `node` its node.
 
-    `is_number`: a number is no polynomial of the degree that was tried. `is_at_end`: the plan for the greatest lengths
-    differs from those for the least ones, which have one form.
+    `is_number`: a number is no polynomial of the degree that was tried. `ends`: the lengths, by index, whose greatest
+    value has a plan that differs from those for the least lengths, which have one form; empty if those differ, too.
     """
 
-    def __init__(self, reason: str, node: str = "", *, is_number: bool = False, is_at_end: bool = False) -> None:
+    def __init__(self, reason: str, node: str = "", *, is_number: bool = False, ends: tuple[int, ...] = ()) -> None:
         super().__init__(f"{node}: {reason}" if node else reason)
         self.reason, self.node = reason, node
-        self.is_number, self.is_at_end = is_number, is_at_end
+        self.is_number, self.ends = is_number, ends
 
 
 def monomials(count: int, degree: int) -> list[tuple[int, ...]]:
@@ -187,7 +187,8 @@ class _Builder:
         strides = zip(*([stride // each.itemsize for stride in each.strides] for each in arrays), strict=True)
         return [self.fit.number(each, "the distance of elements of a constant") for each in strides]
 
-    def _add_step(self, calls: Sequence[StepCall]) -> None:
+    def attributes(self, calls: Sequence[StepCall]) -> dict[str, VaryingAttribute]:
+        """The attributes of a step. Raises `Misfit` if its calls do not have one form."""
         first = calls[0]
         for each in calls:
             if each.kernel != first.kernel:
@@ -196,10 +197,13 @@ class _Builder:
                 _differ(first.name)
             if each.numbers.keys() != first.numbers.keys():
                 _differ(first.name, f"the attributes of {first.kernel}")
-        attributes = {
+        return {
             key: self._attribute([each.numbers[key] for each in calls], f"attribute {key} of {first.kernel}", first)
             for key in first.numbers
         }
+
+    def _add_step(self, calls: Sequence[StepCall]) -> None:
+        first, attributes = calls[0], self.attributes(calls)
         inputs, outputs = ([self.ids[each] for each in ids] for ids in (first.inputs, first.outputs))
         self.family.add_step(first.kernel, inputs, outputs, attributes, first.name)
         self.origins.append(self._steps)
@@ -280,8 +284,39 @@ def fit_family(
     """
     counts = {len(each) for each in recordings}
     builder = _Builder(PlanFamily(most, isa=isa), fit, is_trial=is_trial)
-    for calls in zip(*recordings, strict=False):
-        builder.add(calls)
+    for index, calls in enumerate(zip(*recordings, strict=False)):
+        try:
+            builder.add(calls)
+        except Misfit as e:
+            raise (e if e.node else _named(e, index, builder, recordings)) from e
     if len(counts) > 1:
         _differ()
     return builder.family, builder.origins
+
+
+def _named(why: Misfit, index: int, builder: _Builder, recordings: Sequence[Sequence[BufferCall | StepCall]]) -> Misfit:
+    """A misfit of the buffer of call `index` with the node that causes it, if a step shows one.
+
+    That is the first step that differs itself, or else the first that uses the buffer.
+    """
+    for calls in zip(*recordings, strict=False):
+        steps = [each for each in calls if isinstance(each, StepCall)]
+        if len(steps) == len(calls):
+            try:
+                builder.attributes(steps)
+            except Misfit as e:
+                return e
+    return Misfit(why.reason, _user(recordings[0], index), is_number=why.is_number)
+
+
+def _user(calls: Sequence[BufferCall | StepCall], index: int) -> str:
+    """The node of the first step that uses the buffer of a call, or a part of it; empty if none does."""
+    number, used = -1, set[int]()
+    for place, call in enumerate(calls):
+        if isinstance(call, BufferCall):
+            number += 1
+            if place == index or call.of in used:
+                used.add(number)
+        elif not used.isdisjoint((*call.inputs, *call.outputs)):
+            return call.name
+    return ""

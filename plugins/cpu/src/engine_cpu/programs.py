@@ -6,8 +6,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from engine.errors import InputError, PlanError
 from engine.ir import paused_collector
 from engine.lowering import (
     InputLengths,
@@ -37,8 +39,11 @@ _REMEMBERED: Final = 16
 _LEAST_MOST: Final = 64
 _LEAST_PAST: Final = 4096
 """The smallest upper ends of the ranges of a family, for a length and for the past."""
+_DECIDING: Final = 4
+"""The lengths for which a family is decided at least: what is the best for 2 or 3 images may be slow for many."""
 _HALVINGS: Final = 8
 """The part of the range that a family must have at least."""
+_IRREGULAR: Final = "its result for lengths has no form that a few of them would show"
 
 Range: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
 """The least and the greatest leading lengths."""
@@ -85,8 +90,11 @@ class Programs:
     def __init__(self, prepared: CpuGraph, compiler: ProgramBuilder, size: int) -> None:
         """Programs of a graph; at most `size` for single shapes, and twice as many families, are kept."""
         self._prepared, self._compiler = prepared, compiler
-        self._lengths = InputLengths(prepared.graph)
-        self._irregular = irregular_node(prepared.graph)
+        self.lengths = InputLengths(prepared.graph)
+        """The unknown lengths of the inputs."""
+        irregular = irregular_node(prepared.graph)
+        self.why_none = "" if irregular is None else f"{irregular}: {_IRREGULAR}"
+        """Why there are no families at all; empty if there may be some."""
         self._exact: PlanCache[tuple[Shapes, bool], Program | FamilyProgram] = PlanCache(
             self._built, size, building=compiler.building
         )
@@ -94,7 +102,7 @@ class Programs:
         self._families: PlanCache[FamilyKey, FamilyProgram | NoFamily] = PlanCache(
             self._built_family, 2 * size, building=compiler.building
         )
-        self._seen: deque[tuple[LengthVector, Choices]] = deque(maxlen=_REMEMBERED)
+        self._seen: deque[tuple[LengthVector, Choices | None]] = deque(maxlen=_REMEMBERED)
         self.last: Program | BoundFamily | None = None
         """The program used last."""
 
@@ -112,8 +120,8 @@ class Programs:
         known = self._exact.cached((shapes, may_assume))
         if known is not None:
             return _bound(known)
-        vector = self._lengths.vector(shapes) if self._lengths.is_complete else None
-        if vector is not None and self._irregular is None:
+        vector = self.lengths.vector(shapes) if self.lengths.is_complete else None
+        if vector is not None and not self.why_none:
             family = self._of_family(vector, shapes, may_assume)
             if family is not None:
                 return family
@@ -124,16 +132,32 @@ class Programs:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why lengths that varied have a program for each set of shapes."""
-        if self._irregular is not None and len(self._seen) < 2:
-            return ()
-        if self._irregular is not None:
-            return (f"{self._irregular}: its result for lengths has no form that a few of them would show",)
+        if self.why_none:
+            return () if len(self._seen) < 2 else (self.why_none,)
         return tuple(str(each) for each in self.families if isinstance(each, NoFamily))
 
     @property
     def families(self) -> list[FamilyProgram | NoFamily]:
         """The families, the most recently used one last, and why there is none where one was tried."""
         return self._families.plans()
+
+    def family(self, pattern: LengthPattern, vector: LengthVector) -> FamilyProgram | NoFamily:
+        """The family that inferences with these lengths would have, which is not kept."""
+        key = self._key(pattern, vector, self.shapes(vector), may_assume=True)
+        with self._compiler.building:
+            return self._built_family(key)
+
+    def check(self, vector: LengthVector) -> None:
+        """Raise `InputError` if the model cannot take inputs of these lengths."""
+        self._prepared.at(self.shapes(vector), KNOWN_PASSES)
+
+    def shapes(self, vector: LengthVector) -> Shapes:
+        """The shapes of inputs of these lengths."""
+        known = tuple(
+            tuple(dim.min if dim.is_static else 0 for dim in each.output(0).shape)
+            for each in self._prepared.graph.parameters
+        )
+        return self.lengths.shapes(known, vector)
 
     def plans(self) -> list[Program | FamilyProgram]:
         """The programs for single sets of shapes, the most recently used one last."""
@@ -150,7 +174,7 @@ class Programs:
         for pattern in self._patterns(vector):
             made = self._families.get(self._key(pattern, vector, shapes, may_assume))
             if isinstance(made, FamilyProgram) and (found := made.at(vector)) is not None:
-                self._seen.append((vector, made.choices))
+                self._seen.append((vector, None))
                 return found
         return None
 
@@ -158,14 +182,14 @@ class Programs:
         """The patterns for which a family of these lengths is worthwhile."""
         found = [pattern_between(seen, vector) for seen, _ in reversed(self._seen.copy())]
         patterns = [pattern for pattern in found if pattern is not None]
-        if self._lengths.has_past and vector[0] > 0:
+        if self.lengths.has_past and vector[0] > 0:
             patterns.append(pattern_of_growth(vector))
         return list(dict.fromkeys(patterns))
 
     def _key(self, pattern: LengthPattern, vector: LengthVector, shapes: Shapes, may_assume: bool) -> FamilyKey:
         leads = pattern.leading(vector)
         assert leads is not None
-        is_past = [self._lengths.has_past and group == 0 for group in pattern.leads]
+        is_past = [self.lengths.has_past and group == 0 for group in pattern.leads]
         least = tuple(1 if past else 2 for past in is_past)
         # Where short lengths differ from long ones, as with a window of keys, a family of long ones is tried.
         near = tuple(max(low, 1 << length.bit_length() - 1) for low, length in zip(least, leads, strict=True))
@@ -173,32 +197,61 @@ class Programs:
             self._most_past(length) if past else max(_LEAST_MOST, _HALVINGS << (length - 1).bit_length())
             for past, length in zip(is_past, leads, strict=True)
         )
-        static = self._lengths.shapes(shapes, (0,) * self._lengths.count)
+        static = self.lengths.shapes(shapes, (0,) * self.lengths.count)
         return pattern, (least, most), (near, most), static, may_assume
 
     def _most_past(self, length: int) -> int:
-        bound = self._lengths.bound
+        bound = self.lengths.bound
         return max(_LEAST_PAST, 2 << (length - 1).bit_length()) if bound is None else max(bound, length)
 
     def _choices_at(self, shapes: Shapes) -> Choices:
-        """What is decided for these shapes: families follow it."""
-        vector = self._lengths.vector(shapes) if self._lengths.is_complete else None
-        return next((choices for seen, choices in self._seen.copy() if seen == vector), Choices())
+        """Where the decisions for these shapes are kept, which families follow."""
+        vector = self.lengths.vector(shapes) if self.lengths.is_complete else None
+        kept = next((choices for seen, choices in self._seen.copy() if seen == vector), None)
+        return kept or Choices()
 
-    def _choices_for(self, pattern: LengthPattern, least: Lengths, most: Lengths) -> Choices:
-        """What a family decides: the same as the plan for the lengths seen last that it serves."""
+    def _choices_for(
+        self,
+        pattern: LengthPattern,
+        least: Lengths,
+        most: Lengths,
+        shapes_at: Callable[[LengthVector], Shapes],
+        *,
+        may_assume: bool,
+    ) -> Choices:
+        """What a family decides: as the plan for the lengths seen last that it serves, or for slightly greater ones."""
         for seen, choices in reversed(self._seen.copy()):
             leads = pattern.leading(seen)
-            if leads is not None and all(low <= x <= high for low, x, high in zip(least, leads, most, strict=True)):
+            if choices is None or leads is None:
+                continue
+            if not all(low <= x <= high for low, x, high in zip(least, leads, most, strict=True)):
+                continue
+            if min(leads) >= _DECIDING:
+                return choices
+            vector, made = pattern.vector(tuple(max(_DECIDING, length) for length in leads)), Choices()
+            try:
+                return (
+                    choices
+                    if isinstance(self._recorded(shapes_at(vector), made, may_assume=may_assume), Misfit)
+                    else made
+                )
+            except (PlanError, InputError):
                 return choices
         return Choices()
+
+    def _recorded(self, shapes: Shapes, choices: Choices, *, may_assume: bool) -> Recording | Misfit:
+        """The calls for a plan of a family, or why they cannot be compared with others."""
+        try:
+            return self._compiler.recording(self._prepared.at(shapes, KNOWN_PASSES), choices, may_assume=may_assume)
+        except Misfit as e:
+            return e
 
     def _built(self, key: tuple[Shapes, bool]) -> Program | FamilyProgram:
         shapes, may_assume = key
         choices = self._choices_at(shapes)
         with paused_collector():  # built during an inference
             prepared = self._prepared.at(shapes, KNOWN_PASSES)
-            if self._lengths.has_past:
+            if self.lengths.has_past:
                 try:
                     return self._compiler.in_place(prepared, choices, may_assume=may_assume)
                 except Misfit as e:
@@ -207,19 +260,23 @@ class Programs:
 
     def _built_family(self, key: FamilyKey) -> FamilyProgram | NoFamily:
         pattern, *ranges, static, may_assume = key
-        records: dict[LengthVector, Recording] = {}
-        choices = self._choices_for(pattern, *ranges[0])
-
-        def record(vector: LengthVector) -> Recording:
-            if vector not in records:
-                prepared = self._prepared.at(self._lengths.shapes(static, vector), KNOWN_PASSES)
-                records[vector] = self._compiler.recording(prepared, choices, may_assume=may_assume)
-            return records[vector]
-
+        shapes_at = partial(self.lengths.shapes, static)
         with paused_collector():
-            made = self._fitted(pattern, *ranges[0], record, choices)
+            choices = self._choices_for(pattern, *ranges[0], shapes_at, may_assume=may_assume)
+            records: dict[LengthVector, Recording | Misfit] = {}
+
+            def record(vector: LengthVector) -> Recording:
+                if vector not in records:
+                    records[vector] = self._recorded(shapes_at(vector), choices, may_assume=may_assume)
+                found = records[vector]
+                if isinstance(found, Misfit):
+                    raise found
+                return found
+
+            made = self._fitted(pattern, *ranges[0], record)
             if isinstance(made, NoFamily) and ranges[1] != ranges[0]:
-                made = self._fitted(pattern, *ranges[1], record, choices)
+                nearby = self._fitted(pattern, *ranges[1], record)
+                made = made if isinstance(nearby, NoFamily) else nearby
         if isinstance(made, NoFamily):
             logger.info("%s: a plan for each length: %s", self._prepared.graph.name, made)
         return made
@@ -230,7 +287,6 @@ class Programs:
         least: Lengths,
         most: Lengths,
         record: Callable[[LengthVector], Recording],
-        choices: Choices,
     ) -> FamilyProgram | NoFamily:
         """The family for a range of lengths, or for the beginning of the range.
 
@@ -240,10 +296,10 @@ class Programs:
         while True:
             try:
                 threads, streams = self._compiler.threads, self._compiler.streams
-                return FamilyProgram(pattern, least, high, record, choices, threads, streams)
+                return FamilyProgram(pattern, least, high, record, threads, streams)
             except Misfit as e:
-                high = tuple(length // 2 for length in high)
-                if not e.is_at_end or any(a * _HALVINGS < b for a, b in zip(high, most, strict=True)):
+                high = tuple(length // 2 if index in e.ends else length for index, length in enumerate(high))
+                if not e.ends or any(a * _HALVINGS < b for a, b in zip(high, most, strict=True)):
                     return NoFamily(e.reason, e.node)
 
 

@@ -270,9 +270,17 @@ class SegmentBuilder:
         return self._once(node, candidates, lambda: candidates[0])
 
     def _once(self, node: Node, candidates: Candidates, choose: Callable[[], Candidate]) -> Candidate:
-        name = self._choices.once("kernel", node, lambda: str(choose()))
-        # The layouts, and with them the candidates, may be others than for the lengths of the earlier choice.
-        return candidates.named(name) or choose()
+        def chosen() -> tuple[str, float]:
+            made = choose()
+            return str(made), candidates.estimate(made) / candidates.estimate(candidates[0])
+
+        name, ratio = self._choices.once("kernel", node, chosen)
+        found = candidates.named(name)
+        if found is None:  # the layouts are others than for the lengths of the earlier choice
+            return choose()
+        # A choice that was measured to be the best one may be estimated to be slower.
+        self._choices.add_times(node, candidates.estimate(found) / ratio, candidates.estimate(candidates[0]))
+        return found
 
     # -- internals ---------------------------------------------------------------------------------
 

@@ -68,6 +68,10 @@ class Candidates(Sequence[Candidate]):
     def named(self, name: str) -> Candidate | None:
         """The candidate of this name, which may be one that is not worth measuring; None if there is none."""
 
+    @abstractmethod
+    def estimate(self, candidate: Candidate) -> float:
+        """The estimated core cycles of a candidate, at least 1."""
+
 
 @dataclass(slots=True)
 class CpuTuner(Tuner):

@@ -87,6 +87,12 @@ class ConvCandidates(Candidates):
         found = ((kernel, variant) for _, kernel, variant in self._ranked if _name(kernel, variant) == name)
         return next((_candidate(self._problem, *each) for each in found), None)
 
+    def estimate(self, candidate: Candidate) -> float:
+        """See `Candidates`."""
+        return next(
+            1.0 + cycles for cycles, kernel, variant in self._ranked if _name(kernel, variant) == candidate.name
+        )
+
 
 def estimated_seconds(problem: ConvProblem) -> float:
     """The time of a convolution by the direct algorithm at 3 GHz."""
