@@ -12,9 +12,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from engine_cpu.families import FamilyProgram
+from engine_cpu.family_builder import NoFamily
 from engine_cpu.fitting import Fit, Misfit, sample_lengths
 from engine_cpu.fitting import check_lengths as end_lengths
-from engine_cpu.programs import NoFamily, Programs
+from engine_cpu.programs import Programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -30,7 +31,7 @@ from engine.testing.networks import repeated, rounding_tolerance, seeded_network
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 FACTORS: list[Any] = [
     lambda n: n, lambda n: n + 3, lambda n: min(n, 20), lambda n: max(n, 5), lambda n: max(0, n - 5),
-    lambda n: min(2 * n, n + 9), lambda n: n // 2, lambda n: n // 50, lambda n: -(-n // 16) * 16, lambda n: n & 7,
+    lambda n: min(2 * n, n + 9), lambda n: n // 2, lambda n: n // 50, lambda n: -(-n // 16) * 16,
 ]  # fmt: skip
 # Those whose inputs have a dynamic length besides the batch.
 EXPORTS = [
@@ -102,13 +103,15 @@ def test_one_plan_serves_all_batches_of_real_structures(name: str) -> None:
     seeded = seeded_network(name, small=True)
     model = with_any_batch(seeded.model)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    network = Core().compile_model(model, "CPU")
+    network = Core().compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 2})
     for batch in BATCHES:
         feed = repeated(seeded.inputs, batch)
         for found, expected in zip(network(feed).values(), session.run(None, feed), strict=True):
             assert relative_error(found, expected) <= rounding_tolerance(seeded.model)
     assert network.get_metric("PLANS_PER_SHAPE") == ()
-    assert [type(each) for each in programs_of(network).families] == [FamilyProgram]
+    families = programs_of(network).families
+    assert all(isinstance(each, FamilyProgram) for each in families)
+    assert len(families) <= 2  # for small maps, other kernels are clearly better for many images
     assert len(programs_of(network).plans()) == 2  # a batch of 1, and the first greater one
 
 

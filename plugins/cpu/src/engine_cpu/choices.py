@@ -29,6 +29,11 @@ class Choices:
         self._made: dict[tuple[str, str], object] = {}
         self.begin()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was decided."""
+        return not self._made
+
     def begin(self) -> None:
         """Begin a lowering for other lengths."""
         self._best = self._followed = 0.0

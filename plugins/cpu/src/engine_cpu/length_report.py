@@ -8,7 +8,8 @@ from typing import Final
 
 from engine.errors import EngineError
 from engine.lowering import LengthPattern, LengthVector, Relation, pattern_between
-from engine_cpu.programs import NoFamily, Programs
+from engine_cpu.family_builder import NoFamily
+from engine_cpu.programs import Programs
 
 _TRIED: Final = (8, 16, 32, 64, 128, 224)
 """A model may need images of a least size, or lengths that are multiples."""

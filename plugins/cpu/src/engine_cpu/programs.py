@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from engine.errors import InputError, PlanError
 from engine.ir import paused_collector
 from engine.lowering import (
     InputLengths,
@@ -23,13 +20,13 @@ from engine.lowering import (
     shapes_of,
 )
 from engine_cpu.choices import Choices
-from engine_cpu.families import BoundFamily, FamilyProgram, Recording
-from engine_cpu.fitting import Lengths, Misfit
+from engine_cpu.families import BoundFamily, FamilyProgram
+from engine_cpu.family_builder import HALVINGS, FamilyBuilder, NoFamily, ProgramBuilder, Range
+from engine_cpu.fitting import Misfit
 from engine_cpu.program import Program, Value
 from engine_cpu.transform import KNOWN_PASSES
 
 if TYPE_CHECKING:
-    from engine.runtime.lifecycle import ForkSafeLock
     from engine_cpu.lowering import CpuGraph
 
 logger = logging.getLogger("engine.cpu")
@@ -39,44 +36,10 @@ _REMEMBERED: Final = 16
 _LEAST_MOST: Final = 64
 _LEAST_PAST: Final = 4096
 """The smallest upper ends of the ranges of a family, for a length and for the past."""
-_DECIDING: Final = 4
-"""The lengths for which a family is decided at least: what is the best for 2 or 3 images may be slow for many."""
-_HALVINGS: Final = 8
-"""The part of the range that a family must have at least."""
 _IRREGULAR: Final = "its result for lengths has no form that a few of them would show"
 
-Range: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
-"""The least and the greatest leading lengths."""
 FamilyKey: TypeAlias = "tuple[LengthPattern, Range, Range, Shapes, bool]"
 """The pattern, the ranges that are tried, the shapes with 0 for unknown lengths, and whether plans may assume."""
-
-
-class ProgramBuilder(Protocol):
-    """What builds programs: the `Compiler` of a network, which documents the methods."""
-
-    threads: int
-    streams: int
-    building: ForkSafeLock
-
-    def program(self, prepared: CpuGraph, choices: Choices | None = None) -> Program:
-        """A program for a graph of known lengths."""
-
-    def in_place(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> FamilyProgram:
-        """One that appends to variables in place."""
-
-    def recording(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> Recording:
-        """The calls with which its plan is built."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoFamily:
-    """The reason for which lengths that match a pattern have a plan for each of them."""
-
-    reason: str
-    node: str
-
-    def __str__(self) -> str:
-        return f"{self.node}: {self.reason}" if self.node else self.reason
 
 
 class Programs:
@@ -92,6 +55,7 @@ class Programs:
         self._prepared, self._compiler = prepared, compiler
         self.lengths = InputLengths(prepared.graph)
         """The unknown lengths of the inputs."""
+        self._builder = FamilyBuilder(prepared, self.lengths, compiler)
         irregular = irregular_node(prepared.graph)
         self.why_none = "" if irregular is None else f"{irregular}: {_IRREGULAR}"
         """Why there are no families at all; empty if there may be some."""
@@ -194,7 +158,7 @@ class Programs:
         # Where short lengths differ from long ones, as with a window of keys, a family of long ones is tried.
         near = tuple(max(low, 1 << length.bit_length() - 1) for low, length in zip(least, leads, strict=True))
         most = tuple(
-            self._most_past(length) if past else max(_LEAST_MOST, _HALVINGS << (length - 1).bit_length())
+            self._most_past(length) if past else max(_LEAST_MOST, HALVINGS << (length - 1).bit_length())
             for past, length in zip(is_past, leads, strict=True)
         )
         static = self.lengths.shapes(shapes, (0,) * self.lengths.count)
@@ -210,42 +174,6 @@ class Programs:
         kept = next((choices for seen, choices in self._seen.copy() if seen == vector), None)
         return kept or Choices()
 
-    def _choices_for(
-        self,
-        pattern: LengthPattern,
-        least: Lengths,
-        most: Lengths,
-        shapes_at: Callable[[LengthVector], Shapes],
-        *,
-        may_assume: bool,
-    ) -> Choices:
-        """What a family decides: as the plan for the lengths seen last that it serves, or for slightly greater ones."""
-        for seen, choices in reversed(self._seen.copy()):
-            leads = pattern.leading(seen)
-            if choices is None or leads is None:
-                continue
-            if not all(low <= x <= high for low, x, high in zip(least, leads, most, strict=True)):
-                continue
-            if min(leads) >= _DECIDING:
-                return choices
-            vector, made = pattern.vector(tuple(max(_DECIDING, length) for length in leads)), Choices()
-            try:
-                return (
-                    choices
-                    if isinstance(self._recorded(shapes_at(vector), made, may_assume=may_assume), Misfit)
-                    else made
-                )
-            except (PlanError, InputError):
-                return choices
-        return Choices()
-
-    def _recorded(self, shapes: Shapes, choices: Choices, *, may_assume: bool) -> Recording | Misfit:
-        """The calls for a plan of a family, or why they cannot be compared with others."""
-        try:
-            return self._compiler.recording(self._prepared.at(shapes, KNOWN_PASSES), choices, may_assume=may_assume)
-        except Misfit as e:
-            return e
-
     def _built(self, key: tuple[Shapes, bool]) -> Program | FamilyProgram:
         shapes, may_assume = key
         choices = self._choices_at(shapes)
@@ -260,47 +188,9 @@ class Programs:
 
     def _built_family(self, key: FamilyKey) -> FamilyProgram | NoFamily:
         pattern, *ranges, static, may_assume = key
-        shapes_at = partial(self.lengths.shapes, static)
+        known = [(seen, choices) for seen, choices in reversed(self._seen.copy()) if choices is not None]
         with paused_collector():
-            choices = self._choices_for(pattern, *ranges[0], shapes_at, may_assume=may_assume)
-            records: dict[LengthVector, Recording | Misfit] = {}
-
-            def record(vector: LengthVector) -> Recording:
-                if vector not in records:
-                    records[vector] = self._recorded(shapes_at(vector), choices, may_assume=may_assume)
-                found = records[vector]
-                if isinstance(found, Misfit):
-                    raise found
-                return found
-
-            made = self._fitted(pattern, *ranges[0], record)
-            if isinstance(made, NoFamily) and ranges[1] != ranges[0]:
-                nearby = self._fitted(pattern, *ranges[1], record)
-                made = made if isinstance(nearby, NoFamily) else nearby
-        if isinstance(made, NoFamily):
-            logger.info("%s: a plan for each length: %s", self._prepared.graph.name, made)
-        return made
-
-    def _fitted(
-        self,
-        pattern: LengthPattern,
-        least: Lengths,
-        most: Lengths,
-        record: Callable[[LengthVector], Recording],
-    ) -> FamilyProgram | NoFamily:
-        """The family for a range of lengths, or for the beginning of the range.
-
-        Tables of positions, and operators that are computed in other ways for great lengths, may end it.
-        """
-        high = most
-        while True:
-            try:
-                threads, streams = self._compiler.threads, self._compiler.streams
-                return FamilyProgram(pattern, least, high, record, threads, streams)
-            except Misfit as e:
-                high = tuple(length // 2 if index in e.ends else length for index, length in enumerate(high))
-                if not e.ends or any(a * _HALVINGS < b for a, b in zip(high, most, strict=True)):
-                    return NoFamily(e.reason, e.node)
+            return self._builder.build(pattern, ranges, static, known, may_assume=may_assume)
 
 
 def _bound(program: Program | FamilyProgram) -> Program | BoundFamily:
