@@ -23,7 +23,9 @@ SUMMARY = "show which nodes of a model a device supports, and how a multi-device
 DESCRIPTION = """\
 Print how a device would run each node of a model: natively, by reference evaluation on the host (correct but slow), or
 not at all. The counts are by operator. The exit code is 1 if a node is refused. For a quantized model, `--why` also
-lists each node that the device computes on real values though its operands are quantized, with the reason.
+lists each node that the device computes on real values though its operands are quantized, with the reason. For a model
+whose inputs have unknown lengths, `--why` compiles it, and prints which of them the device serves with one plan, and
+which node needs a plan for each value, if the device says so.
 
 A device that runs on others, such as HETERO:OPENCL,CPU, also reports how it would divide the model. `--why` then prints
 the subgraphs with their operators, the bytes transferred between them and their predicted times, the lower bound on
@@ -48,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--why",
         action="store_true",
-        help="list the nodes that are not native, or not in the model's precision, with the reasons, and how nodes are "
-        "placed",
+        help="list the nodes that are not native, or not in the model's precision, with the reasons, how nodes are placed, "
+        "and which lengths one plan serves",
     )
     parser.add_argument("--nodes", action="store_true", help="list every node, and with --why everything about each")
     parser.add_argument(

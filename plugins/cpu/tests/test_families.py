@@ -23,6 +23,7 @@ from onnx import TensorProto, helper
 from engine import Core, ops
 from engine.errors import Cancelled, InputError
 from engine.ir import Constant, Model, Parameter, Result, Variable, f32
+from engine.onnx import model_to_proto
 from engine.ops import evaluate_model
 from engine.passes import MakeStateful
 from engine.testing.models import relative_error
@@ -111,7 +112,7 @@ def test_one_plan_serves_all_batches_of_real_structures(name: str) -> None:
     assert network.get_metric("PLANS_PER_SHAPE") == ()
     families = programs_of(network).families
     assert all(isinstance(each, FamilyProgram) for each in families)
-    assert len(families) <= 2  # for small maps, other kernels are clearly better for many images
+    assert len(families) <= 3  # for small maps, other kernels are clearly better for many images
     assert len(programs_of(network).plans()) == 2  # a batch of 1, and the first greater one
 
 
@@ -126,6 +127,34 @@ def test_batches_and_lengths_of_encoders_that_vary_together(name: str) -> None:
         for found, expected in zip(network(feed).values(), session.run(None, feed), strict=True):
             np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
     assert built(network) == 2
+
+
+def test_a_table_that_ends_one_length_does_not_end_another() -> None:
+    """Positions up to 20: batches of 40 have the plan of smaller ones all the same."""
+    x = Parameter(f32, ["batch", "n", 4], "x")
+    table = Constant(np.arange(80, dtype=np.float32).reshape(20, 4))
+    end = ops.Shape(x, start=1, end=2)
+    positions = ops.Slice(table, Constant(np.array([0])), end, Constant(np.array([0])))
+    model = Model([ops.Add(x, positions)], [x])
+    network = Core().compile_model(model, "CPU")
+    for batch, length in ((2, 5), (3, 9), (40, 12), (33, 15), (7, 2)):
+        value = np.ones((batch, length, 4), np.float32)
+        np.testing.assert_array_equal(network([value])[0], value + table.data[:length])
+    assert built(network) == 2
+
+
+def test_images_of_many_sizes_keep_the_kernels_that_are_fast_for_them() -> None:
+    """One family would run small images with the algorithm of large ones, or the other way round."""
+    x = Parameter(f32, [1, 256, "h", "w"], "x")
+    weights = Constant(np.random.default_rng(0).normal(size=(256, 256, 3, 3)).astype(np.float32) / 48)
+    model = Model([ops.Conv(x, weights, pads=[1, 1, 1, 1])], [x])
+    session = onnxruntime.InferenceSession(
+        model_to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    network = Core().compile_model(model, "CPU")
+    for size in ((5, 7), (6, 6), (7, 5), (40, 30), (33, 44), (2, 3), (36, 35)):
+        value = np.random.default_rng(sum(size)).normal(size=(1, 256, *size)).astype(np.float32)
+        np.testing.assert_allclose(network([value])[0], session.run(None, {"x": value})[0], rtol=1e-4, atol=1e-4)
 
 
 def test_a_length_with_another_form_has_plans_of_its_own() -> None:
@@ -466,3 +495,45 @@ def test_depthwise_convolutions_of_no_pixels(shape: tuple[int, ...]) -> None:
     weights = Constant(np.ones((16, 1, 3, 3), np.float32))
     network = Core().compile_model(Model([ops.Conv(x, weights, group=16, pads=[1, 1, 1, 1])], [x]), "CPU")
     assert network([np.zeros(shape, np.float32)])[0].shape == shape
+
+
+# -- what is said about lengths ----------------------------------------------------------------------------------
+
+
+def said(model: Any) -> tuple[str, ...]:
+    lines: tuple[str, ...] = Core().compile_model(model, "CPU").get_metric("VARYING_LENGTHS")
+    return lines
+
+
+def test_lengths_that_one_plan_serves_are_said_to_be_so() -> None:
+    batch, length, both = said(FIXTURES / "exports" / "bert_sdpa.dynamo23.dynamic.onnx")
+    assert batch.startswith("batch: one plan (2 to ")
+    assert length == "length: one plan (2 to 16 were tried)"  # its table of positions ends there
+    assert both.startswith("batch and length, independently: one plan (")
+
+
+def test_the_node_that_needs_a_plan_for_each_length_is_named() -> None:
+    x = Parameter(f32, ["batch", 1, "n"], "x")
+    pooled = ops.MaxPool(x, kernel_shape=[2], strides=[2])
+    pooled.friendly_name = "halves"
+    batch, length = said(Model([ops.Relu(pooled)], [x]))
+    assert batch.startswith("batch: one plan (2 to ")
+    assert length.startswith("n: a plan for each value: halves: attribute out of max_pool_f32 is ")
+    rest = ops.Mod(length_of(x, 2), Constant(np.array(10)))
+    rest.friendly_name = "remainder"
+    (line,) = said(Model([ops.Add(x, ops.Cast(rest, to=f32))], [x]))
+    assert line.startswith("batch, n: a plan for each value: Mod `remainder`: ")
+
+
+def test_lengths_that_must_be_equal_vary_together() -> None:
+    x, y = Parameter(f32, [2, "n"], "x"), Parameter(f32, [2, "m"], "y")
+    (line,) = said(Model([ops.MatMul(x, ops.Transpose(y, perm=[1, 0]))], [x, y]))
+    assert line.startswith("n and m: one plan (2 to ")
+
+
+def test_nothing_is_said_about_known_lengths_and_of_unknown_ranks_only_that() -> None:
+    x, y = Parameter(f32, [2, 3], "x"), Parameter(f32, None, "y")
+    assert said(Model([ops.Relu(x)], [x])) == ()
+    assert said(Model([ops.Relu(y)], [y])) == (
+        "the rank of an input is unknown: a plan for each combination of shapes",
+    )
