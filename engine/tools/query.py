@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--why",
         action="store_true",
-        help="list the nodes that are not native, or not in the model's precision, with the reasons, how nodes are placed, "
-        "and which lengths one plan serves",
+        help="list the nodes that are not native, or not in the model's precision, with the reasons, how nodes are "
+        "placed, and which lengths one plan serves",
     )
     parser.add_argument("--nodes", action="store_true", help="list every node, and with --why everything about each")
     parser.add_argument(
