@@ -21,8 +21,11 @@ namespace engine {
 namespace {
 
 using Number = std::variant<std::int64_t, Varying>;
+// The lengths that are multiplied, by index, and the factor.
+using NumberTerm = std::pair<std::vector<std::int32_t>, std::int64_t>;
 
-Varying::Term to_term(const std::vector<std::int32_t>& lengths, std::int64_t factor) {
+Varying::Term to_term(const NumberTerm& given) {
+  const auto& [lengths, factor] = given;
   Varying::Term term{{-1, -1, -1}, factor};
   if (lengths.size() > term.lengths.size()) {
     throw PlanError("a term is a product of " + std::to_string(lengths.size()) + " lengths; expected at most " +
@@ -117,9 +120,9 @@ std::unique_ptr<FamilyRunner> make_runner(std::shared_ptr<PlanFamily> family,
 
 void bind_families(py::module_& module) {
   py::class_<Varying>(module, "Varying")
-      .def(py::init([](std::int64_t constant, const std::vector<std::pair<std::vector<std::int32_t>, std::int64_t>>& terms) {
+      .def(py::init([](std::int64_t constant, const std::vector<NumberTerm>& terms) {
              Varying made{constant, {}};
-             for (const auto& [lengths, factor] : terms) made.terms.push_back(to_term(lengths, factor));
+             for (const NumberTerm& term : terms) made.terms.push_back(to_term(term));
              return made;
            }),
            py::arg("constant"), py::arg("terms"))

@@ -8,8 +8,8 @@ namespace {
 
 // Of a length; smaller rooms would be laid out again after few tokens.
 constexpr std::int64_t kLeastRoom = 64;
-// Bytes of the arenas of rooms for more than the lengths of a run: for any lengths so far, and for doubled lengths. With
-// a larger one, a run takes much longer than laying out.
+// Bytes of the arenas of rooms for more than the lengths of a run: for all lengths so far, and for doubled lengths.
+// With larger arenas, a run takes much longer than laying out.
 constexpr std::size_t kMostForAll = std::size_t{64} << 20;
 constexpr std::size_t kMostDoubled = std::size_t{1} << 30;
 

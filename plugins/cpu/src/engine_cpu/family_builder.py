@@ -127,7 +127,7 @@ class _Plans:
 
     def decide(self, least: Lengths, most: Lengths, known: Sequence[tuple[LengthVector, Choices]]) -> None:
         """Choose for a range: as a plan in it that was used, or as one at its beginning."""
-        if any(choices.is_empty for _, choices in known):
+        if known and all(choices.is_empty for _, choices in known):
             return  # nothing is decided by size in this graph
         choices = self._of_range(least, most, known)
         if choices is not self._choices:
@@ -144,7 +144,7 @@ class _Plans:
 
     def _of_range(self, least: Lengths, most: Lengths, known: Sequence[tuple[LengthVector, Choices]]) -> Choices:
         for seen, choices in known:
-            leads = self._pattern.leading(seen)
+            leads = None if choices.is_empty else self._pattern.leading(seen)
             if leads is not None and all(
                 max(low, _DECIDING) <= x <= high for low, x, high in zip(least, leads, most, strict=True)
             ):
