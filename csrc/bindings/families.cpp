@@ -3,9 +3,9 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,6 +21,22 @@ namespace engine {
 namespace {
 
 using Number = std::variant<std::int64_t, Varying>;
+// The lengths that are multiplied, by index, and the factor.
+using NumberTerm = std::pair<std::vector<std::int32_t>, std::int64_t>;
+
+Varying::Term to_term(const NumberTerm& given) {
+  const auto& [lengths, factor] = given;
+  Varying::Term term{{-1, -1, -1}, factor};
+  if (lengths.size() > term.lengths.size()) {
+    throw PlanError("a term is a product of " + std::to_string(lengths.size()) + " lengths; expected at most " +
+                    std::to_string(term.lengths.size()));
+  }
+  for (const std::int32_t index : lengths) {
+    if (index < 0) throw PlanError("a value depends on length " + std::to_string(index));
+  }
+  std::copy(lengths.begin(), lengths.end(), term.lengths.begin());
+  return term;
+}
 
 Varying to_varying(Number number) {
   if (auto* varying = std::get_if<Varying>(&number)) return std::move(*varying);
@@ -104,9 +120,9 @@ std::unique_ptr<FamilyRunner> make_runner(std::shared_ptr<PlanFamily> family,
 
 void bind_families(py::module_& module) {
   py::class_<Varying>(module, "Varying")
-      .def(py::init([](std::int64_t constant, const std::vector<std::tuple<int, int, std::int64_t>>& terms) {
+      .def(py::init([](std::int64_t constant, const std::vector<NumberTerm>& terms) {
              Varying made{constant, {}};
-             for (const auto& [first, second, factor] : terms) made.terms.push_back({first, second, factor});
+             for (const NumberTerm& term : terms) made.terms.push_back(to_term(term));
              return made;
            }),
            py::arg("constant"), py::arg("terms"))

@@ -8,6 +8,10 @@ namespace {
 
 // Of a length; smaller rooms would be laid out again after few tokens.
 constexpr std::int64_t kLeastRoom = 64;
+// Bytes of the arenas of rooms for more than the lengths of a run: for all lengths so far, and for doubled lengths.
+// With larger arenas, a run takes much longer than laying out.
+constexpr std::size_t kMostForAll = std::size_t{64} << 20;
+constexpr std::size_t kMostDoubled = std::size_t{1} << 30;
 
 std::size_t bytes_at(const Varying& value, const Lengths& lengths) {
   const std::int64_t bytes = value.at(lengths);
@@ -59,15 +63,17 @@ bool add_overflows(std::int64_t a, std::int64_t b, std::int64_t* result) {
 std::int64_t Varying::at(const Lengths& lengths) const {
   std::int64_t sum = constant;
   const auto length = [&](std::int32_t index) {
-    if (index < 0 || static_cast<std::size_t>(index) >= lengths.size()) {
+    if (static_cast<std::size_t>(index) >= lengths.size()) {
       throw PlanError("a value depends on length " + std::to_string(index) + "; there are " +
                       std::to_string(lengths.size()));
     }
     return lengths[static_cast<std::size_t>(index)];
   };
   for (const Term& term : terms) {
-    std::int64_t product = checked(term.factor, length(term.first), multiply_overflows);
-    if (term.second >= 0) product = checked(product, length(term.second), multiply_overflows);
+    std::int64_t product = term.factor;
+    for (const std::int32_t index : term.lengths) {
+      if (index >= 0) product = checked(product, length(index), multiply_overflows);
+    }
     sum = checked(sum, product, add_overflows);
   }
   return sum;
@@ -188,13 +194,22 @@ std::shared_ptr<const Plan> PlanFamily::at(const Lengths& lengths) {
 }
 
 void PlanFamily::lay_out(const Lengths& lengths) {
-  Lengths room;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    std::int64_t length = std::max(layout_ != nullptr ? layout_->room[i] : 0, kLeastRoom);
-    while (length < lengths[i]) length *= 2;
-    room.push_back(std::min(length, most_[i]));
+  const auto doubled = [&](const Lengths& least) {
+    Lengths room;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      std::int64_t length = std::max<std::int64_t>(least[i], 1);
+      while (length < lengths[i]) length *= 2;
+      room.push_back(std::min(length, most_[i]));
+    }
+    return room;
+  };
+  Lengths known(lengths.size(), kLeastRoom);
+  if (layout_ != nullptr) {
+    for (std::size_t i = 0; i < known.size(); ++i) known[i] = std::max(known[i], layout_->room[i]);
   }
-  layout_ = replayed(room);
+  layout_ = replayed(doubled(known));
+  if (layout_->plan->arena.total_bytes > kMostForAll) layout_ = replayed(doubled(Lengths(lengths.size(), 1)));
+  if (layout_->plan->arena.total_bytes > kMostDoubled) layout_ = replayed(lengths);
 }
 
 std::unique_ptr<PlanFamily::Layout> PlanFamily::replayed(const Lengths& lengths) const {

@@ -1,6 +1,7 @@
 // A family of plans: the same steps for lengths that differ from run to run, such as the number of past tokens.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,11 +15,10 @@ namespace engine {
 
 using Lengths = std::vector<std::int64_t>;
 
-// An integer that lengths determine: a constant, and multiples of lengths and of products of two lengths.
+// An integer that lengths determine: a constant, and multiples of products of up to three lengths.
 struct Varying {
   struct Term {
-    std::int32_t first;
-    std::int32_t second;  // -1: none
+    std::array<std::int32_t, 3> lengths;  // -1: none
     std::int64_t factor;
   };
 

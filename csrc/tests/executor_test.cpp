@@ -395,7 +395,7 @@ void wrong_plans_are_refused() {
 // y = x[0:n] + 1 into a part of a state, and the whole state + 1; n is the family's length.
 std::unique_ptr<PlanFamily> appending(std::int64_t most) {
   auto family = std::make_unique<PlanFamily>(Lengths{most}, Isa::generic, registry());
-  const Varying bytes{0, {{0, -1, 4}}}, both{0, {{0, -1, 8}}};
+  const Varying bytes{0, {{{0, -1, -1}, 4}}}, both{0, {{{0, -1, -1}, 8}}};
   const BufferId x = family->add_input(bytes, 4), y = family->add_output(both, 4), state = family->add_state(both, 4);
   family->add_step("reverse_add", {x}, {family->add_view(state, bytes, bytes)}, {}, "append");
   const BufferId middle = family->add_buffer(both);

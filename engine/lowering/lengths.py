@@ -69,6 +69,7 @@ class InputLengths:
         self.bounds = [each.bound for each in model.variables if each.axis is not None]
         self.has_past = bool(growing)
         symbols: dict[object, int] = {}
+        names = ["the past"]
         self._places: list[tuple[int, int, int]] = []  # input, axis, group
         for index, parameter in enumerate(model.parameters):
             if not isinstance(parameter.type, TensorType) or parameter.type.shape.rank.is_dynamic:
@@ -79,7 +80,11 @@ class InputLengths:
                 elif dim.is_dynamic:
                     group = symbols.setdefault(dim.symbol or (index, axis), len(symbols) + 1)
                     self._places.append((index, axis, group))
+                    if group == len(names):
+                        names.append(dim.symbol or f"dimension {axis} of {parameter.friendly_name}")
         self.count = len(symbols) + 1
+        self.names = tuple(names)
+        """A name for each group: its symbol, or a place where it occurs."""
         self.is_complete = all(
             isinstance(each.type, TensorType) and each.type.shape.rank.is_static for each in model.parameters
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Varying:
-    """An integer that lengths determine: a constant, and multiples of lengths and of products of two lengths.
+    """An integer that lengths determine: a constant, and multiples of products of up to three lengths.
 
-    Each term is (index of a length, index of another or -1, factor).
+    Each term is (indices of the lengths, factor).
     """
 
     constant: int
-    terms: tuple[tuple[int, int, int], ...]
+    terms: tuple[tuple[tuple[int, ...], int], ...]
 
     def at(self, lengths: Sequence[int]) -> int:
         """The value for these lengths."""
         value = self.constant
-        for first, second, factor in self.terms:
-            value += factor * lengths[first] * (lengths[second] if second >= 0 else 1)
+        for indices, factor in self.terms:
+            value += factor * math.prod(lengths[index] for index in indices)
         return value
 
 

@@ -24,6 +24,7 @@ from engine.properties.common import (
     PERFORMANCE_HINT,
     SUPPORTED_CONFIG_KEYS,
     SUPPORTED_METRICS,
+    VARYING_LENGTHS,
 )
 from engine.properties.config import Config, PropertySet, describe
 from engine.properties.declaration import CONFIG, METRIC, Mutability, Property
@@ -54,6 +55,7 @@ __all__ = [
     "PERF_COUNT",
     "SUPPORTED_CONFIG_KEYS",
     "SUPPORTED_METRICS",
+    "VARYING_LENGTHS",
     "Config",
     "Mutability",
     "Property",

@@ -43,6 +43,14 @@ EXECUTION_DEVICES: Property[tuple[str, ...]] = Property(
 LOADED_FROM_CACHE = Property(
     "LOADED_FROM_CACHE", bool, False, METRIC, "Whether the network came from CACHE_DIR instead of being compiled."
 )
+VARYING_LENGTHS: Property[tuple[str, ...]] = Property(
+    "VARYING_LENGTHS",
+    tuple,
+    (),
+    METRIC,
+    "For each unknown length of the inputs, whether one plan serves all its values, or which operation needs a plan "
+    "for each. Reading it may take as long as several first inferences. A network need not have this metric.",
+)
 
 # -- configuration ----------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from engine.tools.options import UsageError, add_config, add_device, add_json
 from engine.tools.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from engine.core import Core
     from engine.ir import Model
     from engine.plugin_api import QueryResult
 
@@ -21,7 +23,9 @@ SUMMARY = "show which nodes of a model a device supports, and how a multi-device
 DESCRIPTION = """\
 Print how a device would run each node of a model: natively, by reference evaluation on the host (correct but slow), or
 not at all. The counts are by operator. The exit code is 1 if a node is refused. For a quantized model, `--why` also
-lists each node that the device computes on real values though its operands are quantized, with the reason.
+lists each node that the device computes on real values though its operands are quantized, with the reason. For a model
+whose inputs have unknown lengths, `--why` compiles it, and prints which of them the device serves with one plan, and
+which node needs a plan for each value, if the device says so.
 
 A device that runs on others, such as HETERO:OPENCL,CPU, also reports how it would divide the model. `--why` then prints
 the subgraphs with their operators, the bytes transferred between them and their predicted times, the lower bound on
@@ -46,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--why",
         action="store_true",
-        help="list the nodes that are not native, or not in the model's precision, with the reasons, and how nodes are "
-        "placed",
+        help="list the nodes that are not native, or not in the model's precision, with the reasons, how nodes are "
+        "placed, and which lengths one plan serves",
     )
     parser.add_argument("--nodes", action="store_true", help="list every node, and with --why everything about each")
     parser.add_argument(
@@ -72,13 +76,18 @@ def run(args: argparse.Namespace) -> int:
     answer = core.query_model(model, device, config)
     is_drawn = args.picture is not None and _draw(model, answer, args.picture, device)
     nodes = _nodes(model, answer)
+    lengths = _lengths(core, model, device, config) if args.why and answer.is_supported else ()
     if args.json:
         report = {"device": device, "supported": answer.is_supported, "nodes": nodes, "atoms": _atoms(answer)}
         if answer.placement is not None:
             report["placement"] = answer.placement.to_json()
+        if args.why:
+            report["lengths"] = list(lengths)
         print_json(report)
     else:
         _print(model, nodes, answer, args)
+        for line in lengths:
+            print(f"length: {line}")
         if is_drawn:
             print(f"\nwrote {args.picture}")
     return 0 if answer.is_supported else 1
@@ -104,6 +113,20 @@ def _draw(model: Model, answer: QueryResult, path: str, device: str) -> bool:
         )
     print(f"engine query: no picture: {device} cannot place a model with refused nodes", file=sys.stderr)
     return False
+
+
+def _lengths(core: Core, model: Model, device: str, config: Mapping[str, Any]) -> Sequence[str]:
+    """What the device says about the unknown lengths of the inputs; empty if there are none, or it says nothing."""
+    from engine.ir import TensorType
+    from engine.properties import SUPPORTED_METRICS, VARYING_LENGTHS
+
+    if all(not isinstance(each.type, TensorType) or each.type.shape.is_static for each in model.parameters):
+        return ()
+    network = core.compile_model(model, device, config)
+    if VARYING_LENGTHS.name not in network.get_metric(SUPPORTED_METRICS.name):
+        return ()
+    found: Sequence[str] = network.get_metric(VARYING_LENGTHS.name)
+    return found
 
 
 def _nodes(model: Model, answer: QueryResult) -> list[dict[str, Any]]:

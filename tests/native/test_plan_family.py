@@ -8,16 +8,16 @@ import pytest
 from engine.errors import InputError, PlanError
 from engine.native import CancelFlag, FamilyRunner, PlanFamily, Varying, codes
 
-N = Varying(0, ((0, -1, 1),))
-BYTES = Varying(0, ((0, -1, 4),))
+N = Varying(0, (((0,), 1),))
+BYTES = Varying(0, (((0,), 4),))
 
 
 def negating(most: int) -> tuple[PlanFamily, FamilyRunner]:
     """y = -x of [n, 3], and -x appended to a state of [n + 2, 3]."""
     family = PlanFamily([most])
-    all_bytes = Varying(0, ((0, -1, 12),))
+    all_bytes = Varying(0, (((0,), 12),))
     x, y = family.add_input(all_bytes, 4), family.add_output(all_bytes, 4)
-    state = family.add_state(Varying(24, ((0, -1, 12),)), 4)
+    state = family.add_state(Varying(24, (((0,), 12),)), 4)
     middle = family.add_buffer(all_bytes)
     program = {
         "dims": [N, 3],
@@ -64,7 +64,7 @@ def test_steps_are_checked_for_each_length() -> None:
     """A view that leaves its buffer for some lengths is an error there, before anything runs."""
     family = PlanFamily([50])
     x, y = family.add_input(400, 4), family.add_output(BYTES, 4)
-    family.add_step("copy", [family.add_view(x, Varying(-40, ((0, -1, 4),)), BYTES)], [y], {}, "part")
+    family.add_step("copy", [family.add_view(x, Varying(-40, (((0,), 4),)), BYTES)], [y], {}, "part")
     with pytest.raises(PlanError, match="-4 bytes"):
         family.plan([9])
     family.plan([10])
@@ -75,7 +75,26 @@ def test_steps_are_checked_for_each_length() -> None:
         wide.plan([101])
 
 
+def test_large_arenas_have_no_room_for_many_times_the_lengths_of_a_run() -> None:
+    """Images: a room for 64 of them does not fit into memory."""
+    image = 32 << 20
+    nbytes = Varying(0, (((0,), image),))
+    family = PlanFamily([64])
+    x, y = family.add_input(nbytes), family.add_output(nbytes)
+    first, second = family.add_buffer(nbytes), family.add_buffer(nbytes)
+    for source, target in ((x, first), (first, second), (second, y)):
+        family.add_step("copy", [source], [target], {}, "copy")
+    assert family.plan([3]).arena_bytes == 2 * 4 * image
+    assert family.plan([4]).arena_bytes == family.plan([2]).arena_bytes == 2 * 4 * image
+    assert family.plan([33]).arena_bytes == 2 * 33 * image
+
+
+def test_terms_of_more_than_three_lengths_are_refused() -> None:
+    with pytest.raises(PlanError, match="a product of 4 lengths; expected at most 3"):
+        PlanFamily([9]).add_input(Varying(0, (((0, 0, 0, 0), 1),)))
+
+
 def test_numbers() -> None:
-    number = Varying(3, ((0, -1, 2), (0, 1, 5)))
-    assert number.at((4, 7)) == 3 + 8 + 140
-    assert Varying(0, ((0, 0, 1),)).at([6]) == 36
+    number = Varying(3, (((0,), 2), ((0, 1), 5), ((0, 1, 1), 1)))
+    assert number.at((4, 7)) == 3 + 8 + 140 + 196
+    assert Varying(0, (((0, 0), 1),)).at([6]) == 36

@@ -15,6 +15,7 @@ from typing import Any
 
 from engine.errors import ModelError
 from engine.testing.networks.arithmetic import floating_point_operations, rounding_tolerance, storage_tolerance
+from engine.testing.networks.batches import repeated, with_any_batch
 from engine.testing.networks.builder import NetworkBuilder, SeededNetwork
 from engine.testing.networks.classifiers import (
     densenet121,
@@ -30,8 +31,8 @@ from engine.testing.networks.sequences import gru, lstm, mlp
 from engine.testing.networks.transformers import bert_base, convnext_t, gpt2_blocks, vit_b16, whisper_tiny_encoder
 
 __all__ = [
-    "NETWORKS", "NetworkBuilder", "NetworkKind", "SeededNetwork", "floating_point_operations", "rounding_tolerance",
-    "seeded_network", "storage_tolerance",
+    "NETWORKS", "NetworkBuilder", "NetworkKind", "SeededNetwork", "floating_point_operations", "repeated",
+    "rounding_tolerance", "seeded_network", "storage_tolerance", "with_any_batch",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from engine_cpu.layout import Layout
-from engine_cpu.lowering.conv_candidates import ConvProblem, conv_candidates
+from engine_cpu.lowering.conv_candidates import ConvCandidates, ConvProblem
 from engine_cpu.lowering.conv_geometry import ConvGeometry
 from onnx import helper, numpy_helper
 
@@ -153,7 +153,7 @@ def geometry(channels: int, out: int, size: int, kernel: int = 3, groups: int = 
 
 
 def default(problem: ConvGeometry, layout: Layout = Layout.BLOCKED) -> str:
-    return conv_candidates(ConvProblem(problem, {}, True, False, layout, "avx512", 2))[0].name
+    return ConvCandidates(ConvProblem(problem, {}, True, False, layout, "avx512", 2))[0].name
 
 
 def test_the_default_is_what_wins_on_large_and_small_maps() -> None:
@@ -169,7 +169,7 @@ def test_tiles_come_first_where_the_instruction_set_has_them() -> None:
     def first(problem: ConvGeometry, layout: Layout = Layout.BLOCKED_BF16, isa: str = "amx") -> str:
         blocked = Layout.BLOCKED_BF16
         given = ConvProblem(problem, {}, True, False, layout, isa, 2, blocked, is_bf16=True)
-        return conv_candidates(given)[0].kernel
+        return ConvCandidates(given)[0].kernel
 
     assert first(geometry(64, 64, 56)) == "conv_amx_bf16"
     assert first(geometry(3, 64, 112, kernel=7), Layout.PLAIN) == "conv_amx_bf16"
@@ -185,7 +185,7 @@ def test_groups_by_winograds_algorithm(groups: int, width: int) -> None:
     channels = width * groups
     problem = ConvProblem(geometry(channels, channels, 28, groups=groups), {}, True, True, Layout.BLOCKED,
                           default_isa(), 2)  # fmt: skip
-    best = conv_candidates(problem)[0]
+    best = ConvCandidates(problem)[0]
     assert best.kernel == ("conv_grouped_f32" if width == 20 else "winograd_f32")
     assert best.attributes.get("merge") == {32: 1, 24: 2, 8: 2, 20: None}[width]
     x, r = named("x", 2, channels, 28, 27), named("r", 2, channels, 28, 27)
@@ -215,7 +215,7 @@ def test_weights_that_two_convolutions_divide_differently_are_packed_for_each() 
 
 def test_groups_that_winograds_algorithm_does_not_compute() -> None:
     def first(problem: ConvGeometry) -> str:
-        return conv_candidates(ConvProblem(problem, {}, True, False, Layout.BLOCKED, default_isa(), 2))[0].kernel
+        return ConvCandidates(ConvProblem(problem, {}, True, False, Layout.BLOCKED, default_isa(), 2))[0].kernel
 
     assert first(geometry(128, 128, 28, kernel=5, groups=2)) == "conv_blocked_f32", "not 3x3"
     assert first(geometry(1024, 1024, 7, groups=32)) == "conv_blocked_f32", "its weights are four times as large"
@@ -224,6 +224,6 @@ def test_groups_that_winograds_algorithm_does_not_compute() -> None:
 
 def test_candidates_are_few_and_apart() -> None:
     for problem in (geometry(64, 64, 56), geometry(512, 512, 7), geometry(16, 24, 9, 1), geometry(24, 24, 9, 3, 3)):
-        names = [each.name for each in conv_candidates(ConvProblem(problem, {}, True, True, Layout.BLOCKED, "avx2", 1))]
+        names = [each.name for each in ConvCandidates(ConvProblem(problem, {}, True, True, Layout.BLOCKED, "avx2", 1))]
         assert 1 <= len(names) <= 8
         assert len(set(names)) == len(names)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_cpu.choices import Choices
 from engine_cpu.compiler import Compiler
 from engine_cpu.lowering import CpuGraph
 from engine_cpu.program import Program
@@ -98,10 +99,10 @@ def test_inferences_go_on_while_another_shape_is_compiled(core: Core, monkeypatc
     expected = network([known])[0]
     make, begun, may_go_on = Compiler.program, threading.Event(), threading.Event()
 
-    def held_up(compiler: Compiler, prepared: CpuGraph) -> Program:
+    def held_up(compiler: Compiler, prepared: CpuGraph, choices: Choices) -> Program:
         begun.set()
         assert may_go_on.wait(60)
-        return make(compiler, prepared)
+        return make(compiler, prepared, choices)
 
     monkeypatch.setattr(Compiler, "program", held_up)
     with ThreadPoolExecutor(2) as threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import onnx
 import onnxruntime
 import pytest
 from engine_cpu.families import FamilyProgram
+from engine_cpu.family_builder import NoFamily
 from engine_cpu.fitting import Fit, Misfit, sample_lengths
-from engine_cpu.programs import NoFamily, Programs
+from engine_cpu.fitting import check_lengths as end_lengths
+from engine_cpu.programs import Programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -21,11 +24,18 @@ from onnx import TensorProto, helper, numpy_helper
 from engine import Core, ops
 from engine.errors import Cancelled, InputError
 from engine.ir import Constant, Model, Parameter, Result, Variable, f32
+from engine.onnx import model_to_proto
 from engine.ops import evaluate_model
 from engine.passes import MakeStateful
 from engine.runtime import GrowingArray
+from engine.testing.models import relative_error
+from engine.testing.networks import repeated, rounding_tolerance, seeded_network, with_any_batch
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
+FACTORS: list[Any] = [
+    lambda n: n, lambda n: n + 3, lambda n: min(n, 20), lambda n: max(n, 5), lambda n: max(0, n - 5),
+    lambda n: min(2 * n, n + 9), lambda n: n // 2, lambda n: n // 50, lambda n: -(-n // 16) * 16,
+]  # fmt: skip
 # Those whose inputs have a dynamic length besides the batch.
 EXPORTS = [
     "attention_sdpa.dynamo20", "attention_boolean.script17", "bert_sdpa.dynamo23", "distilbert_eager.dynamo20",
@@ -83,6 +93,72 @@ def test_batches_of_a_convolutional_network() -> None:
     assert built(network) == 3  # a batch of 1, one of 2, and a family
 
 
+# The sizes at which the best algorithm of a convolution depends on the batch, and whether chains are worth it.
+BATCHES = (1, 3, 4, 2, 16, 9, 17, 6)
+PICTURES = [
+    "resnet50", "mobilenet_v2", "efficientnet_b0", "densenet121", "squeezenet", "unet", "yolo", "convnext_t", "vit_b16",
+    "segformer_b0", "mobilevit",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_one_plan_serves_all_batches_of_real_structures(name: str) -> None:
+    seeded = seeded_network(name, small=True)
+    model = with_any_batch(seeded.model)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    network = Core().compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 2})
+    for batch in BATCHES:
+        feed = repeated(seeded.inputs, batch)
+        for found, expected in zip(network(feed).values(), session.run(None, feed), strict=True):
+            assert relative_error(found, expected) <= rounding_tolerance(seeded.model)
+    assert network.get_metric("PLANS_PER_SHAPE") == ()
+    families = programs_of(network).families
+    assert all(isinstance(each, FamilyProgram) for each in families)
+    assert len(families) <= 3  # for small maps, other kernels are clearly better for many images
+    assert len(programs_of(network).plans()) == 2  # a batch of 1, and the first greater one
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_batches_and_lengths_of_encoders_that_vary_together(name: str) -> None:
+    """The mask of each sequence has a row for each token: a product of three lengths."""
+    path = FIXTURES / "exports" / f"{name}.dynamic.onnx"
+    network = Core().compile_model(path, "CPU")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for seed, (batch, length) in enumerate(((2, 5), (3, 9), (4, 16), (7, 2), (2, 12), (9, 9), (16, 7), (2, 3))):
+        feed = random_inputs(network, batch, length, seed)
+        for found, expected in zip(network(feed).values(), session.run(None, feed), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert built(network) == 2
+
+
+def test_a_table_that_ends_one_length_does_not_end_another() -> None:
+    """Positions up to 20: batches of 40 have the plan of smaller ones all the same."""
+    x = Parameter(f32, ["batch", "n", 4], "x")
+    table = Constant(np.arange(80, dtype=np.float32).reshape(20, 4))
+    end = ops.Shape(x, start=1, end=2)
+    positions = ops.Slice(table, Constant(np.array([0])), end, Constant(np.array([0])))
+    model = Model([ops.Add(x, positions)], [x])
+    network = Core().compile_model(model, "CPU")
+    for batch, length in ((2, 5), (3, 9), (40, 12), (33, 15), (7, 2)):
+        value = np.ones((batch, length, 4), np.float32)
+        np.testing.assert_array_equal(network([value])[0], value + table.data[:length])
+    assert built(network) == 2
+
+
+def test_images_of_many_sizes_keep_the_kernels_that_are_fast_for_them() -> None:
+    """One family would run small images with the algorithm of large ones, or the other way round."""
+    x = Parameter(f32, [1, 256, "h", "w"], "x")
+    weights = Constant(np.random.default_rng(0).normal(size=(256, 256, 3, 3)).astype(np.float32) / 48)
+    model = Model([ops.Conv(x, weights, pads=[1, 1, 1, 1])], [x])
+    session = onnxruntime.InferenceSession(
+        model_to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    network = Core().compile_model(model, "CPU")
+    for size in ((5, 7), (6, 6), (7, 5), (40, 30), (33, 44), (2, 3), (36, 35)):
+        value = np.random.default_rng(sum(size)).normal(size=(1, 256, *size)).astype(np.float32)
+        np.testing.assert_allclose(network([value])[0], session.run(None, {"x": value})[0], rtol=1e-4, atol=1e-4)
+
+
 def test_a_length_with_another_form_has_plans_of_its_own() -> None:
     """A slice of at most 20 elements is a copy of all of them, or of a part."""
     x = Parameter(f32, [1, "n"], "x")
@@ -103,6 +179,7 @@ def test_lengths_that_are_rounded_are_not_taken_for_affine() -> None:
     assert all(isinstance(each, NoFamily) for each in programs_of(network).families)
     why = network.get_metric("PLANS_PER_SHAPE")
     assert why
+    assert all(reason.startswith("MaxPool") for reason in why)
     assert all("is not a polynomial of the lengths" in reason for reason in why)
 
 
@@ -360,6 +437,35 @@ def test_polynomials_of_two_lengths() -> None:
     assert fit.number([4] * len(samples), "size") == 4
 
 
+def test_polynomials_with_three_factors() -> None:
+    samples = sample_lengths((2, 2), 3)
+    number = Fit(samples, 3).number([7 * a * b * b - 2 * a * a * b + b for a, b in samples], "size")
+    assert not isinstance(number, int)
+    assert number.at((11, 5)) == 7 * 11 * 25 - 2 * 121 * 5 + 5
+
+
+@given(
+    *(st.lists(st.sampled_from([FACTORS[0], *FACTORS]), min_size=count, max_size=count) for count in (1, 2)),
+    st.integers(8, 64), st.integers(8, 512),
+)  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_products_of_bounds_and_roundings_are_misfits_or_right(of_a: Any, of_b: Any, most_a: int, most_b: int) -> None:
+    """As a mask [batch, length, length] of which a part is bounded."""
+
+    def value(a: int, b: int) -> int:
+        return math.prod(each(a) for each in of_a) * math.prod(each(b) for each in of_b)
+
+    least, most = (2, 2), (most_a, most_b)
+    samples = [*sample_lengths(least, 3), *end_lengths(least, most)]
+    try:
+        number = Fit(samples, 3).number([value(a, b) for a, b in samples], "size")
+    except Misfit:
+        return
+    for a in range(2, most_a + 1):
+        for b in range(2, most_b + 1, 1 + most_b // 40):
+            assert (number if isinstance(number, int) else number.at((a, b))) == value(a, b)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -368,6 +474,7 @@ def test_polynomials_of_two_lengths() -> None:
     ],
 )  # fmt: skip
 @given(low=st.integers(1, 30), high=st.integers(60, 5000))
+@settings(deadline=None)
 def test_what_is_no_polynomial_is_a_misfit_or_right(function: Any, low: int, high: int) -> None:
     """Bounds, roundings and steps: a number that is fitted all the same has the right value for each length."""
     samples = [*sample_lengths((low,), 1), (high,)]
@@ -469,3 +576,45 @@ def test_depthwise_convolutions_of_no_pixels(shape: tuple[int, ...]) -> None:
     weights = Constant(np.ones((16, 1, 3, 3), np.float32))
     network = Core().compile_model(Model([ops.Conv(x, weights, group=16, pads=[1, 1, 1, 1])], [x]), "CPU")
     assert network([np.zeros(shape, np.float32)])[0].shape == shape
+
+
+# -- what is said about lengths ----------------------------------------------------------------------------------
+
+
+def said(model: Any) -> tuple[str, ...]:
+    lines: tuple[str, ...] = Core().compile_model(model, "CPU").get_metric("VARYING_LENGTHS")
+    return lines
+
+
+def test_lengths_that_one_plan_serves_are_said_to_be_so() -> None:
+    batch, length, both = said(FIXTURES / "exports" / "bert_sdpa.dynamo23.dynamic.onnx")
+    assert batch.startswith("batch: one plan (2 to ")
+    assert length == "length: one plan (2 to 16 were tried)"  # its table of positions ends there
+    assert both.startswith("batch and length, independently: one plan (")
+
+
+def test_the_node_that_needs_a_plan_for_each_length_is_named() -> None:
+    x = Parameter(f32, ["batch", 1, "n"], "x")
+    pooled = ops.MaxPool(x, kernel_shape=[2], strides=[2])
+    pooled.friendly_name = "halves"
+    batch, length = said(Model([ops.Relu(pooled)], [x]))
+    assert batch.startswith("batch: one plan (2 to ")
+    assert length.startswith("n: a plan for each value: halves: attribute out of max_pool_f32 is ")
+    rest = ops.Mod(length_of(x, 2), Constant(np.array(10)))
+    rest.friendly_name = "remainder"
+    (line,) = said(Model([ops.Add(x, ops.Cast(rest, to=f32))], [x]))
+    assert line.startswith("batch, n: a plan for each value: Mod `remainder`: ")
+
+
+def test_lengths_that_must_be_equal_vary_together() -> None:
+    x, y = Parameter(f32, [2, "n"], "x"), Parameter(f32, [2, "m"], "y")
+    (line,) = said(Model([ops.MatMul(x, ops.Transpose(y, perm=[1, 0]))], [x, y]))
+    assert line.startswith("n and m: one plan (2 to ")
+
+
+def test_nothing_is_said_about_known_lengths_and_of_unknown_ranks_only_that() -> None:
+    x, y = Parameter(f32, [2, 3], "x"), Parameter(f32, None, "y")
+    assert said(Model([ops.Relu(x)], [x])) == ()
+    assert said(Model([ops.Relu(y)], [y])) == (
+        "the rank of an input is unknown: a plan for each combination of shapes",
+    )

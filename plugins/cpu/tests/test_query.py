@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,18 @@ def test_a_product_of_quantized_values_with_compressed_weights_has_its_reason(
     weights = ops.DequantizeLinear(Constant(np.ones((8, 5), np.int8)), Constant(scales), axis=0, block_size=block_size)
     model = Model([ops.MatMul(values, weights, friendly_name="product")], [x])
     assert Core().query_model(model, "CPU").nodes["product"].precision_reason == reason
+
+
+def test_why_says_which_lengths_have_one_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = Parameter(f32, ["batch", 1, "n"], "x")
+    pooled = ops.MaxPool(x, kernel_shape=[2], strides=[2])
+    onnx.save(model_to_proto(Model([ops.Relu(pooled)], [x])), tmp_path / "model.onnx")
+    assert main(["query", str(tmp_path / "model.onnx"), "-d", "CPU", "--why"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("length: ")]
+    assert lines[0].startswith("length: batch: one plan (2 to ")
+    assert lines[1].startswith("length: n: a plan for each value: MaxPool")
+    assert main(["query", str(tmp_path / "model.onnx"), "-d", "CPU", "--why", "--json"]) == 0
+    assert [f"length: {line}" for line in json.loads(capsys.readouterr().out)["lengths"]] == lines
+    # A device need not say anything.
+    assert main(["query", str(tmp_path / "model.onnx"), "-d", "TEMPLATE", "--why"]) == 0
+    assert "length: " not in capsys.readouterr().out

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from engine.ir import Constant, Output
 from engine.ops.conv import ConvSpec
+from engine_cpu.choices import Choices
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, padded_channels, static_shape
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
@@ -24,7 +26,11 @@ _LEAST_ROWS: Final = 14
 
 
 def join_chains(
-    items: Sequence[Item], options: dict[Item, LayoutOption], outputs: Collection[Output], threads: int
+    items: Sequence[Item],
+    options: dict[Item, LayoutOption],
+    outputs: Collection[Output],
+    threads: int,
+    choices: Choices,
 ) -> tuple[list[Item], dict[Item, LayoutOption]]:
     """Join convolutions 1x1, depthwise, 1x1 whose layouts are known; the first or the last may be missing.
 
@@ -33,11 +39,12 @@ def join_chains(
         options: the layouts of each.
         outputs: the values that are read outside the segment.
         threads: of an inference.
+        choices: which chains were joined for other lengths.
 
     Returns:
         The items, of which some stand for a chain at the place of its last node, and their options.
     """
-    chains = _Chains(items, options, frozenset(outputs), threads)
+    chains = _Chains(items, options, frozenset(outputs), threads, choices)
     joined = {chain[-1]: chain for chain in chains.found()}
     if not joined:
         return list(items), options
@@ -48,9 +55,14 @@ def join_chains(
 
 class _Chains:
     def __init__(
-        self, items: Sequence[Item], options: dict[Item, LayoutOption], outputs: frozenset[Output], threads: int
+        self,
+        items: Sequence[Item],
+        options: dict[Item, LayoutOption],
+        outputs: frozenset[Output],
+        threads: int,
+        choices: Choices,
     ) -> None:
-        self.options, self.outputs, self.threads = options, outputs, threads
+        self.options, self.outputs, self.threads, self.choices = options, outputs, threads, choices
         self.geometries = {item: geometry for item in items if (geometry := self._geometry(item))}
         self.makers = {item.outputs[0]: item for item in self.geometries}
         self.readers = {item.inputs[_X]: item for item in self.geometries}
@@ -67,7 +79,9 @@ class _Chains:
                 chain = (before, *chain)
             if after is not None:
                 chain = (*chain, after)
-            if self._is_worth_it(chain):
+            if self.choices.once("chain", item.node, partial(self._is_worth_it, chain)):
+                if not self._fits(chain, _LEAST_ROWS // 2):
+                    self.choices.refuse(item.node, "it is joined to others for larger maps, which would be slow here")
                 taken.update(chain)
                 yield chain
 
@@ -108,11 +122,16 @@ class _Chains:
         geometries = [self.geometries[item] for item in chain]
         if max((g.out_bytes() for g in geometries[:-1]), default=0) < _LEAST_MAP_BYTES:
             return False
+        return self._fits(chain, _LEAST_ROWS)
+
+    def _fits(self, chain: Sequence[Item], least_rows: int) -> bool:
+        """Whether all workers have enough rows, and weights and strips have a place in a cache."""
+        geometries = [self.geometries[item] for item in chain]
         weights = sum(4 * g.in_channels * padded_channels(g.out_channels) for g in geometries if not g.is_depthwise)
         (window,) = (g for g in geometries if g.is_depthwise)
         rows = window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
         strip = 4 * padded_channels(window.in_channels) * window.in_size[1] * rows
-        has_rows = window.batch * window.out_size[0] >= _LEAST_ROWS * self.threads
+        has_rows = window.batch * window.out_size[0] >= least_rows * self.threads
         return weights <= _MOST_WEIGHT_BYTES and strip <= _MOST_STRIP_BYTES and has_rows
 
 

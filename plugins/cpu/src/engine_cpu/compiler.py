@@ -13,6 +13,7 @@ from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.cache_formats import CacheFormat
 from engine_cpu.chaining import join_chains
+from engine_cpu.choices import Choices
 from engine_cpu.families import FamilyProgram, Recording
 from engine_cpu.grouping import group_nodes
 from engine_cpu.host_segment import HostSegment
@@ -49,20 +50,20 @@ class Compiler:
     building: ForkSafeLock = field(default_factory=ForkSafeLock)
     """Held while a program is built: all programs share the weights and the tuner."""
 
-    def program(self, prepared: CpuGraph) -> Program:
-        """A program for a graph whose parameters have static shapes."""
-        decisions = prepared.decisions
-        segments = [self._segment(each, decisions) for each in segments_of(prepared.graph, decisions)]
+    def program(self, prepared: CpuGraph, choices: Choices | None = None) -> Program:
+        """A program for a graph whose parameters have static shapes; what it decides by size is added to `choices`."""
+        decisions, choices = prepared.decisions, choices or Choices()
+        segments = [self._segment(each, decisions, choices) for each in segments_of(prepared.graph, decisions)]
         return Program(prepared.graph, segments, self.weights.data)
 
     def programs(self, prepared: CpuGraph) -> Programs:
         """The programs of a graph with dynamic input shapes."""
         return Programs(prepared, self, self.plan_cache_size)
 
-    def recording(self, prepared: CpuGraph, *, may_assume: bool = True) -> Recording:
+    def recording(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> Recording:
         """The calls with which the plan of a graph of known shapes is built. Raises `Misfit` if it has several parts.
 
-        `may_assume`: see `Programs.get`.
+        `choices`: those of the other plans of a family. `may_assume`: see `Programs.get`.
         """
         decisions = prepared.decisions
         segments = segments_of(prepared.graph, decisions)
@@ -70,16 +71,19 @@ class Compiler:
         states = [each for each in found if may_assume or not each.is_assumed]
 
         def lower(segment: GraphSegment, builder: RecordingBuilder) -> LoweredSegment:
-            return self._lower(segment, decisions, builder, states)
+            choices.begin()
+            lowered = self._lower(segment, decisions, choices, builder, states)
+            choices.check()
+            return lowered
 
         return Recording.of(prepared.graph, segments, states, lower, self.weights.isa)
 
-    def in_place(self, prepared: CpuGraph, *, may_assume: bool = True) -> FamilyProgram:
+    def in_place(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> FamilyProgram:
         """A program for a graph of known shapes that appends to variables in place. Raises `Misfit` if it has parts."""
-        recording = self.recording(prepared, may_assume=may_assume)
+        recording = self.recording(prepared, choices, may_assume=may_assume)
         return FamilyProgram(LengthPattern((), ()), (), (), lambda _: recording, self.threads, self.streams)
 
-    def _segment(self, segment: GraphSegment, decisions: CpuDecisions) -> ConnectedSegment:
+    def _segment(self, segment: GraphSegment, decisions: CpuDecisions, choices: Choices) -> ConnectedSegment:
         if segment.kind is SegmentKind.HOST:
             (node,) = segment.nodes
             if not self.allow_reference:
@@ -90,13 +94,14 @@ class Compiler:
         if segment.kind is SegmentKind.DEFERRED:
             programs = self.programs(PreparedGraph.of(extract(segment), LOWERINGS))
             return DeferredSegment(programs), segment.inputs, segment.outputs
-        lowered = self._lower(segment, decisions)
+        lowered = self._lower(segment, decisions, choices)
         return NativeSegment(lowered, self.threads, self.streams), segment.inputs, segment.outputs
 
     def _lower(
         self,
         segment: GraphSegment,
         decisions: CpuDecisions,
+        choices: Choices,
         plan: PlanBuilder | None = None,
         states: Sequence[InPlace] = (),
     ) -> LoweredSegment:
@@ -104,8 +109,10 @@ class Compiler:
         bypassed = {node for state in states for node in state.bypassed}
         items = group_nodes([node for node in segment.nodes if node not in bypassed], outputs, decisions)
         options = assign_layouts(items, outputs, self.precision)
-        items, options = join_chains(items, options, outputs, self.tuner.threads)
-        return lower_segment(items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states)
+        items, options = join_chains(items, options, outputs, self.tuner.threads, choices)
+        return lower_segment(
+            items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states, choices
+        )
 
 
 class DeferredSegment(Segment):

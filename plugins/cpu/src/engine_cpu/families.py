@@ -103,17 +103,12 @@ class FamilyProgram:
     ) -> None:
         """Fit the family to some of the plans. Raises `Misfit` if they do not have one form.
 
-        `record` gives the plan for the lengths of all groups, and keeps it while several ranges are tried.
+        `record` gives the plan for the lengths of all groups, and keeps it while several ranges are tried; all plans
+        follow the same choices.
         """
         self.pattern, self.least, self.most = pattern, least, most
         self._record: Callable[[LengthVector], Recording] | None = record
-        try:
-            self._fit(degree=1)
-        except Misfit as linear:
-            try:
-                self._fit(degree=2)
-            except Misfit as e:
-                raise (linear if linear.is_at_end else e) from None
+        self._fit_any()
         recording = self._recording(most)
         self._record = None
         nodes = recording.lowered.step_nodes
@@ -124,6 +119,18 @@ class FamilyProgram:
         self.is_assuming = any(state.is_assumed for state in recording.states)
         self._num_outputs = len(recording.graph.results)
         self._runner = FamilyRunner(self._family, self._forms, max_threads=threads, kept=streams)
+
+    def _fit_any(self) -> None:
+        """Fit polynomials of the lowest degree; masks of two lengths for each of a batch have three factors."""
+        misfits: list[Misfit] = []
+        for degree in range(1, 2 + len(self.least)):
+            try:
+                return self._fit(degree=degree)
+            except Misfit as e:
+                misfits.append(e)
+                if not e.is_number:
+                    break
+        raise next((each for each in misfits if each.ends), misfits[-1])
 
     def _fit(self, *, degree: int) -> None:
         """Fit the family to plans for the least lengths, and check it by the plans for greater ones."""
@@ -136,7 +143,20 @@ class FamilyProgram:
         try:
             self._fit_to([*samples, *check_lengths(self.least, self.most)], degree)
         except Misfit as e:
-            raise Misfit(e.reason, e.node, is_at_end=True) from e
+            raise Misfit(e.reason, e.node, is_number=e.is_number, ends=self._ends(samples, degree)) from e
+
+    def _ends(self, samples: list[Lengths], degree: int) -> tuple[int, ...]:
+        """The lengths of which the greatest value does not fit, beside the least ones of the others; or else all."""
+        if len(self.most) == 1:
+            return (0,)
+        found = []
+        for index, high in enumerate(self.most):
+            corner = (*self.least[:index], high, *self.least[index + 1 :])
+            try:
+                self._fit_to([*samples, corner], degree)
+            except Misfit:
+                found.append(index)
+        return tuple(found or range(len(self.most)))
 
     def _fit_to(self, samples: list[Lengths], degree: int) -> None:
         try:
@@ -146,23 +166,28 @@ class FamilyProgram:
             if any(each != ports[0] for each in ports):
                 raise Misfit("the order of inputs or outputs differs between lengths")
             fit = Fit(samples, degree)
+            calls = [each.builder.calls for each in recordings]
+            self._family: PlanFamily
+            isa, is_trial = first.lowered.plan.isa, self.most not in samples
+            self._family, self._origins = fit_family(calls, fit, self.most, isa, is_trial=is_trial)
             self._forms = [
                 (
                     value.element_type.numpy,
                     [
-                        fit.number([each.lowered.outputs[index].shape.get_shape()[axis] for each in recordings], "")
+                        fit.number(
+                            [each.lowered.outputs[index].shape.get_shape()[axis] for each in recordings],
+                            f"dimension {axis} of output {value.name}",
+                            value.node.friendly_name,
+                        )
                         for axis in range(len(value.shape))
                     ],
                 )
                 for index, value in enumerate(first.lowered.outputs)
             ]
             self._counts = [
-                fit.number([each.states[index].count for each in recordings], "") for index in range(len(first.states))
+                fit.number([each.states[index].count for each in recordings], "what is appended to a variable")
+                for index in range(len(first.states))
             ]
-            calls = [each.builder.calls for each in recordings]
-            self._family: PlanFamily
-            isa, is_trial = first.lowered.plan.isa, self.most not in samples
-            self._family, self._origins = fit_family(calls, fit, self.most, isa, is_trial=is_trial)
         except (PlanError, InputError) as e:
             raise Misfit(str(e)) from e
 

@@ -5,12 +5,14 @@ that its values at the first samples determine, and it must have the right value
 adjacent lengths at the beginning of the range; the others are its corners, and one inside. That proves the polynomial
 for the kinds of numbers that lowerings compute: a bound (`min`, `max`) is convex or concave, and such a function that
 has the slope of its first step on average is affine; a rounded quotient has a first step of 0 or 1, and another
-average. What has steps up and down, such as a remainder, is no such number: `engine.lowering.lengths` finds the
-operators that compute it.
+average. In a product of several of them, one that is too small at a corner would have to be balanced by one that is too
+large, and again inside. What has steps up and down, such as a remainder, is no such number: `engine.lowering.lengths`
+finds the operators that compute it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,26 +34,36 @@ _COMPARED_BYTES: Final = 64 << 20
 class Misfit(Exception):
     """Plans for several lengths do not have one form; the message names the first difference, `node` its node.
 
-    `is_at_end`: the plan for the greatest lengths differs from those for the least ones, which have one form.
+    `is_number`: a number is no polynomial of the degree that was tried. `ends`: the lengths, by index, whose greatest
+    value has a plan that differs from those for the least lengths, which have one form; empty if those differ, too.
     """
 
-    def __init__(self, reason: str, node: str = "", *, is_at_end: bool = False) -> None:
+    def __init__(self, reason: str, node: str = "", *, is_number: bool = False, ends: tuple[int, ...] = ()) -> None:
         super().__init__(f"{node}: {reason}" if node else reason)
         self.reason, self.node = reason, node
-        self.is_at_end = is_at_end
+        self.is_number, self.ends = is_number, ends
+
+
+def monomials(count: int, degree: int) -> list[tuple[int, ...]]:
+    """The products of lengths in a polynomial of a degree, from 1 to 3, each as the indices of its lengths.
+
+    Products of different lengths are always included; the greatest power is a square.
+    """
+    products: list[tuple[int, ...]] = [(index,) for index in range(count)]
+    for size in (2, 3):
+        for chosen in combinations_with_replacement(range(count), size):
+            if max(map(chosen.count, chosen)) <= (2 if size <= degree else 1):
+                products.append(chosen)
+    return products
 
 
 def sample_lengths(least: Lengths, degree: int) -> list[Lengths]:
-    """The lengths from `least` on whose plans determine polynomials of a degree, 1 or 2.
+    """The lengths from `least` on whose plans determine polynomials of a degree: one for each of its terms.
 
-    Products of two different lengths are included.
+    Each is as far from `least`, in each length, as that length's power in the term.
     """
-    count, steps = len(least), [(0,) * len(least)]
-    steps += [tuple(int(i == j) for j in range(count)) for i in range(count)]
-    for chosen in combinations_with_replacement(range(count), 2):
-        if len(set(chosen)) == 2 or degree == 2:
-            steps.append(tuple(chosen.count(i) for i in range(count)))
-    return [tuple(low + step for low, step in zip(least, each, strict=True)) for each in steps]
+    steps = [(), *monomials(len(least), degree)]
+    return [tuple(low + step.count(index) for index, low in enumerate(least)) for step in steps]
 
 
 def check_lengths(least: Lengths, most: Lengths) -> list[Lengths]:
@@ -69,11 +81,11 @@ class Fit:
 
     def __init__(self, samples: Sequence[Lengths], degree: int) -> None:
         self._samples = samples
-        count = len(samples[0])
-        pairs = [pair for pair in combinations_with_replacement(range(count), 2) if len(set(pair)) == 2 or degree == 2]
-        self._terms = [*((i, -1) for i in range(count)), *pairs]
+        self._terms = monomials(len(samples[0]), degree)
         size = 1 + len(self._terms)
-        self._inverse = _inverse([[1, *(_term(term, each) for term in self._terms)] for each in samples[:size]])
+        self._inverse = _inverse(
+            [[1, *(math.prod(each[index] for index in term) for term in self._terms)] for each in samples[:size]]
+        )
         self._known: dict[tuple[int, ...], Number] = {}
 
     def number(self, values: Sequence[int], what: str, node: str = "") -> Number:
@@ -89,17 +101,11 @@ class Fit:
         found = [sum(a * b for a, b in zip(row, values, strict=False)) for row in self._inverse]
         if all(each.denominator == 1 for each in found):
             constant, *factors = (int(each) for each in found)
-            terms = [(i, j, f) for (i, j), f in zip(self._terms, factors, strict=True) if f]
-            made = Varying(constant, tuple(terms))
+            made = Varying(constant, tuple(each for each in zip(self._terms, factors, strict=True) if each[1]))
             if all(made.at(each) == value for each, value in zip(self._samples, values, strict=True)):
                 return made
         listed = ", ".join(f"{value} at {list(each)}" for value, each in zip(values, self._samples, strict=True))
-        raise Misfit(f"{what} is {listed}, which is not a polynomial of the lengths", node)
-
-
-def _term(term: tuple[int, int], lengths: Lengths) -> int:
-    first, second = term
-    return lengths[first] * (lengths[second] if second >= 0 else 1)
+        raise Misfit(f"{what} is {listed}, which is not a polynomial of the lengths", node, is_number=True)
 
 
 def _inverse(matrix: Sequence[Sequence[int]]) -> list[list[Fraction]]:
@@ -181,7 +187,8 @@ class _Builder:
         strides = zip(*([stride // each.itemsize for stride in each.strides] for each in arrays), strict=True)
         return [self.fit.number(each, "the distance of elements of a constant") for each in strides]
 
-    def _add_step(self, calls: Sequence[StepCall]) -> None:
+    def attributes(self, calls: Sequence[StepCall]) -> dict[str, VaryingAttribute]:
+        """The attributes of a step. Raises `Misfit` if its calls do not have one form."""
         first = calls[0]
         for each in calls:
             if each.kernel != first.kernel:
@@ -190,10 +197,13 @@ class _Builder:
                 _differ(first.name)
             if each.numbers.keys() != first.numbers.keys():
                 _differ(first.name, f"the attributes of {first.kernel}")
-        attributes = {
+        return {
             key: self._attribute([each.numbers[key] for each in calls], f"attribute {key} of {first.kernel}", first)
             for key in first.numbers
         }
+
+    def _add_step(self, calls: Sequence[StepCall]) -> None:
+        first, attributes = calls[0], self.attributes(calls)
         inputs, outputs = ([self.ids[each] for each in ids] for ids in (first.inputs, first.outputs))
         self.family.add_step(first.kernel, inputs, outputs, attributes, first.name)
         self.origins.append(self._steps)
@@ -274,8 +284,39 @@ def fit_family(
     """
     counts = {len(each) for each in recordings}
     builder = _Builder(PlanFamily(most, isa=isa), fit, is_trial=is_trial)
-    for calls in zip(*recordings, strict=False):
-        builder.add(calls)
+    for index, calls in enumerate(zip(*recordings, strict=False)):
+        try:
+            builder.add(calls)
+        except Misfit as e:
+            raise (e if e.node else _named(e, index, builder, recordings)) from e
     if len(counts) > 1:
         _differ()
     return builder.family, builder.origins
+
+
+def _named(why: Misfit, index: int, builder: _Builder, recordings: Sequence[Sequence[BufferCall | StepCall]]) -> Misfit:
+    """A misfit of the buffer of call `index` with the node that causes it, if a step shows one.
+
+    That is the first step that differs itself, or else the first that uses the buffer.
+    """
+    for calls in zip(*recordings, strict=False):
+        steps = [each for each in calls if isinstance(each, StepCall)]
+        if len(steps) == len(calls):
+            try:
+                builder.attributes(steps)
+            except Misfit as e:
+                return e
+    return Misfit(why.reason, _user(recordings[0], index), is_number=why.is_number)
+
+
+def _user(calls: Sequence[BufferCall | StepCall], index: int) -> str:
+    """The node of the first step that uses the buffer of a call, or a part of it; empty if none does."""
+    number, used = -1, set[int]()
+    for place, call in enumerate(calls):
+        if isinstance(call, BufferCall):
+            number += 1
+            if place == index or call.of in used:
+                used.add(number)
+        elif not used.isdisjoint((*call.inputs, *call.outputs)):
+            return call.name
+    return ""

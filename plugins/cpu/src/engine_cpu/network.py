@@ -13,10 +13,11 @@ from engine.native import Plan, built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
-from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
+from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS, VARYING_LENGTHS
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import needed_isa
+from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.precision import precision_of
 from engine_cpu.program import Program
@@ -47,7 +48,7 @@ _MAX_THREADS = 4096
 class CpuNetwork(GraphNetwork):
     """Compilation transforms the graph and, if all lengths are known, lowers it to a program."""
 
-    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE)
+    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE, VARYING_LENGTHS)
 
     @classmethod
     def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
@@ -180,6 +181,8 @@ class CpuNetwork(GraphNetwork):
                 return self.reference_steps
             case PLANS_PER_SHAPE.name:
                 return () if self.programs is None else self.programs.reasons
+            case VARYING_LENGTHS.name:
+                return () if self.programs is None else describe_lengths(self.programs)
             case ARENA_BYTES.name:
                 return sum(plan.arena_bytes for plan in self.native_plans())
             case NAIVE_ARENA_BYTES.name:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from engine.ir import paused_collector
 from engine.lowering import (
@@ -20,13 +19,14 @@ from engine.lowering import (
     pattern_of_growth,
     shapes_of,
 )
-from engine_cpu.families import BoundFamily, FamilyProgram, Recording
-from engine_cpu.fitting import Lengths, Misfit
+from engine_cpu.choices import Choices
+from engine_cpu.families import BoundFamily, FamilyProgram
+from engine_cpu.family_builder import HALVINGS, FamilyBuilder, NoFamily, ProgramBuilder, Range
+from engine_cpu.fitting import Misfit
 from engine_cpu.program import Program, Value
 from engine_cpu.transform import KNOWN_PASSES
 
 if TYPE_CHECKING:
-    from engine.runtime.lifecycle import ForkSafeLock
     from engine_cpu.lowering import CpuGraph
 
 logger = logging.getLogger("engine.cpu")
@@ -36,41 +36,10 @@ _REMEMBERED: Final = 16
 _LEAST_MOST: Final = 64
 _LEAST_PAST: Final = 4096
 """The smallest upper ends of the ranges of a family, for a length and for the past."""
-_HALVINGS: Final = 8
-"""The part of the range that a family must have at least."""
+_IRREGULAR: Final = "its result for lengths has no form that a few of them would show"
 
-Range: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
-"""The least and the greatest leading lengths."""
 FamilyKey: TypeAlias = "tuple[LengthPattern, Range, Range, Shapes, bool]"
 """The pattern, the ranges that are tried, the shapes with 0 for unknown lengths, and whether plans may assume."""
-
-
-class ProgramBuilder(Protocol):
-    """What builds programs: the `Compiler` of a network, which documents the methods."""
-
-    threads: int
-    streams: int
-    building: ForkSafeLock
-
-    def program(self, prepared: CpuGraph) -> Program:
-        """A program for a graph of known lengths."""
-
-    def in_place(self, prepared: CpuGraph, *, may_assume: bool = True) -> FamilyProgram:
-        """One that appends to variables in place."""
-
-    def recording(self, prepared: CpuGraph, *, may_assume: bool = True) -> Recording:
-        """The calls with which its plan is built."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoFamily:
-    """The reason for which lengths that match a pattern have a plan for each of them."""
-
-    reason: str
-    node: str
-
-    def __str__(self) -> str:
-        return f"{self.node}: {self.reason}" if self.node else self.reason
 
 
 class Programs:
@@ -84,8 +53,12 @@ class Programs:
     def __init__(self, prepared: CpuGraph, compiler: ProgramBuilder, size: int) -> None:
         """Programs of a graph; at most `size` for single shapes, and twice as many families, are kept."""
         self._prepared, self._compiler = prepared, compiler
-        self._lengths = InputLengths(prepared.graph)
-        self._irregular = irregular_node(prepared.graph)
+        self.lengths = InputLengths(prepared.graph)
+        """The unknown lengths of the inputs."""
+        self._builder = FamilyBuilder(prepared, self.lengths, compiler)
+        irregular = irregular_node(prepared.graph)
+        self.why_none = "" if irregular is None else f"{irregular}: {_IRREGULAR}"
+        """Why there are no families at all; empty if there may be some."""
         self._exact: PlanCache[tuple[Shapes, bool], Program | FamilyProgram] = PlanCache(
             self._built, size, building=compiler.building
         )
@@ -93,7 +66,7 @@ class Programs:
         self._families: PlanCache[FamilyKey, FamilyProgram | NoFamily] = PlanCache(
             self._built_family, 2 * size, building=compiler.building
         )
-        self._seen: deque[LengthVector] = deque(maxlen=_REMEMBERED)
+        self._seen: deque[tuple[LengthVector, Choices | None]] = deque(maxlen=_REMEMBERED)
         self.last: Program | BoundFamily | None = None
         """The program used last."""
 
@@ -111,28 +84,44 @@ class Programs:
         known = self._exact.cached((shapes, may_assume))
         if known is not None:
             return _bound(known)
-        vector = self._lengths.vector(shapes) if self._lengths.is_complete else None
-        if vector is not None and self._irregular is None:
+        vector = self.lengths.vector(shapes) if self.lengths.is_complete else None
+        if vector is not None and not self.why_none:
             family = self._of_family(vector, shapes, may_assume)
             if family is not None:
                 return family
-        if vector is not None and vector not in self._seen:
-            self._seen.append(vector)
+        if vector is not None and all(vector != seen for seen, _ in self._seen.copy()):
+            self._seen.append((vector, Choices()))
         return _bound(self._exact.get((shapes, may_assume)))
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why lengths that varied have a program for each set of shapes."""
-        if self._irregular is not None and len(self._seen) < 2:
-            return ()
-        if self._irregular is not None:
-            return (f"{self._irregular}: its result for lengths has no form that a few of them would show",)
+        if self.why_none:
+            return () if len(self._seen) < 2 else (self.why_none,)
         return tuple(str(each) for each in self.families if isinstance(each, NoFamily))
 
     @property
     def families(self) -> list[FamilyProgram | NoFamily]:
         """The families, the most recently used one last, and why there is none where one was tried."""
         return self._families.plans()
+
+    def family(self, pattern: LengthPattern, vector: LengthVector) -> FamilyProgram | NoFamily:
+        """The family that inferences with these lengths would have, which is not kept."""
+        key = self._key(pattern, vector, self.shapes(vector), may_assume=True)
+        with self._compiler.building:
+            return self._built_family(key)
+
+    def check(self, vector: LengthVector) -> None:
+        """Raise `InputError` if the model cannot take inputs of these lengths."""
+        self._prepared.at(self.shapes(vector), KNOWN_PASSES)
+
+    def shapes(self, vector: LengthVector) -> Shapes:
+        """The shapes of inputs of these lengths."""
+        known = tuple(
+            tuple(dim.min if dim.is_static else 0 for dim in each.output(0).shape)
+            for each in self._prepared.graph.parameters
+        )
+        return self.lengths.shapes(known, vector)
 
     def plans(self) -> list[Program | FamilyProgram]:
         """The programs for single sets of shapes, the most recently used one last."""
@@ -149,80 +138,59 @@ class Programs:
         for pattern in self._patterns(vector):
             made = self._families.get(self._key(pattern, vector, shapes, may_assume))
             if isinstance(made, FamilyProgram) and (found := made.at(vector)) is not None:
-                self._seen.append(vector)
+                self._seen.append((vector, None))
                 return found
         return None
 
     def _patterns(self, vector: LengthVector) -> list[LengthPattern]:
         """The patterns for which a family of these lengths is worthwhile."""
-        found = [pattern_between(seen, vector) for seen in reversed(tuple(self._seen))]
+        found = [pattern_between(seen, vector) for seen, _ in reversed(self._seen.copy())]
         patterns = [pattern for pattern in found if pattern is not None]
-        if self._lengths.has_past and vector[0] > 0:
+        if self.lengths.has_past and vector[0] > 0:
             patterns.append(pattern_of_growth(vector))
         return list(dict.fromkeys(patterns))
 
     def _key(self, pattern: LengthPattern, vector: LengthVector, shapes: Shapes, may_assume: bool) -> FamilyKey:
         leads = pattern.leading(vector)
         assert leads is not None
-        is_past = [self._lengths.has_past and group == 0 for group in pattern.leads]
+        is_past = [self.lengths.has_past and group == 0 for group in pattern.leads]
         least = tuple(1 if past else 2 for past in is_past)
         # Where short lengths differ from long ones, as with a window of keys, a family of long ones is tried.
         near = tuple(max(low, 1 << length.bit_length() - 1) for low, length in zip(least, leads, strict=True))
         most = tuple(
-            self._most_past(length) if past else max(_LEAST_MOST, _HALVINGS << (length - 1).bit_length())
+            self._most_past(length) if past else max(_LEAST_MOST, HALVINGS << (length - 1).bit_length())
             for past, length in zip(is_past, leads, strict=True)
         )
-        static = self._lengths.shapes(shapes, (0,) * self._lengths.count)
+        static = self.lengths.shapes(shapes, (0,) * self.lengths.count)
         return pattern, (least, most), (near, most), static, may_assume
 
     def _most_past(self, length: int) -> int:
-        bound = self._lengths.bound
+        bound = self.lengths.bound
         return max(_LEAST_PAST, 2 << (length - 1).bit_length()) if bound is None else max(bound, length)
+
+    def _choices_at(self, shapes: Shapes) -> Choices:
+        """Where the decisions for these shapes are kept, which families follow."""
+        vector = self.lengths.vector(shapes) if self.lengths.is_complete else None
+        kept = next((choices for seen, choices in self._seen.copy() if seen == vector), None)
+        return kept or Choices()
 
     def _built(self, key: tuple[Shapes, bool]) -> Program | FamilyProgram:
         shapes, may_assume = key
+        choices = self._choices_at(shapes)
         with paused_collector():  # built during an inference
             prepared = self._prepared.at(shapes, KNOWN_PASSES)
-            if self._lengths.has_past:
+            if self.lengths.has_past:
                 try:
-                    return self._compiler.in_place(prepared, may_assume=may_assume)
+                    return self._compiler.in_place(prepared, choices, may_assume=may_assume)
                 except Misfit as e:
                     logger.debug("%s: variables are copied: %s", self._prepared.graph.name, e)
-            return self._compiler.program(prepared)
+            return self._compiler.program(prepared, choices)
 
     def _built_family(self, key: FamilyKey) -> FamilyProgram | NoFamily:
         pattern, *ranges, static, may_assume = key
-        records: dict[LengthVector, Recording] = {}
-
-        def record(vector: LengthVector) -> Recording:
-            if vector not in records:
-                prepared = self._prepared.at(self._lengths.shapes(static, vector), KNOWN_PASSES)
-                records[vector] = self._compiler.recording(prepared, may_assume=may_assume)
-            return records[vector]
-
+        known = [(seen, choices) for seen, choices in reversed(self._seen.copy()) if choices is not None]
         with paused_collector():
-            made = self._fitted(pattern, *ranges[0], record)
-            if isinstance(made, NoFamily) and ranges[1] != ranges[0]:
-                made = self._fitted(pattern, *ranges[1], record)
-        if isinstance(made, NoFamily):
-            logger.info("%s: a plan for each length: %s", self._prepared.graph.name, made)
-        return made
-
-    def _fitted(
-        self, pattern: LengthPattern, least: Lengths, most: Lengths, record: Callable[[LengthVector], Recording]
-    ) -> FamilyProgram | NoFamily:
-        """The family for a range of lengths, or for the beginning of the range.
-
-        Tables of positions, and operators that are computed in other ways for great lengths, may end it.
-        """
-        high = most
-        while True:
-            try:
-                return FamilyProgram(pattern, least, high, record, self._compiler.threads, self._compiler.streams)
-            except Misfit as e:
-                high = tuple(length // 2 for length in high)
-                if not e.is_at_end or any(a * _HALVINGS < b for a, b in zip(high, most, strict=True)):
-                    return NoFamily(e.reason, e.node)
+            return self._builder.build(pattern, ranges, static, known, may_assume=may_assume)
 
 
 def _bound(program: Program | FamilyProgram) -> Program | BoundFamily:

@@ -14,11 +14,12 @@ from engine.errors import PlanError, UnsupportedError
 from engine.ir import Constant, Node, Output
 from engine.native import Attribute, Packing, Plan, PlanBuilder
 from engine.ops.spec import OperatorSpec
+from engine_cpu.choices import Choices
 from engine_cpu.in_place import InPlace
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.reorder import reorder_attributes, reorder_kernel
-from engine_cpu.tuning import Candidate, CpuTuner
+from engine_cpu.tuning import Candidate, Candidates, CpuTuner
 from engine_cpu.weights import WeightStore
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -45,12 +46,13 @@ def lower_segment(
     precision: str = "f32",
     plan: PlanBuilder | None = None,
     states: Sequence[InPlace] = (),
+    choices: Choices | None = None,
 ) -> LoweredSegment:
     """Lower `items` in order, into `plan` if it is given. `outputs` are values that items produce.
 
-    The values of `states` are neither inputs nor outputs.
+    The values of `states` are neither inputs nor outputs. `choices` are followed, and extended.
     """
-    builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner, precision, plan, states)
+    builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner, precision, plan, states, choices)
     try:
         for item in items:
             builder._lower(item)
@@ -73,6 +75,7 @@ class SegmentBuilder:
         precision: str = "f32",
         plan: PlanBuilder | None = None,
         states: Sequence[InPlace] = (),
+        choices: Choices | None = None,
     ) -> None:
         self.isa = weights.isa
         self.precision = precision
@@ -80,6 +83,7 @@ class SegmentBuilder:
         self._plan = PlanBuilder(isa=weights.isa) if plan is None else plan
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self.store, self._tuner = weights, tuner
+        self._choices = choices or Choices()
         self._options = {node: options[item] for item in items for node in item.nodes}
         self._buffers: dict[Output, dict[Layout, int]] = {}
         self._made: dict[Output, Layout] = {}
@@ -248,13 +252,35 @@ class SegmentBuilder:
             raise PlanError(f"{node}: {e}") from e
         self._step_nodes.append((name, node.op_type))
 
-    def choose(self, node: Node, key: str, candidates: Sequence[Candidate], seconds: float) -> Candidate:
-        """The fastest measured candidate, or the first if nothing is measured.
+    def choose(self, node: Node, key: str, candidates: Candidates, seconds: float) -> Candidate:
+        """The fastest measured candidate, or the first if nothing is measured; the earlier choice for other lengths.
 
         `key` identifies the problem: nodes with the same key and candidates are measured once. `seconds` estimates the
         time of one run.
         """
-        return self._tuner.choose(node, key, candidates, self.isa, seconds, self._similar_steps[_kind_of(node)])
+
+        def fastest() -> Candidate:
+            uses = self._similar_steps[_kind_of(node)]
+            return self._tuner.choose(node, key, candidates, self.isa, seconds, uses)
+
+        return self._once(node, candidates, fastest)
+
+    def first(self, node: Node, candidates: Candidates) -> Candidate:
+        """The first candidate, for a node of several in one step; the earlier choice for other lengths."""
+        return self._once(node, candidates, lambda: candidates[0])
+
+    def _once(self, node: Node, candidates: Candidates, choose: Callable[[], Candidate]) -> Candidate:
+        def chosen() -> tuple[str, float]:
+            made = choose()
+            return str(made), candidates.estimate(made) / candidates.estimate(candidates[0])
+
+        name, ratio = self._choices.once("kernel", node, chosen)
+        found = candidates.named(name)
+        if found is None:  # the layouts are others than for the lengths of the earlier choice
+            return choose()
+        # A choice that was measured to be the best one may be estimated to be slower.
+        self._choices.add_times(node, candidates.estimate(found) / ratio, candidates.estimate(candidates[0]))
+        return found
 
     # -- internals ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -58,6 +59,18 @@ class Candidate:
 
     def __str__(self) -> str:
         return self.name
+
+
+class Candidates(Sequence[Candidate]):
+    """The candidates for a problem, the default first; any of them can be asked for by its name."""
+
+    @abstractmethod
+    def named(self, name: str) -> Candidate | None:
+        """The candidate of this name, which may be one that is not worth measuring; None if there is none."""
+
+    @abstractmethod
+    def estimate(self, candidate: Candidate) -> float:
+        """The estimated core cycles of a candidate, at least 1."""
 
 
 @dataclass(slots=True)

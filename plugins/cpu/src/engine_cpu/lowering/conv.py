@@ -14,8 +14,8 @@ from engine_cpu.layout import Layout, LayoutOption, static_shape
 from engine_cpu.lowering.checks import MAX_STEP, check_f32, check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_candidates import (
     PLANAR_CHANNELS,
+    ConvCandidates,
     ConvProblem,
-    conv_candidates,
     estimated_seconds,
     has_bf16_kernel,
 )
@@ -78,7 +78,7 @@ class ConvLowering(OpLowering[ConvSpec]):
         more = [] if bias is None else [padded_bias(node, bias, b)]
         if residual is not None:
             more.append(b.input(residual, out_layout))
-        candidate = b.choose(node, problem.key(), conv_candidates(problem), estimated_seconds(problem))
+        candidate = b.choose(node, problem.key(), ConvCandidates(problem), estimated_seconds(problem))
         y = b.output(out, out_layout, in_place_of=residual)
         inputs = [x, packed_weights(node, node.input_value(_W), geometry, candidate, b), *more]
         b.step(node, candidate.kernel, inputs, [y], **candidate.attributes)

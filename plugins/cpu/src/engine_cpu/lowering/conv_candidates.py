@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from engine.native import Attribute, has_feature
 from engine_cpu.layout import Layout, padded_channels
 from engine_cpu.lowering.conv_geometry import ConvGeometry
-from engine_cpu.tuning import Candidate
+from engine_cpu.tuning import Candidate, Candidates
 
 PLANAR_CHANNELS: Final = 16
 """Inputs with fewer channels than this waste lanes in blocks, and may be read PLAIN."""
@@ -65,24 +65,33 @@ class ConvProblem:
         return f"{family}_bf16" if self.is_bf16 else f"{family}_f32"
 
 
-def conv_candidates(problem: ConvProblem) -> Sequence[Candidate]:
-    """The candidates, sorted by estimated time."""
-    return _Candidates(problem)
+class ConvCandidates(Candidates):
+    """The best candidates, sorted by estimated time.
 
-
-class _Candidates(Sequence[Candidate]):
-    """Makes each candidate when it is read: of most problems, only the first is."""
+    Makes each candidate when it is read: of most problems, only the first is.
+    """
 
     def __init__(self, problem: ConvProblem) -> None:
         self._problem = problem
-        self._ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])[:_MAX_CANDIDATES]
+        self._ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])
 
     def __len__(self) -> int:
-        return len(self._ranked)
+        return min(len(self._ranked), _MAX_CANDIDATES)
 
     def __getitem__(self, index: Any) -> Any:
-        _, kernel, variant = self._ranked[index]
+        _, kernel, variant = self._ranked[range(len(self))[index]]
         return _candidate(self._problem, kernel, variant)
+
+    def named(self, name: str) -> Candidate | None:
+        """See `Candidates`."""
+        found = ((kernel, variant) for _, kernel, variant in self._ranked if _name(kernel, variant) == name)
+        return next((_candidate(self._problem, *each) for each in found), None)
+
+    def estimate(self, candidate: Candidate) -> float:
+        """See `Candidates`."""
+        return next(
+            1.0 + cycles for cycles, kernel, variant in self._ranked if _name(kernel, variant) == candidate.name
+        )
 
 
 def estimated_seconds(problem: ConvProblem) -> float:
@@ -204,8 +213,11 @@ def _candidate(problem: ConvProblem, kernel: str, variant: Mapping[str, Attribut
         inputs.append(4 * padded_channels(g.out_channels))
     if problem.has_residual:
         inputs.append(g.out_bytes(problem.out_layout))
-    name = " ".join([kernel, *(f"{key}{value}" for key, value in variant.items())])
-    return Candidate(name, kernel, attributes, tuple(inputs), (g.out_bytes(problem.out_layout),))
+    return Candidate(_name(kernel, variant), kernel, attributes, tuple(inputs), (g.out_bytes(problem.out_layout),))
+
+
+def _name(kernel: str, variant: Mapping[str, Attribute]) -> str:
+    return " ".join([kernel, *(f"{key}{value}" for key, value in variant.items())])
 
 
 def _vectors(problem: ConvProblem) -> list[int]:

@@ -8,7 +8,7 @@ from engine.native import Attribute
 from engine.ops.conv import ConvSpec
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout
-from engine_cpu.lowering.conv_candidates import ConvProblem, conv_candidates
+from engine_cpu.lowering.conv_candidates import ConvCandidates, ConvProblem
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 from engine_cpu.lowering.conv_operands import packed_weights, padded_bias
 from engine_cpu.lowering.epilogue import activation_attributes
@@ -26,7 +26,7 @@ def lower_chain(item: Item, b: SegmentBuilder) -> None:
         node = spec.node
         geometry = conv_geometry(spec, b.shape(node.input_value(_X)), b.shape(node.input_value(_W)))
         place = "filter" if geometry.is_depthwise else "project" if "filter_batch" in attributes else "expand"
-        candidate = conv_candidates(_problem(spec, geometry, b))[0]
+        candidate = b.first(node, ConvCandidates(_problem(spec, geometry, b)))
         buffers.append(packed_weights(node, node.input_value(_W), geometry, candidate, b))
         if bias := spec.input(_BIAS):
             buffers.append(padded_bias(node, bias, b))

@@ -1,0 +1,164 @@
+"""`FamilyBuilder`: the families of a graph, each for a pattern and the widest range of lengths that has one form."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from engine.errors import InputError, PlanError
+from engine.lowering import InputLengths, LengthPattern, LengthVector, Shapes
+from engine_cpu.choices import Choices
+from engine_cpu.families import FamilyProgram, Recording
+from engine_cpu.fitting import Lengths, Misfit
+from engine_cpu.program import Program
+from engine_cpu.transform import KNOWN_PASSES
+
+if TYPE_CHECKING:
+    from engine.runtime.lifecycle import ForkSafeLock
+    from engine_cpu.lowering import CpuGraph
+
+logger = logging.getLogger("engine.cpu")
+
+_DECIDING: Final = 4
+"""The lengths for which a family is decided at least: what is the best for 2 or 3 images may be slow for many."""
+HALVINGS: Final = 8
+"""The part of the range that a family must have at least."""
+
+Range: TypeAlias = "tuple[Lengths, Lengths]"
+"""The least and the greatest leading lengths."""
+
+
+class ProgramBuilder(Protocol):
+    """What builds programs: the `Compiler` of a network, which documents the methods."""
+
+    threads: int
+    streams: int
+    building: ForkSafeLock
+
+    def program(self, prepared: CpuGraph, choices: Choices | None = None) -> Program:
+        """A program for a graph of known lengths."""
+
+    def in_place(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> FamilyProgram:
+        """One that appends to variables in place."""
+
+    def recording(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> Recording:
+        """The calls with which its plan is built."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoFamily:
+    """The reason for which lengths that match a pattern have a plan for each of them."""
+
+    reason: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.reason}" if self.node else self.reason
+
+
+class FamilyBuilder:
+    """Builds the families of a graph. The caller holds the compiler's lock."""
+
+    def __init__(self, prepared: CpuGraph, lengths: InputLengths, compiler: ProgramBuilder) -> None:
+        self._prepared, self._lengths, self._compiler = prepared, lengths, compiler
+
+    def build(
+        self,
+        pattern: LengthPattern,
+        ranges: Sequence[Range],
+        static: Shapes,
+        known: Sequence[tuple[LengthVector, Choices]],
+        *,
+        may_assume: bool,
+    ) -> FamilyProgram | NoFamily:
+        """The family for the first of the ranges that has one, or the reason of the first range.
+
+        Args:
+            pattern: which lengths vary.
+            ranges: of the leading lengths.
+            static: the shapes of the inputs, with 0 for unknown lengths.
+            known: what was decided for plans of single lengths, those used last first.
+            may_assume: see `Programs.get`.
+        """
+        reasons: list[NoFamily] = []
+        plans = _Plans(self._prepared, self._lengths, self._compiler, pattern, static, may_assume)
+        for least, most in dict.fromkeys(ranges):
+            plans.decide(least, most, known)
+            made = self._fitted(pattern, least, most, plans)
+            if isinstance(made, FamilyProgram):
+                return made
+            reasons.append(made)
+        logger.info("%s: a plan for each length: %s", self._prepared.graph.name, reasons[0])
+        return reasons[0]
+
+    def _fitted(self, pattern: LengthPattern, least: Lengths, most: Lengths, plans: _Plans) -> FamilyProgram | NoFamily:
+        """The family for a range of lengths, or for the beginning of the range.
+
+        Tables of positions, and operators that are computed in other ways for great lengths, may end it.
+        """
+        high, compiler = most, self._compiler
+        while True:
+            try:
+                return FamilyProgram(pattern, least, high, plans.recording, compiler.threads, compiler.streams)
+            except Misfit as e:
+                high = tuple(length // 2 if index in e.ends else length for index, length in enumerate(high))
+                if not e.ends or any(a * HALVINGS < b for a, b in zip(high, most, strict=True)):
+                    return NoFamily(e.reason, e.node)
+
+
+class _Plans:
+    """The recorded plans for the lengths of a pattern, which all follow the same choices."""
+
+    def __init__(
+        self,
+        prepared: CpuGraph,
+        lengths: InputLengths,
+        compiler: ProgramBuilder,
+        pattern: LengthPattern,
+        static: Shapes,
+        may_assume: bool,
+    ) -> None:
+        self._prepared, self._lengths, self._compiler = prepared, lengths, compiler
+        self._pattern, self._static, self._may_assume = pattern, static, may_assume
+        self._choices = Choices()
+        self._made: dict[LengthVector, Recording | Misfit] = {}
+
+    def decide(self, least: Lengths, most: Lengths, known: Sequence[tuple[LengthVector, Choices]]) -> None:
+        """Choose for a range: as a plan in it that was used, or as one at its beginning."""
+        if known and all(choices.is_empty for _, choices in known):
+            return  # nothing is decided by size in this graph
+        choices = self._of_range(least, most, known)
+        if choices is not self._choices:
+            self._choices, self._made = choices, {}
+
+    def recording(self, vector: LengthVector) -> Recording:
+        """The plan for the lengths of all groups. Raises `Misfit` if it cannot be compared with others."""
+        if vector not in self._made:
+            self._made[vector] = self._recorded(vector, self._choices)
+        found = self._made[vector]
+        if isinstance(found, Misfit):
+            raise found
+        return found
+
+    def _of_range(self, least: Lengths, most: Lengths, known: Sequence[tuple[LengthVector, Choices]]) -> Choices:
+        for seen, choices in known:
+            leads = None if choices.is_empty else self._pattern.leading(seen)
+            if leads is not None and all(
+                max(low, _DECIDING) <= x <= high for low, x, high in zip(least, leads, most, strict=True)
+            ):
+                return choices
+        choices = Choices()
+        try:
+            self._recorded(self._pattern.vector(tuple(max(low, _DECIDING) for low in least)), choices)
+        except (PlanError, InputError):
+            return Choices()  # the first plan decides
+        return choices
+
+    def _recorded(self, vector: LengthVector, choices: Choices) -> Recording | Misfit:
+        prepared = self._prepared.at(self._lengths.shapes(self._static, vector), KNOWN_PASSES)
+        try:
+            return self._compiler.recording(prepared, choices, may_assume=self._may_assume)
+        except Misfit as e:
+            return e
