@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 from engine import Core
+from engine.errors import StateError
 from engine.passes import MakeStateful
 
 DECODERS = sorted((Path(__file__).parent / "fixtures" / "decoders").glob("*.onnx"))
@@ -115,6 +116,51 @@ def test_states_of_many_requests_are_independent(compiled: Callable[[str], Any])
         for request, expected in zip(requests, alone, strict=True):
             request.wait(60)
             np.testing.assert_array_equal(request.results["logits"], expected[turn])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_sequence_joins_a_batch(compiled: Callable[[str], Any], device: str) -> None:
+    """It goes on as it would alone, the other sequence as without it; a fork keeps what was there."""
+    network, generator = compiled(device), np.random.default_rng(3)
+    batch, one = network.create_infer_request(), network.create_infer_request()
+    batch.infer(step(generator, 2, 0, 5))
+    one.infer(step(generator, 1, 0, 3))
+    fork, before = batch.fork(), {name: state.get() for name, state in batch.query_state().items()}
+    for _ in range(2):  # the second time, no other request has the memory
+        batch.take_sequence(1, one)
+        for name, state in batch.query_state().items():
+            np.testing.assert_array_equal(state.get()[0], before[name][0])
+            np.testing.assert_array_equal(state.get()[1, :, 2:], one.query_state()[name].get()[0])
+            assert not state.get()[1, :, :2].any()
+            np.testing.assert_array_equal(fork.query_state()[name].get(), before[name])
+    token = step(generator, 2, 5, 1)
+    token["position_ids"][1] = 3
+    alone = {name: value[1:] for name, value in token.items()} | {"attention_mask": np.ones((1, 4), np.int64)}
+    joined = {**token, "attention_mask": np.array([[1] * 6, [0] * 2 + [1] * 4])}
+    found = batch.infer(joined)["logits"]
+    np.testing.assert_allclose(found[0], fork.infer(token)["logits"][0], rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(found[1], one.infer(alone)["logits"][0], rtol=0, atol=TOLERANCE)
+
+
+def test_sequences_that_cannot_join(compiled: Callable[[str], Any]) -> None:
+    network, generator = compiled("CPU"), np.random.default_rng(3)
+    batch, one, new = (network.create_infer_request() for _ in range(3))
+    batch.infer(step(generator, 2, 0, 5))
+    one.infer(step(generator, 1, 0, 6))
+    before = {name: state.get() for name, state in batch.query_state().items()}
+    for index, other, said in (
+        (0, one, "cannot replace sequence 0"), (0, batch.fork(), "cannot replace sequence 0"),
+        (0, new, "has no value before the first inference"), (0, batch, "another request of the same network"),
+        (0, compiled("CPU").create_infer_request(), "another request of the same network"),
+    ):  # fmt: skip
+        with pytest.raises(StateError, match=said):
+            batch.take_sequence(index, other)
+    one.rewind(2)
+    for index in (2, -1):
+        with pytest.raises(StateError, match=f"cannot replace sequence {index}"):
+            batch.take_sequence(index, one)
+    for name, state in batch.query_state().items():
+        np.testing.assert_array_equal(state.get(), before[name])
 
 
 def test_a_saved_state_goes_on_on_another_device(path: Path, compiled: Callable[[str], Any], tmp_path: Path) -> None:

@@ -251,6 +251,11 @@ class Scheduler:
     def _arrange(self, row: int | None = None) -> None:
         """Drop the columns that no sequence has, and let the single request's values become the last ones of `row`."""
         slots, length = self._slots, 0 if row is None else self._alone.length
+        if row is not None and 0 < length <= slots.mask.shape[1] and slots.active:
+            # The sequence takes the last columns of its row, and the others stay where they are.
+            self._batch.take_sequence(row, self._alone)
+            slots.mask[row] = np.arange(slots.mask.shape[1]) >= slots.mask.shape[1] - length
+            return
         first = slots.first_column
         kept = slots.mask.shape[1] - first
         columns = max(kept, length)

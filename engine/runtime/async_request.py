@@ -326,6 +326,18 @@ class AsyncInferRequest(Participant):
         """
         self._states().reorder(indices)
 
+    def take_sequence(self, index: int, other: AsyncInferRequest) -> None:
+        """Make sequence `index` of this request's batch what the only sequence of `other` is, as if it had joined.
+
+        Variables that grow get it at their end, and zeros before it, which the model must mask. It is copied; the other
+        sequences stay where they are. Raises `Busy`, and `StateError` if `other` belongs to another network, has
+        several sequences or is longer, which leaves all values unchanged.
+        """
+        states = self._states()
+        if other is self or other._network is not self._network_with_states():
+            raise StateError(f"{self._name}: a sequence is taken from another request of the same network")
+        states.take_sequence(index, other._states())
+
     def fork(self) -> AsyncInferRequest:
         """A new request of the same network whose variables have the same values; they are copied when they change.
 

@@ -45,7 +45,9 @@ class GrowingForm:
 
 
 class GrowingSet:
-    """Values of equal length, of which longer ones may begin with the same memory. Immutable, as variables' values are.
+    """Values of equal length, of which longer ones may begin with the same memory.
+
+    Immutable, as variables' values are; but see `with_sequence`.
 
     Their elements lie in one block of memory, those of each value together, with the dimension that grows first, so
     that a longer value needs no other distances between elements; the block has room for more. `extended` gives a set
@@ -105,9 +107,30 @@ class GrowingSet:
             return GrowingSet(block, length)
 
     def shortened(self, count: int) -> GrowingSet:
-        """The set without its last `count` positions: the same one for the same count."""
+        """Another set of the same values without their last `count` positions, if any."""
         with _lock:
-            return self._block.known(self.length - count) or GrowingSet(self._block, self.length - count)
+            return GrowingSet(self._block, self.length - count)
+
+    def with_sequence(self, batch_axes: Sequence[int], index: int, other: GrowingSet) -> GrowingSet:
+        """These values, with sequence `index` replaced by the first one of `other`, which is at most as long.
+
+        It gets the last positions, and zeros before them. The memory is changed in place if no other set has it: the
+        caller, which alone holds this set, must not use it any more. Raises `OutOfMemoryError`.
+        """
+        with _lock:
+            block = self._block
+            if len(block.live()) > 1:
+                block = _Block.of(block.values, self.length, block.allocate)
+                for new, old in zip(block.arrays, self._block.arrays, strict=True):
+                    new[: self.length] = old[: self.length]
+            start = self.length - other.length
+            for part, given, value, axis in zip(block.arrays, other.blocks, block.values, batch_axes, strict=True):
+                # The dimension that grows comes first.
+                turned = axis + 1 if axis < value.form.axis else axis
+                rows, one = np.moveaxis(part, turned, 0)[index], np.moveaxis(given, turned, 0)[0]
+                rows[:start] = 0
+                rows[start : self.length] = one[: other.length]
+            return self if block is self._block else GrowingSet(block, self.length)
 
 
 class GrowingArray:
@@ -140,10 +163,6 @@ class GrowingArray:
         form = self.group._block.values[self.index].form
         turned = self._kept if form.row_format is None else form.row_format.decode(self._kept)
         return np.array(np.moveaxis(turned, 0, form.axis), self.dtype, order="C")
-
-    def shortened(self, count: int) -> GrowingArray:
-        """The value without its last `count` positions."""
-        return GrowingArray(self.group.shortened(count), self.index)
 
     @property
     def _kept(self) -> Array:
@@ -212,14 +231,11 @@ class _Block:
     def is_taken(self, length: int) -> bool:
         """Whether a set has positions from `length` on."""
         if self._used > length:
-            self._used = max((found.length for found in self._live()), default=0)
+            self._used = max((found.length for found in self.live()), default=0)
         return self._used > length
 
-    def known(self, length: int) -> GrowingSet | None:
-        """The set of this length, whose positions are those with which longer ones begin."""
-        return next((found for found in self._live() if found.length == length), None)
-
-    def _live(self) -> list[GrowingSet]:
+    def live(self) -> list[GrowingSet]:
+        """The sets that exist."""
         return [found for known in self._sets if (found := known()) is not None]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.errors import BlobFormatError, EngineError, StateError
 from engine.ir import Model, Variable
-from engine.runtime.growing import GrowingArray
+from engine.runtime.growing import GrowingArray, GrowingSet
 from engine.runtime.port import Port
 from engine.runtime.values import Array, PortCheck, Value
 
@@ -151,6 +151,7 @@ class States:
             reason = f"`{fixed[0]}` does not keep its past values" if fixed else "it has no variables"
             raise StateError(f"{self._network}: cannot rewind: {reason}")
         shortened: dict[str, Held | None] = {}
+        sets = _SetsOfOne(count)
         for port, axis in self._growing():
             value = self.value(port.name)
             length, first = value.shape[axis], port.variable.initial.shape[axis]
@@ -160,7 +161,7 @@ class States:
                     f"{length - first} since its initial value"
                 )
             if isinstance(value, GrowingArray):
-                shortened[port.name] = value.shortened(count)
+                shortened[port.name] = sets.shortened(value)
             else:
                 shortened[port.name] = np.ascontiguousarray(value[(slice(None),) * axis + (slice(length - count),)])
         if count:
@@ -192,6 +193,58 @@ class States:
             taken[port.name] = np.ascontiguousarray(np.take(plain(value), order, axis=axis))
         self._values = taken
 
+    def take_sequence(self, index: int, other: States) -> None:
+        """Make sequence `index` what the only sequence of `other` is, at the end of the variables that grow.
+
+        Before it, these get zeros. Raises `StateError`, and keeps the values, if `other` has several sequences or
+        longer ones, or a variable has no dimension of sequences.
+        """
+        axes = []
+        for port in self.ports:
+            mine, given, axis = self._values[port.name], other._values.get(port.name), port.variable.batch_axis
+            if axis is None or mine is None or given is None:
+                why = "has no dimension of sequences" if axis is None else "has no value before the first inference"
+                raise StateError(f"{self._network}: cannot replace a sequence: variable `{port.name}` {why}")
+            fits = [
+                (i == port.variable.axis and length <= whole) or (length == 1 if i == axis else length == whole)
+                for i, (whole, length) in enumerate(zip(mine.shape, given.shape, strict=True))
+            ]
+            if not all(fits) or not 0 <= index < mine.shape[axis]:
+                raise StateError(
+                    f"{self._network}: cannot replace sequence {index} of variable `{port.name}` {list(mine.shape)} by "
+                    f"{list(given.shape)}"
+                )
+            axes.append(axis)
+        mine_group, given_group = self._group(), other._group()
+        if mine_group is not None and given_group is not None:
+            group = mine_group.with_sequence(axes, index, given_group)
+            self._values = {port.name: value for port, value in zip(self.ports, group.arrays, strict=True)}
+            return
+        taken: dict[str, Held | None] = {}
+        for port, axis in zip(self.ports, axes, strict=True):
+            mine, given = np.array(plain(self._values[port.name])), plain(other._values[port.name])
+            row, one = np.moveaxis(mine, axis, 0)[index], np.moveaxis(given, axis, 0)[0]
+            grown = port.variable.axis
+            if grown is None:
+                row[...] = one
+            else:
+                turned = grown - 1 if axis < grown else grown
+                row, one = np.moveaxis(row, turned, 0), np.moveaxis(one, turned, 0)
+                start = len(row) - len(one)
+                row[:start] = 0
+                row[start:] = one
+            taken[port.name] = mine
+        self._values = taken
+
+    def _group(self) -> GrowingSet | None:
+        """The set that has all values, in the order of the variables; None if there is none."""
+        values = list(self._values.values())
+        group = values[0].group if values and isinstance(values[0], GrowingArray) else None
+        if group is None or len(group) != len(values):
+            return None
+        is_whole = all(isinstance(v, GrowingArray) and v.group is group and v.index == i for i, v in enumerate(values))
+        return group if is_whole else None
+
     def values(self) -> dict[str, Held | None]:
         """The values by name; None for those that have their initial value."""
         return dict(self._values)
@@ -203,11 +256,26 @@ class States:
         for name, value in values.items():
             if value is not None:
                 self._check_bound(self.port(name), self._checks[name].admit(value))
-        self._values = dict(values)
+        sets = _SetsOfOne(0)
+        self._values = {k: sets.shortened(v) if isinstance(v, GrowingArray) else v for k, v in values.items()}
 
     def _growing(self) -> list[tuple[StatePort, int]]:
         """The variables that grow, each with its axis."""
         return [(port, axis) for port in self.ports if (axis := port.variable.axis) is not None]
+
+
+class _SetsOfOne:
+    """Makes sets that only one request has, of values without their last `count` positions."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._made: dict[GrowingSet, GrowingSet] = {}
+
+    def shortened(self, value: GrowingArray) -> GrowingArray:
+        """The value as one of the new set that was made of its set."""
+        if value.group not in self._made:
+            self._made[value.group] = value.group.shortened(self._count)
+        return GrowingArray(self._made[value.group], value.index)
 
 
 def plain(value: Any) -> Any:
