@@ -176,7 +176,7 @@ ENGINE_INLINE VecInt dot_halves(VecInt low, VecInt high, VecInt x_low, VecInt x_
 
 // The sums of kRows rows with one group of columns.
 template <int kBits, int kDigits, bool kHasZeroPoints, int kRows>
-void sum_group(const WeightsFormat& f, const std::uint8_t* w, const Row* rows, std::int64_t ahead, float* sums) {
+void sum_group(const WeightsFormat& f, const std::uint8_t* w, const Row* rows, float* sums) {
   const std::int64_t records = weight_records(f), length = f.length, code_bytes = record_code_bytes(f);
   constexpr int kQuadsAtOnce = kBits == 4 ? 2 : 1;
   Vec y[kPairs][kRows][2] = {};
@@ -199,8 +199,8 @@ void sum_group(const WeightsFormat& f, const std::uint8_t* w, const Row* rows, s
           acc[r][0][d] = acc[r][1][d] = kHasZeroPoints ? VecInt{} : VecInt{} + start[r]->starts[d];
       const std::uint8_t* codes = w + p * 2 * kVectorBytes;
       for (std::int64_t i = 0; i < length; i += 4 * kQuadsAtOnce, codes += 4 * kWeightColumns) {
-        __builtin_prefetch(codes + ahead);
-        if constexpr (kVectorBytes == 64) __builtin_prefetch(codes + ahead + 64);
+        __builtin_prefetch(codes + kAhead);
+        if constexpr (kVectorBytes == 64) __builtin_prefetch(codes + kAhead + 64);
         const VecInt code[2] = {load_byte_quads(codes), load_byte_quads(codes + kVectorBytes)};
         if constexpr (kBits == 4) {
           VecInt low[2], high[2];
@@ -247,7 +247,7 @@ void sum_group(const WeightsFormat& f, const std::uint8_t* w, const Row* rows, s
         }
       }
     }
-    __builtin_prefetch(scales + ahead);
+    __builtin_prefetch(scales + kAhead);
     w = scales + kWeightColumns * (f.scale_bytes + f.has_zero_points);
     for (int r = 0; r < kRows; ++r) {
       x[r] += kDigits * length;
@@ -262,7 +262,7 @@ void sum_group(const WeightsFormat& f, const std::uint8_t* w, const Row* rows, s
       for (int v = 0; v < 2; ++v) store(sums + r * kWeightColumns + p * kPairLanes + v * kLanes, y[p][r][v]);
 }
 
-using SumFn = void (*)(const WeightsFormat& f, const std::uint8_t* w, const Row* rows, std::int64_t ahead, float* sums);
+using SumFn = void (*)(const WeightsFormat& f, const std::uint8_t* w, const Row* rows, float* sums);
 
 template <int kBits, int kDigits, bool kHasZeroPoints>
 SumFn pick_rows(std::int64_t rows) {
@@ -344,16 +344,13 @@ void run_group(const GemmWeightsArgs& args, const Walk& walk, std::int64_t group
                std::int64_t end) {
   const WeightsFormat& f = args.format;
   const std::int64_t column = group * kWeightColumns, columns = min64(kWeightColumns, f.n - column);
-  const std::int64_t bytes = weight_records(f) * record_bytes(f);
-  const std::uint8_t* w = walk.w + group * bytes;
+  const std::uint8_t* w = walk.w + group * weight_records(f) * record_bytes(f);
   alignas(64) float sums[kMaxRows * kWeightColumns];
   for (std::int64_t row = first; row < end; row += kMaxRows) {
     const std::int64_t count = min64(kMaxRows, end - row);
     Row rows[kMaxRows];
     for (std::int64_t r = 0; r < count; ++r) rows[r] = row_at(args.layout, walk.digits, row + r);
-    // The last of several rows, which find the weights in a cache, prefetch those of the next group.
-    const bool is_last = row > first && row + kMaxRows >= end;
-    pick_sum(args, count)(f, w, rows, is_last ? bytes : kAhead, sums);
+    pick_sum(args, count)(f, w, rows, sums);
     for (std::int64_t r = 0; r < count; ++r)
       if (sums[r * kWeightColumns] != sums[r * kWeightColumns])
         (f.bits == 4 ? sum_plainly<4> : sum_plainly<8>)(f, w, walk.a + (row + r) * f.k, sums + r * kWeightColumns);
