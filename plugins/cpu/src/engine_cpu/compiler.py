@@ -46,6 +46,8 @@ class Compiler:
     allow_reference: bool
     building: ForkSafeLock = field(default_factory=ForkSafeLock)
     """Held while a program is built: all programs share the weights and the tuner."""
+    lowered: int = 0
+    """How many plans were lowered."""
 
     def program(self, prepared: CpuGraph) -> Program:
         """A program for a graph whose parameters have static shapes."""
@@ -97,6 +99,7 @@ class Compiler:
         plan: PlanBuilder | None = None,
         states: Sequence[InPlace] = (),
     ) -> LoweredSegment:
+        self.lowered += 1
         inputs, outputs = without(segment.inputs, states), without(segment.outputs, states)
         items = group_nodes(segment.nodes, outputs, decisions)
         options = assign_layouts(items, outputs, self.precision)

@@ -26,6 +26,7 @@ from engine_cpu.properties import (
     COMPILE_EFFORT,
     DYNAMIC_QUANTIZATION_GROUP_SIZE,
     INFERENCE_PRECISION_HINT,
+    LOWERED_PLANS,
     NAIVE_ARENA_BYTES,
     PLAN_CACHE_SIZE,
     PLANS_PER_SHAPE,
@@ -45,7 +46,7 @@ _MAX_THREADS = 4096
 class CpuNetwork(GraphNetwork):
     """Compilation transforms the graph and, if all lengths are known, lowers it to a program."""
 
-    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE)
+    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE, LOWERED_PLANS)
 
     @classmethod
     def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
@@ -95,7 +96,7 @@ class CpuNetwork(GraphNetwork):
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
         self.precision = precision
-        compiler = Compiler(
+        self.compiler = compiler = Compiler(
             weights,
             tuner,
             streams,
@@ -177,6 +178,8 @@ class CpuNetwork(GraphNetwork):
                 return self.reference_steps
             case PLANS_PER_SHAPE.name:
                 return () if self.programs is None else self.programs.reasons
+            case LOWERED_PLANS.name:
+                return self.compiler.lowered
             case ARENA_BYTES.name:
                 return sum(plan.arena_bytes for plan in self.native_plans())
             case NAIVE_ARENA_BYTES.name:
