@@ -33,7 +33,8 @@ class TokenEngine(ABC):
 
     @classmethod
     def prepare(cls, model: Decoder, path: Path, form: str) -> None:
-        """Write the files that the engine needs beside the model at `path`."""
+        """Write the files that the engine needs beside the model at `path`; by default none."""
+        return
 
     @property
     def lowered(self) -> int | None:
