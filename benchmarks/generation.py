@@ -13,13 +13,15 @@ first round, in which engines prepare themselves, is not counted. "limit" is the
 best bandwidth measured in the same run. Memory is that after the last round.
 
 llama.cpp's weights of 8 and 4 bits are Q8_0 and Q4_0: a scale for 32 weights rather than for 128, and activations of
-8 bits. An engine that is not installed is left out, and the report says so.
+8 bits. An engine that is not installed is left out, and the report says so. In f32, all engines must choose the same
+tokens; the exit status is 1 if they do not.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -29,7 +31,7 @@ import numpy as np
 from comparison.read import ReadBandwidth
 from generating.engines import ENGINES
 from generating.models import MODELS, write_model
-from generating.report import OURS, Times, lowering_line, memory_table, speed_table
+from generating.report import OURS, Times, differing, lowering_line, memory_table, speed_table
 from generating.worker import Worker
 
 from engine.native import cpu_features
@@ -38,8 +40,9 @@ _REST_SECONDS = 0.5
 FORMS = ("f32", "bf16", "int8", "int4", "int4a8")
 
 
-def main() -> None:
+def main() -> int:
     options = parsed()
+    is_right = True
     read = ReadBandwidth(options.threads)
     print(f"CPU: {cpu_features().model}; {options.threads} threads; {read.measure():.1f} GB/s\n")
     with tempfile.TemporaryDirectory() as made:
@@ -49,7 +52,8 @@ def main() -> None:
                 path = folder / f"{name}-{_stored(form)}" / "model.onnx"
                 if not path.exists():
                     write_model(MODELS[name], _stored(form), path.parent)
-                report(name, form, path, options, read)
+                is_right = report(name, form, path, options, read) and is_right
+    return int(not is_right)
 
 
 def _stored(form: str) -> str:
@@ -57,7 +61,8 @@ def _stored(form: str) -> str:
     return "f32" if form == "bf16" else form
 
 
-def report(name: str, form: str, path: Path, options: argparse.Namespace, read: ReadBandwidth) -> None:
+def report(name: str, form: str, path: Path, options: argparse.Namespace, read: ReadBandwidth) -> bool:
+    """Measure and print; returns False if engines that compute in f32 chose different tokens."""
     contexts = [int(each) for each in options.contexts.split(",")]
     print(f"## {name}, {form}\n")
     workers = started(name, form, path, options)
@@ -83,7 +88,7 @@ def report(name: str, form: str, path: Path, options: argparse.Namespace, read: 
         times[engine].resident = worker.resident()
         worker.close()
     if not times:
-        return
+        return True
     model = MODELS[name]
     print(speed_table(model, form, contexts, times, max(bandwidths)), "\n")
     weights = path.with_suffix(".onnx.data").stat().st_size - (2 * model.multiplied if form == "bf16" else 0)
@@ -92,6 +97,10 @@ def report(name: str, form: str, path: Path, options: argparse.Namespace, read: 
     print(memory_table(weights / 1e6, cache / 1e6, times), "\n")
     if OURS in times:
         print(lowering_line(times[OURS].lowered), "\n", flush=True)
+    differ = differing(times) if form == "f32" else []
+    if differ:
+        print(f"TOKENS DIFFER from those of {next(iter(times))}: {', '.join(differ)}\n", flush=True)
+    return not differ
 
 
 def started(name: str, form: str, path: Path, options: argparse.Namespace) -> dict[str, Worker]:
@@ -135,4 +144,4 @@ def parsed() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -27,7 +27,7 @@ def write_gguf(model: Decoder, source: Path, form: str, path: Path) -> None:
     """
     kind = gguf.GGMLQuantizationType[TYPES[form]]
     is_gpt2 = isinstance(model, Gpt2)
-    tensors = list((_gpt2_tensors if is_gpt2 else _llama_tensors)(model, _Weights(source)))
+    tensors = list((_gpt2_tensors if is_gpt2 else _llama_tensors)(model, Weights(source)))
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, "gpt2" if is_gpt2 else "llama")
     _describe(writer, model)
@@ -66,7 +66,7 @@ def _is_multiplied(name: str) -> bool:
     return name.endswith(".weight") and "norm" not in name and not name.startswith(("token", "position"))
 
 
-def _llama_tensors(m: Decoder, weights: _Weights) -> Iterator[_Tensor]:
+def _llama_tensors(m: Decoder, weights: Weights) -> Iterator[_Tensor]:
     kv = m.kv_heads * m.head_size
 
     def turned(name: str, heads: int) -> np.ndarray:
@@ -92,7 +92,7 @@ def _llama_tensors(m: Decoder, weights: _Weights) -> Iterator[_Tensor]:
     yield "output.weight", lambda: weights.matrix("logits"), (m.vocabulary, m.width)
 
 
-def _gpt2_tensors(m: Decoder, weights: _Weights) -> Iterator[_Tensor]:
+def _gpt2_tensors(m: Decoder, weights: Weights) -> Iterator[_Tensor]:
     yield "token_embd.weight", lambda: weights.vector("embeddings"), (m.vocabulary, m.width)
     yield "position_embd.weight", lambda: weights.vector("positions"), (m.positions, m.width)
     for index in range(m.layers):
@@ -114,7 +114,7 @@ def _gpt2_tensors(m: Decoder, weights: _Weights) -> Iterator[_Tensor]:
     yield "output.weight", lambda: weights.matrix("logits"), (m.vocabulary, m.width)
 
 
-class _Weights:
+class Weights:
     """The initializers of an ONNX file, read one at a time."""
 
     def __init__(self, path: Path) -> None:

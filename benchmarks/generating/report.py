@@ -71,6 +71,12 @@ def _agreement(times: dict[str, Times], engine: str, contexts: Sequence[int]) ->
     return " ".join(counts)
 
 
+def differing(times: dict[str, Times]) -> list[str]:
+    """The engines whose tokens are not those of the first engine."""
+    first = next(iter(times.values()))
+    return [engine for engine, found in times.items() if found.tokens != first.tokens]
+
+
 def memory_table(weights: float, cache: float, times: dict[str, Times]) -> str:
     """Resident memory in MB beside what weights and caches have, and the bound: 1.1 times that and 80 MB."""
     bound = 1.1 * (weights + cache) + 80
