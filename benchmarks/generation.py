@@ -2,7 +2,7 @@
 
     python benchmarks/generation.py                                  # Llama-like, 300 M parameters: f32 to int4
     python benchmarks/generation.py --models gpt2 --forms f32        # GPT-2, small
-    python benchmarks/generation.py --models llama1b --forms int4,int8 --rounds 1 --contexts 512 --tokens 64   # memory
+    python benchmarks/generation.py --models llama1b --rounds 0 --contexts 512 --tokens 64    # memory only
     python benchmarks/generation.py --engines engine --models tiny   # a quick look
 
 Models have seeded weights, in the form of onnxruntime-genai's model builder, and for llama.cpp the same in a file of
@@ -90,7 +90,8 @@ def report(name: str, form: str, path: Path, options: argparse.Namespace, read: 
     if not times:
         return True
     model = MODELS[name]
-    print(speed_table(model, form, contexts, times, max(bandwidths)), "\n")
+    if options.rounds:
+        print(speed_table(model, form, contexts, times, max(bandwidths)), "\n")
     weights = path.with_suffix(".onnx.data").stat().st_size - (2 * model.multiplied if form == "bf16" else 0)
     # This engine reserves twice the length of the prompt.
     cache = model.cache_bytes(2 * max(*contexts, options.tokens))

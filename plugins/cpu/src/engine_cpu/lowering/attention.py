@@ -11,9 +11,11 @@ from engine.lowering import Refusal, RefusalCause, check_attention
 from engine.native import Attribute, has_feature
 from engine.ops.attention import AttentionLengths, AttentionSpec, Heads
 from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
+from engine_cpu.in_place import InPlace
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
+from engine_cpu.lowering.visible_keys import is_up_to_own
 from engine_cpu.segment import SegmentBuilder
 
 _SCORES = 3
@@ -80,7 +82,10 @@ def _add_step(
         "q": q.strides, "k": k.strides, "v": v.strides, "y": lengths.y.strides, **more,
     }  # fmt: skip
     inputs = list(buffers)
-    if spec.mask is not None:
+    state = _state(spec, b, 1)
+    if spec.mask is not None and state is not None and before == after == -1 and is_up_to_own(spec.mask, state):
+        attributes |= {"after": 0, "offset": state.past_length}  # which spares keys that no query of a block sees
+    elif spec.mask is not None:
         attributes |= _mask_attributes(spec.mask, b.shape(spec.mask), k.rows, is_cut=spec.is_mask_cut)
         inputs.append(b.input(spec.mask))
     is_in_bf16 = b.precision == "bf16" and has_feature(b.isa, "amx_bf16")
@@ -90,14 +95,19 @@ def _add_step(
 
 def _in_place(spec: AttentionSpec | FusedAttentionSpec, b: SegmentBuilder, index: int, heads: Heads) -> Heads:
     """The keys or values in the memory of their variable, if a plan appends to it in place."""
-    given = b.state(spec.node.input_value(index) if spec.node.has_input(index) else None)
-    state = given or (b.state(spec.node.output(index)) if spec.node.num_outputs > index else None)
+    state = _state(spec, b, index)
     if state is None:
         return heads
     strides = state.strides
     if len(strides) == 4:
         return replace(heads, strides=(strides[0], strides[1], strides[2]))
     return replace(heads, strides=(strides[0], heads.size, strides[1]))
+
+
+def _state(spec: AttentionSpec | FusedAttentionSpec, b: SegmentBuilder, index: int) -> InPlace | None:
+    """The variable that has the keys or values, if a plan appends to it in place."""
+    given = b.state(spec.node.input_value(index) if spec.node.has_input(index) else None)
+    return given or (b.state(spec.node.output(index)) if spec.node.num_outputs > index else None)
 
 
 def _joined(node: Node, b: SegmentBuilder, buffer: int, new: Heads, past: Output | None, present: Output | None) -> int:
