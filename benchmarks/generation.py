@@ -95,7 +95,7 @@ def report(name: str, form: str, path: Path, options: argparse.Namespace, read: 
     weights = path.with_suffix(".onnx.data").stat().st_size - (2 * model.multiplied if form == "bf16" else 0)
     # This engine reserves twice the length of the prompt.
     cache = model.cache_bytes(2 * max(*contexts, options.tokens))
-    print(memory_table(weights / 1e6, cache / 1e6, times), "\n")
+    print(memory_table(weights / 1e6, cache / 1e6, times), "\n", flush=True)
     if OURS in times:
         print(lowering_line(times[OURS].lowered), "\n", flush=True)
     differ = differing(times) if form == "f32" else []
