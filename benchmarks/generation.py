@@ -1,30 +1,38 @@
-"""Tokens of language models, beside onnxruntime-genai and openvino: time to the first one, and for each after it.
+"""Tokens of language models, beside onnxruntime-genai, openvino and llama.cpp: to the first one, and each after it.
 
-    python benchmarks/generation.py                                     # 300 M parameters; f32, bf16, int8, int4
-    python benchmarks/generation.py --models llama1b --forms int4 --rounds 3 --contexts 32,512,2048
-    python benchmarks/generation.py --engines engine --models tiny      # a quick look
+    python benchmarks/generation.py                                  # Llama-like, 300 M parameters: f32 to int4
+    python benchmarks/generation.py --models gpt2 --forms f32        # GPT-2, small
+    python benchmarks/generation.py --models llama1b --rounds 0 --contexts 512 --tokens 64    # memory only
+    python benchmarks/generation.py --engines engine --models tiny   # a quick look
 
-Models have seeded weights, in the form of onnxruntime-genai's model builder; they are written to a folder once. Every
-engine runs in a process of its own, in alternating blocks with rests between them, since one's spinning threads would
-slow the others. A round begins with a prompt of each context's length, which gives the time to the first token, and
-goes on with a block of tokens. Times are the medians of the rounds; the first round, in which engines prepare
-themselves, is not counted. "limit" is the time to read the weights once at the best bandwidth measured in the same run.
+Models have seeded weights, in the form of onnxruntime-genai's model builder, and for llama.cpp the same in a file of
+its own; files are written to a folder once. Every engine runs in a process of its own, in alternating blocks with rests
+between them, since one's spinning threads would slow the others. A round begins with a prompt of each context's length,
+which gives the time to the first token, and goes on with a block of tokens. Times are the medians of the rounds; the
+first round, in which engines prepare themselves, is not counted. "limit" is the time to read the weights once at the
+best bandwidth measured in the same run. Memory is that after the last round.
+
+llama.cpp's weights of 8 and 4 bits are Q8_0 and Q4_0: a scale for 32 weights rather than for 128, and activations of
+8 bits. An engine that is not installed is left out, and the report says so. In f32, all engines must choose the same
+tokens; the exit status is 1 if they do not.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from comparison.read import ReadBandwidth
-from comparison.report import markdown
-from generating.engines import ENGINES, Worker
-from generating.models import MODELS, Llama, write_model
+from generating.engines import ENGINES
+from generating.models import MODELS, write_model
+from generating.report import OURS, Times, differing, lowering_line, memory_table, speed_table
+from generating.worker import Worker
 
 from engine.native import cpu_features
 
@@ -32,21 +40,9 @@ _REST_SECONDS = 0.5
 FORMS = ("f32", "bf16", "int8", "int4", "int4a8")
 
 
-@dataclass(slots=True)
-class Times:
-    """The measurements of one engine."""
-
-    first: dict[int, list[float]] = field(default_factory=dict)
-    """Seconds until the first token, by the length of the prompt."""
-    each: dict[int, list[float]] = field(default_factory=dict)
-    """Medians of the seconds of the tokens of each block, by the length of the prompt."""
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-    memory: tuple[float, float] = (0.0, 0.0)
-    load: float = 0.0
-
-
-def main() -> None:
+def main() -> int:
     options = parsed()
+    is_right = True
     read = ReadBandwidth(options.threads)
     print(f"CPU: {cpu_features().model}; {options.threads} threads; {read.measure():.1f} GB/s\n")
     with tempfile.TemporaryDirectory() as made:
@@ -56,7 +52,8 @@ def main() -> None:
                 path = folder / f"{name}-{_stored(form)}" / "model.onnx"
                 if not path.exists():
                     write_model(MODELS[name], _stored(form), path.parent)
-                report(name, form, path, options, read)
+                is_right = report(name, form, path, options, read) and is_right
+    return int(not is_right)
 
 
 def _stored(form: str) -> str:
@@ -64,20 +61,13 @@ def _stored(form: str) -> str:
     return "f32" if form == "bf16" else form
 
 
-def report(name: str, form: str, path: Path, options: argparse.Namespace, read: ReadBandwidth) -> None:
+def report(name: str, form: str, path: Path, options: argparse.Namespace, read: ReadBandwidth) -> bool:
+    """Measure and print; returns False if engines that compute in f32 chose different tokens."""
     contexts = [int(each) for each in options.contexts.split(",")]
-    workers: dict[str, Worker] = {}
-    times: dict[str, Times] = {}
     print(f"## {name}, {form}\n")
-    for engine in options.engines.split(","):
-        try:
-            workers[engine] = Worker(engine, path, form, options.threads)
-        except RuntimeError as e:
-            print(f"{engine}: {e}\n")
-            continue
-        times[engine] = Times(load=workers[engine].load_seconds)
-        print(f"{engine} {workers[engine].version}", end="; ", flush=True)
-    print("\n")
+    workers = started(name, form, path, options)
+    times = {engine: Times(load=worker.load_seconds) for engine, worker in workers.items()}
+    print("; ".join(f"{engine} {worker.version}" for engine, worker in workers.items()), "\n", flush=True)
     bandwidths = []
     for round_index in range(options.rounds + 1):
         for context in contexts:
@@ -91,10 +81,45 @@ def report(name: str, form: str, path: Path, options: argparse.Namespace, read: 
                     print(f"{engine}: {e}\n")
                     worker.close()
                     del workers[engine], times[engine]
+        for engine, worker in workers.items():
+            if (lowered := worker.lowered()) is not None:
+                times[engine].lowered.append(lowered)
     for engine, worker in workers.items():
-        times[engine].memory = worker.megabytes()
+        times[engine].resident = worker.resident()
         worker.close()
-    show(MODELS[name], form, contexts, times, max(bandwidths))
+    if not times:
+        return True
+    model = MODELS[name]
+    if options.rounds:
+        print(speed_table(model, form, contexts, times, max(bandwidths)), "\n")
+    weights = path.with_suffix(".onnx.data").stat().st_size - (2 * model.multiplied if form == "bf16" else 0)
+    # This engine reserves twice the length of the prompt.
+    cache = model.cache_bytes(2 * max(*contexts, options.tokens))
+    print(memory_table(weights / 1e6, cache / 1e6, times), "\n", flush=True)
+    if OURS in times:
+        print(lowering_line(times[OURS].lowered), "\n", flush=True)
+    differ = differing(times) if form == "f32" else []
+    if differ:
+        print(f"TOKENS DIFFER from those of {next(iter(times))}: {', '.join(differ)}\n", flush=True)
+    return not differ
+
+
+def started(name: str, form: str, path: Path, options: argparse.Namespace) -> dict[str, Worker]:
+    """The engines that are installed and can run the form; says why the others are left out."""
+    workers: dict[str, Worker] = {}
+    for engine in options.engines.split(","):
+        kind = ENGINES[engine]
+        missing = [package for package in kind.packages if importlib.util.find_spec(package) is None]
+        reason = f"not installed: {', '.join(missing)}" if missing else kind.reason_against(form)
+        if not reason:
+            try:
+                kind.prepare(MODELS[name], path, form)
+                workers[engine] = Worker(engine, path, form, options.threads)
+            except RuntimeError as e:
+                reason = str(e)
+        if reason:
+            print(f"Without {engine}: {reason}\n", flush=True)
+    return workers
 
 
 def measure(worker: Worker, times: Times, context: int, prompt: list[int], count: int, *, is_counted: bool) -> None:
@@ -106,45 +131,12 @@ def measure(worker: Worker, times: Times, context: int, prompt: list[int], count
         times.each.setdefault(context, []).append(median(seconds))
 
 
-def show(model: Llama, form: str, contexts: list[int], times: dict[str, Times], bandwidth: float) -> None:
-    limit = model.weight_bytes(form) / bandwidth / 1e6
-    header = ["engine", *(f"ms a token at {c}" for c in contexts), *(f"first token after {c}, ms" for c in contexts)]
-    rows = []
-    for engine, found in times.items():
-        each = [f"{1e3 * median(found.each[c]):.2f}" for c in contexts]
-        first = [f"{1e3 * median(found.first[c]):.0f}" for c in contexts]
-        memory = [f"{found.load:.1f}", f"{found.memory[0]:.0f}", f"{found.memory[1]:.0f}"]
-        rows.append([engine, *each, *first, *memory, _agreement(times, engine, contexts)])
-    rows.append([f"limit at {bandwidth:.1f} GB/s", *[f"{limit:.2f}"] * len(contexts), *[""] * (len(contexts) + 4)])
-    peers = [found for engine, found in times.items() if engine != "engine"]
-    if "engine" in times and peers:
-        ours = times["engine"]
-        ratios = [
-            f"{min(median(getattr(p, kind)[c]) for p in peers) / median(getattr(ours, kind)[c]):.2f}x"
-            for kind in ("each", "first")
-            for c in contexts
-        ]
-        rows.append(["the faster peer / engine", *ratios, *[""] * 4])
-    print(markdown([*header, "load, s", "MB", "peak MB", "same tokens"], rows), "\n", flush=True)
-
-
-def _agreement(times: dict[str, Times], engine: str, contexts: list[int]) -> str:
-    """How many of the first tokens are those of the first engine."""
-    first = next(iter(times.values()))
-    counts = []
-    for context in contexts:
-        pairs = list(zip(times[engine].tokens[context], first.tokens[context], strict=True))
-        same = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
-        counts.append(f"{same}/{len(pairs)}")
-    return " ".join(counts)
-
-
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--models", default="llama300m", help=f"of {', '.join(MODELS)}")
     parser.add_argument("--forms", default="f32,bf16,int8,int4", help=f"of {', '.join(FORMS)}")
     parser.add_argument("--engines", default=",".join(ENGINES), help=f"of {', '.join(ENGINES)}")
-    parser.add_argument("--contexts", default="32,512", help="lengths of prompts (default: 32,512)")
+    parser.add_argument("--contexts", default="32,512", help="lengths of prompts, ascending (default: 32,512)")
     parser.add_argument("--tokens", type=int, default=12, help="tokens of a block")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -153,4 +145,4 @@ def parsed() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,25 +1,45 @@
-"""Engines that generate tokens, each in a process of its own, behind one interface."""
+"""Engines that generate tokens, behind one interface."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import time
-import traceback
+import ctypes
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from generating.writer import Decoder
 
 
 class TokenEngine(ABC):
     """One sequence of one loaded model."""
 
+    packages: ClassVar[tuple[str, ...]] = ()
+    """The packages that must be installed."""
+
     def __init__(self, path: Path, form: str, threads: int) -> None:
         self.path, self.form, self.threads = path, form, threads
+        config = json.loads((path.parent / "genai_config.json").read_text())
+        self.positions = int(config["model"]["context_length"])
+
+    @classmethod
+    def reason_against(cls, form: str) -> str:
+        """Why the engine cannot run models of this form; empty if it can."""
+        return ""
+
+    @classmethod
+    def prepare(cls, model: Decoder, path: Path, form: str) -> None:
+        """Write the files that the engine needs beside the model at `path`; by default none."""
+        return
+
+    @property
+    def lowered(self) -> int | None:
+        """How many plans were lowered so far; None if the engine does not say."""
+        return None
 
     @property
     @abstractmethod
@@ -46,10 +66,15 @@ class ThisEngine(TokenEngine):
 
         core = Core()
         model = core.read_model(path)
-        MakeStateful(bound=4096).run_on_model(model)
+        MakeStateful(bound=self.positions).run_on_model(model)
         hint = "bf16" if form == "bf16" else "f32"
         config = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": hint}
-        self._generator = Generator(core.compile_model(model, "CPU", config))
+        self._network = core.compile_model(model, "CPU", config)
+        self._generator = Generator(self._network)
+
+    @property
+    def lowered(self) -> int | None:
+        return int(self._network.get_metric("LOWERED_PLANS"))
 
     @property
     def version(self) -> str:
@@ -71,10 +96,14 @@ class ThisEngine(TokenEngine):
 class OnnxruntimeGenai(TokenEngine):
     """onnxruntime-genai, whose past and present share a buffer."""
 
+    packages = ("onnxruntime_genai",)
+
+    @classmethod
+    def reason_against(cls, form: str) -> str:
+        return "onnxruntime's CPU provider has no products in bf16" if form == "bf16" else ""
+
     def __init__(self, path: Path, form: str, threads: int) -> None:
         super().__init__(path, form, threads)
-        if form == "bf16":
-            raise ValueError("onnxruntime's CPU provider has no products in bf16")
         import onnxruntime_genai
 
         self._package = onnxruntime_genai
@@ -89,7 +118,7 @@ class OnnxruntimeGenai(TokenEngine):
 
     def start(self, prompt: Sequence[int]) -> int:
         parameters = self._package.GeneratorParams(self._model)
-        parameters.set_search_options(do_sample=False, max_length=4096)
+        parameters.set_search_options(do_sample=False, max_length=self.positions)
         self._generator = None
         self._generator = self._package.Generator(self._model, parameters)
         self._generator.append_tokens(np.array(prompt, np.int32))
@@ -102,6 +131,8 @@ class OnnxruntimeGenai(TokenEngine):
 
 class Openvino(TokenEngine):
     """openvino, made stateful by its own transformation."""
+
+    packages = ("openvino",)
 
     def __init__(self, path: Path, form: str, threads: int) -> None:
         super().__init__(path, form, threads)
@@ -125,6 +156,7 @@ class Openvino(TokenEngine):
             config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
         self._request = core.compile_model(model, "CPU", config).create_infer_request()
         self._version = openvino.__version__
+        self._has_positions = any("position_ids" in port.names for port in model.inputs)
         self._length, self._last = 0, 0
 
     @property
@@ -140,10 +172,74 @@ class Openvino(TokenEngine):
         return self._infer(np.array([[self._last]], np.int64))
 
     def _infer(self, ids: np.ndarray) -> int:
-        self._length += ids.shape[1]
-        mask = np.ones((1, self._length), np.int64)
-        result = self._request.infer({"input_ids": ids, "attention_mask": mask}, share_inputs=True)
+        before, self._length = self._length, self._length + ids.shape[1]
+        inputs = {"input_ids": ids, "attention_mask": np.ones((1, self._length), np.int64)}
+        if self._has_positions:
+            inputs["position_ids"] = np.arange(before, self._length)[None]
+        result = self._request.infer(inputs, share_inputs=True)
         self._last = int(result["logits"][0, -1].argmax())
+        return self._last
+
+
+class LlamaCpp(TokenEngine):
+    """llama.cpp, by the C functions that llama-cpp-python binds; `path` is beside its own file.
+
+    Keys and values are f32 with weights of f32, else f16, as is its default.
+    """
+
+    packages = ("llama_cpp", "gguf")
+
+    @classmethod
+    def prepare(cls, model: Decoder, path: Path, form: str) -> None:
+        from generating.gguf_file import write_gguf
+
+        file = path.parent / f"{form}.gguf"
+        if not file.exists():
+            write_gguf(model, path, form, file)
+
+    def __init__(self, path: Path, form: str, threads: int) -> None:
+        super().__init__(path, form, threads)
+        import llama_cpp
+
+        self._package = llama_cpp
+        self._silence = llama_cpp.llama_log_callback(lambda level, text, data: None)  # kept: C has no reference to it
+        llama_cpp.llama_log_set(self._silence, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+        model_options = llama_cpp.llama_model_default_params()
+        model_options.n_gpu_layers = 0
+        file = path.parent / f"{form}.gguf"
+        model = llama_cpp.llama_model_load_from_file(str(file).encode(), model_options)
+        if not model:
+            raise ValueError(f"llama.cpp did not load {file}")
+        options = llama_cpp.llama_context_default_params()
+        options.n_ctx = options.n_batch = self.positions
+        options.n_threads = options.n_threads_batch = threads
+        if form == "f32":
+            options.type_k = options.type_v = llama_cpp.GGML_TYPE_F32
+        self._context = llama_cpp.llama_init_from_model(model, options)
+        if not self._context:
+            raise ValueError("llama.cpp made no context")
+        self._vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self._last = 0
+
+    @property
+    def version(self) -> str:
+        return str(self._package.__version__)
+
+    def start(self, prompt: Sequence[int]) -> int:
+        self._package.llama_memory_clear(self._package.llama_get_memory(self._context), False)
+        return self._decode(prompt)
+
+    def step(self) -> int:
+        return self._decode([self._last])
+
+    def _decode(self, tokens: Sequence[int]) -> int:
+        ids = (self._package.llama_token * len(tokens))(*tokens)
+        status = self._package.llama_decode(self._context, self._package.llama_batch_get_one(ids, len(tokens)))
+        if status:
+            raise ValueError(f"llama_decode returned {status}")
+        logits = self._package.llama_get_logits_ith(self._context, -1)
+        self._last = int(np.ctypeslib.as_array(logits, (self._vocabulary,)).argmax())
         return self._last
 
 
@@ -151,80 +247,5 @@ ENGINES: dict[str, type[TokenEngine]] = {
     "engine": ThisEngine,
     "onnxruntime-genai": OnnxruntimeGenai,
     "openvino": Openvino,
+    "llama.cpp": LlamaCpp,
 }
-
-
-class Worker:
-    """The caller's side of a process that runs one engine."""
-
-    def __init__(self, engine: str, path: Path, form: str, threads: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, engine, path, form, threads), daemon=True)
-        self._process.start()
-        self.version, self.load_seconds = self._answer()
-
-    def start(self, prompt: Sequence[int]) -> tuple[float, int]:
-        """The seconds until the first token, and the token."""
-        return self._call("start", list(prompt))  # type: ignore[no-any-return]
-
-    def steps(self, count: int) -> tuple[list[float], list[int]]:
-        """The seconds of each of the next tokens, and the tokens."""
-        return self._call("steps", count)  # type: ignore[no-any-return]
-
-    def megabytes(self) -> tuple[float, float]:
-        """The process's memory now, and at its peak."""
-        return self._call("memory")  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.join()
-
-    def _call(self, *command: Any) -> Any:
-        self._pipe.send(command)
-        return self._answer()
-
-    def _answer(self) -> Any:
-        try:
-            kind, value = self._pipe.recv()
-        except EOFError:
-            raise RuntimeError(f"the process ended with status {self._process.exitcode}") from None
-        if kind == "error":
-            raise RuntimeError(value)
-        return value
-
-
-def _serve(pipe: Connection, name: str, path: Path, form: str, threads: int) -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    try:
-        begin = time.perf_counter()
-        engine = ENGINES[name](path, form, threads)
-        pipe.send(("ok", (engine.version, time.perf_counter() - begin)))
-    except Exception as e:
-        pipe.send(("error", f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else traceback.format_exc()}"))
-        return
-    while True:
-        command, *arguments = pipe.recv()
-        try:
-            pipe.send(("ok", _execute(engine, command, arguments)))
-        except Exception as e:
-            pipe.send(("error", f"{type(e).__name__}: {e}"))
-
-
-def _execute(engine: TokenEngine, command: str, arguments: list[Any]) -> Any:
-    if command == "start":
-        begin = time.perf_counter()
-        token = engine.start(arguments[0])
-        return time.perf_counter() - begin, token
-    if command == "steps":
-        seconds, tokens = [], []
-        for _ in range(arguments[0]):
-            begin = time.perf_counter()
-            tokens.append(engine.step())
-            seconds.append(time.perf_counter() - begin)
-        return seconds, tokens
-    # Unlike the peak of getrusage, these do not begin with what the parent process had.
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    now, peak = (int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))
-    return now, peak

@@ -27,8 +27,11 @@ def model_identity(model: Model) -> str:
     digest = hashlib.sha256(model.to_text().encode())
     for node in all_nodes(model):
         if isinstance(node, Constant) and node.byte_size:
+            was_loaded = node.is_loaded
             for piece in _samples(node):
                 digest.update(piece)
+            if not was_loaded:
+                node.release()
     return digest.hexdigest()
 
 

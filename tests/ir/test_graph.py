@@ -11,7 +11,19 @@ import pytest
 
 from engine import ops
 from engine.errors import GraphError, ModelError, TypeInferenceError
-from engine.ir import Constant, Model, Node, Parameter, PartialShape, SequenceType, TensorType, boolean, f32, i64
+from engine.ir import (
+    Constant,
+    Model,
+    Node,
+    Parameter,
+    PartialShape,
+    SequenceType,
+    TensorType,
+    boolean,
+    f32,
+    i64,
+    model_identity,
+)
 
 
 def chain(length: int) -> tuple[Parameter, list[Node]]:
@@ -214,6 +226,16 @@ def test_derived_constants_are_computed_when_they_are_read() -> None:
     twice.release()
     assert twice.data.tolist() == [6, 12]
     assert len(calls) == 2
+
+
+def test_the_identity_of_a_model_leaves_its_constants_as_they_were() -> None:
+    """Or all weights of a model in 4 bits would be in memory at once, each in a byte."""
+    read = Constant(np.ones(1000, np.float32))
+    constants = [Constant.derived([read], read.output(0).type, lambda data: data + 1) for _ in range(2)]
+    assert constants[0].data.sum() == 2000
+    model = Model([ops.Add(*constants)], [])
+    assert model_identity(model) == model_identity(model)
+    assert [each.is_loaded for each in constants] == [True, False]
 
 
 def test_derived_constants_keep_no_graph_alive() -> None:

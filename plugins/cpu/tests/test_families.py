@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from engine_cpu.compiler import Compiler
 from engine_cpu.families import FamilyProgram
 from engine_cpu.family_builder import NoFamily
 from engine_cpu.fitting import Fit, Misfit, sample_lengths
@@ -365,6 +366,86 @@ def test_variables_of_f16_grow_in_place(name: str, precision: str) -> None:
             assert state.nbytes == np.prod(state.shape) // size * (2 * size if precision == "f32" else size + 4)
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=4 * (2**-11 if precision == "f32" else 2**-8) * np.abs(b).max())
+
+
+def grouped_attention(window: int) -> Any:
+    nodes = [
+        helper.make_node("ReduceSum", ["attention_mask", "one"], ["count"], keepdims=1),
+        helper.make_node("Sub", ["count", "one"], ["last"]),
+        helper.make_node("Cast", ["last"], ["lengths"], to=TensorProto.INT32),
+        helper.make_node("Shape", ["attention_mask"], ["mask_shape"]),
+        helper.make_node("Gather", ["mask_shape", "axis"], ["length"]),
+        helper.make_node("Cast", ["length"], ["total"], to=TensorProto.INT32),
+        helper.make_node(
+            "GroupQueryAttention",
+            ["qkv", "", "", "past_key_values.0.key", "past_key_values.0.value", "lengths", "total"],
+            ["y", "present.0.key", "present.0.value"],
+            domain="com.microsoft",
+            num_heads=4,
+            kv_num_heads=2,
+            local_window_size=window,
+        ),
+    ]
+
+    def value(name: str, *shape: object, element: int = TensorProto.FLOAT) -> Any:
+        return helper.make_tensor_value_info(name, element, shape)
+
+    pasts = [value(f"past_key_values.0.{part}", "b", 2, "past", 8) for part in ("key", "value")]
+    presents = [value(f"present.0.{part}", "b", 2, "all", 8) for part in ("key", "value")]
+    mask = value("attention_mask", "b", "all", element=TensorProto.INT64)
+    constants = [
+        helper.make_tensor("one", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("axis", TensorProto.INT64, [], [1]),
+    ]
+    outputs = [value("y", "b", "new", 32), *presents]
+    graph = helper.make_graph(nodes, "grouped", [value("qkv", "b", "new", 64), mask, *pasts], outputs, constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("window", [-1, 3])
+def test_grouped_attention_in_parts(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mask follows from the lengths, so that keys that no query sees cost nothing; with a window, it is read."""
+    recorded: list[Any] = []
+    recording = Compiler.recording
+
+    def keep(self: Compiler, *args: Any, **options: Any) -> Any:
+        recorded.append(recording(self, *args, **options))
+        return recorded[-1]
+
+    monkeypatch.setattr(Compiler, "recording", keep)
+    proto, rng = grouped_attention(window), np.random.default_rng(0)
+    model = Core().read_model(proto)
+    MakeStateful().run_on_model(model)
+    request = Core().compile_model(model, "CPU").create_infer_request()
+    whole = rng.standard_normal((2, 40, 64)).astype(np.float32)
+    none = np.zeros((2, 2, 0, 8), np.float32)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    feed = {"qkv": whole, "attention_mask": np.ones((2, 40), np.int64)}
+    pasts = {f"past_key_values.0.{part}": none for part in ("key", "value")}
+    (expected,) = session.run(["y"], {**feed, **pasts})
+    start = 0
+    for count in (5, 1, 1, 7, 9, 1, 16):
+        part = {"qkv": whole[:, start : start + count], "attention_mask": np.ones((2, start + count), np.int64)}
+        np.testing.assert_allclose(request.infer(part)["y"], expected[:, start : start + count], rtol=0, atol=TOLERANCE)
+        start += count
+    steps = [call for each in recorded for call in each.builder.calls if "attention" in getattr(call, "kernel", "")]
+    assert steps
+    assert {len(step.inputs) for step in steps} == {3 if window < 0 else 4}
+
+
+def test_grouped_attention_after_padded_prompts() -> None:
+    """Sequences of a batch have lengths of their own, which the mask of a plan in place would not know."""
+    rng = np.random.default_rng(0)
+    model = Core().read_model(grouped_attention(-1))
+    MakeStateful().run_on_model(model)
+    requests = [Core().compile_model(model, device).create_infer_request() for device in ("CPU", "TEMPLATE")]
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    for count in (5, 1, 1, 1):
+        feed = {"qkv": rng.standard_normal((2, count, 64)).astype(np.float32), "attention_mask": mask}
+        found, expected = (request.infer(feed)["y"] for request in requests)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+        mask = np.concatenate([mask, np.ones((2, 1), np.int64)], axis=1)
 
 
 def test_a_failed_step_leaves_the_state() -> None:

@@ -49,6 +49,8 @@ class Compiler:
     cache_format: CacheFormat
     building: ForkSafeLock = field(default_factory=ForkSafeLock)
     """Held while a program is built: all programs share the weights and the tuner."""
+    lowered: int = 0
+    """How many plans were lowered."""
 
     def program(self, prepared: CpuGraph, choices: Choices | None = None) -> Program:
         """A program for a graph whose parameters have static shapes; what it decides by size is added to `choices`."""
@@ -105,6 +107,7 @@ class Compiler:
         plan: PlanBuilder | None = None,
         states: Sequence[InPlace] = (),
     ) -> LoweredSegment:
+        self.lowered += 1
         inputs, outputs = without(segment.inputs, states), without(segment.outputs, states)
         bypassed = {node for state in states for node in state.bypassed}
         items = group_nodes([node for node in segment.nodes if node not in bypassed], outputs, decisions)

@@ -29,6 +29,7 @@ from engine_cpu.properties import (
     DYNAMIC_QUANTIZATION_GROUP_SIZE,
     INFERENCE_PRECISION_HINT,
     KV_CACHE_PRECISION,
+    LOWERED_PLANS,
     NAIVE_ARENA_BYTES,
     PLAN_CACHE_SIZE,
     PLANS_PER_SHAPE,
@@ -48,7 +49,7 @@ _MAX_THREADS = 4096
 class CpuNetwork(GraphNetwork):
     """Compilation transforms the graph and, if all lengths are known, lowers it to a program."""
 
-    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE, VARYING_LENGTHS)
+    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE, LOWERED_PLANS, VARYING_LENGTHS)
 
     @classmethod
     def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
@@ -98,7 +99,7 @@ class CpuNetwork(GraphNetwork):
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
         self.precision = precision
-        compiler = Compiler(
+        self.compiler = compiler = Compiler(
             weights,
             tuner,
             streams,
@@ -183,6 +184,8 @@ class CpuNetwork(GraphNetwork):
                 return () if self.programs is None else self.programs.reasons
             case VARYING_LENGTHS.name:
                 return () if self.programs is None else describe_lengths(self.programs)
+            case LOWERED_PLANS.name:
+                return self.compiler.lowered
             case ARENA_BYTES.name:
                 return sum(plan.arena_bytes for plan in self.native_plans())
             case NAIVE_ARENA_BYTES.name:

@@ -76,6 +76,14 @@ PLANS_PER_SHAPE = Property(
     "Why lengths that varied so far have a plan for each combination of input shapes, and not one for all of them: the "
     "operation that differs, and how.",
 )
+LOWERED_PLANS = Property(
+    "LOWERED_PLANS",
+    int,
+    0,
+    METRIC,
+    "How many plans were lowered so far, those that a family was made from included. A number that grows with every "
+    "inference shows that lengths vary in more ways than plans are kept for.",
+)
 ARENA_BYTES = Property(
     "ARENA_BYTES",
     int,

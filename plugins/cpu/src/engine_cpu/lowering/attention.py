@@ -14,9 +14,11 @@ from engine.ops.attention import AttentionLengths, AttentionSpec, Heads
 from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
 from engine_cpu.cache_formats import F32 as CACHE_F32
 from engine_cpu.cache_formats import CacheFormat
+from engine_cpu.in_place import InPlace
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, append_step, copy_step
+from engine_cpu.lowering.visible_keys import is_up_to_own
 from engine_cpu.segment import SegmentBuilder
 
 _SCORES = 3
@@ -85,7 +87,10 @@ def _add_step(
         if kept is not CACHE_F32:
             attributes[name] = kept.name
     inputs = list(buffers)
-    if spec.mask is not None:
+    state = _state(spec, b, 1)
+    if spec.mask is not None and state is not None and before == after == -1 and is_up_to_own(spec.mask, state):
+        attributes |= {"after": 0, "offset": state.past_length}  # which spares keys that no query of a block sees
+    elif spec.mask is not None:
         attributes |= _mask_attributes(spec.mask, b.shape(spec.mask), k.rows, is_cut=spec.is_mask_cut)
         inputs.append(b.input(spec.mask))
     if isinstance(spec, AttentionSpec) and spec.nonpad_kv_seqlen is not None:
@@ -100,14 +105,19 @@ def _in_place(
     spec: AttentionSpec | FusedAttentionSpec, b: SegmentBuilder, index: int, heads: Heads
 ) -> tuple[Heads, CacheFormat]:
     """The keys or values, in the memory of their variable if a plan appends to it in place, and their format."""
-    given = b.state(spec.node.input_value(index) if spec.node.has_input(index) else None)
-    state = given or (b.state(spec.node.output(index)) if spec.node.num_outputs > index else None)
+    state = _state(spec, b, index)
     if state is None:
         return heads, CACHE_F32
     strides = state.strides
     if len(strides) == 4:
         return replace(heads, strides=(strides[0], strides[1], strides[2])), state.format
     return replace(heads, strides=(strides[0], heads.size, strides[1])), state.format
+
+
+def _state(spec: AttentionSpec | FusedAttentionSpec, b: SegmentBuilder, index: int) -> InPlace | None:
+    """The variable that has the keys or values, if a plan appends to it in place."""
+    given = b.state(spec.node.input_value(index) if spec.node.has_input(index) else None)
+    return given or (b.state(spec.node.output(index)) if spec.node.num_outputs > index else None)
 
 
 def _joined(node: Node, b: SegmentBuilder, buffer: int, new: Heads, past: Output | None, present: Output | None) -> int:
