@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,7 +60,7 @@ class CacheFormat:
 
 F32: Final = CacheFormat("f32", 4, np.float32)
 F16: Final = CacheFormat("f16", 2, np.float16)
-BF16: Final = CacheFormat("bf16", 2, ml_dtypes.bfloat16)
+BF16: Final = CacheFormat("bf16", 2, bf16.numpy)
 INT8: Final = CacheFormat("i8", 1, extra=_SCALE_BYTES)
 CACHE_FORMATS: Final = {"f32": F32, "bf16": BF16, "int8": INT8}
 """By the values of KV_CACHE_PRECISION."""
