@@ -20,6 +20,8 @@ from engine.passes import MakeStateful
 
 DECODERS = Path(__file__).parent / "fixtures" / "decoders"
 NAMES = sorted(path.name.removesuffix(".onnx") for path in DECODERS.glob("*.onnx"))
+STATIC = [name for name in NAMES if name.startswith(("llama_static", "llama_scatter"))]
+ROOM = 16  # of their caches
 PROMPT = [3, 14, 15, 9]
 
 
@@ -37,23 +39,43 @@ def llama() -> Any:
 
 def greedy(name: str, prompt: list[int], count: int) -> list[int]:
     """By onnxruntime, which computes all tokens again for each next one."""
-    session = onnxruntime.InferenceSession(DECODERS / f"{name}.onnx", providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # it warns that TensorScatter copies
+    session = onnxruntime.InferenceSession(DECODERS / f"{name}.onnx", options, providers=["CPUExecutionProvider"])
     tokens = list(prompt)
+    shapes = {each.name: each.shape for each in session.get_inputs()}
     past = {
-        each.name: np.zeros((1, each.shape[1], 0, each.shape[3]), np.float32)
-        for each in session.get_inputs()
-        if each.name.startswith("past")
+        each: np.zeros((1, shape[1], ROOM if name in STATIC else 0, shape[3]), np.float32)
+        for each, shape in shapes.items()
+        if len(shape) == 4
     }
     for _ in range(count):
         ids = np.array([tokens])
-        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": np.arange(ids.size)[None]}
-        tokens.append(int(session.run(["logits"], {**inputs, **past})[0][0, -1].argmax()))
+        width = ROOM if name in STATIC else ids.size
+        inputs = {
+            "input_ids": ids, "attention_mask": (np.arange(width) < ids.size).astype(np.int64)[None],
+            "position_ids": np.arange(ids.size)[None], "cache_position": np.arange(ids.size),
+            "write_indices": np.zeros(1, np.int64), "nonpad_kv_seqlen": np.array([ids.size]),
+        }  # fmt: skip
+        given = {each: value for each, value in inputs.items() if each in shapes}
+        tokens.append(int(session.run(["logits"], {**given, **past})[0][0, -1].argmax()))
     return tokens[len(prompt) :]
 
 
-@pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:CPU,TEMPLATE"])
-@pytest.mark.parametrize("name", NAMES)
+def cases() -> list[Any]:
+    """Each model on each device. OPENCL plans anew for each length of a past that grows, which takes a minute."""
+    return [
+        pytest.param(name, device, marks=[] if device != "OPENCL" else marks)
+        for name in NAMES
+        for device in ("CPU", "TEMPLATE", "HETERO:CPU,TEMPLATE", "OPENCL")
+        for marks in [[pytest.mark.opencl] if name in STATIC else [pytest.mark.opencl, pytest.mark.slow]]
+    ]
+
+
+@pytest.mark.parametrize(("name", "device"), cases())
 def test_greedy_tokens_are_those_of_onnxruntime(name: str, device: str) -> None:
+    if device == "OPENCL" and device not in Core().available_devices:
+        pytest.skip("no OpenCL device")
     generator = Generator(network(name, device))
     assert generator.generate(PROMPT, 6) == [greedy(name, PROMPT, 6)]
     assert generator.tokens == [PROMPT + greedy(name, PROMPT, 6)]
@@ -72,7 +94,7 @@ def test_a_prompt_in_parts_and_tokens_in_between(llama: Any) -> None:
     np.testing.assert_allclose(whole.logits(), parts.logits(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["llama.dynamo23", "gpt2.script17"])
+@pytest.mark.parametrize("name", ["llama.dynamo23", "gpt2.script17", "llama_static.dynamo20"])
 def test_sequences_of_a_batch_are_those_of_each_alone(name: str) -> None:
     """Although shorter prompts are padded, and some end before others."""
     compiled = network(name)
@@ -89,8 +111,10 @@ def test_sequences_of_a_batch_are_those_of_each_alone(name: str) -> None:
     assert several[0] == Generator(compiled, drawn).generate(prompts[0], 4)[0]
 
 
-def windowed() -> Any:
-    """A model of one layer whose attention sees the last 4 columns, and which has no positions."""
+def windowed(is_static: bool) -> Any:
+    """A model of one layer whose attention sees the last 4 columns, of a past that grows or of a cache, and which does
+    not use positions.
+    """
     vocabulary, width = 12, 8
     rng = np.random.default_rng(5)
     tensor = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
@@ -100,28 +124,47 @@ def windowed() -> Any:
         "head": rng.normal(size=(width, vocabulary)).astype(np.float32),
         "axis": np.array([1]),
         "axes": np.array([1, 2]),
+        "last": np.array([-1]),
     }
+    options: dict[str, Any] = {"is_causal": 1, "left_window_size": 3, "scale": 0.01}  # all that are seen weigh alike
+    inputs = [integers("input_ids", "batch", "new"), integers("attention_mask", "batch", "all")]
+    attention = [
+        helper.make_node(
+            "Attention", ["x", "x", "x", "mask", "past_0", "past_1"], ["y", "present_0", "present_1"], **options
+        )
+    ]
+    if is_static:
+        inputs += [
+            integers("position_ids", "batch", "new"), integers("cache_position", "new"),
+            integers("nonpad_kv_seqlen", "batch"),
+        ]  # fmt: skip
+        attention = [helper.make_node("Unsqueeze", ["cache_position", "last"], ["columns"])]
+        attention.append(helper.make_node("Transpose", ["x"], ["rows_0"], perm=[2, 1, 0, 3]))
+        for i in range(2):
+            attention += [
+                helper.make_node("Transpose", [f"past_{i}"], [f"turned_{i}"], perm=[2, 1, 0, 3]),
+                helper.make_node("ScatterND", [f"turned_{i}", "columns", "rows_0"], [f"written_{i}"]),
+                helper.make_node("Transpose", [f"written_{i}"], [f"present_{i}"], perm=[2, 1, 0, 3]),
+            ]
+        read = ["x", "present_0", "present_1", "mask", "", "", "nonpad_kv_seqlen"]
+        attention.append(helper.make_node("Attention", read, ["y"], **options))
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
         helper.make_node("Unsqueeze", ["embedded", "axis"], ["x"]),
         helper.make_node("Cast", ["attention_mask"], ["flags"], to=TensorProto.BOOL),
         helper.make_node("Unsqueeze", ["flags", "axes"], ["mask"]),
-        helper.make_node(
-            "Attention", ["x", "x", "x", "mask", "past_0", "past_1"], ["y", "present_0", "present_1"],
-            is_causal=1, left_window_size=3, scale=0.01,  # all that are seen weigh alike
-        ),
+        *attention,
         helper.make_node("Squeeze", ["y", "axis"], ["rows"]),
         helper.make_node("MatMul", ["rows", "head"], ["logits"]),
     ]  # fmt: skip
     graph = helper.make_graph(
         nodes, "windowed",
         [
-            integers("input_ids", "batch", "new"), integers("attention_mask", "batch", "all"),
-            *(tensor(f"past_{i}", "batch", 1, "old", width) for i in range(2)),
+            *inputs, *(tensor(f"past_{i}", "batch", 1, 20 if is_static else "old", width) for i in range(2)),
         ],
         [
             tensor("logits", "batch", "new", vocabulary),
-            *(tensor(f"present_{i}", "batch", 1, "all", width) for i in range(2)),
+            *(tensor(f"present_{i}", "batch", 1, 20 if is_static else "all", width) for i in range(2)),
         ],
         [helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, array)
          for name, array in constants.items()],
@@ -132,9 +175,10 @@ def windowed() -> Any:
 
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
-def test_padding_takes_no_place_in_a_window(device: str) -> None:
+@pytest.mark.parametrize("is_static", [False, True], ids=["growing", "static"])
+def test_padding_takes_no_place_in_a_window(is_static: bool, device: str) -> None:
     prompts = [[1, 5, 9, 7, 3, 2], [4, 8], [6]]
-    compiled = Core().compile_model(windowed(), device)
+    compiled = Core().compile_model(windowed(is_static), device)
     alone = [Generator(compiled).generate(prompt, 10)[0] for prompt in prompts]
     batch = Generator(compiled)
     assert batch.generate(prompts, 10) == alone
@@ -156,7 +200,9 @@ def test_a_stop_token_ends_a_stream(llama: Any) -> None:
     assert generator.is_done
 
 
-def test_forks_rewinds_and_orders(llama: Any) -> None:
+@pytest.mark.parametrize("name", ["llama.dynamo23", "llama_static.dynamo23", "llama_scatter.dynamo24"])
+def test_forks_rewinds_and_orders(name: str) -> None:
+    llama = network(name)
     generator = Generator(llama, Sampling(temperature=1.0, seed=1))
     generator.append(PROMPT)
     generator.step()
@@ -199,18 +245,125 @@ def test_asyncio(llama: Any) -> None:
     assert asyncio.run(collect()) == Generator(llama).generate(PROMPT, 5)[0]
 
 
-def test_errors_leave_the_generator_as_it_was() -> None:
-    compiled = network(bound=6)
+@pytest.mark.parametrize(
+    ("name", "bound", "prompt", "said"),
+    [
+        ("llama.dynamo23", 6, PROMPT, "bound is 6"),
+        *(
+            (name, None, [*PROMPT, *PROMPT, *PROMPT, 1, 2], "17 tokens, and the model's caches have 16")
+            for name in STATIC
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else "",
+)
+def test_errors_leave_the_generator_as_it_was(name: str, bound: int | None, prompt: list[int], said: str) -> None:
+    compiled = network(name, bound=bound)
     generator = Generator(compiled)
-    expected = generator.generate(PROMPT, 3)[0]
-    assert generator.request.length == 6
-    with pytest.raises(StateError, match="bound is 6"):
+    expected = generator.generate(prompt, 3)[0]
+    assert generator.request.length == (bound or 0)
+    before = {name: state.get() for name, state in generator.request.query_state().items()}
+    with pytest.raises(StateError, match=said):
         generator.step()
-    assert generator.request.length == 6
+    for each, state in generator.request.query_state().items():
+        np.testing.assert_array_equal(state.get(), before[each])
     generator.rewind(3)
-    assert list(generator.fork().tokens[0]) == PROMPT
+    assert list(generator.fork().tokens[0]) == prompt
     generator.append([expected[0]])
     assert generator.step() == [expected[1]]
+    generator.reset()
+    generator.append([1] * (bound or ROOM))
+    generator.logits()
+    generator.reset()
+    generator.append([1] * ((bound or ROOM) + 1))
+    with pytest.raises(StateError):
+        generator.logits()
+    assert all(not state.get().any() for state in generator.request.query_state().values())
+
+
+def test_sequences_that_end_where_each_has_a_place_to_write_at() -> None:
+    """A model with `write_indices` needs no mask for those that end before others; prompts have one length."""
+    compiled = network("llama_scatter.dynamo24")
+    prompts = [[9, 9, 31], [18, 18, 30], [6, 6, 10]]
+    alone = [Generator(compiled).generate(prompt, 8)[0] for prompt in prompts]
+    stop = alone[1][3]
+    assert [stop in row for row in alone] == [False, True, False]
+    cut = [row[: row.index(stop) + 1] if stop in row else row for row in alone]
+    assert Generator(compiled, stop_tokens=[stop]).generate(prompts, 8) == cut
+    generator = Generator(compiled)
+    with pytest.raises(InputError, match="no input `attention_mask`"):
+        generator.append([[1, 2], [1]])
+    assert generator.tokens == []
+
+
+def cache_of(writer: str = "copy", *, mask: tuple[Any, ...] = ("batch", 8), room: tuple[int, int] = (8, 8)) -> Any:
+    """A model with two caches, into which it writes its tokens; logits are those that it wrote."""
+    integers = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.INT64, shape)  # noqa: E731
+    nodes = [helper.make_node("Unsqueeze", ["cache_position", "last"], ["columns"])]
+    for i in range(2):
+        if writer == "where":
+            nodes.append(helper.make_node("Where", ["is_new", "input_ids", f"past_{i}"], [f"present_{i}"]))
+        else:
+            nodes += [
+                helper.make_node("Transpose", [f"past_{i}"], [f"turned_{i}"]),
+                helper.make_node("Transpose", ["input_ids"], [f"new_{i}"]),
+                helper.make_node("ScatterND", [f"turned_{i}", "columns", f"new_{i}"], [f"written_{i}"]),
+                helper.make_node("Transpose", [f"written_{i}"], [f"present_{i}"]),
+            ]
+    if writer == "where":
+        nodes += [helper.make_node("Range", ["zero", "room", "one"], ["all"])]
+        nodes += [helper.make_node("Equal", ["all", "cache_position"], ["is_new"])]
+    nodes.append(helper.make_node("OneHot", ["input_ids", "room", "values"], ["logits"]))
+    order = {"Range": 0, "Equal": 1}
+    nodes.sort(key=lambda node: order.get(node.op_type, 2))
+    graph = helper.make_graph(
+        nodes, "cache",
+        [
+            integers("input_ids", "batch", "new"), integers("attention_mask", *mask), integers("cache_position", "new"),
+            *(integers(f"past_{i}", "batch", room[i]) for i in range(2)),
+        ],
+        [
+            helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "new", "vocabulary"]),
+            *(integers(f"present_{i}", "batch", room[i]) for i in range(2)),
+        ],
+        [
+            helper.make_tensor("last", TensorProto.INT64, [1], [-1]),
+            helper.make_tensor("values", TensorProto.FLOAT, [2], [0, 1]),
+            *(helper.make_tensor(name, TensorProto.INT64, [], [value])
+              for name, value in (("zero", 0), ("room", room[0]), ("one", 1))),
+        ],
+    )  # fmt: skip
+    model = Core().read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    MakeStateful().run_on_model(model)
+    return Core().compile_model(model, "CPU")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: cache_of("where"), "not known how the model writes variable `past_0`"),
+        (lambda: cache_of(mask=("batch", 1, "new", 8)), r"input `attention_mask` has shape .*; expected rank 2"),
+        (lambda: cache_of(mask=("batch", 9)), "`attention_mask` has shape .*, and the model's caches have 8 positions"),
+        (lambda: cache_of(room=(8, 9)), "variable `past_0` has 8 positions, and `past_1` 9"),
+    ],
+    ids=["writer", "rank", "width", "lengths"],
+)
+def test_caches_that_are_refused(model: Any, said: str) -> None:
+    compiled = model()
+    with pytest.raises(InputError, match=said):
+        Generator(compiled)
+
+
+def test_padding_that_would_be_taken_for_tokens_is_refused() -> None:
+    """Without `position_ids`, a model takes columns for positions."""
+    generator = Generator(cache_of())
+    with pytest.raises(InputError, match="no input `position_ids`, which sequences of different lengths need"):
+        generator.append([[1, 2], [1]])
+    generator.append([[1, 2], [3, 4]])
+    generator.logits()
+    state = generator.request.query_state()["past_1"].get()
+    np.testing.assert_array_equal(state, [[1, 2, 0, 0, 0, 0, 0, 0], [3, 4, 0, 0, 0, 0, 0, 0]])
+    with pytest.raises(InputError, match="no input 'place'"):
+        Generator(cache_of(), names={"cache_position": "place"})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,13 @@ Tokens = Sequence[int] | Sequence[Sequence[int]] | Array
 IDS = "input_ids"
 MASK = "attention_mask"
 POSITIONS = "position_ids"
+COLUMNS = "cache_position"
+STARTS = "write_indices"
+FILLED = "nonpad_kv_seqlen"
 LOGITS = "logits"
+
+_RANKS: Final = {IDS: 2, MASK: 2, POSITIONS: 2, COLUMNS: 1, STARTS: 1, FILLED: 1}
+"""Of the inputs by their roles."""
 
 
 class Generator:
@@ -29,6 +35,10 @@ class Generator:
     [batch, tokens] and, where it has them, `attention_mask` [batch, tokens so far] and `position_ids` [batch, tokens];
     its output is `logits` [batch, tokens, vocabulary], or of the last token only. Other names can be given.
 
+    A model with caches of a fixed length is told where it writes: at `cache_position` [tokens], for all sequences, or
+    from `write_indices` [batch] on; `nonpad_kv_seqlen` [batch] is how many positions are filled then. Its
+    `attention_mask` is as wide as the caches, and masks those that are not filled.
+
     Tokens are appended first and computed with the next token, so appending never fails halfway. An error, such as a
     length beyond the bound of the variables, leaves the generator as it was. Not thread-safe.
 
@@ -36,9 +46,9 @@ class Generator:
         network: the compiled model.
         sampling: how tokens are chosen; by default the likeliest.
         stop_tokens: a sequence ends with any of these.
-        names: the model's names for `input_ids`, `attention_mask`, `position_ids` and `logits`, where they differ.
+        names: the model's names for these inputs and for `logits`, where they differ.
 
-    Raises `InputError` if the network has other inputs than these, or no variables.
+    Raises `InputError` if the network has other inputs than these, inputs of other ranks, or no variables.
     """
 
     def __init__(
@@ -50,10 +60,11 @@ class Generator:
         names: dict[str, str] | None = None,
     ) -> None:
         self._network = network
-        self._names = checked_names(network.signature, names or {})
+        self._names = checked_names(network.signature, names or {}, tuple(_RANKS))
         self.sampling = sampling or Sampling()
         self.stop_tokens = frozenset(stop_tokens)
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
+        self._room = room_of(network.signature, self._names)
         self._request = network.create_infer_request()
         self._sequences: _Sequences | None = None
 
@@ -119,7 +130,9 @@ class Generator:
     def rewind(self, count: int) -> None:
         """Forget the last `count` tokens of each sequence.
 
-        Raises `StateError`, and forgets none, if a sequence is shorter or a batch was padded among them.
+        Caches of a fixed length keep the keys and values of these tokens, masked, until others are written over them.
+        Raises `StateError`, and forgets none, if a sequence is shorter, a batch was padded among them, or a variable
+        does not keep its past values.
         """
         known = self._sequences
         length = 0 if known is None else known.length
@@ -128,7 +141,8 @@ class Generator:
         if known is None or not count:
             return
         shortened = known.shortened(count)
-        if known.computed > shortened.computed:
+        is_written = all(variable.written_axis is not None for variable in self._network.variables)
+        if known.computed > shortened.computed and not is_written:
             self._request.rewind(known.computed - shortened.computed)
         self._sequences = shortened
 
@@ -205,12 +219,24 @@ class Generator:
         known = self._sequences
         if known is None or known.computed == known.length:
             raise InputError("there are no new tokens to compute; call append first")
-        if any(known.ended) and not all(known.ended):
+        # Where each sequence has a position of its own to write at, an ended one may write anything: it never goes on.
+        if any(known.ended) and not all(known.ended) and STARTS not in self._names:
             self._require_mask("sequences that have ended, beside others,")
+        if self._room is not None and known.length > self._room:
+            raise StateError(
+                f"{self._network.signature.network}: the sequences would have {known.length} tokens, and the model's "
+                f"caches have {self._room} positions; the request keeps what it had: shorten them with rewind, or "
+                "start again with reset"
+            )
+        count = len(known.rows)
+        empty = 0 if self._room is None else self._room - known.length
         values = {
             IDS: known.ids[:, known.computed :],
-            MASK: known.mask.astype(np.int64),
+            MASK: np.pad(known.mask, ((0, 0), (0, empty))).astype(np.int64),
             POSITIONS: known.positions[:, known.computed :],
+            COLUMNS: np.arange(known.computed, known.length),
+            STARTS: np.full(count, known.computed),
+            FILLED: np.full(count, known.length),
         }
         signature = self._network.signature
         given = {}
@@ -236,14 +262,15 @@ class Generator:
         Not for a model that computes the positions at which it writes.
         """
         variables = self._network.variables
-        if any(v.is_placed or v.axis is None or v.batch_axis is None for v in variables):
+        axes = [v.axis if v.written_axis is None else v.written_axis for v in variables]
+        if None in axes or any(v.is_placed or v.batch_axis is None for v in variables):
             return
         counts = known.length - 1 - known.mask[:, ::-1].argmax(axis=1)
         columns = (np.arange(known.length) + counts[:, None] + 1) % known.length
         state, moved = self._request.query_state(), {}
-        for variable in variables:
+        for variable, axis in zip(variables, axes, strict=True):
             value = state[variable.name].get()
-            turned = np.moveaxis(value, (variable.batch_axis or 0, variable.axis or 0), (0, 1))
+            turned = np.moveaxis(value, (variable.batch_axis or 0, axis or 0), (0, 1))[:, : known.length]
             turned[:] = turned[np.arange(len(turned))[:, None], columns]
             moved[variable.name] = value
         for name, value in moved.items():
@@ -285,8 +312,13 @@ class Generator:
             raise InputError(f"stream continues one sequence, and there are {len(self._sequences.rows)}; use step")
 
     def _require_mask(self, what: str) -> None:
-        if MASK not in self._names:
-            raise InputError(f"the model has no input `{MASK}`, which {what} need; run them one by one")
+        # Padding is written to columns of its own; the columns must not be taken for positions.
+        needed = [MASK, COLUMNS, POSITIONS] if self._room is not None else [MASK]
+        if COLUMNS in self._names and self._room is None:
+            needed.append(POSITIONS)
+        for role in needed:
+            if role not in self._names:
+                raise InputError(f"the model has no input `{role}`, which {what} need; run them one by one")
 
 
 @dataclass(slots=True)
@@ -389,25 +421,67 @@ def checked_rows(tokens: Tokens, vocabulary: int | None) -> list[list[int]]:
     return [[int(token) for token in row] for row in rows]
 
 
-def checked_names(signature: Signature, names: dict[str, str]) -> dict[str, str]:
+def checked_names(
+    signature: Signature, names: dict[str, str], roles: Sequence[str] = (IDS, MASK, POSITIONS)
+) -> dict[str, str]:
     """The names of the model's inputs and of its logits, by role; roles that the model does not have are left out."""
-    roles = (IDS, MASK, POSITIONS)
     if unknown := names.keys() - {*roles, LOGITS}:
         raise InputError(f"unknown role `{min(unknown)}` in names; expected {', '.join((*roles, LOGITS))}")
     given = {port.name for port in signature.inputs}
     found = {role: names.get(role, role) for role in roles if names.get(role, role) in given or role in names}
     for role in {IDS, *names} & set(roles):
         signature.find_input(found.get(role, role))  # raises, listing the inputs
+    for role, name in found.items():
+        shape, rank = signature.inputs[signature.find_input(name)].shape, _RANKS[role]
+        if shape.rank.is_static and len(shape) != rank:
+            raise InputError(
+                f"{signature.network}: input `{name}` has shape {shape}; expected rank {rank}, as `{role}`"
+            )
     found[LOGITS] = names.get(LOGITS, LOGITS)
     signature.find_output(found[LOGITS])
     if others := given - set(found.values()):
         raise InputError(
-            f"{signature.network}: input `{min(others)}` is not one that a Generator sets ({', '.join(roles)}); "
-            "if it is a past value, make the model stateful: engine.passes.MakeStateful"
+            f"{signature.network}: input `{min(others)}` has none of the roles {', '.join(roles)}; if it has another "
+            "name, tell it in names; if it is a past value, make the model stateful: engine.passes.MakeStateful"
         )
     if not signature.states:
         raise InputError(f"{signature.network} has no variables; make the model stateful: engine.passes.MakeStateful")
     return found
+
+
+def room_of(signature: Signature, names: dict[str, str]) -> int | None:
+    """The positions of the model's caches; None if they grow.
+
+    Raises `InputError` if they have different lengths, an `attention_mask` of another width, or if the model is told
+    where to write and a variable neither grows nor is known to be written.
+    """
+    variables = [state.variable for state in signature.states]
+    written = [(v, int(v.initial.shape[v.written_axis])) for v in variables if v.written_axis is not None]
+    told = next((names[role] for role in (COLUMNS, STARTS, FILLED) if role in names), None)
+    unknown = [v.name for v in variables if v.axis is None and v.written_axis is None]
+    if told is not None and unknown:
+        raise InputError(
+            f"{signature.network}: input `{told}` tells where to write, and it is not known how the model writes "
+            f"variable `{unknown[0]}`; expected TensorScatter (linear), or ScatterND or ScatterElements along one "
+            "dimension. If that is what it does, name the dimension: MakeStateful([Variable(..., written_axis=...)])"
+        )
+    if not written:
+        return None
+    variable, room = written[0]
+    for other, length in written:
+        if length != room:
+            raise InputError(
+                f"{signature.network}: variable `{variable.name}` has {room} positions, and `{other.name}` {length}; "
+                "expected caches of one length"
+            )
+    if MASK in names:
+        shape = signature.inputs[signature.find_input(names[MASK])].shape
+        if shape.rank.is_static and not shape[1].accepts(room):
+            raise InputError(
+                f"{signature.network}: input `{names[MASK]}` has shape {shape}, and the model's caches have {room} "
+                "positions; expected a mask as wide as they are"
+            )
+    return room
 
 
 def vocabulary_of(signature: Signature, logits: str) -> int | None:

@@ -27,6 +27,8 @@ def model_to_text(model: Subgraph, indent: str = "") -> str:
         lines.append(f'{inner}result "{result.friendly_name}" = {_value(names, source.node, source.index)}')
     for variable in model.variables:
         grows = "" if variable.axis is None else f", grows along axis {variable.axis}"
+        if variable.written_axis is not None:
+            grows = f", written along axis {variable.written_axis}"
         lines.append(f'{inner}variable "{variable.name}" = "{variable.parameter}" <- "{variable.result}"{grows}')
     lines.append(f"{indent}}}")
     return "\n".join(lines)

@@ -18,6 +18,7 @@ from engine.ir.types import TensorType, ValueType
 
 Array = NDArray[Any]
 
+_AXES: Final = ("axis", "batch_axis", "written_axis")
 _MOST_ELEMENTS: Final = 2**31
 """Of an initial value in a file. Most have none; this only refuses absurd numbers."""
 
@@ -39,6 +40,8 @@ class Variable:
         is_placed: whether the model computes the positions at which it writes, as GroupQueryAttention does from the
             numbers of tokens of each sequence, and so expects each sequence at the beginning of `axis`; otherwise, new
             positions are those behind the value.
+        written_axis: the dimension along which each inference writes new positions into a value of a fixed length,
+            that of `initial`, where other inputs or variables tell it to; None if it does not.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Variable:
     bound: int | None = None
     batch_axis: int | None = None
     is_placed: bool = False
+    written_axis: int | None = None
 
     @property
     def is_growing(self) -> bool:
@@ -65,11 +69,14 @@ class Variable:
         if read.shape.rank.is_dynamic:
             raise GraphError(f"{pair}: the rank of the input must be known")
         rank = len(read.shape)
-        for what, axis in (("axis", self.axis), ("batch_axis", self.batch_axis)):
+        for what, axis in zip(_AXES, (self.axis, self.batch_axis, self.written_axis), strict=True):
             if axis is not None and not 0 <= axis < rank:
                 raise GraphError(f"{pair}: {what} is {axis}; expected 0 to {rank - 1}")
-        if self.axis is not None and self.axis == self.batch_axis:
-            raise GraphError(f"{pair}: axis and batch_axis are both {self.axis}")
+        if self.axis is not None and self.written_axis is not None:
+            raise GraphError(f"{pair}: it has axis and written_axis; a value either grows or has a fixed length")
+        if self.batch_axis is not None and self.batch_axis in (self.axis, self.written_axis):
+            which = "axis" if self.written_axis is None else "written_axis"
+            raise GraphError(f"{pair}: {which} and batch_axis are both {self.batch_axis}")
         if self.bound is not None and (self.axis is None or self.bound < 0):
             raise GraphError(f"{pair}: bound is {self.bound}; expected a length of 0 or more along a growing axis")
         if given.shape.rank.is_static:
@@ -107,7 +114,7 @@ class Variable:
             "output": self.result,
             "initial": _array_to_json(self.initial),
         }
-        for key in ("axis", "bound", "batch_axis"):
+        for key in (*_AXES, "bound"):
             if getattr(self, key) is not None:
                 value[key] = getattr(self, key)
         if self.is_placed:
@@ -119,17 +126,18 @@ class Variable:
         """Read the result of `to_json`. Raises `ModelError` for anything else."""
         try:
             names = [value[key] for key in ("name", "input", "output")]
-            numbers = [value.get(key) for key in ("axis", "bound", "batch_axis")]
+            numbers = [value.get(key) for key in ("axis", "bound", "batch_axis", "written_axis")]
             if not all(isinstance(name, str) for name in names):
                 raise TypeError("name, input and output must be strings")
             if not all(number is None or type(number) is int for number in numbers):
-                raise TypeError("axis, bound and batch_axis must be integers")
+                raise TypeError("axis, bound, batch_axis and written_axis must be integers")
             is_placed = value.get("is_placed", False)
             if type(is_placed) is not bool:
                 raise TypeError("is_placed must be true or false")
             name, parameter, result = names
-            axis, bound, batch_axis = numbers
-            return cls(name, parameter, result, _array_from_json(value["initial"]), axis, bound, batch_axis, is_placed)
+            axis, bound, batch_axis, written_axis = numbers
+            initial = _array_from_json(value["initial"])
+            return cls(name, parameter, result, initial, axis, bound, batch_axis, is_placed, written_axis)
         except (AttributeError, KeyError, TypeError, ValueError, ModelError) as e:
             raise ModelError(f"the description of a variable is malformed: {e!r}") from e
 

@@ -146,10 +146,16 @@ class States:
         """
         if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
             raise StateError(f"{self._network}: rewind takes a number of positions, 0 or more; got {count!r}")
-        fixed = [port.name for port in self.ports if not port.variable.is_growing]
-        if fixed or not self.ports:
-            reason = f"`{fixed[0]}` does not keep its past values" if fixed else "it has no variables"
-            raise StateError(f"{self._network}: cannot rewind: {reason}")
+        if not self.ports:
+            raise StateError(f"{self._network}: cannot rewind: it has no variables")
+        for port in self.ports:
+            if port.variable.written_axis is not None:
+                raise StateError(
+                    f"{self._network}: cannot rewind: `{port.name}` has a fixed length, and the model writes where it "
+                    "is told; tell it the earlier positions again"
+                )
+            if not port.variable.is_growing:
+                raise StateError(f"{self._network}: cannot rewind: `{port.name}` does not keep its past values")
         shortened: dict[str, Held | None] = {}
         sets = _SetsOfOne(count)
         for port, axis in self._growing():

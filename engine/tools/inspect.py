@@ -200,7 +200,9 @@ def _describe_variable(state: StatePort) -> dict[str, Any]:
     variable = state.variable
     described: dict[str, Any] = {"name": variable.name, "type": str(state.before.type)}
     return described | {
-        key: value for key in ("axis", "bound", "batch_axis") if (value := getattr(variable, key)) is not None
+        key: value
+        for key in ("axis", "bound", "batch_axis", "written_axis")
+        if (value := getattr(variable, key)) is not None
     }
 
 
@@ -216,5 +218,7 @@ def _print_ports(described: dict[str, Any]) -> None:
         print("\nvariables, which requests keep between inferences:")
     for variable in described["variables"]:
         grows = f", grows along axis {variable['axis']}" if "axis" in variable else ""
+        if "written_axis" in variable:
+            grows = f", written along axis {variable['written_axis']}"
         bound = f" to {variable['bound']} at most" if "bound" in variable else ""
         print(f"  {variable['name']}: {variable['type']}{grows}{bound}")

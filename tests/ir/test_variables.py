@@ -77,6 +77,9 @@ def test_validation_finds_renamed_ports() -> None:
         ({"axis": 3}, "axis is 3; expected 0 to 2"),
         ({"axis": 2, "bound": None}, "dimension 2 grows, but the input has a fixed length"),
         ({"axis": 0}, "axis and batch_axis are both 0"),
+        ({"written_axis": 1}, "it has axis and written_axis"),
+        ({"written_axis": 3}, "written_axis is 3; expected 0 to 2"),
+        ({"axis": None, "bound": None, "written_axis": 0}, "written_axis and batch_axis are both 0"),
         ({"axis": None}, "bound is 9"),
         ({"bound": -1}, "bound is -1"),
         ({"initial": np.zeros((1, 0, 4))}, "initial value is float64"),
@@ -117,6 +120,20 @@ def test_copies_have_the_variables() -> None:
     other = appending()
     assert not compare_models(model, model.clone())
     assert compare_models(model, other)
+
+
+def test_a_variable_that_is_written_says_so_in_the_text() -> None:
+    past, x = Parameter(f32, [1, 3, 4], "past"), Parameter(f32, [1, 3, 4], "x")
+    model = Model([Result(ops.Add(past, x), "present")], [past, x], name="m")
+    initial = np.zeros((1, 3, 4), np.float32)
+    written = replace(VARIABLE, axis=None, bound=None, is_placed=False, written_axis=1, initial=initial)
+    model.add_variable(written)
+    assert 'variable "kept" = "past" <- "present", written along axis 1' in str(model)
+    (read,) = read_model(model_to_proto(model)).variables
+    assert read.to_json() == written.to_json()
+    assert read.written_axis == 1
+    with pytest.raises(ModelError, match="written_axis must be integers"):
+        Variable.from_json({**written.to_json(), "written_axis": "1"})
 
 
 @pytest.mark.parametrize("initial", [VARIABLE.initial, np.arange(4, dtype=np.float32).reshape(1, 1, 4)])

@@ -132,6 +132,9 @@ def test_compile_a_stateful_model(engine: Engine, files: Path, tmp_path: Path) -
         (f"past_key_values.{layer}.{part}", 2) for layer in range(2) for part in ("key", "value")
     ]
     assert "past_key_values.0.key: f32" in engine("inspect", blob).out
+    static, written = decoder.with_name("llama_static.dynamo23.onnx"), tmp_path / "static.blob"
+    assert engine("compile", static, "-d", "CPU", "--stateful", "-o", written).code == 0
+    assert ", written along axis 2" in engine("inspect", written).out
     request = Core().import_model(blob).create_infer_request()
     ids = np.array([[1, 2, 3]])
     request.infer({"input_ids": ids, "attention_mask": np.ones_like(ids), "position_ids": ids - 1})

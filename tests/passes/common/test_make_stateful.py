@@ -9,7 +9,7 @@ import pytest
 
 from engine import ops
 from engine.errors import PassError
-from engine.ir import Constant, Model, Node, Output, Parameter, Result, Variable, f16, f32
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, Variable, f16, f32, i64
 from engine.passes import MakeStateful, Manager
 
 
@@ -73,6 +73,59 @@ def test_what_does_not_append_does_not_grow() -> None:
     assert [(variable.axis, variable.initial.shape) for variable in model.variables] == [
         (None, (1, 1, 4)), (None, (1, 3, 4)), (None, (1, 0, 4)),
     ]  # fmt: skip
+
+
+def _written(kind: str, past: Parameter, new: Parameter, places: Parameter) -> Output | Node:
+    """`past`, [batch, heads, positions, size], with `new` at `places` of the positions."""
+    columns = ops.Unsqueeze(places, Constant(np.array([-1])))
+    if kind == "ScatterND":
+        turned = ops.Transpose(past, perm=[2, 3, 0, 1])
+        written = ops.ScatterND(turned, columns, ops.Transpose(new, perm=[2, 3, 0, 1]))
+        return ops.Transpose(ops.Identity(written), perm=[2, 3, 0, 1])
+    if kind == "ScatterElements":
+        indices = ops.Expand(columns, ops.Shape(new))
+        return ops.ScatterElements(past, indices, new, axis=-2)
+    if kind == "wrong order":
+        return ops.Transpose(ops.Transpose(_written("ScatterND", past, new, places), perm=[0, 1, 2, 3]),
+                             perm=[1, 0, 2, 3])  # fmt: skip
+    first = ops.Expand(ops.Slice(places, *(Constant(np.array([each])) for each in (0, 1))), ops.Shape(past, end=1))
+    mode = "circular" if kind == "circular" else "linear"
+    return ops.TensorScatter(past, new, first, axis=2, mode=mode)
+
+
+def static_cache(kind: str, length: Any = 8, batch: Any = "batch") -> Model:
+    new, places = Parameter(f32, ["batch", 2, "new", 2], "x"), Parameter(i64, ["new"], "places")
+    past = Parameter(f32, [batch, 2, length, 2], "value_cache.1")
+    written = _written(kind, past, new, places)
+    return Model([Result(ops.Relu(new), "y"), Result(written, "updated_value_cache.1")], [new, places, past])
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [("TensorScatter", 2), ("ScatterND", 2), ("ScatterElements", 2), ("circular", None), ("wrong order", None)],
+)
+def test_what_is_written_at_positions_keeps_its_length(kind: str, written: int | None) -> None:
+    model = static_cache(kind)
+    MakeStateful().run_on_model(model)
+    (variable,) = model.variables
+    assert (variable.axis, variable.written_axis, variable.bound, variable.batch_axis) == (None, written, None, 0)
+    assert (variable.name, variable.result) == ("value_cache.1", "updated_value_cache.1")
+    assert variable.initial.shape == (1, 2, 8, 2)
+
+
+def test_a_bound_is_the_length_that_a_model_leaves_open() -> None:
+    model = static_cache("TensorScatter", "room")
+    MakeStateful(bound=7).run_on_model(model)
+    (variable,) = model.variables
+    assert (variable.written_axis, variable.bound, variable.initial.shape) == (2, None, (1, 2, 7, 2))
+    for wrong, bound, said in (
+        (static_cache("TensorScatter", "room"), None, "unknown length; tell it: MakeStateful"),
+        (static_cache("TensorScatter", 8), 7, "fixed length of 8, into which the model writes; got bound=7"),
+        (static_cache("TensorScatter", 8, "others"), None, "no other input tells the length of dimension 0"),
+    ):
+        with pytest.raises(PassError, match=said):
+            MakeStateful(bound=bound).run_on_model(wrong)
+        assert not wrong.variables
 
 
 def test_the_past_of_attention() -> None:
