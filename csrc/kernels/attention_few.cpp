@@ -43,24 +43,28 @@ ENGINE_INLINE const float* row_at(int i, const char* first, const char* eighth, 
 // Lane i of the result is the sum of the lanes of vector i.
 ENGINE_INLINE Vec sums_of(Vec (&vectors)[kLanes]) {
 #if defined(__AVX512F__)
-  // Each level adds two halves of a vector, and puts the sums of two vectors side by side.
+  // Each level adds two halves of a vector, and puts the sums of two vectors side by side. Masks that take all lanes,
+  // since GCC warns of the other intrinsics.
+  constexpr auto kAll = static_cast<__mmask16>(-1);
+  constexpr auto kPairs = static_cast<__mmask8>(-1);
   __m512 pairs[8], quads[4], octets[2];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
     const __m512 a = (__m512)vectors[2 * i], b = (__m512)vectors[2 * i + 1];
-    pairs[i] = _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
+    pairs[i] = _mm512_maskz_unpacklo_ps(kAll, a, b) + _mm512_maskz_unpackhi_ps(kAll, a, b);
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m512d a = (__m512d)pairs[2 * i], b = (__m512d)pairs[2 * i + 1];
-    quads[i] = (__m512)_mm512_unpacklo_pd(a, b) + (__m512)_mm512_unpackhi_pd(a, b);
+    quads[i] = (__m512)_mm512_maskz_unpacklo_pd(kPairs, a, b) + (__m512)_mm512_maskz_unpackhi_pd(kPairs, a, b);
   }
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
     const __m512 a = quads[2 * i], b = quads[2 * i + 1];
-    octets[i] = _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd);
+    octets[i] = _mm512_maskz_shuffle_f32x4(kAll, a, b, 0x88) + _mm512_maskz_shuffle_f32x4(kAll, a, b, 0xdd);
   }
-  return (Vec)(_mm512_shuffle_f32x4(octets[0], octets[1], 0x88) + _mm512_shuffle_f32x4(octets[0], octets[1], 0xdd));
+  return (Vec)(_mm512_maskz_shuffle_f32x4(kAll, octets[0], octets[1], 0x88) +
+               _mm512_maskz_shuffle_f32x4(kAll, octets[0], octets[1], 0xdd));
 #else
   transpose_square(vectors);
   Vec total = zero();
@@ -308,7 +312,7 @@ void attention_few_f32(const void* raw_args, void* const* buffers, const KernelC
   auto* const parts = args.parts > 1 ? static_cast<AttentionPart*>(buffers[args.parts_at]) : nullptr;
   float* const sums = args.parts > 1 ? static_cast<float*>(buffers[args.parts_at + 1]) : nullptr;
   for (std::int64_t at = range.begin; at < range.end;) {
-    Row rows[kMostRowsTogether];
+    Row rows[kMostRowsTogether] = {};
     const std::int64_t group = at % groups, query = at / groups % args.queries;
     const std::int64_t part = at / groups / args.queries % args.parts, batch = at / groups / args.queries / args.parts;
     const std::int64_t taken = min64(min64(args.units_together, range.end - at), groups - group);
