@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,11 @@ def test_sequences_of_a_batch_are_those_of_each_alone(name: str) -> None:
     assert several[0] == Generator(compiled, drawn).generate(prompts[0], 4)[0]
 
 
-def windowed() -> Any:
-    """A model of one layer whose attention sees the last 4 columns, and which has no positions."""
+def windowed(window: int = 4, prefix: int = 0) -> Any:
+    """A model of one layer whose attention sees the last `window` columns, and which has no positions.
+
+    The variables begin with `prefix` columns, which are not masked.
+    """
     vocabulary, width = 12, 8
     rng = np.random.default_rng(5)
     tensor = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
@@ -100,15 +104,18 @@ def windowed() -> Any:
         "head": rng.normal(size=(width, vocabulary)).astype(np.float32),
         "axis": np.array([1]),
         "axes": np.array([1, 2]),
+        "pads": np.array([0, prefix, 0, 0]),
+        "one": np.array(1),
     }
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
         helper.make_node("Unsqueeze", ["embedded", "axis"], ["x"]),
-        helper.make_node("Cast", ["attention_mask"], ["flags"], to=TensorProto.BOOL),
+        helper.make_node("Pad", ["attention_mask", "pads", "one"], ["padded"]),
+        helper.make_node("Cast", ["padded"], ["flags"], to=TensorProto.BOOL),
         helper.make_node("Unsqueeze", ["flags", "axes"], ["mask"]),
         helper.make_node(
             "Attention", ["x", "x", "x", "mask", "past_0", "past_1"], ["y", "present_0", "present_1"],
-            is_causal=1, left_window_size=3, scale=0.01,  # all that are seen weigh alike
+            is_causal=1, left_window_size=window - 1, scale=0.01,  # all that are seen weigh alike
         ),
         helper.make_node("Squeeze", ["y", "axis"], ["rows"]),
         helper.make_node("MatMul", ["rows", "head"], ["logits"]),
@@ -128,6 +135,10 @@ def windowed() -> Any:
     )  # fmt: skip
     model = Core().read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 28)], ir_version=12))
     MakeStateful().run_on_model(model)
+    for variable in model.variables if prefix else ():
+        model.remove_variable(variable.name)
+        initial = np.random.default_rng(6).normal(size=(1, 1, prefix, width)).astype(np.float32)
+        model.add_variable(replace(variable, initial=initial))
     return model
 
 
@@ -145,6 +156,24 @@ def test_padding_takes_no_place_in_a_window(device: str) -> None:
         again = Generator(compiled)
         again.append([*prompt, *tokens[:7], row[-2]])
         assert again.step() == row[-1:]
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_padding_between_prompts_and_further_tokens_takes_no_place(device: str) -> None:
+    """Tokens that are appended to a padded batch before its first step are computed next to their prompts."""
+    prompts, further = [[1, 5, 9, 7], [4], [6, 2]], [[3], [8], [10]]
+    compiled = Core().compile_model(windowed(), device)
+    alone = [Generator(compiled).generate([*a, *b], 8)[0] for a, b in zip(prompts, further, strict=True)]
+    batch = Generator(compiled)
+    batch.append(prompts)
+    assert batch.generate(further, 8) == alone
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_prompts_of_different_lengths_after_an_initial_value(device: str) -> None:
+    prompts = [[1, 5, 9, 7], [4], [6, 2]]
+    compiled = Core().compile_model(windowed(window=100, prefix=2), device)
+    assert Generator(compiled).generate(prompts, 8) == [Generator(compiled).generate(each, 8)[0] for each in prompts]
 
 
 def test_a_stop_token_ends_a_stream(llama: Any) -> None:
