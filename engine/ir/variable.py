@@ -101,7 +101,7 @@ class Variable:
 
     def to_json(self) -> dict[str, Any]:
         """The variable as JSON values."""
-        value = {
+        value: dict[str, Any] = {
             "name": self.name,
             "input": self.parameter,
             "output": self.result,
