@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,10 @@ def test_sequences_of_a_batch_are_those_of_each_alone(name: str) -> None:
     assert several[0] == Generator(compiled, drawn).generate(prompts[0], 4)[0]
 
 
-def windowed(is_static: bool) -> Any:
-    """A model of one layer whose attention sees the last 4 columns, of a past that grows or of a cache, and which does
-    not use positions.
+def windowed(is_static: bool = False, window: int = 4, prefix: int = 0) -> Any:
+    """A model of one layer whose attention sees the last `window` columns, and which does not use positions.
+
+    The columns are those of a past that grows, or of a cache. A past begins with `prefix` columns, which are not masked.
     """
     vocabulary, width = 12, 8
     rng = np.random.default_rng(5)
@@ -125,8 +127,14 @@ def windowed(is_static: bool) -> Any:
         "axis": np.array([1]),
         "axes": np.array([1, 2]),
         "last": np.array([-1]),
+        "pads": np.array([0, prefix, 0, 0]),
+        "one": np.array(1),
     }
-    options: dict[str, Any] = {"is_causal": 1, "left_window_size": 3, "scale": 0.01}  # all that are seen weigh alike
+    options: dict[str, Any] = {
+        "is_causal": 1,
+        "left_window_size": window - 1,
+        "scale": 0.01,
+    }  # all that are seen weigh alike
     inputs = [integers("input_ids", "batch", "new"), integers("attention_mask", "batch", "all")]
     attention = [
         helper.make_node(
@@ -151,7 +159,8 @@ def windowed(is_static: bool) -> Any:
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
         helper.make_node("Unsqueeze", ["embedded", "axis"], ["x"]),
-        helper.make_node("Cast", ["attention_mask"], ["flags"], to=TensorProto.BOOL),
+        helper.make_node("Pad", ["attention_mask", "pads", "one"], ["padded"]),
+        helper.make_node("Cast", ["padded"], ["flags"], to=TensorProto.BOOL),
         helper.make_node("Unsqueeze", ["flags", "axes"], ["mask"]),
         *attention,
         helper.make_node("Squeeze", ["y", "axis"], ["rows"]),
@@ -171,6 +180,10 @@ def windowed(is_static: bool) -> Any:
     )  # fmt: skip
     model = Core().read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 28)], ir_version=12))
     MakeStateful().run_on_model(model)
+    for variable in model.variables if prefix else ():
+        model.remove_variable(variable.name)
+        initial = np.random.default_rng(6).normal(size=(1, 1, prefix, width)).astype(np.float32)
+        model.add_variable(replace(variable, initial=initial))
     return model
 
 
@@ -189,6 +202,24 @@ def test_padding_takes_no_place_in_a_window(is_static: bool, device: str) -> Non
         again = Generator(compiled)
         again.append([*prompt, *tokens[:7], row[-2]])
         assert again.step() == row[-1:]
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_padding_between_prompts_and_further_tokens_takes_no_place(device: str) -> None:
+    """Tokens that are appended to a padded batch before its first step are computed next to their prompts."""
+    prompts, further = [[1, 5, 9, 7], [4], [6, 2]], [[3], [8], [10]]
+    compiled = Core().compile_model(windowed(), device)
+    alone = [Generator(compiled).generate([*a, *b], 8)[0] for a, b in zip(prompts, further, strict=True)]
+    batch = Generator(compiled)
+    batch.append(prompts)
+    assert batch.generate(further, 8) == alone
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_prompts_of_different_lengths_after_an_initial_value(device: str) -> None:
+    prompts = [[1, 5, 9, 7], [4], [6, 2]]
+    compiled = Core().compile_model(windowed(window=100, prefix=2), device)
+    assert Generator(compiled).generate(prompts, 8) == [Generator(compiled).generate(each, 8)[0] for each in prompts]
 
 
 def test_a_stop_token_ends_a_stream(llama: Any) -> None:

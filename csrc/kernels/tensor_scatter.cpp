@@ -45,7 +45,7 @@ void tensor_scatter(const void* raw_args, void* const* buffers, const KernelCont
     for (std::int64_t step = 0; step < args.steps; ++step) {
       std::int64_t row = first + step;
       if (row >= args.rows) {
-        if (!args.is_circular) {
+        if (!args.is_circular || args.rows == 0) {
           report_index(context, row, args.rows);
           break;
         }

@@ -537,6 +537,11 @@ void refused(const Target& target) {
   refuse("key_block", std::int64_t{0}, "key_block");
   refuse("k_format", "f64", "expected one of f32, bf16, f16, i8");
   refuse("misspelt", std::int64_t{0}, "misspelt");
+  // Rows of no elements have their scale.
+  AttributeMap scales = {{"batch", 1}, {"heads", 1},      {"queries", 1}, {"keys", 4},
+                         {"size", 0},  {"value_size", 1}, {"scale", 1.0}, {"k_format", "i8"}};
+  expect_refused(target, attention_operations, "attention_f32", scales, {0, 15, 16}, {4}, "input 1");
+  prepare(target, attention_operations, "attention_f32", scales, {0, 16, 16}, {4});
 }
 
 }  // namespace

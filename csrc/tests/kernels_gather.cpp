@@ -396,6 +396,25 @@ void steps_into_caches(const Target& target) {
                                     {"row_bytes", 4}, {"cache", Ints{4, 0, 4}},
                                     {"positions", 0}, {"update", Ints{4, 4, 4}}};
   expect_refused(target, tensor_scatter_operations, "tensor_scatter", overlapping, {12, 8}, {12}, "overlap");
+  AttributeMap uneven = {{"batch", 1},      {"parts", 1},
+                         {"rows", 1},       {"steps", 1},
+                         {"row_bytes", 8},  {"cache", Ints{0, 0, 5}},
+                         {"positions", 0},  {"update", Ints{0, 0, 8}},
+                         {"format", "bf16"}};
+  expect_refused(target, tensor_scatter_operations, "tensor_scatter", uneven, {4, 8}, {4}, "multiples of 2 bytes");
+  uneven["cache"] = Ints{0, 0, 4};
+  uneven["update"] = Ints{2, 0, 8};
+  expect_refused(target, tensor_scatter_operations, "tensor_scatter", uneven, {4, 8}, {4}, "multiples of 4 bytes");
+  // A cache without rows has no place for a step.
+  std::vector<ByteVector> none = {{}};
+  const AttributeMap empty = {{"batch", 1},     {"parts", 1},
+                              {"rows", 0},      {"steps", 1},
+                              {"row_bytes", 4}, {"cache", Ints{0, 0, 4}},
+                              {"positions", 0}, {"update", Ints{4, 4, 4}},
+                              {"circular", 1}};
+  const Fault fault =
+      run_bytes(target, tensor_scatter_operations, "tensor_scatter", empty, {{}, random_bytes(4, 3)}, none);
+  expect(fault.found, "a step into a cache without rows");
 }
 
 // Rows that a cache keeps in fewer bits: within half a step of what was given, and the same when narrowed again.
@@ -423,7 +442,7 @@ void narrow_caches(const Target& target) {
       const auto write = [&](const std::vector<float>& values) {
         std::vector<ByteVector> y = {before};
         const Fault fault = run_bytes(target, tensor_scatter_operations, "tensor_scatter", attributes,
-                                      {before, bytes_of_values(values)}, y);
+                                      {before, bytes_of_values(values)}, y, alignof(float));
         expect(!fault.found, "narrow rows without a position");
         return y[0];
       };

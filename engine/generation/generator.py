@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -219,6 +219,8 @@ class Generator:
         known = self._sequences
         if known is None or known.computed == known.length:
             raise InputError("there are no new tokens to compute; call append first")
+        if not known.computed:
+            known = known.compacted()
         # Where each sequence has a position of its own to write at, an ended one may write anything: it never goes on.
         if any(known.ended) and not all(known.ended) and STARTS not in self._names:
             self._require_mask("sequences that have ended, beside others,")
@@ -250,6 +252,7 @@ class Generator:
     def _computed(self, known: _Sequences, logits: Array) -> Array:
         """The logits of the last token of each sequence, of those of all new tokens, or of the last ones only."""
         new = known.mask[:, known.computed :]
+        self._sequences = known
         known.computed = known.length
         chosen = self._last_of(new, logits)
         if not known.mask[:, -1].all() and known.length == new.shape[1]:
@@ -270,7 +273,9 @@ class Generator:
         state, moved = self._request.query_state(), {}
         for variable, axis in zip(variables, axes, strict=True):
             value = state[variable.name].get()
-            turned = np.moveaxis(value, (variable.batch_axis or 0, axis or 0), (0, 1))[:, : known.length]
+            turned = np.moveaxis(value, (variable.batch_axis or 0, axis or 0), (0, 1))
+            # An initial value is before the prompts, the rest of a cache of a fixed length behind them.
+            turned = turned[:, : known.length] if variable.axis is None else turned[:, -known.length :]
             turned[:] = turned[np.arange(len(turned))[:, None], columns]
             moved[variable.name] = value
         for name, value in moved.items():
@@ -370,6 +375,13 @@ class _Sequences:
             list(self.ended),
             self.computed,
         )
+
+    def compacted(self) -> _Sequences:
+        """With the padding behind all tokens, also behind those that were appended to padded prompts."""
+        columns = np.argsort(~self.mask, axis=1, kind="stable")
+        kept = (self.ids, self.mask, self.positions)
+        ids, mask, positions = (np.take_along_axis(each, columns, axis=1) for each in kept)
+        return replace(self, ids=ids, mask=mask, positions=positions)
 
     def shortened(self, count: int) -> _Sequences:
         if not self.mask[:, self.length - count :].all():

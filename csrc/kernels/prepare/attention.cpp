@@ -88,10 +88,10 @@ std::size_t extent(const std::vector<std::pair<std::int64_t, std::int64_t>>& dim
 
 std::size_t view_bytes(const AttentionView& view, std::int64_t batch, std::int64_t heads, std::int64_t rows,
                        std::int64_t size, CacheFormat format = CacheFormat::kF32) {
+  // Rows without elements may have a scale.
   const std::int64_t element = cache_element_bytes(format), elements = cache_row_bytes(format, size) / element;
-  return checked_multiply(
-      extent({{batch, view.batch}, {heads, view.head}, {rows, view.row}, {size == 0 ? 0 : elements, 1}}),
-      static_cast<std::size_t>(element));
+  return checked_multiply(extent({{batch, view.batch}, {heads, view.head}, {rows, view.row}, {elements, 1}}),
+                          static_cast<std::size_t>(element));
 }
 
 // Two workers must not write the same element: each stride must be at least the extent of the dimensions inside it.
@@ -125,7 +125,8 @@ void read_sizes(const Attributes& attributes, AttentionArgs& args) {
                     " heads of Q");
   }
   const std::int64_t rows = std::max(args.queries, args.keys);
-  const std::size_t elements = checked_product({args.batch, args.heads, rows, std::max(args.size, args.value_size)});
+  const std::int64_t row = std::max<std::int64_t>({args.size, args.value_size, 1});
+  const std::size_t elements = checked_product({args.batch, args.heads, rows, row});
   if (elements > static_cast<std::size_t>(kLargestStride)) {
     throw PlanError("the operands have " + std::to_string(elements) + " elements; expected " +
                     std::to_string(kLargestStride) + " at most");

@@ -49,8 +49,16 @@ void expect_apart(const TensorScatterArgs& args) {
   for (const auto& [stride, count] : dims) {
     if (count <= 1) continue;
     if (stride < inside) throw PlanError("rows of the cache overlap");
-    inside += (count - 1) * stride;
+    inside =
+        static_cast<std::int64_t>(checked_add(checked_product({count - 1, stride}), static_cast<std::size_t>(inside)));
   }
+}
+
+// Rows that are narrowed begin at elements of their type.
+void expect_aligned(const TensorScatterView& view, std::int64_t element, const char* name) {
+  if (view.batch % element == 0 && view.part % element == 0 && view.row % element == 0) return;
+  throw PlanError(std::string("attribute \"") + name + "\" has distances that are not multiples of " +
+                  std::to_string(element) + " bytes");
 }
 
 PreparedStep prepare_tensor_scatter(const StepRequest& request) {
@@ -72,6 +80,10 @@ PreparedStep prepare_tensor_scatter(const StepRequest& request) {
   }
   const bool is_narrow = args.format != CacheFormat::kF32;
   args.cache_row_bytes = is_narrow ? cache_row_bytes(args.format, args.row_bytes / 4) : args.row_bytes;
+  if (is_narrow) {
+    expect_aligned(args.cache, cache_element_bytes(args.format), "cache");
+    expect_aligned(args.update, 4, "update");
+  }
   checked_product({args.batch, args.parts, args.rows, args.row_bytes});
   expect_apart(args);
   request.expect_operands(args.has_positions ? 3 : 2, 1);

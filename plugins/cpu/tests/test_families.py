@@ -448,6 +448,18 @@ def test_grouped_attention_after_padded_prompts() -> None:
         mask = np.concatenate([mask, np.ones((2, 1), np.int64)], axis=1)
 
 
+def test_variables_of_f16_do_not_become_bf16() -> None:
+    """It takes as many bits, and is less exact."""
+    found = []
+    for precision in ("f32", "bf16"):
+        model = Core().read_model(halved("llama.dynamo23"))
+        MakeStateful().run_on_model(model)
+        request = Core().compile_model(model, "CPU", {"KV_CACHE_PRECISION": precision}).create_infer_request()
+        rng = np.random.default_rng(0)
+        found.append([request.infer(tokens(rng, 1, past, 1))["logits"] for past in range(8)])
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_failed_step_leaves_the_state() -> None:
     """A token out of range fails after all steps have run; what they appended is not part of the state."""
     network = decoder("llama.dynamo23")

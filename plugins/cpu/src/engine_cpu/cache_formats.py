@@ -74,7 +74,7 @@ def format_for(wanted: CacheFormat, element_type: ElementType, rank: int) -> Cac
     Rows that join several heads have no common scale: they stay in the variable's type.
     """
     own = _OWN.get(element_type)
-    if own is None or wanted is F32 or (wanted is INT8 and rank != 4):
+    if own is None or wanted.element_bytes >= own.element_bytes or (wanted is INT8 and rank != 4):
         return own
     return wanted
 

@@ -48,7 +48,8 @@ KV_CACHE_PRECISION = Property(
     CONFIG,
     "How requests keep the keys and values of past tokens: in f32; in bf16, half as large; or, int8, as integers of 8 "
     "bits with a scale for each head of each token, about a quarter. It applies to the variables to which CPU appends "
-    "in place, whose values are got and set in f32 as before; int8 to those with a dimension of heads.",
+    "in place, whose values are got and set in their own type as before; int8 to those with a dimension of heads. "
+    "Variables of f16 and bf16 stay as they are unless int8 is asked for.",
     choices=("f32", "bf16", "int8"),
 )
 PLAN_CACHE_SIZE = Property(
