@@ -115,7 +115,7 @@ def test_sequences_of_a_batch_are_those_of_each_alone(name: str) -> None:
 def windowed(is_static: bool = False, window: int = 4, prefix: int = 0) -> Any:
     """A model of one layer whose attention sees the last `window` columns, and which does not use positions.
 
-    The columns are those of a past that grows, or of a cache. A past begins with `prefix` columns, which are not masked.
+    The columns are those of a past that grows, or of a cache. A past begins with `prefix` columns that are not masked.
     """
     vocabulary, width = 12, 8
     rng = np.random.default_rng(5)
