@@ -187,7 +187,7 @@ class _Builder:
         strides = zip(*([stride // each.itemsize for stride in each.strides] for each in arrays), strict=True)
         return [self.fit.number(each, "the distance of elements of a constant") for each in strides]
 
-    def attributes(self, calls: Sequence[StepCall]) -> dict[str, VaryingAttribute]:
+    def fitted(self, calls: Sequence[StepCall]) -> dict[str, VaryingAttribute]:
         """The attributes of a step. Raises `Misfit` if its calls do not have one form."""
         first = calls[0]
         for each in calls:
@@ -203,7 +203,7 @@ class _Builder:
         }
 
     def _add_step(self, calls: Sequence[StepCall]) -> None:
-        first, attributes = calls[0], self.attributes(calls)
+        first, attributes = calls[0], self.fitted(calls)
         inputs, outputs = ([self.ids[each] for each in ids] for ids in (first.inputs, first.outputs))
         self.family.add_step(first.kernel, inputs, outputs, attributes, first.name)
         self.origins.append(self._steps)
@@ -303,7 +303,7 @@ def _named(why: Misfit, index: int, builder: _Builder, recordings: Sequence[Sequ
         steps = [each for each in calls if isinstance(each, StepCall)]
         if len(steps) == len(calls):
             try:
-                builder.attributes(steps)
+                builder.fitted(steps)
             except Misfit as e:
                 return e
     return Misfit(why.reason, _user(recordings[0], index), is_number=why.is_number)
