@@ -440,7 +440,7 @@ void families_have_plans_for_all_lengths() {
   });
   PlanFamily wrong({9}, Isa::generic, registry());
   const BufferId base = wrong.add_input({4, {}}, 4), y = wrong.add_output({4, {}}, 4);
-  wrong.add_step("add", {wrong.add_view(base, {0, {{0, -1, 4}}}, {4, {}})}, {y}, {});
+  wrong.add_step("add", {wrong.add_view(base, {0, {Varying::Term{{0, -1, -1}, 4}}}, {4, {}})}, {y}, {});
   expect_error<PlanError>("does not lie in", [&] { wrong.at({1}); });
   expect_error<PlanError>("no buffer 9", [&] { wrong.add_view(9, {}, {}); });
 }
