@@ -229,8 +229,8 @@ def rewritten(blob: bytes, change: Any) -> bytes:
     return stream.getvalue()
 
 
-def answers(blob: bytes, inputs: Any, folder: Path) -> list[Any]:
-    network = Core().import_model(blob, "OPENCL", {"CACHE_DIR": str(folder)})
+def answers(blob: bytes, inputs: Any, folder: Path, *, is_trusted: bool = True) -> list[Any]:
+    network = Core().import_model(blob, "OPENCL", {"CACHE_DIR": str(folder), "TRUST_BLOB": is_trusted})
     return list(network(inputs).values())
 
 
@@ -242,6 +242,33 @@ def test_a_blob_brings_its_programs(tmp_path: Path, notices: pytest.LogCaptureFi
     for value, expected in zip(answers(blob, inputs, tmp_path / "b"), right.values(), strict=True):
         np.testing.assert_array_equal(value, expected)
     assert "compiled again" not in notices.text
+    assert not kept(tmp_path / "b")  # where other networks would find them
+
+
+def test_programs_of_a_blob_that_is_not_trusted_are_not_used(tmp_path: Path) -> None:
+    blob, inputs, right = exported(tmp_path / "a")
+    network = Core().import_model(blob, "OPENCL", {"CACHE_DIR": str(tmp_path / "b")})
+    assert network.get_config("TRUST_BLOB") is False
+    for value, expected in zip(network(inputs).values(), right.values(), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert [each.name for each in kept(tmp_path / "b")] == [each.name for each in kept(tmp_path / "a")]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 120.0])
+def test_a_program_of_a_blob_is_not_given_to_other_networks(
+    device: OpenclDevice, tmp_path: Path, seconds: float
+) -> None:
+    """Another process, or another network of this one, gets what the source says."""
+    real = Programs(device)
+    asked, forged = launch("asked"), launch("asked", body="x[0] = 42;")
+    offered = {real.key(asked.source): next(iter(real.binaries({forged.source: real.program(forged.source)}).values()))}
+    used = build(real, how(tmp_path, trial_seconds=seconds, offered=offered), asked)
+    assert list(real.binaries(used).values()) == list(offered.values())
+    assert not kept(tmp_path)
+    for others in (real, Programs(device)):
+        built = build(others, how(tmp_path, trial_seconds=seconds), asked)
+        assert built[asked.source] is not used[asked.source]
+        assert list(others.binaries(built).values()) != list(offered.values())
 
 
 def test_a_blob_of_another_driver_is_compiled_again(tmp_path: Path, notices: pytest.LogCaptureFixture) -> None:

@@ -35,6 +35,7 @@ from engine_opencl.properties import (
     KERNEL_CHOICES,
     KERNEL_TRIAL_SECONDS,
     PLAN_CACHE_SIZE,
+    TRUST_BLOB,
 )
 from engine_opencl.transform import prepare_model
 from engine_opencl.tuning.tuner import OpenclTuner
@@ -84,7 +85,11 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
                 made_by,
                 here,
             )
-        network.load(prepared, _programs_of(network.name, blob), choices if made_by == here else None)
+        programs = _programs_of(network.name, blob)  # also if they are not used, since any damage is an error
+        if not config[TRUST_BLOB]:
+            programs = {}
+            _log.info("OPENCL: network `%s`: the blob's compiled programs are not used; see TRUST_BLOB", network.name)
+        network.load(prepared, programs, choices if made_by == here else None)
         return network
 
     def load(

@@ -26,6 +26,7 @@ from engine_opencl.properties import (
     INFERENCE_PRECISION_HINT,
     KERNEL_TRIAL_SECONDS,
     PLAN_CACHE_SIZE,
+    TRUST_BLOB,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class OpenclPlugin(Plugin):
         PLAN_CACHE_SIZE,
         DEVICE_NAME,
         KERNEL_TRIAL_SECONDS,
+        TRUST_BLOB,
         DRIVER_VERSION,
         DEVICE_MEMORY,
     )

@@ -48,6 +48,15 @@ DEVICE_NAME = Property(
     CONFIG,
     "A part of the name of the device to use if DEVICE_ID is empty; empty matches any device.",
 )
+TRUST_BLOB = Property(
+    "TRUST_BLOB",
+    bool,
+    False,
+    CONFIG,
+    "Whether the compiled programs of an imported blob are used. They are code, which computes what its author wants: "
+    "set this only for blobs that you or those whom you trust have written. Otherwise, programs are compiled from "
+    "sources that the engine generates. The programs of a blob are never kept for other networks.",
+)
 KERNEL_TRIAL_SECONDS = Property(
     "KERNEL_TRIAL_SECONDS",
     float,

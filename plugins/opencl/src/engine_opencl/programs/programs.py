@@ -37,7 +37,7 @@ class Building:
         cache_dir: the folder of compiled programs; "" for the user's cache folder.
         trial_seconds: how long the first compilation and run of a kernel may take in a child process; 0 to compile in
             this process.
-        offered: the compiled programs of a blob, by key.
+        offered: the compiled programs of a trusted blob, by key. They are used by its network alone, and not cached.
     """
 
     cache_dir: str = ""
@@ -153,14 +153,18 @@ class Programs:
             raise self._build_error(source, tried.failed)
         if tried.note:
             _log.info("OPENCL: %s", tried.note)
-        if tried.binary:
+        is_offered = bool(tried.candidate.binary) and not tried.refused
+        if tried.binary and not is_offered:
             cache.put(tried.candidate.key, tried.binary)
-        loaded = self._load(source, tried.binary, "from a child process") if tried.binary else None
+        loaded = self._load(source, tried.binary, "from a child process", is_shared=not is_offered)
         return loaded if loaded is not None else self._compile_here(source)
 
-    def _load(self, source: str, binary: bytes, which: str) -> Any | None:
+    def _load(self, source: str, binary: bytes, which: str, *, is_shared: bool = True) -> Any | None:
+        """The program of a binary, for other networks, too, if it is shared; None if there is none that works."""
         import pyopencl as cl
 
+        if not binary:
+            return None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", cl.CompilerWarning)
@@ -168,13 +172,14 @@ class Programs:
         except cl.Error as e:
             _notice(self.device, which, str(e))
             return None
-        self._built[source] = program
+        if is_shared:
+            self._built[source] = program
         return program
 
     def _compile_here(self, source: str, offered: bytes = b"") -> Any:
         import pyopencl as cl
 
-        loaded = self._load(source, offered, "from the blob") if offered else None
+        loaded = self._load(source, offered, "from the blob", is_shared=False)
         if loaded is not None:
             return loaded
         try:
