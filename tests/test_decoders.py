@@ -143,7 +143,7 @@ def test_other_tokens_after_a_rewind(path: Path, compiled: Callable[[str], Any])
     fork = request.fork()
     request.infer(first)
     if is_static(path):
-        with pytest.raises(StateError, match=r"`.*0.*` has a fixed length.*tell it the earlier positions again"):
+        with pytest.raises(StateError, match=r"`.*0.*` has a fixed length.*pass the earlier positions again"):
             request.rewind(1)
     else:
         request.rewind(1)

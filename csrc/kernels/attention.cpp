@@ -25,9 +25,6 @@ constexpr int kMaxVectors = 2;
 constexpr int kMaxPixels[4] = {0, 12, 6, 0};
 #endif
 
-// Makes the compiler compute the addresses of pixels from these few registers, instead of keeping one for each.
-#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
-
 // The address of a pixel, `step` bytes after the previous one, in a form that an addressing mode covers.
 ENGINE_INLINE float pixel_at(int pixel, const char* first, const char* eighth, std::int64_t step, std::int64_t step3,
                              std::int64_t step5) {

@@ -14,9 +14,6 @@ namespace {
 
 using namespace simd;
 
-// Makes the compiler compute addresses from these few registers, instead of keeping one for each row.
-#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
-
 // Rows of K or V as f32, in place or widened.
 struct Rows {
   const float* first;
@@ -284,7 +281,7 @@ void attend_rows(Row* rows, std::int64_t count, float* widened) {
     if (rows[r].part == nullptr && rows[r].factor != 0.0f) multiply_row(rows[r].y, rows[r].factor, args.value_size);
 }
 
-// The number of a row of Y, of its parts, and of the first head of a unit.
+// The number of a row of Y; its parts follow each other.
 ENGINE_INLINE std::int64_t row_index(const AttentionArgs& args, std::int64_t batch, std::int64_t head,
                                      std::int64_t query) {
   return (batch * args.heads + head) * args.queries + query;

@@ -14,6 +14,9 @@ using namespace simd;
 
 constexpr float kInf = __builtin_inff();
 
+// Makes the compiler compute the addresses of rows from these few registers, instead of keeping one for each row.
+#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
+
 ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }

@@ -18,14 +18,14 @@ ENGINE_INLINE F16 to_f16(float value) {
   return {static_cast<std::uint16_t>((bits >> 16 & 0x8000) | (bits >> 13 & 0x7fff))};
 }
 
-// Any f16 as f32.
+// Any f16 as f32; exact also where the CPU treats denormal f32 as zero.
 ENGINE_INLINE float to_f32(F16 value) {
   const std::uint32_t magnitude = value.bits & 0x7fffu;
-  std::uint32_t bits = magnitude << 13;
-  float scaled;
-  std::memcpy(&scaled, &bits, sizeof scaled);
-  scaled *= 0x1p112f;
-  std::memcpy(&bits, &scaled, sizeof bits);
+  std::uint32_t bits = (magnitude << 13) + (112u << 23);
+  if (magnitude < 0x400u) {  // denormal or zero
+    const float small = static_cast<float>(magnitude) * 0x1p-24f;
+    std::memcpy(&bits, &small, sizeof bits);
+  }
   if (magnitude >= 0x7c00u) bits = magnitude << 13 | 0x7f800000u;
   bits |= static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
   float result;

@@ -35,9 +35,9 @@ class Generator:
     [batch, tokens] and, where it has them, `attention_mask` [batch, tokens so far] and `position_ids` [batch, tokens];
     its output is `logits` [batch, tokens, vocabulary], or of the last token only. Other names can be given.
 
-    A model with caches of a fixed length is told where it writes: at `cache_position` [tokens], for all sequences, or
-    from `write_indices` [batch] on; `nonpad_kv_seqlen` [batch] is how many positions are filled then. Its
-    `attention_mask` is as wide as the caches, and masks those that are not filled.
+    A model with caches of a fixed length has an input for where it writes: `cache_position` [tokens], for all
+    sequences, or `write_indices` [batch], the first position of each; `nonpad_kv_seqlen` [batch] is how many positions
+    are filled then. Its `attention_mask` is as wide as the caches, and masks those that are not filled.
 
     Tokens are appended first and computed with the next token, so appending never fails halfway. An error, such as a
     length beyond the bound of the variables, leaves the generator as it was. Not thread-safe.
@@ -453,8 +453,9 @@ def checked_names(
     signature.find_output(found[LOGITS])
     if others := given - set(found.values()):
         raise InputError(
-            f"{signature.network}: input `{min(others)}` has none of the roles {', '.join(roles)}; if it has another "
-            "name, tell it in names; if it is a past value, make the model stateful: engine.passes.MakeStateful"
+            f"{signature.network}: input `{min(others)}` has none of the roles {', '.join(roles)}; if it is one of "
+            "them under another name, pass that in names; if it is a past value, make the model stateful: "
+            "engine.passes.MakeStateful"
         )
     if not signature.states:
         raise InputError(f"{signature.network} has no variables; make the model stateful: engine.passes.MakeStateful")
@@ -464,16 +465,16 @@ def checked_names(
 def room_of(signature: Signature, names: dict[str, str]) -> int | None:
     """The positions of the model's caches; None if they grow.
 
-    Raises `InputError` if they have different lengths, an `attention_mask` of another width, or if the model is told
-    where to write and a variable neither grows nor is known to be written.
+    Raises `InputError` if they have different lengths, an `attention_mask` of another width, or if the model has an
+    input for where to write, and a variable neither grows nor is known to be written.
     """
     variables = [state.variable for state in signature.states]
     written = [(v, int(v.initial.shape[v.written_axis])) for v in variables if v.written_axis is not None]
-    told = next((names[role] for role in (COLUMNS, STARTS, FILLED) if role in names), None)
+    where = next((names[role] for role in (COLUMNS, STARTS, FILLED) if role in names), None)
     unknown = [v.name for v in variables if v.axis is None and v.written_axis is None]
-    if told is not None and unknown:
+    if where is not None and unknown:
         raise InputError(
-            f"{signature.network}: input `{told}` tells where to write, and it is not known how the model writes "
+            f"{signature.network}: input `{where}` says where to write, and it is not known how the model writes "
             f"variable `{unknown[0]}`; expected TensorScatter (linear), or ScatterND or ScatterElements along one "
             "dimension. If that is what it does, name the dimension: MakeStateful([Variable(..., written_axis=...)])"
         )

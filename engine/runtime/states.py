@@ -151,13 +151,13 @@ class States:
         for port in self.ports:
             if port.variable.written_axis is not None:
                 raise StateError(
-                    f"{self._network}: cannot rewind: `{port.name}` has a fixed length, and the model writes where it "
-                    "is told; tell it the earlier positions again"
+                    f"{self._network}: cannot rewind: `{port.name}` has a fixed length, and inputs of the model say "
+                    "where it writes; pass the earlier positions again"
                 )
             if not port.variable.is_growing:
                 raise StateError(f"{self._network}: cannot rewind: `{port.name}` does not keep its past values")
         shortened: dict[str, Held | None] = {}
-        sets = _SetsOfOne(count)
+        sets = _OwnSets(count)
         for port, axis in self._growing():
             value = self.value(port.name)
             length, first = value.shape[axis], port.variable.initial.shape[axis]
@@ -262,7 +262,7 @@ class States:
         for name, value in values.items():
             if value is not None:
                 self._check_bound(self.port(name), self._checks[name].admit(value))
-        sets = _SetsOfOne(0)
+        sets = _OwnSets(0)
         self._values = {k: sets.shortened(v) if isinstance(v, GrowingArray) else v for k, v in values.items()}
 
     def _growing(self) -> list[tuple[StatePort, int]]:
@@ -270,7 +270,7 @@ class States:
         return [(port, axis) for port in self.ports if (axis := port.variable.axis) is not None]
 
 
-class _SetsOfOne:
+class _OwnSets:
     """Makes sets that only one request has, of values without their last `count` positions."""
 
     def __init__(self, count: int) -> None:

@@ -144,7 +144,7 @@ def _fixed_length(name: str, dim: Dimension, bound: int | None) -> int:
     """The length of a value into which the model writes."""
     if dim.is_dynamic and not bound:
         raise GraphError(
-            f"input `{name}`, into which the model writes, has an unknown length; tell it: MakeStateful(bound=...)"
+            f"input `{name}`, into which the model writes, has an unknown length; pass it: MakeStateful(bound=...)"
         )
     if dim.is_static and bound not in (None, dim.min):
         raise GraphError(

@@ -119,7 +119,7 @@ def test_a_bound_is_the_length_that_a_model_leaves_open() -> None:
     (variable,) = model.variables
     assert (variable.written_axis, variable.bound, variable.initial.shape) == (2, None, (1, 2, 7, 2))
     for wrong, bound, said in (
-        (static_cache("TensorScatter", "room"), None, "unknown length; tell it: MakeStateful"),
+        (static_cache("TensorScatter", "room"), None, "unknown length; pass it: MakeStateful"),
         (static_cache("TensorScatter", 8), 7, "fixed length of 8, into which the model writes; got bound=7"),
         (static_cache("TensorScatter", 8, "others"), None, "no other input tells the length of dimension 0"),
     ):
