@@ -40,7 +40,7 @@ from engine.ops.cases.data import SPECIAL, Data, bools, constant, filled, limits
 from engine.ops.registry import get_op
 
 _TYPES: Final = (f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64, u64, boolean)
-_CAST_TYPES: Final = (f32, f64, i8, u8, i32, i64, boolean, f16, bf16)
+_CAST_TYPES: Final = (f32, f64, i8, u8, i16, u16, i32, u32, i64, u64, boolean, f16, bf16)
 _ANY: Final = (-2.0, 2.0)
 _UNARY: Final = {
     **dict.fromkeys(
@@ -169,8 +169,9 @@ def _casts() -> list[OperatorCase]:
     cases = []
     for source, target in itertools.product(_CAST_TYPES, _CAST_TYPES):
         # ONNX does not define the result for a number out of the target's range.
-        data = _data(source, 300, low=0.0 if target in (u8, boolean) else -100.0, high=100.0)
-        if target is u8 and not source.is_real:
+        is_unsigned = target.is_integral and not target.is_signed
+        data = _data(source, 300, low=0.0 if is_unsigned or target is boolean else -100.0, high=100.0)
+        if is_unsigned and not source.is_real:
             data = whole(300, type=source, low=0) if source is not boolean else bools(300)
         cases.append(case(f"Cast/{source.name}-{target.name}", [data], {"to": target}))
     cases.append(case("CastLike/f32-i64", [real(300, low=-100, high=100), constant([1, 2], i64)]))

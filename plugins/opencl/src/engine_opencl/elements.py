@@ -5,18 +5,58 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.ir import ElementType, Output
-from engine.ir.element_type import boolean, f16, f32, i8, i32, i64, u8
+from engine.ir.element_type import (
+    bf16,
+    boolean,
+    f4e2m1,
+    f6e2m3,
+    f6e3m2,
+    f8e4m3fn,
+    f8e4m3fnuz,
+    f8e5m2,
+    f8e5m2fnuz,
+    f8e8m0,
+    f16,
+    f32,
+    f64,
+    i2,
+    i4,
+    i8,
+    i16,
+    i32,
+    i64,
+    u2,
+    u4,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 
 _C_TYPES: Final = {
-    f32: "float", f16: "float", i32: "int", i64: "long", boolean: "uchar", u8: "uchar", i8: "char",
+    f32: "float", f16: "float", boolean: "uchar", i8: "char", u8: "uchar", i16: "short", u16: "ushort", i32: "int",
+    u32: "uint", i64: "long", u64: "ulong",
 }  # fmt: skip
 """Bool is stored as 0 or 1 in a byte. f16 is a storage type, which every device supports; registers hold float."""
+C_BYTES: Final = {
+    "float": 4, "float2": 8, "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "long": 8, "ulong": 8,
+}  # fmt: skip
+"""Bytes of an element in temporary memory, by its computation type."""
 
 FLOATS: Final = frozenset({f32, f16})
-INTEGERS: Final = frozenset({i32, i64, u8, i8})
-STORED: Final = frozenset(_C_TYPES)
+INTEGERS: Final = frozenset({i8, u8, i16, u16, i32, u32, i64, u64})
+SMALL_INTEGERS: Final = frozenset({i4, u4, i2, u2})
+"""Stored in a byte each, whose other bits are ignored when it is read."""
+SMALL_REALS: Final = frozenset({f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f6e2m3, f6e3m2, f4e2m1})
+CONVERTED: Final = frozenset({bf16, f8e8m0, *SMALL_REALS, *SMALL_INTEGERS})
+"""Only moved, and converted to and from the types that kernels compute in: see `conversions.py`."""
+COMPUTED: Final = frozenset(_C_TYPES)
+STORED: Final = frozenset({*COMPUTED, *CONVERTED, f64})
+"""Those that can be in the device's memory. f64 is only moved: many devices have no arithmetic for it."""
+_MOVED_AS: Final = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 
 def c_type(element_type: ElementType) -> str:
@@ -31,15 +71,14 @@ def stored_c_type(element_type: ElementType) -> str:
 
 def moved_c_type(element_type: ElementType) -> str:
     """An OpenCL C type whose assignment copies an element bit by bit, and whose 0 is that of the element."""
-    return "ushort" if element_type is f16 else _C_TYPES[element_type]
+    return _MOVED_AS[np.dtype(element_type.numpy).itemsize]
 
 
 def moved_scalar(element_type: ElementType, value: Any) -> np.generic:
     """A number as an argument of type `moved_c_type`."""
-    if element_type is boolean:
-        return np.uint8(bool(value))
-    number: np.generic = np.dtype(element_type.numpy).type(value)
-    return number.view(np.uint16) if element_type is f16 else number
+    number: NDArray[Any] = np.array(value).astype(element_type.numpy)
+    moved: np.generic = number.reshape(1).view(f"u{number.itemsize}")[0]
+    return moved
 
 
 def load_code(element_type: ElementType, pointer: str, index: str) -> str:

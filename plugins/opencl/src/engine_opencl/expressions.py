@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from engine.ir import Output
+from engine_opencl.elements import INTEGERS, c_type
 from engine_opencl.plan import Buffer
 
 
@@ -43,20 +45,15 @@ inline float clip(float x, float a, float b) { return isnan(x) ? x : fmin(fmax(x
 inline float larger(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fmax(a, b)); }
 inline float smaller(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fmin(a, b)); }
 inline float quotient_float(float a, float b) { return a / b; }
-inline int quotient_int(int a, int b) { return b == 0 ? 0 : (b == -1 ? (int)(0u - (uint)a) : a / b); }
-inline long quotient_long(long a, long b) { return b == 0 ? 0 : (b == -1 ? (long)(0ul - (ulong)a) : a / b); }
-inline uchar quotient_uchar(uchar a, uchar b) { return b == 0 ? 0 : a / b; }
-inline char quotient_char(char a, char b) { return b == 0 ? 0 : a / b; }
-inline long remainder_of(long a, long b) { return b == 0 || b == -1 ? 0 : a % b; }
-inline long modulo(long a, long b) {
-  const long r = remainder_of(a, b);
-  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+inline float magnitude_float(float x) { return fabs(x); }
+inline ulong unsigned_power(ulong x, ulong n) {
+  ulong product = 1;
+  for (; n; n >>= 1, x *= x) product *= n & 1 ? x : 1;
+  return product;
 }
 inline long power(long x, long n) {
   if (n < 0) return x == 1 || x == -1 ? (n & 1 ? x : 1) : 0;
-  ulong product = 1, factor = (ulong)x;
-  for (; n; n >>= 1, factor *= factor) product *= n & 1 ? factor : 1;
-  return (long)product;
+  return (long)unsigned_power((ulong)x, (ulong)n);
 }
 inline long real_power(long x, float y) {
   if (rint(y) == y && fabs(y) < 1e9f) return power(x, (long)y);
@@ -67,18 +64,41 @@ inline float floor_remainder(float a, float b) {
   const float r = fmod(a, b);
   return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : (r == 0.0f ? copysign(0.0f, b) : r);
 }
-inline long shifted_left(long x, long n) { return n < 0 || n > 63 ? 0 : (long)((ulong)x << n); }
-inline long shifted_right(long x, long n) { return n < 0 || n > 63 ? (x < 0 ? -1 : 0) : x >> n; }
 inline float rounded_to_half(float x) {
   ushort bits;
   vstore_half_rte(x, 0, (half*)&bits);
   return vload_half(0, (half*)&bits);
 }
-inline float magnitude_float(float x) { return fabs(x); }
-inline int magnitude_int(int x) { return x < 0 ? -x : x; }
-inline long magnitude_long(long x) { return x < 0 ? -x : x; }
-inline uchar magnitude_uchar(uchar x) { return x; }
-inline char magnitude_char(char x) { return x < 0 ? -x : x; }
 """
 """Maxima and limits propagate NaN, as in ONNX. Integer division by zero, which ONNX does not define, gives 0.
 A power of reals may be off by 16 units in the last place, so a result that close to an integer is rounded to it."""
+_SIGNED: Final = """
+inline T quotient_T(T a, T b) { return b == 0 ? 0 : (b == -1 ? (T)((uT)0 - (uT)a) : a / b); }
+inline T remainder_T(T a, T b) { return b == 0 || b == -1 ? 0 : a % b; }
+inline T modulo_T(T a, T b) {
+  const T r = remainder_T(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+inline T magnitude_T(T x) { return x < 0 ? (T)((uT)0 - (uT)x) : x; }
+inline T left_T(T x, T n) { return n < 0 || n >= BITS ? 0 : (T)((uT)x << n); }
+inline T right_T(T x, T n) { return n < 0 || n >= BITS ? (x < 0 ? -1 : 0) : x >> n; }
+"""
+_UNSIGNED: Final = """
+inline T quotient_T(T a, T b) { return b == 0 ? 0 : a / b; }
+inline T remainder_T(T a, T b) { return b == 0 ? 0 : a % b; }
+inline T modulo_T(T a, T b) { return remainder_T(a, b); }
+inline T magnitude_T(T x) { return x; }
+inline T left_T(T x, T n) { return n >= BITS ? 0 : (T)(x << n); }
+inline T right_T(T x, T n) { return n >= BITS ? 0 : x >> n; }
+"""
+
+
+def functions_for(code: str) -> str:
+    """The functions of integers that OpenCL C code calls, whose names end in the type."""
+    found = ""
+    for element_type in sorted(INTEGERS, key=str):
+        name = c_type(element_type)
+        if f"_{name}(" in code:
+            text = _SIGNED if element_type.is_signed else _UNSIGNED
+            found += re.sub(r"\bBITS\b", str(element_type.bits), re.sub(r"(\b|_|(?<=\bu))T\b", rf"\g<1>{name}", text))
+    return found

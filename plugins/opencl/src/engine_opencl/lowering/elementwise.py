@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 
 from engine.ir import ElementType, Node, Output
-from engine.ir.element_type import boolean, f16, i8, u8
+from engine.ir.element_type import boolean
 from engine.lowering import Refusal
 from engine.ops.internal import Activation, activation_of
 from engine.ops.spec import OperatorSpec, SpecT
-from engine_opencl.elements import FLOATS, INTEGERS, c_type
+from engine_opencl.conversions import register_type
+from engine_opencl.elements import CONVERTED, FLOATS, INTEGERS, c_type
 from engine_opencl.expressions import Expression, Leaf, Operation
 from engine_opencl.lowering.expression_kernel import emit
 from engine_opencl.lowering.registry import OpenclDecisions, OpLowering, check_types, lowers
@@ -42,7 +43,7 @@ CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
     "BitwiseOr": (INTEGERS, "({0} | {1})"),
     "BitwiseXor": (INTEGERS, "({0} ^ {1})"),
     "BitwiseNot": (INTEGERS, "(~{0})"),
-    "Identity": (ANY, "{0}"),
+    "Identity": (ANY | CONVERTED, "{0}"),
     "And": (BOOLEAN, "({0} & {1})"),
     "Or": (BOOLEAN, "({0} | {1})"),
     "Xor": (BOOLEAN, "({0} ^ {1})"),
@@ -53,7 +54,7 @@ CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
     "Greater": (NUMBERS, "({0} > {1})"),
     "GreaterOrEqual": (NUMBERS, "({0} >= {1})"),
     "IsNaN": (FLOATS, "(isnan({0}) != 0)"),
-    "Where": (ANY, "({0} ? {1} : {2})"),
+    "Where": (ANY | CONVERTED, "({0} ? {1} : {2})"),
     "PRelu": (FLOATS, "({0} < 0.0f ? {0} * {1} : {0})"),
     "Softplus": (FLOATS, "({0} > 20.0f ? {0} : log1p(exp({0})))"),
     "Softsign": (FLOATS, "({0} / (1.0f + fabs({0})))"),
@@ -104,7 +105,7 @@ class ElementwiseLowering(JoinableLowering[OperatorSpec]):
     def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         _, code = CODES[spec.op_type]
         operands = tuple(operand(value, b) for value in spec.node.input_values if value is not None)
-        result = c_type(spec.output().element_type)
+        result = register_type(spec.output().element_type)
         finish(spec.output(), Operation(code.replace("{T}", result), operands, result), b)
 
 
@@ -141,23 +142,6 @@ class VariadicLowering(JoinableLowering[OperatorSpec]):
         if is_mean:
             first = Operation(f"({{0}} / {literal(len(others) + 1)})", (first,))
         finish(y, first if others or is_mean else Operation("{0}", (first,), result), b)
-
-
-@lowers("Cast", "CastLike")
-class CastLowering(JoinableLowering[OperatorSpec]):
-    """Conversion between stored types; float to integer truncates, and bool is true for nonzero values."""
-
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        return check_types(spec.node.input_values[:1], ANY) or check_types(spec.node.outputs, ANY)
-
-    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
-        x, y = spec.node.input_value(0), spec.output()
-        target = y.element_type
-        # Converting an out-of-range float is undefined in C; ONNX's reference wraps around.
-        is_narrowed = target in (u8, i8) and x.element_type in FLOATS
-        codes = {boolean: "({0} != 0)", f16: "rounded_to_half({0})"}
-        code = codes.get(target, "(long){0}" if is_narrowed else "{0}")
-        finish(y, Operation(code, (operand(x, b),), c_type(target)), b)
 
 
 def operand(value: Output, b: LaunchPlanBuilder) -> Expression:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from engine.ir.element_type import i32, i64
+from engine.ir.element_type import u64
 from engine.lowering import Refusal
 from engine.ops.activations import ActivationSpec
 from engine.ops.elementwise import BitShiftSpec, IsInfSpec, ModSpec
@@ -67,7 +67,7 @@ class ModLowering(ParametricLowering[ModSpec]):
     def code(self, spec: ModSpec) -> str:
         if spec.output().element_type in FLOATS:
             return "fmod({0}, {1})" if spec.fmod else "floor_remainder({0}, {1})"
-        return "remainder_of({0}, {1})" if spec.fmod else "modulo({0}, {1})"
+        return f"{'remainder' if spec.fmod else 'modulo'}_{c_type(spec.output().element_type)}({{0}}, {{1}})"
 
 
 @lowers("BitShift", spec=BitShiftSpec)
@@ -78,7 +78,7 @@ class BitShiftLowering(ParametricLowering[BitShiftSpec]):
         return check_types(spec.node.input_values, INTEGERS)
 
     def code(self, spec: BitShiftSpec) -> str:
-        return "shifted_left({0}, {1})" if spec.direction == "LEFT" else "shifted_right({0}, {1})"
+        return f"{spec.direction.lower()}_{c_type(spec.output().element_type)}({{0}}, {{1}})"
 
 
 @lowers("Pow")
@@ -88,13 +88,19 @@ class PowLowering(ParametricLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         base, exponent = spec.node.input_values
         is_real = spec.output().element_type in FLOATS
-        return check_types((base,), NUMBERS) or check_types((exponent,), {*FLOATS, i32, i64} if is_real else NUMBERS)
+        if not is_real and exponent is not None and exponent.element_type in FLOATS:
+            return check_types((base,), INTEGERS - {u64})
+        return check_types((base,), NUMBERS) or check_types((exponent,), NUMBERS)
 
     def code(self, spec: OperatorSpec) -> str:
-        base, exponent = spec.node.input_value(0), spec.node.input_value(1)
-        if base.element_type in FLOATS:
+        base, exponent = spec.node.input_value(0).element_type, spec.node.input_value(1).element_type
+        if base in FLOATS:
             return "pow({0}, (float){1})"
-        return "real_power({0}, {1})" if exponent.element_type in FLOATS else "power({0}, {1})"
+        if exponent in FLOATS:
+            return "real_power({0}, {1})"
+        if not exponent.is_signed:
+            return "unsigned_power({0}, {1})"
+        return "({1} < 0 ? {0} == 1 : unsigned_power({0}, {1}))" if base is u64 else "power({0}, {1})"
 
 
 @lowers("Clip")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.ir import Output
-from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
-from engine_opencl.expressions import HELPERS, Computed, Expression, Operation, Read
+from engine.ir import ElementType, Output
+from engine_opencl.conversions import memory_type, read_code, register_type, write_code
+from engine_opencl.elements import C_BYTES
+from engine_opencl.expressions import HELPERS, Computed, Expression, Operation, Read, functions_for
 from engine_opencl.plan import Buffer
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import collapsed, index_code, strides_of
+from engine_opencl.source import collapsed, index_code, kernel_text, strides_of
 
 _MAX_OPERANDS: Final = 3
 _MAX_OPERATIONS: Final = 128
 """Of one kernel: the time that compiling takes grows faster, and beside so many, storing a value costs nothing."""
-_BYTES: Final = {"float": 4, "int": 4, "long": 8, "uchar": 1, "char": 1}
+_CONVERSIONS: Final = ("bfloat_", "small_", "power_value", "power_code")
+"""What the functions of `small_types.cl` are called."""
 
 
 def emit(result: Output, expression: Expression, b: LaunchPlanBuilder) -> None:
@@ -23,10 +25,13 @@ def emit(result: Output, expression: Expression, b: LaunchPlanBuilder) -> None:
     What reads more tensors than a kernel takes arguments, or is very long, is computed in parts.
     """
     whole = _divided(expression, result, b)
-    _launch(result, whole, b.output(result), stored_c_type(result.element_type), b)
+    _launch(result, whole, b.output(result), result.element_type, b)
 
 
-def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: LaunchPlanBuilder) -> None:
+def _launch(
+    result: Output, expression: Expression, to: Buffer, stored: ElementType | str, b: LaunchPlanBuilder
+) -> None:
+    """`stored`: the element type of the result, or that in registers of a part of it."""
     shape = b.shape(result)
     reads = _reads(expression)
     strides = [
@@ -38,10 +43,15 @@ def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: 
     code = _code(expression, {each: f"v{number}" for number, each in enumerate(reads)}, lines)
     inputs = [f"__global const {_stored(each)}* p{n}" for n, each in enumerate(reads)]
     loads = [f"const {_type(each)} v{n} = {_load(each, f'p{n}', f'i{n}')};" for n, each in enumerate(reads)]
-    store = store_code(result.element_type, "out", "i", code) if stored == "half" else f"out[i] = {code};"
+    if isinstance(stored, str):
+        target, store = stored, f"out[i] = {code};"
+    else:
+        target, store = memory_type(stored), write_code(stored, "out", "i", code)
     body = "\n  ".join([index_code(lengths, steps, names), *loads, *lines, store])
+    conversions = kernel_text("small_types") if any(name in body for name in _CONVERSIONS) else ""
     source = (
-        f"{HELPERS}__kernel void elementwise({', '.join([*inputs, f'__global {stored}* out'])}) {{\n"
+        f"{HELPERS}{functions_for(body)}{conversions}"
+        f"__kernel void elementwise({', '.join([*inputs, f'__global {target}* out'])}) {{\n"
         f"  const ulong i = get_global_id(0);\n  {body}\n}}\n"
     )
     buffers = [each.buffer if isinstance(each, Computed) else b.input(each.value) for each in reads]
@@ -71,7 +81,7 @@ def _divided(expression: Expression, result: Output, b: LaunchPlanBuilder) -> Ex
 
 def _computed(expression: Expression, result: Output, b: LaunchPlanBuilder) -> Computed:
     assert isinstance(expression, Operation), expression
-    part = Computed(b.temporary(_BYTES[expression.type] * result.shape.size()), expression.type)
+    part = Computed(b.temporary(C_BYTES[expression.type] * result.shape.size()), expression.type)
     _launch(result, expression, part.buffer, part.type, b)
     return part
 
@@ -93,15 +103,15 @@ def _operands_first(expression: Expression) -> list[Expression]:
 
 
 def _type(read: Read) -> str:
-    return read.type if isinstance(read, Computed) else c_type(read.value.element_type)
+    return read.type if isinstance(read, Computed) else register_type(read.value.element_type)
 
 
 def _stored(read: Read) -> str:
-    return read.type if isinstance(read, Computed) else stored_c_type(read.value.element_type)
+    return read.type if isinstance(read, Computed) else memory_type(read.value.element_type)
 
 
 def _load(read: Read, pointer: str, index: str) -> str:
-    return f"{pointer}[{index}]" if isinstance(read, Computed) else load_code(read.value.element_type, pointer, index)
+    return f"{pointer}[{index}]" if isinstance(read, Computed) else read_code(read.value.element_type, pointer, index)
 
 
 def _code(expression: Expression, names: dict[Read, str], lines: list[str]) -> str:

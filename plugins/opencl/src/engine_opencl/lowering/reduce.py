@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.ir import ElementType
-from engine.ir.element_type import boolean, i8, i32, i64, u8
+from engine.ir.element_type import boolean, i8, i16, i32, i64, u8, u16, u32, u64
 from engine.lowering import Refusal, check_constant
 from engine.ops.reduce import ReduceSpec
 from engine_opencl.devices.device import DeviceFacts
-from engine_opencl.elements import FLOATS, c_type
+from engine_opencl.elements import C_BYTES, FLOATS, c_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import Rows, rows_of
 from engine_opencl.lowering.strided import numbers_of
@@ -80,8 +80,9 @@ inline float2 joined(float2 s, float2 v) {
 }
 """
 _LIMITS: Final = {
-    i32: ("INT_MIN", "INT_MAX"), i64: ("LONG_MIN", "LONG_MAX"), u8: ("0", "UCHAR_MAX"),
-    i8: ("CHAR_MIN", "CHAR_MAX"), boolean: ("0", "1"),
+    i8: ("CHAR_MIN", "CHAR_MAX"), i16: ("SHRT_MIN", "SHRT_MAX"), i32: ("INT_MIN", "INT_MAX"),
+    i64: ("LONG_MIN", "LONG_MAX"), u8: ("0", "UCHAR_MAX"), u16: ("0", "USHRT_MAX"), u32: ("0", "UINT_MAX"),
+    u64: ("0", "ULONG_MAX"), boolean: ("0", "1"),
 }  # fmt: skip
 _SHORT: Final = 64
 """Elements that one CPU item reduces in less time than several items need to join their accumulators."""
@@ -95,7 +96,7 @@ class ReductionLowering(OpLowering[ReduceSpec]):
 
     def check(self, spec: ReduceSpec) -> Refusal | None:
         is_comparing = spec.op_type in ("ReduceMax", "ReduceMin")
-        integers = _LIMITS.keys() if is_comparing else {i32, i64} if spec.op_type in INTEGER_FOLDS else set()
+        integers = _LIMITS.keys() if is_comparing else {i32, i64, u32, u64} if spec.op_type in INTEGER_FOLDS else set()
         return check_types((spec.data,), {*FLOATS, *integers}) or check_constant(spec.node, 1)
 
     def lower(self, spec: ReduceSpec, b: LaunchPlanBuilder) -> None:
@@ -141,16 +142,13 @@ def reduce_axes(
         reduction.launch(b, rows, places, x, y)
         return
     type_ = c_type(element_type) if fold.accumulator == "T" else fold.accumulator
-    partial = b.temporary(count * parts * _BYTES[type_])
+    partial = b.temporary(count * parts * C_BYTES[type_])
     reduction.launch(b, rows, places, x, partial, parts=parts)
     places = (
         f"inline {index} kept_at(const {index} i) {{ return i * {parts}; }}\n"
         f"inline {index} reduced_at(const {index} i) {{ return i; }}\n"
     )
     reduction.launch(b, rows_of(b.facts, count, parts), places, partial, y, is_joining=True)
-
-
-_BYTES: Final = {"float": 4, "float2": 8, "int": 4, "long": 8, "uchar": 1, "char": 1}
 
 
 def _parts_of(facts: DeviceFacts, rows: Rows) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.lowering import Refusal, check_constant, require_elements
 from engine.ops.resize import ResizedAxis, ResizeSpec
-from engine_opencl.elements import FLOATS, STORED, moved_scalar, stored_type
+from engine_opencl.elements import COMPUTED, FLOATS, moved_scalar, stored_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer
@@ -22,7 +22,7 @@ class ResizeLowering(OpLowering[ResizeSpec]):
     """Nearest of any element type, linear and cubic of floating point; the region, scales and sizes are known."""
 
     def check(self, spec: ResizeSpec) -> Refusal | None:
-        allowed = STORED if spec.mode == "nearest" else FLOATS
+        allowed = COMPUTED if spec.mode == "nearest" else FLOATS
         return check_types((spec.input(0),), allowed) or check_constant(spec.node, 1, 2, 3)
 
     def lower(self, spec: ResizeSpec, b: LaunchPlanBuilder) -> None:

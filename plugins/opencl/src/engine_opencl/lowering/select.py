@@ -7,7 +7,7 @@ from typing import Final
 from engine.ir import Output
 from engine.lowering import Refusal, check_constant
 from engine.ops.select import TopKSpec
-from engine_opencl.elements import c_type
+from engine_opencl.elements import C_BYTES, c_type
 from engine_opencl.lowering.arg_reduce import comparable
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -52,7 +52,7 @@ class _Sorting:
     def __init__(self, x: Output, b: LaunchPlanBuilder, kinds: dict[str, int], count: int, most: int) -> None:
         self._b, self._kinds, self._count, self._most = b, kinds, count, most
         self._prefix = comparable(x)
-        self._bytes = 8 if c_type(x.element_type) == "long" else 4
+        self._bytes = max(C_BYTES[c_type(x.element_type)], 4)
 
     def launch(self, x: Buffer, length: int, results: list[Buffer]) -> None:
         """Sort tiles; while rows have several, sort the remaining elements, or merge if most remain."""

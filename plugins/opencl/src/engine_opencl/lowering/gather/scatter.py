@@ -6,10 +6,10 @@ import math
 from typing import Final, TypeVar
 
 from engine.ir import Output
-from engine.ir.element_type import boolean, i64
+from engine.ir.element_type import i64, u64
 from engine.lowering import Refusal, check_constant
 from engine.ops.gather import OneHotSpec, ScatterElementsSpec, ScatterNDSpec, ScatterSpec, TensorScatterSpec
-from engine_opencl.elements import FLOATS, STORED, c_type, moved_c_type, stored_c_type
+from engine_opencl.elements import FLOATS, INTEGERS, STORED, c_type, moved_c_type, stored_c_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.gather.indices import CHECKED, check_indexed, tuple_code
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -22,7 +22,7 @@ _REDUCTIONS: Final = {
     "add": "({v} + {u})", "mul": "({v} * {u})", "min": "min({v}, {u})", "max": "max({v}, {u})",
 }  # fmt: skip
 _REAL: Final = {"min": "smaller({v}, {u})", "max": "larger({v}, {u})"}
-_NUMBERS: Final = STORED - {boolean}
+_NUMBERS: Final = FLOATS | INTEGERS
 
 
 ScatterSpecT = TypeVar("ScatterSpecT", bound=ScatterSpec)
@@ -47,9 +47,11 @@ def _update(spec: ScatterSpec) -> str:
 
 def _signature(spec: ScatterSpec, name: str) -> str:
     moved, index = spec.data.element_type, c_type(spec.indices.element_type)
-    element = moved_c_type(moved) if spec.reduction == "none" else stored_c_type(moved)
+    is_moved = spec.reduction == "none"
+    element = moved_c_type(moved) if is_moved else stored_c_type(moved)
+    computing = "" if is_moved else element_access(moved) + HELPERS
     return (
-        f"{element_access(moved)}{HELPERS}{CHECKED}__kernel void {name}(__global {element}* restrict y, "
+        f"{computing}{CHECKED}__kernel void {name}(__global {element}* restrict y, "
         f"__global const {index}* restrict indices, __global const {element}* restrict updates, "
         "__global long* restrict fault, const int slot) {\n"
     )
@@ -125,7 +127,8 @@ class OneHotLowering(OpLowering[OneHotSpec]):
         indices, values, y = spec.indices, spec.values, spec.output()
         outer, depth, inner = spec.at(b.shape(y))
         element = moved_c_type(y.element_type)
-        wide = "float" if indices.element_type in FLOATS else "long"  # can hold the depth, which a byte may not
+        # Can hold the depth, which a byte may not.
+        wide = "float" if indices.element_type in FLOATS else "ulong" if indices.element_type is u64 else "long"
         source = (
             f"{element_access(indices.element_type)}__kernel void one_hot(__global const stored_T* restrict indices, "
             f"__global const {element}* restrict values, __global {element}* restrict y) {{\n"

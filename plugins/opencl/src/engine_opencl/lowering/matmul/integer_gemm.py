@@ -6,11 +6,11 @@ import math
 from typing import Final
 
 from engine.ir import Node
-from engine.ir.element_type import i32, i64
+from engine.ir.element_type import i32, i64, u32, u64
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import index_code, kernel_source
 
-MULTIPLIED_AS: Final = {i32: "uint", i64: "ulong"}
+MULTIPLIED_AS: Final = {i32: "uint", u32: "uint", i64: "ulong", u64: "ulong"}
 """The types of MatMul, and the types that they are multiplied as."""
 _ROWS: Final = 4
 

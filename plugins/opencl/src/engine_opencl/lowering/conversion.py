@@ -1,0 +1,48 @@
+"""Conversions between element types."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.ir.element_type import boolean, f16, f64, u64
+from engine.lowering import Refusal
+from engine.ops.elementwise import ConversionSpec
+from engine_opencl.conversions import register_type, rounded_code
+from engine_opencl.elements import CONVERTED, INTEGERS, STORED, c_type
+from engine_opencl.expressions import Operation
+from engine_opencl.lowering.elementwise import JoinableLowering, finish, operand
+from engine_opencl.lowering.registry import check_types, lowers
+from engine_opencl.plan_builder import LaunchPlanBuilder
+
+_CONVERTIBLE: Final = STORED - {f64}
+
+
+@lowers("Cast", "CastLike", spec=ConversionSpec)
+class CastLowering(JoinableLowering[ConversionSpec]):
+    """Conversion between stored types; float to integer truncates, and bool is true for nonzero values."""
+
+    def check(self, spec: ConversionSpec) -> Refusal | None:
+        values = (spec.node.input_value(0),)
+        return check_types(values, _CONVERTIBLE) or check_types(spec.node.outputs, _CONVERTIBLE)
+
+    def lower(self, spec: ConversionSpec, b: LaunchPlanBuilder) -> None:
+        x, y = spec.node.input_value(0), spec.output()
+        finish(y, Operation(_code(spec), (operand(x, b),), register_type(y.element_type)), b)
+
+
+def _code(spec: ConversionSpec) -> str:
+    source, target = spec.node.input_value(0).element_type, spec.output().element_type
+    if target is source:
+        return "{0}"
+    if target in CONVERTED:
+        return rounded_code(target, "{0}", spec.round_mode, saturate=spec.saturate)
+    if target is boolean:
+        return "({0} != 0)"
+    if target is f16:
+        return "rounded_to_half({0})"
+    if target not in INTEGERS or register_type(source) != "float":
+        return "{0}"
+    # Converting an out-of-range float is undefined in C; ONNX's reference wraps around.
+    if target is u64:
+        return "({0} < 0 ? (ulong)(long){0} : (ulong){0})"
+    return f"({c_type(target)})(long){{0}}"
