@@ -28,6 +28,13 @@ class Lowering(ABC, Generic[SpecT]):
         rank. Lengths may be unknown: the answer must hold for any length.
         """
 
+    def is_bound_late(self, spec: SpecT) -> bool:
+        """Whether the types of the outputs follow from values that become known only during an inference.
+
+        The device then lowers the node when it has these values, so the ranks of the outputs may be unknown until then.
+        """
+        return False
+
 
 LoweringT = TypeVar("LoweringT", bound=Lowering[Any])
 
@@ -106,7 +113,9 @@ class LoweringTable(Generic[LoweringT]):
         except OperatorSpecError as e:
             return Decision(Refusal(RefusalCause.ATTRIBUTE, str(e)), None)
         # The lowering's own reason is more specific than an unknown output rank.
-        if refused := lowering.check(spec) or _check_tensors(node.outputs):
+        if refused := lowering.check(spec):
+            return Decision(refused, None)
+        if (refused := _check_tensors(node.outputs)) and not lowering.is_bound_late(spec):
             return Decision(refused, None)
         return Decision(None, (spec, lowering))
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from engine.errors import InputError
-from engine.ir import Node, Output
+from engine.ir import Constant, Node, Output, PartialShape, TensorType, ValueType
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.precision import widened
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse_rank, resolved_axis, specifies
 from engine.ops.tensors import Array
 
-
-@specifies(
+_REDUCTIONS: Final = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
+
+
+@specifies(*_REDUCTIONS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceSpec(OperatorSpec):
     """A reduction over some axes, which have length 1 in the result with `keepdims`."""
@@ -104,6 +108,28 @@ class CumulativeSpec(OperatorSpec):
         Raises `OperatorSpecError` for an axis out of range.
         """
         return AxisLengths.of(shape, resolved_axis(self.node, int(np.ravel(axis)[0]), len(shape)))
+
+
+@infers(*_REDUCTIONS)
+def _infer_reduction(node: Node) -> Sequence[ValueType] | None:
+    """The rank that follows from the number of computed axes; ONNX's inference knows none then."""
+    if not node.has_input(1) or isinstance(node.input_value(1).node, Constant):
+        return None
+    check_inputs(node, get_op(node.op_type))
+    spec, data, axes = ReduceSpec.of(node), tensor_type(node, 0), tensor_type(node, 1).shape
+    if data.shape.rank.is_dynamic:
+        return (TensorType(data.element_type, PartialShape.dynamic()),)
+    rank, is_counted = len(data.shape), axes.rank.is_static and len(axes) == 1 and axes[0].is_static
+    count = axes[0].min if is_counted else None
+    if count == 0 and spec.noop_with_empty_axes:
+        return (data,)
+    if spec.keepdims:
+        return (TensorType(data.element_type, PartialShape([1] * rank if count == 0 else [None] * rank)),)
+    if count is None:
+        return (TensorType(data.element_type, PartialShape.dynamic()),)
+    if count > rank:
+        fail(node, f"there are {count} axes to reduce, but input 0 has {rank}")
+    return (TensorType(data.element_type, PartialShape([None] * (rank - count if count else 0))),)
 
 
 @evaluates_with_spec("ReduceLogSumExp")

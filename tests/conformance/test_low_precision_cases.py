@@ -27,7 +27,6 @@ REFERENCE = {
     r"test_attention_24_qk_matmul_output_mode3_softmax_precision": "the output qk_matmul_output",
     r"test_(compress|flexattention|linear_attention|reversesequence|unique)_.*(fp16|bfloat16).*": "in few models",
     r"test_range_.*_type_positive_delta": "the length of the result depends on values",
-    r"test_onehot_with_bfloat16_values": "a depth that is computed",
 }
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
-from engine.errors import EngineError
 from engine.ir import Constant, ElementType, Model, Node, Parameter, PartialShape, f32
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -48,10 +47,3 @@ def test_over_the_pixels_of_a_convolution(channels: int, keep: int) -> None:
     feeds = {"x": np.random.default_rng(3).standard_normal((2, 3, 9, 11)).astype(np.float32)}
     got, want = (next(iter(Core().compile_model(model, d)(feeds).values())) for d in ("CPU", "TEMPLATE"))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-
-
-def test_axes_that_are_computed_are_left_to_the_reference() -> None:
-    x, axes = Parameter(f32, PartialShape([2, 3]), "x"), Parameter(ElementType.parse("i64"), PartialShape([1]), "axes")
-    model = Model([ops.create("ReduceSum", [x, axes])], [x, axes], name="reduction")
-    with pytest.raises(EngineError, match="constant"):
-        Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})

@@ -9,7 +9,7 @@ import pytest
 
 from engine import Core, ops
 from engine.errors import EngineError
-from engine.ir import Constant, ElementType, Model, Parameter, PartialShape, f32, i64
+from engine.ir import Constant, ElementType, Model, Parameter, PartialShape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,11 +47,3 @@ def test_sums_that_wrap() -> None:
     x = np.array([np.iinfo(np.int32).max, 1, 1], np.int32)
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(run("CumSum", x, np.array(0, np.int64))[0], np.cumsum(x, dtype=np.int32))
-
-
-@pytest.mark.parametrize("op_type", ["TopK", "CumSum"])
-def test_what_is_computed_is_left_to_the_reference(op_type: str) -> None:
-    x, given = Parameter(f32, PartialShape([5]), "x"), Parameter(i64, PartialShape([1]), "given")
-    node = ops.create(op_type, [x, given], {}, num_outputs=2 if op_type == "TopK" else 1)
-    with pytest.raises(EngineError, match="constant"):
-        Core().compile_model(Model(node.outputs, [x, given], name="m"), "CPU", {"ALLOW_REFERENCE": False})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.errors import UnsupportedError
+from engine.ir import Model, paused_collector
 from engine.lowering import LengthPattern, PreparedGraph
 from engine.native import PlanBuilder
 from engine.runtime.lifecycle import ForkSafeLock
@@ -23,8 +24,9 @@ from engine_cpu.program import Array, ConnectedSegment, Inference, NativeSegment
 from engine_cpu.programs import Programs
 from engine_cpu.recording import RecordingBuilder
 from engine_cpu.segment import LoweredSegment, lower_segment
-from engine_cpu.segmentation import GraphSegment, SegmentKind, extract, segments_of
+from engine_cpu.segmentation import GraphSegment, SegmentKind, extract, late_values, segments_of
 from engine_cpu.tuning import CpuTuner
+from engine_cpu.values_segment import ValuesSegment
 from engine_cpu.weights import WeightStore
 
 logger = logging.getLogger("engine.cpu")
@@ -93,11 +95,21 @@ class Compiler:
                 reason = why.reason if why else "its output shape depends on data"
                 raise UnsupportedError(f"{node}: no native kernel ({reason}) and ALLOW_REFERENCE is off")
             return HostSegment(node), [v for v in node.input_values if v is not None], tuple(node.outputs)
+        if segment.kind is SegmentKind.VALUES:
+            (node,) = segment.nodes
+            late, evaluated = late_values(node, decisions), HostSegment(node) if self.allow_reference else None
+            bound = ValuesSegment(node, late, self._alone, self.plan_cache_size, self.building, evaluated)
+            return bound, [v for v in node.input_values if v is not None], tuple(node.outputs)
         if segment.kind is SegmentKind.DEFERRED:
             programs = self.programs(PreparedGraph.of(extract(segment), LOWERINGS))
             return DeferredSegment(programs), segment.inputs, segment.outputs
         lowered = self._lower(segment, decisions, choices)
         return NativeSegment(lowered, self.threads, self.streams), segment.inputs, segment.outputs
+
+    def _alone(self, model: Model) -> Program:
+        """The program of a node whose values are known."""
+        with paused_collector():  # built during an inference
+            return self.program(PreparedGraph.of(model, LOWERINGS))
 
     def _lower(
         self,

@@ -1,7 +1,8 @@
 """Cuts a graph into segments that run in sequence: native, host and deferred ones.
 
 A node is DEFERRED if the shape of one of its inputs becomes known only during an inference; a deferred segment is then
-cut into segments for the actual shapes.
+cut into segments for the actual shapes. A node of kind VALUES has a kernel, whose plan depends on the values of some
+inputs, such as the axes of a reduction, that are computed during the inference.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType
 from engine_cpu.lowering import CpuDecisions
@@ -21,6 +23,11 @@ class SegmentKind(enum.Enum):
     NATIVE = "native"
     HOST = "reference"
     DEFERRED = "deferred"
+    VALUES = "values"
+
+
+_SINGLE: Final = frozenset({SegmentKind.HOST, SegmentKind.VALUES})
+"""Segments of one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ def segments_of(model: Model, decisions: CpuDecisions) -> list[GraphSegment]:
     return [
         segment
         for kind, group in _drained(nodes, kinds)
-        for segment in ([_segment(kind, [n]) for n in group] if kind is SegmentKind.HOST else [_segment(kind, group)])
+        for segment in ([_segment(kind, [n]) for n in group] if kind in _SINGLE else [_segment(kind, group)])
     ]
 
 
@@ -53,9 +60,19 @@ def kind_of(node: Node, decisions: CpuDecisions) -> SegmentKind:
         return SegmentKind.HOST
     if any(not value.shape.is_static for value in read):
         return SegmentKind.DEFERRED
-    if any(not value.shape.is_static for value in node.outputs) or decisions.refusal(node) is not None:
+    if decisions.refusal(node) is not None:
+        return SegmentKind.HOST
+    if late_values(node, decisions):
+        return SegmentKind.VALUES
+    if any(not value.shape.is_static for value in node.outputs):
         return SegmentKind.HOST
     return SegmentKind.NATIVE
+
+
+def late_values(node: Node, decisions: CpuDecisions) -> tuple[int, ...]:
+    """The inputs for whose values a plan of `node` is made, and which only an inference knows."""
+    decision = decisions[node]
+    return decision.lowering.late_values(decision.spec)
 
 
 def _drained(nodes: Sequence[Node], kinds: dict[Node, SegmentKind]) -> Iterable[tuple[SegmentKind, list[Node]]]:

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import f32
-from engine.lowering import Refusal, RefusalCause, check_types
+from engine.lowering import Refusal, RefusalCause, check_types, is_known_when_bound
 from engine.ops.windows import WindowSpec
 
 F32: Final = frozenset({f32})
 MAX_STEP: Final = 4096
 """The largest stride and dilation that window kernels support."""
+_MAX_VALUES: Final = 256
 
 
 def check_f32(node: Node) -> Refusal | None:
     """A refusal unless all inputs and outputs are f32 tensors of known rank."""
     return check_types((*node.input_values, *node.outputs), F32)
+
+
+def check_values(node: Node, indices: Iterable[int]) -> Refusal | None:
+    """A refusal if the value of an input is computed at run time, and is not a scalar or a short vector.
+
+    Plans are made for the values of these inputs: a node with computed ones is lowered when they are known, and again
+    for other values.
+    """
+    for index in indices:
+        if not node.has_input(index):
+            continue
+        value = node.input_value(index)
+        if is_known_when_bound(value):
+            continue
+        shape = value.shape
+        if shape.rank.is_dynamic or len(shape) > 1 or (shape.is_static and shape.size() > _MAX_VALUES):
+            return Refusal(
+                RefusalCause.CONSTANT,
+                f"input {index} ({value.name}) is {value.type}, computed at run time; expected a constant, or at most "
+                f"{_MAX_VALUES} elements in one dimension",
+            )
+    return None
 
 
 def check_spatial_rank(value: Output) -> Refusal | None:

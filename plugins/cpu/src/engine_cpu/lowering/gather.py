@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.ir import Output
 from engine.ir.element_type import f32, f64, i32, i64
-from engine.lowering import Refusal, check_constant, check_types, first_refusal
+from engine.lowering import Refusal, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.gather import (
     GatherNDSpec,
@@ -23,6 +23,7 @@ from engine.ops.gather import (
     TriluSpec,
 )
 from engine_cpu.layout import item_size
+from engine_cpu.lowering.checks import check_values
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import MAX_DIMS, Copy, Strided, check_movable, copy_step
 from engine_cpu.segment import SegmentBuilder
@@ -185,13 +186,15 @@ class ScatterNdLowering(_ScatterLowering[ScatterNDSpec]):
 
 @lowers("OneHot", spec=OneHotSpec)
 class OneHotLowering(OpLowering[OneHotSpec]):
-    """On- and off-values by integer indices; the depth is known."""
+    """On- and off-values by integer indices."""
+
+    shape_values = (1,)
 
     def check(self, spec: OneHotSpec) -> Refusal | None:
         return first_refusal(
             check_types([spec.indices], INDICES),
             check_movable(spec.values, spec.output()),
-            check_constant(spec.node, 1),
+            check_values(spec.node, self.shape_values),
         )
 
     def lower(self, spec: OneHotSpec, b: SegmentBuilder) -> None:
@@ -214,8 +217,10 @@ class OneHotLowering(OpLowering[OneHotSpec]):
 class TriluLowering(OpLowering[TriluSpec]):
     """The upper or lower triangle of matrices."""
 
+    values = (1,)
+
     def check(self, spec: TriluSpec) -> Refusal | None:
-        return first_refusal(check_movable(spec.node.input_value(0)), check_constant(spec.node, 1))
+        return first_refusal(check_movable(spec.node.input_value(0)), check_values(spec.node, self.values))
 
     def lower(self, spec: TriluSpec, b: SegmentBuilder) -> None:
         x, diagonal = spec.node.input_value(0), spec.input(1)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.lowering import Refusal, check_constant, require_elements
+from engine.lowering import Refusal, require_elements
 from engine.ops.pad import PadSpec
 from engine_cpu.layout import Layout, LayoutOption, item_size
+from engine_cpu.lowering.checks import check_values
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import check_movable, is_map, physical
 from engine_cpu.segment import SegmentBuilder
@@ -21,10 +22,12 @@ def value_bits(value: np.ndarray) -> int:
 
 @lowers("Pad", spec=PadSpec)
 class PadLowering(OpLowering[PadSpec]):
-    """Known pads in any mode; a map stays blocked if its channels are not padded."""
+    """Any mode; a map stays blocked if its channels are not padded."""
+
+    values = (1, 2, 3)
 
     def check(self, spec: PadSpec) -> Refusal | None:
-        return check_movable(spec.input(0)) or check_constant(spec.node, 1, 2, 3)
+        return check_movable(spec.input(0)) or check_values(spec.node, self.values)
 
     def layouts(self, spec: PadSpec) -> Sequence[LayoutOption]:
         node = spec.node

@@ -8,9 +8,10 @@ from typing import Final
 
 from engine.ir import Constant
 from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
-from engine.lowering import Refusal, check_constant, check_types, first_refusal
+from engine.lowering import Refusal, check_types, first_refusal
 from engine.ops.reduce import ArgReduceSpec, CumulativeSpec, ReduceSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels, static_shape
+from engine_cpu.lowering.checks import check_values
 from engine_cpu.lowering.pool import global_pool_step
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
@@ -28,14 +29,16 @@ _ROOTS: Final = frozenset({"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
 
 @lowers(*_OPS, spec=ReduceSpec)
 class ReductionLowering(OpLowering[ReduceSpec]):
-    """One step; the axes must be constant."""
+    """One step, for the values of the axes."""
+
+    values = (1,)
 
     def check(self, spec: ReduceSpec) -> Refusal | None:
         """See `OpLowering.check`."""
         allowed = {f32} if spec.op_type in _ROOTS else {f32, i32, i64}
         if spec.op_type in _EXTREMES:
             allowed |= {u8, i8, boolean}
-        return first_refusal(check_constant(spec.node, 1), check_types([spec.data, spec.output()], allowed))
+        return first_refusal(check_values(spec.node, self.values), check_types([spec.data], allowed))
 
     def layouts(self, spec: ReduceSpec) -> Sequence[LayoutOption]:
         """Plain; and blocked, for reductions over all pixels of maps."""
@@ -112,11 +115,13 @@ class ArgReduceLowering(OpLowering[ArgReduceSpec]):
 
 @lowers("CumSum", spec=CumulativeSpec)
 class CumulativeLowering(OpLowering[CumulativeSpec]):
-    """Running sums along an axis that must be constant."""
+    """Running sums, for the value of the axis."""
+
+    values = (1,)
 
     def check(self, spec: CumulativeSpec) -> Refusal | None:
         """See `OpLowering.check`."""
-        return first_refusal(check_constant(spec.node, 1), check_types([spec.data], _NUMBERS))
+        return first_refusal(check_values(spec.node, self.values), check_types([spec.data], _NUMBERS))
 
     def lower(self, spec: CumulativeSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from engine.ir import Node
-from engine.lowering import Refusal, check_constant, check_inference_dropout
+from engine.lowering import Refusal, check_inference_dropout
 from engine.ops.reshape import DropoutSpec
 from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption, static_shape
+from engine_cpu.lowering.checks import check_values
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Strided, check_movable, copy_all, is_map
 from engine_cpu.segment import SegmentBuilder
@@ -20,8 +22,11 @@ _ANY_RANK = 1 << 16
 class AliasLowering(OpLowering[OperatorSpec]):
     """The bytes of input 0. A map stays blocked if its batch and channel axes do not move."""
 
+    shape_values: ClassVar[tuple[int, ...]] = (1,)
+
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        return check_movable(spec.input(0), spec.output(), max_dims=_ANY_RANK)
+        moved = spec.input(0) if self.is_bound_late(spec) else spec.output()
+        return check_movable(spec.input(0), moved, max_dims=_ANY_RANK) or check_values(spec.node, self.shape_values)
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         node = spec.node
@@ -51,10 +56,14 @@ class AliasLowering(OpLowering[OperatorSpec]):
 class IdentityLowering(AliasLowering):
     """The input unchanged."""
 
+    shape_values = ()
+
 
 @lowers("Dropout", spec=DropoutSpec)
 class DropoutLowering(AliasLowering):
     """The input unchanged, for inference."""
+
+    shape_values = ()
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_inference_dropout(spec) or super().check(spec)
@@ -64,8 +73,11 @@ class DropoutLowering(AliasLowering):
 class ExpandLowering(OpLowering[OperatorSpec]):
     """Repeats along axes of length one, and new ones."""
 
+    shape_values = (1,)
+
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        return check_movable(spec.input(0), spec.output()) or check_constant(spec.node, 1)
+        moved = spec.input(0) if self.is_bound_late(spec) else spec.output()
+        return check_movable(spec.input(0), moved) or check_values(spec.node, self.shape_values)
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()

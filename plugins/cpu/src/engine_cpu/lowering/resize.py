@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from engine.lowering import Refusal, check_constant, check_types, first_refusal, require_elements
+from engine.lowering import Refusal, check_types, first_refusal, require_elements
 from engine.ops.resize import ResizedAxis, ResizeSpec, ResizeTaps
 from engine_cpu.layout import Layout, LayoutOption, item_size
-from engine_cpu.lowering.checks import F32
+from engine_cpu.lowering.checks import F32, check_values
 from engine_cpu.lowering.pad import value_bits
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import check_movable, is_byte_map, is_map, physical
@@ -24,12 +24,14 @@ _NOTHING = ResizeTaps(np.zeros((0, 1), np.int32), np.ones((0, 1)))
 
 @lowers("Resize", spec=ResizeSpec)
 class ResizeLowering(OpLowering[ResizeSpec]):
-    """Nearest of any element type, linear and cubic in f32; the region, scales and sizes are known."""
+    """Nearest of any element type, linear and cubic in f32."""
+
+    values = (1, 2, 3)
 
     def check(self, spec: ResizeSpec) -> Refusal | None:
         x = spec.node.input_value(0)
         is_float = None if spec.mode == "nearest" else check_types([x], F32)
-        return first_refusal(check_movable(x), is_float, check_constant(spec.node, 1, 2, 3))
+        return first_refusal(check_movable(x), is_float, check_values(spec.node, self.values))
 
     def layouts(self, spec: ResizeSpec) -> Sequence[LayoutOption]:
         node = spec.node

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from engine.ir.element_type import f32, i32, i64
-from engine.lowering import Refusal, check_constant, check_types, first_refusal
+from engine.lowering import Refusal, check_types, first_refusal
 from engine.ops.select import TopKSpec
+from engine_cpu.lowering.checks import check_values
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 
@@ -15,11 +16,13 @@ _TYPES: Final = frozenset({f32, i32, i64})
 
 @lowers("TopK", spec=TopKSpec)
 class TopKLowering(OpLowering[TopKSpec]):
-    """TopK, always sorted; NaN is larger than any number. K must be constant."""
+    """TopK, always sorted; NaN is larger than any number."""
+
+    values = (1,)
 
     def check(self, spec: TopKSpec) -> Refusal | None:
         """See `OpLowering.check`."""
-        return first_refusal(check_constant(spec.node, 1), check_types([spec.data], _TYPES))
+        return first_refusal(check_values(spec.node, self.values), check_types([spec.data], _TYPES))
 
     def lower(self, spec: TopKSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""

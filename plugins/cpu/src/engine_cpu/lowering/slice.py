@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 from engine.ir import Node, Output
-from engine.lowering import Refusal, check_constant
+from engine.lowering import Refusal
 from engine.ops.slice import AxisSlice, ConcatSpec, SliceSpec, SplitSpec, TileSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.lowering.channels import channel_offset, image_bytes, select_channels, starts_of, whole_blocks
+from engine_cpu.lowering.checks import check_values
 from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
 from engine_cpu.lowering.strided import (
     Copy,
@@ -118,8 +119,10 @@ class ConcatLowering(OpLowering[ConcatSpec]):
 class SplitLowering(OpLowering[SplitSpec]):
     """Contiguous parts are views without a step."""
 
+    values = (1,)
+
     def check(self, spec: SplitSpec) -> Refusal | None:
-        return check_movable(spec.input(0)) or check_constant(spec.node, 1)
+        return check_movable(spec.input(0)) or check_values(spec.node, self.values)
 
     def layouts(self, spec: SplitSpec) -> Sequence[LayoutOption]:
         return _part_layouts(spec.node)
@@ -132,10 +135,12 @@ class SplitLowering(OpLowering[SplitSpec]):
 
 @lowers("Slice", spec=SliceSpec)
 class SliceLowering(OpLowering[SliceSpec]):
-    """Any steps, also backwards; known bounds."""
+    """Any steps, also backwards."""
+
+    values = (1, 2, 3, 4)
 
     def check(self, spec: SliceSpec) -> Refusal | None:
-        return check_movable(spec.input(0)) or check_constant(spec.node, 1, 2, 3, 4)
+        return check_movable(spec.input(0)) or check_values(spec.node, self.values)
 
     def layouts(self, spec: SliceSpec) -> Sequence[LayoutOption]:
         return _part_layouts(spec.node)
@@ -151,8 +156,10 @@ class SliceLowering(OpLowering[SliceSpec]):
 class TileLowering(OpLowering[TileSpec]):
     """Repeats whole axes."""
 
+    values = (1,)
+
     def check(self, spec: TileSpec) -> Refusal | None:
-        return check_movable(spec.input(0)) or check_constant(spec.node, 1)
+        return check_movable(spec.input(0)) or check_values(spec.node, self.values)
 
     def lower(self, spec: TileSpec, b: SegmentBuilder) -> None:
         shape = b.shape(spec.node.input_value(0))
