@@ -16,7 +16,7 @@ from engine.core.compatibility import check_for_plugin
 from engine.core.device_name import DeviceName, is_device_id, parse_device
 from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, import_network, query_network
-from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, stated_config, with_core_defaults
+from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.errors import DeviceNotFoundError, EngineError, PluginContractError, PluginError, PropertyError
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
@@ -119,7 +119,6 @@ class Core:
         manifest = _manifest_of(blob) if reader is None else reader.manifest
         plugin, stated = self._settled(manifest.device if device is None else device, config, manifest.config)
         if reader is None:
-            # ENABLE_MMAP is never taken from the blob: the importing application decides on its risk.
             reader = BlobReader(blob, mmap=plugin.config.merged(stated)[ENABLE_MMAP])
         return self._import(plugin, reader, stated)
 
@@ -275,7 +274,7 @@ class Core:
         """The plugin of a device string, and the values that override its own defaults and the exported values."""
         target, plugin = self._resolve(device)
         stated = stated_config(plugin, target, config)
-        return plugin, with_core_defaults(plugin, stated, self._defaults, exported or {})
+        return plugin, with_core_defaults(plugin, stated, self._defaults, exported_config(plugin, exported or {}))
 
     def _ready(self, model: Model | ModelSource) -> Model:
         if not isinstance(model, Model):

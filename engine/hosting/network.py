@@ -248,7 +248,7 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
             engine_version=engine_version(),
             api_version=str(API_VERSION),
             requirements=self.requirements(),
-            config=self.config.to_json(),
+            config=self.config.portable().to_json(),
             inputs=[port.to_json() for port in self.inputs],
             outputs=[port.to_json() for port in self.outputs],
             metadata=self._metadata(),

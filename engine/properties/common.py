@@ -90,7 +90,12 @@ PERFORMANCE_HINT = Property(
     choices=("LATENCY", "THROUGHPUT"),
 )
 CACHE_DIR = Property(
-    "CACHE_DIR", str, "", CONFIG, "The folder that caches compiled networks; if empty, nothing is cached."
+    "CACHE_DIR",
+    str,
+    "",
+    CONFIG,
+    "The folder that caches compiled networks; if empty, nothing is cached.",
+    is_local=True,
 )
 ENABLE_MMAP = Property(
     "ENABLE_MMAP",
@@ -99,6 +104,7 @@ ENABLE_MMAP = Property(
     CONFIG,
     "Map a blob's file instead of reading it. This is fast, but if another process truncates the file while the "
     "network exists, this process is killed.",
+    is_local=True,
 )
 DEVICE_PRIORITIES = Property(
     "DEVICE_PRIORITIES",
