@@ -21,6 +21,7 @@ from engine.errors import DeviceNotFoundError, EngineError, PluginContractError,
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
 from engine.properties import (
+    ALLOW_SHARED_CACHE,
     AVAILABLE_DEVICES,
     CACHE_DIR,
     CONFIG,
@@ -93,10 +94,12 @@ class Core:
         ready = self._ready(model)
         if not complete[CACHE_DIR] or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
             return compile_network(plugin, ready, stated)
-        cache = CompileCache(complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES])
+        cache = CompileCache(
+            complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES], is_shared=complete[ALLOW_SHARED_CACHE]
+        )
         identity = self._identity(plugin, complete)
         key = cache_key(ready, identity)
-        network = cache.load(key, lambda path: self._load(plugin, path, complete))
+        network = cache.load(key, lambda reader: self._load(plugin, reader, complete))
         if network is None:
             network = compile_network(plugin, ready, stated)
             # If defaults or files changed meanwhile, the network may use the new ones, and the key the old ones.
@@ -289,10 +292,9 @@ class Core:
         check_for_plugin(plugin, reader.manifest, device_id).require()
         return import_network(plugin, reader, stated)
 
-    def _load(self, plugin: Plugin, path: str, complete: Config) -> ExecutableNetwork:
+    def _load(self, plugin: Plugin, reader: BlobReader, complete: Config) -> ExecutableNetwork:
         """Load a cached network as if it had been compiled with the configuration `complete`."""
-        reader = BlobReader(path, mmap=True)
-        # The blob's own configuration may name another device string or CACHE_DIR than this compilation.
+        # The blob's own configuration may name another device string than this compilation.
         exported = {name: complete[name] for name in reader.manifest.config if name in complete}
         return self._import(plugin, reader, {**exported, **complete.explicit})
 
