@@ -1,4 +1,4 @@
-"""Files that are written atomically, the user's cache folder, and a file of tuning choices."""
+"""Files that are written atomically, folders of caches, and a file of tuning choices."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from engine.digest import sha256
+from engine.permissions import PRIVATE_FILE, exposure, make_private_folder
 
 
 @contextmanager
-def complete_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def complete_file(path: str | os.PathLike[str], *, is_private: bool = False) -> Iterator[BinaryIO]:
     """A temporary file that is renamed to `path` if the block succeeds, and deleted if it raises.
 
-    An existing file is replaced. Raises `OSError`, and `ValueError` for an invalid path.
+    An existing file is replaced. A private file can be read by its owner only. Raises `OSError`, and `ValueError` for
+    an invalid path.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(6).hex()}.tmp")
-    with open(temporary, "xb") as file:
+    with open(temporary, "xb", opener=private_opener if is_private else None) as file:
         try:
             yield file
             file.close()
@@ -30,6 +33,53 @@ def complete_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             with suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: a new file can be read and written by its owner only."""
+    return os.open(path, flags, PRIVATE_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFolder:
+    """A folder whose files this process reads back, and so one that no other user may change.
+
+    Attributes:
+        path: it need not exist.
+        is_shared: the user allows others to change it (ALLOW_SHARED_CACHE): nothing is checked, and files and folders
+            are created with the system's defaults, so that others can use them.
+    """
+
+    path: Path
+    is_shared: bool = False
+
+    def refusal(self, name: str = "") -> str | None:
+        """Why the folder, or a file in it, is not used, as a sentence; None if it is. See `engine.permissions`."""
+        if self.is_shared:
+            return None
+        try:
+            why = exposure(self.path / name)
+        except (OSError, ValueError) as e:
+            why = str(e)
+        return why and f"{why}; choose a folder of your own, or set ALLOW_SHARED_CACHE if you trust who can change it"
+
+    def make(self) -> None:
+        """Create the folder if it does not exist. Raises `OSError`, `PermissionError` with the `refusal`."""
+        if (why := self.refusal()) is not None:
+            raise PermissionError(why)
+        if self.is_shared:
+            self.path.mkdir(parents=True, exist_ok=True)
+        else:
+            make_private_folder(self.path)
+        if (why := self.refusal()) is not None:  # made by another user meanwhile
+            raise PermissionError(why)
+
+    @contextmanager
+    def file(self, name: str) -> Iterator[BinaryIO]:
+        """A file in the folder, as by `complete_file`; the folder is created. Raises `OSError`, `ValueError`."""
+        self.make()
+        with complete_file(self.path / name, is_private=not self.is_shared) as file:
+            yield file
 
 
 def user_cache_folder(name: str) -> Path:
@@ -44,15 +94,19 @@ def user_cache_folder(name: str) -> Path:
 class ChoicesFile:
     """Choices by problem, such as the fastest kernel, in a file that processes share.
 
-    `key` identifies the device and versions for which they are valid; the file's name contains its digest. A file that
-    is damaged or has another key is logged and replaced, not an error. Not thread-safe.
+    `key` identifies the device and versions for which they are valid; it is in the file, and its digest in the file's
+    name. A file that is damaged or has another key is logged and replaced, not an error; one that other users can
+    change is neither read nor written, unless `is_shared`. Not thread-safe.
     """
 
     _FORMAT: Final = 1
     _MAX_ENTRIES: Final = 50_000
 
-    def __init__(self, folder: Path, prefix: str, key: Sequence[str], logger: logging.Logger) -> None:
+    def __init__(
+        self, folder: Path, prefix: str, key: Sequence[str], logger: logging.Logger, *, is_shared: bool = False
+    ) -> None:
         self._key, self._logger = list(key), logger
+        self._folder = CacheFolder(folder, is_shared)
         digest = sha256(json.dumps(self._key).encode()).hexdigest()[:16]
         self.path = folder / f"{prefix}-{digest}.json"
         self._entries = self._read()
@@ -77,14 +131,16 @@ class ChoicesFile:
         entries = dict(list({**self._read(), **self._entries}.items())[-self._MAX_ENTRIES :])
         text = json.dumps({"format": self._FORMAT, "key": self._key, "choices": entries}, indent=0, sort_keys=True)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with complete_file(self.path) as file:
+            with self._folder.file(self.path.name) as file:
                 file.write(text.encode())
-        except OSError as e:
+        except (OSError, ValueError) as e:
             self._logger.warning("the tuning cache %s cannot be written: %s", self.path, e)
         self._is_changed = False
 
     def _read(self) -> dict[str, str]:
+        if (why := self._folder.refusal(self.path.name)) is not None:
+            self._logger.warning("the tuning cache %s is not used: %s", self.path, why)
+            return {}
         try:
             read = json.loads(self.path.read_text(encoding="utf-8"))
             if read["format"] == self._FORMAT and read["key"] == self._key:

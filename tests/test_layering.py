@@ -35,11 +35,12 @@ ARROWS = {
     "support": {"placement", "errors"},
     "placement": {"drawing", "files"},
     "drawing": set(),
-    "files": {"digest"},
+    "files": {"digest", "permissions"},
+    "permissions": set(),
     "digest": set(),
     "runtime": {"ir", "blob"},
     "properties": {"ir"},
-    "blob": {"ir", "digest"},
+    "blob": {"ir", "files"},
     "passes": {"onnx", "ops", "ir", "drawing", "files"},
     "lowering": {"plugin_api", "passes"},
     "onnx": {"ops", "files"},
@@ -50,7 +51,7 @@ ARROWS = {
 }
 PLUGIN = {
     *("plugin_api", "lowering", "passes", "onnx", "ops", "ir", "runtime"),
-    *("properties", "blob", "native", "errors", "files", "digest"),
+    *("properties", "blob", "native", "errors", "files", "digest", "permissions"),
 }
 # Distributions that are not imported under their own name.
 IMPORT_NAMES = {"protobuf": "google"}

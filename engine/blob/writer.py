@@ -17,6 +17,7 @@ from engine.blob.container import HEADER_SIZE, MAX_MANIFEST_SIZE, aligned, pack_
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
 from engine.digest import sha256
 from engine.errors import BlobError, EngineError
+from engine.files import private_opener
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
 """C-contiguous memory; any object with the buffer protocol is accepted."""
@@ -79,19 +80,19 @@ class BlobWriter:
         _flush(stream, total)
         return written
 
-    def write_file(self, path: str | os.PathLike[str]) -> int:
+    def write_file(self, path: str | os.PathLike[str], *, is_private: bool = False) -> int:
         """Write the blob to the file `path` and return the number of bytes.
 
         The blob is written to a temporary file in the same folder, which is renamed when it is complete and on
         disk, and removed on any failure, which leaves an existing file unchanged. If `path` is a symbolic link,
-        its target is replaced.
+        its target is replaced. A private file can be read by its owner only.
 
         Raises `BlobError`, with the system's error as cause.
         """
         target = _target(path)
         temporary = os.path.join(os.path.dirname(target), f".{os.urandom(16).hex()}.tmp")
         try:
-            with open(temporary, "xb", buffering=0) as file:
+            with open(temporary, "xb", buffering=0, opener=private_opener if is_private else None) as file:
                 written = self.write(file)
                 os.fsync(file.fileno())
             os.replace(temporary, target)

@@ -9,12 +9,16 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from engine.errors import EngineError
+from engine.blob import BlobReader
+from engine.errors import BlobError, EngineError
+from engine.files import CacheFolder
 from engine.plugin_api import ExecutableNetwork
 
 _SUFFIX: Final = ".blob"
+_KEY: Final = "cache_key"
 # No other file is deleted: the folder may have other uses.
 _ENTRY: Final = re.compile(r"[0-9a-f]{64}\.blob")
 _TEMPORARY: Final = re.compile(r"\.[0-9a-f]{32}\.tmp")
@@ -26,21 +30,24 @@ _log = logging.getLogger("engine.cache")
 class CompileCache:
     """The folder CACHE_DIR. Any number of threads and processes may use one folder at once.
 
-    An entry is written atomically and never changed. Problems with the folder never keep a model from being
-    compiled: they are logged as warnings to "engine.cache".
+    An entry is written atomically and never changed. Its manifest, whose hash is checked, has the entry's key, so that
+    no other network is loaded if files are exchanged. Problems with the folder never keep a model from being compiled:
+    they are logged as warnings to "engine.cache".
 
     Args:
-        folder: created if it does not exist.
+        folder: created if it does not exist; only the user can change it, see `CacheFolder`.
+        is_shared: others may change it, too.
         max_bytes: after a network is stored, the least recently used entries are deleted until all entries
             together take at most this many bytes; 0 means no limit.
     """
 
-    def __init__(self, folder: str, max_bytes: int = 0) -> None:
+    def __init__(self, folder: str, max_bytes: int = 0, *, is_shared: bool = False) -> None:
         self.folder = os.path.abspath(folder)
         self.max_bytes = max_bytes
+        self._cache = CacheFolder(Path(self.folder), is_shared)
 
-    def load(self, key: str, load: Callable[[str], ExecutableNetwork]) -> ExecutableNetwork | None:
-        """Return the network of `key` as `load` reads it from its file; None if there is no usable file.
+    def load(self, key: str, load: Callable[[BlobReader], ExecutableNetwork]) -> ExecutableNetwork | None:
+        """Return the network of `key` as `load` reads it from its entry, mapped; None if there is no usable entry.
 
         A file for which `load` raises an `EngineError` is unusable; the next `store` replaces it.
         """
@@ -48,7 +55,7 @@ class CompileCache:
         if not os.path.lexists(path):
             return None
         try:
-            network = load(path)
+            network = load(self._opened(path, key))
         except EngineError as e:
             _log.warning("cache entry %s cannot be used; the model is compiled again: %s", path, e)
             return None
@@ -60,12 +67,20 @@ class CompileCache:
     def store(self, key: str, network: ExecutableNetwork) -> None:
         """Store the network of `key`, then delete the entries that exceed `max_bytes`."""
         try:
-            os.makedirs(self.folder, exist_ok=True)
-            network.export_model(self._path(key))
+            self._cache.make()
+            network.blob_writer({_KEY: key}).write_file(self._path(key), is_private=not self._cache.is_shared)
         except (EngineError, OSError, ValueError) as e:  # ValueError: a path with a null byte
             _log.warning("the network `%s` is not cached: %s", network.name, e)
             return
         self._prune()
+
+    def _opened(self, path: str, key: str) -> BlobReader:
+        if (why := self._cache.refusal(os.path.basename(path))) is not None:
+            raise BlobError(why)
+        reader = BlobReader(path, mmap=True)
+        if (found := reader.manifest.metadata.get(_KEY)) != key:
+            raise BlobError(f"it is the entry of another compilation: its key is {found!r:.80}, expected {key!r}")
+        return reader
 
     def _path(self, key: str) -> str:
         return os.path.join(self.folder, key + _SUFFIX)

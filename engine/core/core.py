@@ -16,11 +16,12 @@ from engine.core.compatibility import check_for_plugin
 from engine.core.device_name import DeviceName, is_device_id, parse_device
 from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, import_network, query_network
-from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, stated_config, with_core_defaults
+from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.errors import DeviceNotFoundError, EngineError, PluginContractError, PluginError, PropertyError
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
 from engine.properties import (
+    ALLOW_SHARED_CACHE,
     AVAILABLE_DEVICES,
     CACHE_DIR,
     CONFIG,
@@ -93,10 +94,12 @@ class Core:
         ready = self._ready(model)
         if not complete[CACHE_DIR] or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
             return compile_network(plugin, ready, stated)
-        cache = CompileCache(complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES])
+        cache = CompileCache(
+            complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES], is_shared=complete[ALLOW_SHARED_CACHE]
+        )
         identity = self._identity(plugin, complete)
         key = cache_key(ready, identity)
-        network = cache.load(key, lambda path: self._load(plugin, path, complete))
+        network = cache.load(key, lambda reader: self._load(plugin, reader, complete))
         if network is None:
             network = compile_network(plugin, ready, stated)
             # If defaults or files changed meanwhile, the network may use the new ones, and the key the old ones.
@@ -119,7 +122,6 @@ class Core:
         manifest = _manifest_of(blob) if reader is None else reader.manifest
         plugin, stated = self._settled(manifest.device if device is None else device, config, manifest.config)
         if reader is None:
-            # ENABLE_MMAP is never taken from the blob: the importing application decides on its risk.
             reader = BlobReader(blob, mmap=plugin.config.merged(stated)[ENABLE_MMAP])
         return self._import(plugin, reader, stated)
 
@@ -275,7 +277,7 @@ class Core:
         """The plugin of a device string, and the values that override its own defaults and the exported values."""
         target, plugin = self._resolve(device)
         stated = stated_config(plugin, target, config)
-        return plugin, with_core_defaults(plugin, stated, self._defaults, exported or {})
+        return plugin, with_core_defaults(plugin, stated, self._defaults, exported_config(plugin, exported or {}))
 
     def _ready(self, model: Model | ModelSource) -> Model:
         if not isinstance(model, Model):
@@ -290,10 +292,9 @@ class Core:
         check_for_plugin(plugin, reader.manifest, device_id).require()
         return import_network(plugin, reader, stated)
 
-    def _load(self, plugin: Plugin, path: str, complete: Config) -> ExecutableNetwork:
+    def _load(self, plugin: Plugin, reader: BlobReader, complete: Config) -> ExecutableNetwork:
         """Load a cached network as if it had been compiled with the configuration `complete`."""
-        reader = BlobReader(path, mmap=True)
-        # The blob's own configuration may name another device string or CACHE_DIR than this compilation.
+        # The blob's own configuration may name another device string than this compilation.
         exported = {name: complete[name] for name in reader.manifest.config if name in complete}
         return self._import(plugin, reader, {**exported, **complete.explicit})
 

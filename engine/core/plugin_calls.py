@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.blob import BlobReader
+from engine.core.settings import exported_config
 from engine.errors import PluginContractError
 from engine.hosting import not_initialised, plugin_errors, wrong_return
 from engine.ir import Constant, Model, Parameter, Result
@@ -26,7 +27,8 @@ def import_network(plugin: Plugin, blob: BlobReader, config: Mapping[str, object
 
     The blob's manifest must have been checked for this plugin. Only `EngineError`s are raised.
     """
-    exported = Config.from_json(plugin.declared, blob.manifest.config, where=plugin.name)
+    stated = exported_config(plugin, blob.manifest.config)
+    exported = Config.from_json(plugin.declared, stated, where=plugin.name)
     merged = _complete_config(plugin, plugin.config.merged(exported).merged(config))
     with plugin_errors(plugin.name, "importing a network"):
         network = plugin.import_network(blob, merged)

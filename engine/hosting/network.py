@@ -230,9 +230,7 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
 
         Raises `BlobError` if writing fails, `UnsupportedError` if the device cannot export.
         """
-        with plugin_errors(self.plugin.name, "exporting a network"):
-            writer = BlobWriter(self._manifest())
-            self.export_sections(writer)
+        writer = self.blob_writer()
         if isinstance(target, (str, os.PathLike)):
             writer.write_file(target)
         elif hasattr(target, "write"):
@@ -240,7 +238,18 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
         else:
             raise PluginError(f"cannot export a network to {type(target).__name__}; expected a path or a binary stream")
 
-    def _manifest(self) -> BlobManifest:
+    @final
+    def blob_writer(self, metadata: Mapping[str, Any] | None = None) -> BlobWriter:
+        """Return the network's blob, ready to be written, with additional metadata in its manifest.
+
+        Raises `UnsupportedError` if the device cannot export.
+        """
+        with plugin_errors(self.plugin.name, "exporting a network"):
+            writer = BlobWriter(self._manifest(metadata or {}))
+            self.export_sections(writer)
+        return writer
+
+    def _manifest(self, metadata: Mapping[str, Any]) -> BlobManifest:
         return BlobManifest(
             device=self.plugin.name,
             plugin_name=self.plugin.name,
@@ -248,10 +257,10 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
             engine_version=engine_version(),
             api_version=str(API_VERSION),
             requirements=self.requirements(),
-            config=self.config.to_json(),
+            config=self.config.portable().to_json(),
             inputs=[port.to_json() for port in self.inputs],
             outputs=[port.to_json() for port in self.outputs],
-            metadata=self._metadata(),
+            metadata={**metadata, **self._metadata()},
         )
 
     def _metadata(self) -> dict[str, Any]:

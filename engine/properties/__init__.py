@@ -1,6 +1,7 @@
 """Typed properties: validation, listing, parsing and documentation follow from one declaration."""
 
 from engine.properties.common import (
+    ALLOW_SHARED_CACHE,
     AVAILABLE_DEVICES,
     CACHE_DIR,
     CONFIG_PROPERTIES,
@@ -30,6 +31,7 @@ from engine.properties.config import Config, PropertySet, describe
 from engine.properties.declaration import CONFIG, METRIC, Mutability, Property
 
 __all__ = [
+    "ALLOW_SHARED_CACHE",
     "AVAILABLE_DEVICES",
     "CACHE_DIR",
     "CONFIG",

@@ -90,7 +90,21 @@ PERFORMANCE_HINT = Property(
     choices=("LATENCY", "THROUGHPUT"),
 )
 CACHE_DIR = Property(
-    "CACHE_DIR", str, "", CONFIG, "The folder that caches compiled networks; if empty, nothing is cached."
+    "CACHE_DIR",
+    str,
+    "",
+    CONFIG,
+    "The folder that caches compiled networks; if empty, nothing is cached.",
+    is_local=True,
+)
+ALLOW_SHARED_CACHE = Property(
+    "ALLOW_SHARED_CACHE",
+    bool,
+    False,
+    CONFIG,
+    "Whether a cache folder is used that other users of this machine can change. They can then replace the networks "
+    "and programs that this process runs. Otherwise, such a folder is neither read nor written.",
+    is_local=True,
 )
 ENABLE_MMAP = Property(
     "ENABLE_MMAP",
@@ -99,6 +113,7 @@ ENABLE_MMAP = Property(
     CONFIG,
     "Map a blob's file instead of reading it. This is fast, but if another process truncates the file while the "
     "network exists, this process is killed.",
+    is_local=True,
 )
 DEVICE_PRIORITIES = Property(
     "DEVICE_PRIORITIES",
@@ -111,7 +126,9 @@ DEVICE_PRIORITIES = Property(
 EXECUTOR_PROPERTIES = PropertySet(NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS)
 """The config keys of the executors on which requests run."""
 
-CONFIG_PROPERTIES = PropertySet(DEVICE_ID, PERF_COUNT, PERFORMANCE_HINT, *EXECUTOR_PROPERTIES, CACHE_DIR, ENABLE_MMAP)
+CONFIG_PROPERTIES = PropertySet(
+    DEVICE_ID, PERF_COUNT, PERFORMANCE_HINT, *EXECUTOR_PROPERTIES, CACHE_DIR, ALLOW_SHARED_CACHE, ENABLE_MMAP
+)
 """The config keys that every device takes."""
 
 DEVICE_PROPERTIES = PropertySet(

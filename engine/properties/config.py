@@ -129,6 +129,11 @@ class Config(Mapping[str, Any]):
             raise PropertyError(f"a configuration must be a mapping of names to values; got {shown(given)}")
         return Config(self._properties, {**self._explicit, **given}, where=self._where)
 
+    def portable(self) -> Config:
+        """Return the explicit values that a blob may state."""
+        kept = {name: value for name, value in self._explicit.items() if self._keys[name].is_portable}
+        return Config(self._properties, kept, where=self._where)
+
     def to_json(self) -> dict[str, Any]:
         """Return the explicit values as plain JSON values, for a manifest or a cache key."""
         return {name: _plain_json(value) for name, value in self._explicit.items()}

@@ -47,6 +47,8 @@ class Property(Generic[T]):
     `CONFIG` property needs a `default`; a metric's default is reported unless the device returns a value.
     `choices` limits a `str`, and each element of a `tuple`; `minimum` and `maximum` limit a number.
     `is_file` means that a `str` is the path of a file, or empty, and that the file's content affects compilation.
+    `is_local` means that only the application may state a value: it is not written into blobs, and a blob's value is
+    ignored. Set it for what names folders and files or decides on trust; `is_file` implies it.
     Raises `PluginContractError` if the declaration contradicts itself.
     """
 
@@ -59,6 +61,7 @@ class Property(Generic[T]):
     minimum: float | None = None
     maximum: float | None = None
     is_file: bool = False
+    is_local: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.upper() or not self.name.isidentifier():
@@ -82,6 +85,11 @@ class Property(Generic[T]):
             object.__setattr__(self, "default", self.validate(self.default))
         except PropertyError as e:
             raise PluginContractError(f"the declared default is not allowed: {e}") from e
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether a blob may state a value."""
+        return not (self.is_local or self.is_file)
 
     @property
     def type_name(self) -> str:

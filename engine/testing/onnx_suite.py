@@ -21,7 +21,7 @@ import onnx
 from onnx import numpy_helper
 
 from engine.core import Core
-from engine.files import complete_file, user_cache_folder
+from engine.files import CacheFolder, user_cache_folder
 from engine.ir import Model, OptionalType, SequenceType, ValueType
 
 with warnings.catch_warnings():
@@ -34,15 +34,18 @@ SuiteCase: TypeAlias = TestCase
 
 
 def kept(path: Path, compute: Callable[[], dict[str, SuiteCase]]) -> dict[str, SuiteCase]:
-    """The cases in a file; if it is missing or damaged, those that `compute` gives, which are then written to it."""
-    with suppress(Exception):  # damage may raise anything
-        found: dict[str, SuiteCase] = pickle.loads(path.read_bytes())
-        return found
+    """The cases in a file; if it is missing or damaged, those that `compute` gives, which are then written to it.
+
+    A pickle is code, so a file that another user can change is not read.
+    """
+    folder = CacheFolder(path.parent)
+    if folder.refusal(path.name) is None:
+        with suppress(Exception):  # damage may raise anything
+            found: dict[str, SuiteCase] = pickle.loads(path.read_bytes())
+            return found
     cases = compute()
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with complete_file(path) as file:
-            pickle.dump(cases, file)
+    with suppress(OSError), folder.file(path.name) as file:
+        pickle.dump(cases, file)
     return cases
 
 

@@ -304,6 +304,79 @@ def test_a_corrupt_entry_is_compiled_again_and_replaced(
     assert files(cache) == [entry.name]
 
 
+def test_an_entry_of_another_model_in_its_place_is_compiled_again(
+    core: Core, cache: Path, make_model: MakeModel, x: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its hashes are right, and its inputs and outputs are the same: only the key tells."""
+    core.compile_model(make_model(3), "SCALE")
+    (first,) = cache.iterdir()
+    core.compile_model(make_model(4), "SCALE")
+    (second,) = set(cache.iterdir()) - {first}
+    first.write_bytes(second.read_bytes())
+    network = core.compile_model(make_model(3), "SCALE")
+    assert not is_hit(network)
+    np.testing.assert_array_equal(network({"x": x})["y"], 3 * x)
+    assert "the entry of another compilation" in caplog.text
+    assert is_hit(core.compile_model(make_model(3), "SCALE")), "and replaced"
+
+
+def test_an_exported_network_in_place_of_an_entry_is_compiled_again(
+    core: Core, cache: Path, model: onnx.ModelProto, caplog: pytest.LogCaptureFixture
+) -> None:
+    core.compile_model(model, "SCALE")
+    (entry,) = cache.iterdir()
+    core.compile_model(model, "SCALE").export_model(entry)
+    assert not is_hit(core.compile_model(model, "SCALE"))
+    assert "its key is None" in caplog.text
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="needs permissions of POSIX")
+
+
+@posix
+def test_entries_are_the_users_alone(core: Core, cache: Path, model: onnx.ModelProto) -> None:
+    core.set_property({"CACHE_DIR": str(cache / "below")})
+    core.compile_model(model, "SCALE")
+    (entry,) = (cache / "below").iterdir()
+    modes = [path.stat().st_mode & 0o777 for path in (cache, cache / "below", entry)]
+    assert modes == [0o700, 0o700, 0o600]
+
+
+@posix
+@pytest.mark.parametrize("what", ["folder", "entry", "above"])
+def test_what_another_user_can_change_is_not_loaded_unless_told(
+    core: Core, cache: Path, model: onnx.ModelProto, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    folder = cache / "below"
+    core.set_property({"CACHE_DIR": str(folder)})
+    core.compile_model(model, "SCALE")
+    (entry,) = folder.iterdir()
+    path = {"folder": folder, "entry": entry, "above": cache}[what]
+    path.chmod(0o777)
+    assert not is_hit(core.compile_model(model, "SCALE"))
+    assert f"{path} can be written by every user" in caplog.text
+    assert "ALLOW_SHARED_CACHE" in caplog.text
+    if what == "entry":  # it is replaced by one that is the user's alone
+        assert is_hit(core.compile_model(model, "SCALE"))
+        return
+    core.set_property({"ALLOW_SHARED_CACHE": True})
+    assert is_hit(core.compile_model(model, "SCALE"))
+
+
+@posix
+def test_nothing_is_written_where_another_user_can_change_it(
+    core: Core, cache: Path, make_model: MakeModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    for folder in (cache, cache / "new"):
+        core.compile_model(make_model(3), "SCALE", {"CACHE_DIR": str(folder)})
+    assert files(cache) == []
+    assert caplog.text.count("is not cached") == 2
+    core.compile_model(make_model(3), "SCALE", {"ALLOW_SHARED_CACHE": True})
+    assert len(files(cache)) == 1
+
+
 def test_an_entry_that_the_plugin_fails_on_is_compiled_again(
     core: Core, cache: Path, model: onnx.ModelProto, scale: Scale, caplog: pytest.LogCaptureFixture
 ) -> None:

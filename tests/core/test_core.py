@@ -15,6 +15,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import onnx
 import pytest
 
 from engine import Core, EngineError
-from engine.blob import BlobReader
+from engine.blob import BlobReader, BlobWriter
 from engine.errors import (
     BlobCorruptError,
     BlobError,
@@ -39,7 +40,7 @@ from engine.errors import (
     PropertyError,
 )
 from engine.ir import Model, Parameter, f32
-from engine.plugin_api import Plugin
+from engine.plugin_api import CONFIG, Plugin, Property
 
 Scale = Any
 """The class of the test's own SCALE plugin."""
@@ -432,6 +433,31 @@ def test_a_user_file_is_mapped_only_when_asked_for(
     core.set_property("SCALE", {"ENABLE_MMAP": True})
     assert is_mapped()
     assert not is_mapped(ENABLE_MMAP=False)
+
+
+def test_a_blob_decides_on_no_folder_and_on_no_trust(
+    core: Core, model: onnx.ModelProto, scale: Scale, tmp_path: Path
+) -> None:
+    """Otherwise a stranger's blob reads a folder of programs that the stranger wrote, or declares itself trusted."""
+    file = Property("TABLE_FILE", str, "", CONFIG, "A file that compiling reads.", is_file=True)
+    trust = Property("TRUST", bool, False, CONFIG, "Whether to run code of a blob.", is_local=True)
+    scale.properties = (*scale.properties, file, trust)
+    folder = str(tmp_path / "cache")
+    said = {"CACHE_DIR": folder, "ENABLE_MMAP": True, "TABLE_FILE": "/etc/passwd", "TRUST": True}
+    blob = exported(core, model, {**said, "CACHE_DIR": "", "SHIFT": 5})
+    manifest = BlobReader(blob).manifest
+    assert manifest.config == {"SHIFT": 5}, "nor is anything of this machine written"
+    forged = io.BytesIO()
+    writer = BlobWriter(replace(manifest, config={**manifest.config, **said}))
+    writer.add_section("factor", BlobReader(blob).section("factor"))
+    writer.write(forged)
+    network = core.import_model(forged.getvalue())
+    assert {name: network.get_config(name) for name in (*said, "SHIFT")} == {
+        "CACHE_DIR": "", "ENABLE_MMAP": False, "TABLE_FILE": "", "TRUST": False, "SHIFT": 5
+    }  # fmt: skip
+    core.set_property({"CACHE_DIR": "here"})
+    assert core.import_model(forged.getvalue()).get_config("CACHE_DIR") == "here"
+    assert core.import_model(forged.getvalue(), config={"TRUST": True}).get_config("TRUST") is True
 
 
 def test_a_blob_of_something_else_says_why_it_cannot_be_used(core: Core, model: onnx.ModelProto, scale: Scale) -> None:

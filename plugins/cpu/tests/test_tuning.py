@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,26 @@ def test_a_cache_of_another_cpu_is_not_used(tmp_path: Path) -> None:
     stored["key"][0] = "another CPU"
     cache.path.write_text(json.dumps(stored))
     assert TuningCache(str(tmp_path)).get("a") is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions of POSIX")
+def test_a_cache_that_another_user_can_change_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = TuningCache(str(tmp_path / "new"))
+    cache.put("a", "b")
+    cache.save()
+    folder, file = tmp_path / "new", cache.path
+    assert [path.stat().st_mode & 0o777 for path in (folder, file)] == [0o700, 0o600]
+    for path in (folder, file):
+        path.chmod(0o777)
+        assert TuningCache(str(folder)).get("a") is None
+        assert f"{path} can be written by every user" in caplog.text
+        assert TuningCache(str(folder), is_shared=True).get("a") == "b"
+        path.chmod(0o700)
+    folder.chmod(0o777)
+    before = file.read_bytes()
+    cache.put("c", "d")
+    cache.save()
+    assert file.read_bytes() == before
 
 
 def test_without_effort_nothing_that_was_measured_before_counts(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -207,12 +208,31 @@ def test_figures_that_cannot_be_kept_are_used_all_the_same(
     ("values", "expected"),
     [
         ({}, ""),
-        ({"CACHE_DIR": "/cache"}, "/cache/hetero-calibration.json"),
-        ({"CACHE_DIR": "/cache", "CALIBRATION_FILE": "/own.json"}, "/own.json"),
+        ({"CACHE_DIR": "cache"}, "cache/hetero-calibration.json"),
+        ({"CACHE_DIR": "cache", "CALIBRATION_FILE": "/own.json"}, "/own.json"),
     ],
 )
-def test_the_file_is_the_stated_one_or_in_the_cache(values: dict[str, str], expected: str) -> None:
+def test_the_file_is_the_stated_one_or_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: dict[str, str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert calibration_path(Config(CONFIG_PROPERTIES.combined(OWN_PROPERTIES), values)) == expected
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions of POSIX")
+def test_a_cache_that_others_can_change_has_no_times(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Another user's times would decide where a model's nodes run."""
+    declared, folder = CONFIG_PROPERTIES.combined(OWN_PROPERTIES), tmp_path / "cache"
+    assert calibration_path(Config(declared, {"CACHE_DIR": str(folder)}))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    file = folder / "hetero-calibration.json"
+    file.write_text("{}")
+    for path in (folder, file):
+        path.chmod(0o777)
+        assert calibration_path(Config(declared, {"CACHE_DIR": str(folder)})) == ""
+        assert f"{path} can be written by every user" in caplog.text
+        assert calibration_path(Config(declared, {"CACHE_DIR": str(folder), "ALLOW_SHARED_CACHE": True})) == str(file)
+        path.chmod(0o700)
 
 
 # -- whose time a reported time is ---------------------------------------------------------------------------

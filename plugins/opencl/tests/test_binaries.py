@@ -83,7 +83,27 @@ def test_many_that_put_and_get_at_once(tmp_path: Path) -> None:
     assert 1 <= len(kept(tmp_path)) <= 3
 
 
-def test_a_folder_of_another_user_is_read(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions of POSIX")
+def test_programs_that_another_user_can_change_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "new" / "folder"
+    cache = BinaryCache(folder)
+    cache.put(KEYS[0], BODY)
+    (file,) = folder.iterdir()
+    assert [path.stat().st_mode & 0o777 for path in (folder.parent, folder, file)] == [0o700, 0o700, 0o600]
+    for path, mode in ((folder.parent, 0o777), (folder, 0o757), (file, 0o606)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        caplog.clear()
+        assert cache.get(KEYS[0]) is None
+        assert f"{path} can be written by every user" in caplog.text
+        assert BinaryCache(folder, is_shared=True).get(KEYS[0]) == BODY
+        path.chmod(before)
+    folder.chmod(0o777)
+    cache.put(KEYS[1], BODY)
+    assert list(folder.iterdir()) == [file]
+
+
+def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> None:
     cache = BinaryCache(tmp_path)
     cache.put(KEYS[0], BODY)
     tmp_path.chmod(0o500)

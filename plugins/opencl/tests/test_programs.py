@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,36 @@ def test_programs_of_a_blob_that_is_not_trusted_are_not_used(tmp_path: Path) -> 
     for value, expected in zip(network(inputs).values(), right.values(), strict=True):
         np.testing.assert_array_equal(value, expected)
     assert [each.name for each in kept(tmp_path / "b")] == [each.name for each in kept(tmp_path / "a")]
+
+
+def claiming(blob: bytes, config: dict[str, Any]) -> bytes:
+    """The blob, with a configuration that its author wrote into its manifest."""
+    with BlobReader(blob) as reader:
+        writer = BlobWriter(replace(reader.manifest, config={**reader.manifest.config, **config}))
+        for name in reader.section_names:
+            writer.add_section(name, reader.section(name))
+        stream = BytesIO()
+        writer.write(stream)
+    return stream.getvalue()
+
+
+def test_a_blob_cannot_declare_itself_trusted(tmp_path: Path, notices: pytest.LogCaptureFixture) -> None:
+    blob, _, _ = exported(tmp_path / "a")
+    theirs = {"TRUST_BLOB": True, "CACHE_DIR": str(tmp_path / "theirs"), "KERNEL_TRIAL_SECONDS": 0.0}
+    network = Core().import_model(claiming(blob, theirs), "OPENCL", {"CACHE_DIR": str(tmp_path / "b")})
+    assert [network.get_config(key) for key in theirs] == [False, str(tmp_path / "b"), 120.0]
+    assert "compiled programs are not used" in notices.text
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_nor_can_it_for_its_parts(tmp_path: Path, notices: pytest.LogCaptureFixture) -> None:
+    small, core, stream = seeded_network("mlp", small=True), Core(), BytesIO()
+    core.set_property({"CACHE_DIR": str(tmp_path)})
+    core.compile_model(small.model, "HETERO:OPENCL").export_model(stream)
+    notices.clear()
+    network = core.import_model(claiming(stream.getvalue(), {"DEVICE_PROPERTIES": {"OPENCL": {"TRUST_BLOB": True}}}))
+    assert network.get_config("DEVICE_PROPERTIES") == {}
+    assert "compiled programs are not used" in notices.text
 
 
 @pytest.mark.parametrize("seconds", [0.0, 120.0])

@@ -13,7 +13,7 @@ from engine.native import Plan, built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
-from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS, VARYING_LENGTHS
+from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS, VARYING_LENGTHS
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import needed_isa
@@ -61,7 +61,7 @@ class CpuNetwork(GraphNetwork):
             constant.release()  # pages of the mapped file that the passes have read
         # With effort "none", a network does not depend on earlier measurements.
         effort, folder = EFFORTS[config[COMPILE_EFFORT]], config[CACHE_DIR]
-        cache = TuningCache(folder) if folder and effort.seconds else None
+        cache = TuningCache(folder, is_shared=config[ALLOW_SHARED_CACHE]) if folder and effort.seconds else None
         threads = threads_of(config)
         precision = precision_of(config, default_isa())
         weights = WeightStore(needed_isa(prepared.graph, precision, default_isa()))

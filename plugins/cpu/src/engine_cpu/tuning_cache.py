@@ -16,8 +16,8 @@ logger = logging.getLogger("engine.cpu")
 class TuningCache(ChoicesFile):
     """Choices by problem, for this CPU model and this build's kernels."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(Path(folder), "cpu-tuning", tuning_key(), logger)
+    def __init__(self, folder: str, *, is_shared: bool = False) -> None:
+        super().__init__(Path(folder), "cpu-tuning", tuning_key(), logger, is_shared=is_shared)
 
 
 def tuning_key() -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from engine.native.graph import Costs
 from engine.plugin_api import Config, CoreHandle, Model, Support, SupportLevel
+from engine.properties import ALLOW_SHARED_CACHE
 from engine_hetero.canonical import canonical_model
 from engine_hetero.costs.calibrated_costs import calibration_path, measured_costs
 from engine_hetero.costs.cost_model import CostModel, default_costs
@@ -23,7 +24,14 @@ from engine_hetero.parts.wiring import Wiring
 from engine_hetero.placing.measured_placing import place_by_cost
 from engine_hetero.placing.placement import UNPLACED, Claims, Placement, UnplaceableError, place_by_priority
 from engine_hetero.placing.user_affinity import stated_affinity
-from engine_hetero.properties import AFFINITY_FILE, MEASURE_SECONDS, PARTITION_MODE, PARTITION_STRATEGY, PLACEMENT
+from engine_hetero.properties import (
+    AFFINITY_FILE,
+    CALIBRATION_FILE,
+    MEASURE_SECONDS,
+    PARTITION_MODE,
+    PARTITION_STRATEGY,
+    PLACEMENT,
+)
 from engine_hetero.schedule import findings, predict
 
 _MIN_GAIN: Final = 0.1
@@ -147,7 +155,8 @@ class Divider:
         stated = stated_affinity(self.graph, self.devices.names, file, user_model=self.user_model)
         if self.config[PLACEMENT] == "measured":
             path, seconds = calibration_path(self.config), self.config[MEASURE_SECONDS]
-            costs = measured_costs(self.core, self.claims, self.devices.config_of, path, seconds)
+            is_private = not (self.config[CALIBRATION_FILE] or self.config[ALLOW_SHARED_CACHE])
+            costs = measured_costs(self.core, self.claims, self.devices.config_of, path, seconds, is_private=is_private)
             placements = [*self._simple_placements(stated), place_by_cost(self.claims, stated, costs)]
             return _worth_its_subgraphs([self._division(placement, costs) for placement in placements])
         costs = default_costs(self.graph, self.devices.names, self.claims.levels)

@@ -64,7 +64,9 @@ DEVICE_CONFIGS = Property(
     dict,
     {},
     CONFIG,
-    'Configuration for single devices of the list: {"CPU": {"COMPILE_EFFORT": "quick"}}.',
+    'Configuration for single devices of the list: {"CPU": {"COMPILE_EFFORT": "quick"}}. The part of a blob for a '
+    "device has its own configuration, which this one overrides.",
+    is_local=True,
 )
 SUBGRAPH_COUNT = Property("SUBGRAPH_COUNT", int, None, METRIC, "The number of subgraphs of the model.")
 SUBGRAPH_LOWER_BOUND = Property(

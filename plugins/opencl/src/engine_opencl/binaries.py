@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from engine.files import complete_file, user_cache_folder
+from engine.files import CacheFolder, user_cache_folder
 
 _log = logging.getLogger("engine.opencl")
 _DIGEST: Final = hashlib.sha256().digest_size
@@ -51,21 +51,24 @@ def _digest(key: str, binary: bytes) -> bytes:
 
 
 @cache
-def binary_cache(folder: Path) -> BinaryCache:
+def binary_cache(folder: Path, *, is_shared: bool = False) -> BinaryCache:
     """The cache of a folder, one per process."""
-    return BinaryCache(folder)
+    return BinaryCache(folder, is_shared=is_shared)
 
 
 class BinaryCache:
     """Compiled programs by key. A program in the cache was compiled and run without a crash. Thread-safe.
 
-    A damaged file is not an error: it is logged and ignored. An unwritable folder is logged. Above `max_bytes`, the
-    least recently used files are removed; a process about to read one compiles it again. The modification time of a
-    file is that of its last use.
+    A damaged file is not an error: it is logged and ignored. An unwritable folder is logged. Unless `is_shared`, files
+    that other users can change are neither read nor written: a program is code. Above `max_bytes`, the least recently
+    used files are removed; a process about to read one compiles it again. The modification time of a file is that of
+    its last use.
     """
 
-    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, *, is_shared: bool = False) -> None:
         self.folder = folder
+        self._cache = CacheFolder(folder, is_shared)
+        self._told = ""
         self._max_bytes = max_bytes
         self._unseen_bytes = 0
         """The bytes that may be written before the folder is scanned again: other processes write to it too."""
@@ -74,6 +77,9 @@ class BinaryCache:
     def get(self, key: str) -> bytes | None:
         """The program of a key; None if it is missing or damaged."""
         path = self._path(key)
+        if (why := self._cache.refusal(path.name)) is not None:
+            self._tell(why)
+            return None
         try:
             content = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -92,17 +98,22 @@ class BinaryCache:
     def put(self, key: str, binary: bytes) -> None:
         """Store a program atomically."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             content = sealed(key, binary)
-            with complete_file(self._path(key)) as file:
+            with self._cache.file(self._path(key).name) as file:
                 file.write(content)
             with self._lock:
                 self._unseen_bytes -= len(content)
                 if self._unseen_bytes < 0:
                     self._unseen_bytes = (self._max_bytes - self._make_room()) // _LOOKS
         except OSError as e:
+            self._tell(str(e))
+
+    def _tell(self, why: str) -> None:
+        """Log why the folder is of no use, once for many programs."""
+        if why != self._told:
+            self._told = why
             _log.warning(
-                "compiled OpenCL programs cannot be cached in %s (%s); each process compiles them", self.folder, e
+                "compiled OpenCL programs cannot be cached in %s (%s); each process compiles them", self.folder, why
             )
 
     def _make_room(self) -> int:

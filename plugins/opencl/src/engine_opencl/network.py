@@ -19,7 +19,7 @@ from engine.plugin_api import (
     SyncInferRequest,
     ThreadExecutor,
 )
-from engine.properties import CACHE_DIR, DEVICE_ID, NUM_STREAMS
+from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, NUM_STREAMS
 from engine_opencl.binaries import sealed, unsealed
 from engine_opencl.compiler import ADVICE
 from engine_opencl.devices.device import OpenclDevice, device_of
@@ -104,7 +104,12 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         for number, node in enumerate(constants_of(graph)):
             node.rt_info[WEIGHT] = number
         prepared.require_kernels("OPENCL", ADVICE)
-        how = Building(self.config[CACHE_DIR], self.config[KERNEL_TRIAL_SECONDS], programs or {})
+        how = Building(
+            self.config[CACHE_DIR],
+            self.config[KERNEL_TRIAL_SECONDS],
+            programs or {},
+            self.config[ALLOW_SHARED_CACHE],
+        )
         device_programs = self.plugin.programs(self.device)
         self.tuner = OpenclTuner(self.device, device_programs, how, self.config[COMPILE_EFFORT], choices=choices or {})
         size, profiling = self.config[PLAN_CACHE_SIZE], self.is_profiling

@@ -56,6 +56,7 @@ TRUST_BLOB = Property(
     "Whether the compiled programs of an imported blob are used. They are code, which computes what its author wants: "
     "set this only for blobs that you or those whom you trust have written. Otherwise, programs are compiled from "
     "sources that the engine generates. The programs of a blob are never kept for other networks.",
+    is_local=True,
 )
 KERNEL_TRIAL_SECONDS = Property(
     "KERNEL_TRIAL_SECONDS",
@@ -66,4 +67,5 @@ KERNEL_TRIAL_SECONDS = Property(
     "process, since drivers may crash; 0 compiles in this process.",
     minimum=0.0,
     maximum=86400.0,
+    is_local=True,
 )

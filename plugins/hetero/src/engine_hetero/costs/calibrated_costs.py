@@ -12,8 +12,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from engine.errors import PropertyError
+from engine.files import CacheFolder
 from engine.plugin_api import Config, CoreHandle
-from engine.properties import CACHE_DIR, DEVICE_ID, ENABLE_MMAP, PERF_COUNT
+from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, ENABLE_MMAP, PERF_COUNT
 from engine_hetero.costs.calibration import (
     Calibration,
     Figure,
@@ -33,23 +34,39 @@ logger = logging.getLogger("engine.hetero")
 ConfigOf: TypeAlias = Callable[[str], Mapping[str, Any]]
 
 _DEFAULT_FILE: Final = "hetero-calibration.json"
-_WITHOUT_EFFECT: Final = frozenset({PERF_COUNT.name, CACHE_DIR.name, ENABLE_MMAP.name, DEVICE_ID.name})
+_WITHOUT_EFFECT: Final = frozenset(
+    {PERF_COUNT.name, CACHE_DIR.name, ALLOW_SHARED_CACHE.name, ENABLE_MMAP.name, DEVICE_ID.name}
+)
 """Properties that affect the time of nodes; the device itself is identified by its full name."""
 
 
 def calibration_path(config: Config) -> str:
-    """The file of measured times: CALIBRATION_FILE, else a file in CACHE_DIR, else none."""
-    if config[CALIBRATION_FILE]:
+    """The file of measured times: CALIBRATION_FILE, else a file in CACHE_DIR, else none.
+
+    CACHE_DIR is created, or not used if other users can change it; the file that a user states is used in any case.
+    """
+    if config[CALIBRATION_FILE] or not config[CACHE_DIR]:
         return str(config[CALIBRATION_FILE])
-    return str(Path(config[CACHE_DIR]) / _DEFAULT_FILE) if config[CACHE_DIR] else ""
+    folder = CacheFolder(Path(config[CACHE_DIR]), config[ALLOW_SHARED_CACHE])
+    try:
+        folder.make()
+        if (why := folder.refusal(_DEFAULT_FILE)) is not None:
+            raise PermissionError(why)
+    except (OSError, ValueError) as e:
+        logger.warning("measured times are not cached in %s: %s", folder.path, e)
+        return ""
+    return str(folder.path / _DEFAULT_FILE)
 
 
-def measured_costs(core: CoreHandle, claims: Claims, config_of: ConfigOf, path: str, seconds: float) -> CostModel:
+def measured_costs(
+    core: CoreHandle, claims: Claims, config_of: ConfigOf, path: str, seconds: float, *, is_private: bool = False
+) -> CostModel:
     """The costs of nodes and transfers on the devices of `claims`: calibrated, else measured now, else defaults.
 
     Args:
         config_of: the configuration with which each device compiles its part of the model.
         path: the calibration file, read before and updated after; empty for none.
+        is_private: whether only its owner may read that file.
         seconds: how long to measure. Each device gets an equal share of the time left by the devices before it.
 
     Raises `PropertyError` for a damaged calibration file, and the error of a device that cannot compile at all. A node
@@ -70,7 +87,7 @@ def measured_costs(core: CoreHandle, claims: Claims, config_of: ConfigOf, path: 
         costs = _with_figures(costs, device, claims, figures[-1])
     if path and any(new.devices.values()):
         try:
-            update_calibration(path, new)
+            update_calibration(path, new, is_private=is_private)
         except PropertyError as e:
             logger.warning("the measured times are used, but could not be saved: %s", e)
     return _with_borders(costs, figures)

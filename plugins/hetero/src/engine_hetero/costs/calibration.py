@@ -81,8 +81,8 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
         raise PropertyError(f"{where} is damaged: {e}; delete it to measure again") from e
 
 
-def update_calibration(path: str | os.PathLike[str], measured: Calibration) -> None:
-    """Merge new figures into a calibration file, atomically.
+def update_calibration(path: str | os.PathLike[str], measured: Calibration, *, is_private: bool = False) -> None:
+    """Merge new figures into a calibration file, atomically; only its owner can read a private one.
 
     Raises `PropertyError` if it cannot be read or written.
     """
@@ -95,7 +95,7 @@ def update_calibration(path: str | os.PathLike[str], measured: Calibration) -> N
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with complete_file(target) as file:
+        with complete_file(target, is_private=is_private) as file:
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())

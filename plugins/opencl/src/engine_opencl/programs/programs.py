@@ -37,17 +37,20 @@ class Building:
         cache_dir: the folder of compiled programs; "" for the user's cache folder.
         trial_seconds: how long the first compilation and run of a kernel may take in a child process; 0 to compile in
             this process.
+        is_shared: whether other users may change that folder, as ALLOW_SHARED_CACHE says.
         offered: the compiled programs of a trusted blob, by key. They are used by its network alone, and not cached.
     """
 
     cache_dir: str = ""
     trial_seconds: float = 120.0
     offered: Mapping[str, bytes] = field(default_factory=dict)
+    is_shared: bool = False
 
     @property
     def cache(self) -> BinaryCache:
         """The cache of that folder."""
-        return binary_cache(Path(self.cache_dir) / "opencl" if self.cache_dir else default_folder())
+        folder = Path(self.cache_dir) / "opencl" if self.cache_dir else default_folder()
+        return binary_cache(folder, is_shared=self.is_shared)
 
 
 class Programs:

@@ -47,7 +47,7 @@ class OpenclTuner(Tuner):
         self.logger = _log
         self.budget = BUDGETS[self.effort]
         if self.effort != "none":
-            self.cache = TuningCache(self.how.cache.folder, self.device)
+            self.cache = TuningCache(self.how.cache.folder, self.device, is_shared=self.how.is_shared)
 
     def cache_keys(self, problem: str) -> Sequence[str]:
         """The keys of a problem; choices measured with effort quick are not used for full."""

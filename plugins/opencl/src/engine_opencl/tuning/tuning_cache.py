@@ -18,8 +18,8 @@ _log = logging.getLogger("engine.opencl")
 class TuningCache(ChoicesFile):
     """Choices by site, for one device, driver and kernel version."""
 
-    def __init__(self, folder: Path, device: OpenclDevice) -> None:
-        super().__init__(folder, "tuning", tuning_key(device), _log)
+    def __init__(self, folder: Path, device: OpenclDevice, *, is_shared: bool = False) -> None:
+        super().__init__(folder, "tuning", tuning_key(device), _log, is_shared=is_shared)
 
 
 def tuning_key(device: OpenclDevice) -> list[str]:
