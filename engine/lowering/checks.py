@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from engine.errors import InputError
-from engine.ir import Constant, ElementType, Node, Output, TensorType, f32
+from engine.ir import Constant, ElementType, Node, Output, Parameter, TensorType, f32
 from engine.ir.element_type import undefined
 from engine.ir.types import UNKNOWN
 from engine.lowering.refusal import Refusal, RefusalCause
 from engine.ops.spec import OperatorSpec
 
+BOUND: Final = "bound_value"
+"""The rt_info key of inputs whose values are known when a plan is made; see `bind_inputs`."""
 SHAPE_SOURCES = frozenset({"Shape", "Size"})
 """The operators whose results depend only on the types of their inputs."""
 
@@ -66,14 +69,17 @@ def check_constant(node: Node, *indices: int) -> Refusal | None:
 
 
 def is_known_when_bound(value: Output) -> bool:
-    """True for values that are constant once all input shapes are known: constants, and values computed from shapes."""
+    """True for values that are constant when a plan is made: constants, and what is computed from shapes and from bound
+    inputs (`bind_inputs`)."""
     seen: set[Node] = set()
     stack = [value.node]
     while stack:
         node = stack.pop()
         if node in seen or isinstance(node, Constant) or (node.op_type in SHAPE_SOURCES and not node.domain):
             continue
-        if node.op_type == "Parameter" or node.bodies or not node.num_inputs:
+        if isinstance(node, Parameter) and node.rt_info.get(BOUND):
+            continue
+        if isinstance(node, Parameter) or node.bodies or not node.num_inputs:
             return False
         seen.add(node)
         stack.extend(source.node for source in node.input_values if source is not None)

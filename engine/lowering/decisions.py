@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Generic
 
 from engine.ir import Constant, Model, Node
-from engine.lowering.checks import SHAPE_SOURCES
+from engine.lowering.checks import BOUND, SHAPE_SOURCES
 from engine.lowering.refusal import Refusal
 from engine.lowering.table import Decision, LoweringT, LoweringTable
 from engine.passes.folding import is_foldable, is_foldable_operation
@@ -38,12 +38,13 @@ class Decisions(Generic[LoweringT]):
     def refusals(self, graph: Model) -> Iterator[tuple[Node, Refusal]]:
         """The operations of a prepared graph that have no kernel, and why, in topological order.
 
-        A value that becomes constant once all lengths are known needs no kernel: it is folded then. A value computed
-        only from constants that `prepare` did not fold cannot be folded, and does need one.
+        A value that becomes constant once all lengths and bound inputs are known needs no kernel: it is folded then. A
+        value computed only from constants that `prepare` did not fold cannot be folded, and does need one.
         """
         known: set[Node] = set()
         for node in graph.ordered_nodes():
-            if isinstance(node, Constant) or (_is_known(node, known) and not is_foldable(node)):
+            is_given = isinstance(node, Constant) or node.rt_info.get(BOUND)
+            if is_given or (_is_known(node, known) and not is_foldable(node)):
                 known.add(node)
             elif is_operation(node) and (why := self.refusal(node)) is not None:
                 yield node, why

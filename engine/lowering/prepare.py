@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.errors import ModelError, PassError, UnsupportedError
 from engine.ir import Model, Node
+from engine.lowering.binding import bind_inputs
 from engine.lowering.decisions import Decisions
 from engine.lowering.refusal import Refusal
 from engine.lowering.specialize import Shapes, fold, is_static, specialize, unfit_inputs
@@ -22,20 +27,22 @@ class PreparedGraph(Generic[LoweringT]):
     Attributes:
         graph: owned by the device; change it only before it is lowered, and only nodes without a decision.
         decisions: how each operation is lowered, or why it is refused.
+        bound: the numbers of the inputs whose values a plan is made for; see `bind_inputs`.
     """
 
     graph: Model
     decisions: Decisions[LoweringT]
+    bound: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, graph: Model, table: LoweringTable[LoweringT]) -> Self:
         """A graph that `prepare` made earlier, such as an exported graph, or a part of it."""
-        return cls(graph, Decisions(table))
+        return cls(graph, Decisions(table), bind_inputs(graph, table) if table.binds_values else ())
 
     @property
     def is_static(self) -> bool:
-        """Whether all input shapes are known, so that the graph can be lowered as it is."""
-        return is_static(self.graph)
+        """Whether all that a plan is made for is known, so that the graph can be lowered as it is."""
+        return is_static(self.graph) and not self.bound
 
     def refusals(self) -> dict[Node, Refusal]:
         """The operations that have no kernel, and why; see `Decisions.refusals`."""
@@ -47,14 +54,20 @@ class PreparedGraph(Generic[LoweringT]):
             reason = f"{device} cannot run {node.op_type} `{node.friendly_name}` ({why.cause}): {why.reason}"
             raise UnsupportedError(f"{reason}; {advice}" if advice else reason)
 
-    def at(self, shapes: Shapes, passes: PassPipeline | None = None) -> PreparedGraph[LoweringT]:
+    def at(
+        self,
+        shapes: Shapes,
+        passes: PassPipeline | None = None,
+        values: Mapping[int, NDArray[np.generic]] | None = None,
+    ) -> PreparedGraph[LoweringT]:
         """A copy for inputs of these shapes, folded again, because the known lengths may make more values constant.
 
-        `passes` transform it then: some patterns can only be recognised once lengths are known.
+        `passes` transform it then: some patterns can only be recognised once lengths are known. `values` has the
+        values of the `bound` inputs, by number.
 
-        Raises `InputError` if the model cannot take inputs of these shapes.
+        Raises `InputError` if the model cannot take inputs of these shapes, or with these values.
         """
-        graph = specialize(self.graph, shapes)
+        graph = specialize(self.graph, shapes, values)
         try:
             decisions = fold(graph, self.decisions.table)
             if passes is not None and passes.run(graph):
@@ -85,6 +98,9 @@ def prepare(
     graph = model.clone()
     if keep_names:
         init_node_info(graph)
+    if table.binds_values:
+        bind_inputs(graph, table)
     if passes is not None:
         passes.run(graph)
-    return PreparedGraph(graph, fold(graph, table))
+    bound = bind_inputs(graph, table) if table.binds_values else ()
+    return PreparedGraph(graph, fold(graph, table), bound)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.errors import InputError, ModelError
 from engine.ir import Model, Node, PartialShape, TensorType
+from engine.lowering.binding import bind
 from engine.lowering.checks import SHAPE_SOURCES, is_omitted
 from engine.lowering.decisions import Decisions
 from engine.lowering.table import LoweringT, LoweringTable
@@ -39,16 +43,17 @@ def known_shapes(model: Model) -> Shapes:
     return tuple(each.shape.get_shape() if isinstance(each, TensorType) else None for each in types)
 
 
-def specialize(model: Model, shapes: Shapes) -> Model:
+def specialize(model: Model, shapes: Shapes, values: Mapping[int, NDArray[np.generic]] | None = None) -> Model:
     """A copy of `model` for inputs of known shapes, with all types inferred again; a shape of None leaves an input
-    unchanged.
+    unchanged. `values` are those of bound inputs, by number.
 
-    Raises `InputError` if the model cannot take inputs of these shapes.
+    Raises `InputError` if the model cannot take inputs of these shapes, or with these values.
     """
     copy = model.clone()
     for parameter, shape in zip(copy.parameters, shapes, strict=True):
         if shape is not None and isinstance(parameter.type, TensorType):
             parameter.type = TensorType(parameter.type.element_type, PartialShape(shape))
+    bind(copy, values or {})
     try:
         _infer_all(copy)
     except ModelError as e:

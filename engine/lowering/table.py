@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from engine.errors import OperatorSpecError
 from engine.ir import Node, Output
@@ -18,7 +18,13 @@ class Lowering(ABC, Generic[SpecT]):
     """How a device runs one operator or several similar ones; devices subclass this and add their own methods.
 
     All operators of a lowering share one spec class, which defines the meaning of their attributes.
+
+    Attributes:
+        values: the inputs whose values are needed when the node is lowered, such as the axes of a reduction. For a
+            table with `binds_values`, plans are made for the values of the model's inputs that these follow from.
     """
+
+    values: ClassVar[tuple[int, ...]] = ()
 
     @abstractmethod
     def check(self, spec: SpecT) -> Refusal | None:
@@ -65,9 +71,13 @@ class Decision(Generic[LoweringT]):
 
 
 class LoweringTable(Generic[LoweringT]):
-    """The lowerings of a device."""
+    """The lowerings of a device.
 
-    def __init__(self) -> None:
+    `binds_values`: plans are made for the values of inputs, too, where a lowering needs them (`bind_inputs`).
+    """
+
+    def __init__(self, *, binds_values: bool = False) -> None:
+        self.binds_values = binds_values
         self._lowerings: dict[tuple[str, str], tuple[LoweringT, type[OperatorSpec]]] = {}
 
     def lowers(
@@ -98,6 +108,13 @@ class LoweringTable(Generic[LoweringT]):
     def operators(self) -> frozenset[tuple[str, str]]:
         """The (domain, operator) pairs that have a lowering."""
         return frozenset(self._lowerings)
+
+    def values_of(self, node: Node) -> list[Output]:
+        """The inputs of `node` whose values its lowering needs; see `Lowering.values`."""
+        found = self._lowerings.get((node.domain, node.op_type))
+        if found is None:
+            return []
+        return [node.input_value(index) for index in found[0].values if node.has_input(index)]
 
     def decide(self, node: Node) -> Decision[LoweringT]:
         """How `node` is lowered, or why it is refused. `Decisions` caches the answers for a graph."""

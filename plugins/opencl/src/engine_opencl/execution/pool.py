@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from engine.errors import OutOfMemoryError
 from engine.lowering import PlanCache, Shapes, shapes_of
@@ -17,9 +19,12 @@ from engine_opencl.plan import LaunchPlan
 from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.tuning.tuner import OpenclTuner
 
+_Key: TypeAlias = "tuple[Shapes, tuple[bytes, ...]]"
+"""The shapes of the inputs, and the bytes of those that are bound."""
+
 
 class ContextPool:
-    """Plans by input shapes, and their idle contexts. Thread-safe."""
+    """Plans by input shapes and bound values, and their idle contexts. Thread-safe."""
 
     def __init__(
         self,
@@ -35,19 +40,20 @@ class ContextPool:
         self._how, self._tuner = how, tuner
         self._profiling = profiling
         self._weights = Weights(device)
-        self.plans: PlanCache[Shapes, LaunchPlan] = PlanCache(self._made, size, self._forget)
+        self.plans: PlanCache[_Key, LaunchPlan] = PlanCache(self._made, size, self._forget)
         self._idle: dict[int, list[Context]] = {}
         self._lock = ForkSafeLock()
         """Guards the idle contexts; acquired before any lock of `plans`."""
 
     def take(self, values: Sequence[Any]) -> Context:
         """A context for inputs of these shapes, owned by the caller. Raises `InputError`, `OutOfMemoryError`."""
-        return self.take_for(shapes_of(values))
+        bound = tuple(values[number].tobytes() for number in self._prepared.bound)
+        return self.take_for(shapes_of(values), bound)
 
-    def take_for(self, shapes: Shapes) -> Context:
-        """Like `take`; an input that is not a tensor has no shape."""
+    def take_for(self, shapes: Shapes, bound: tuple[bytes, ...] = ()) -> Context:
+        """Like `take`; an input that is not a tensor has no shape. `bound`: the bytes of the bound inputs."""
         require_first_process()
-        plan = self.plans.get(shapes)
+        plan = self.plans.get((shapes, bound))
         with self._lock:
             waiting = self._idle.get(id(plan))
             if waiting:
@@ -78,8 +84,13 @@ class ContextPool:
         built = {source: program for plan in self.plans.plans() for source, program in plan.programs.items()}
         return self._programs.binaries(built)
 
-    def _made(self, shapes: Shapes) -> LaunchPlan:
-        plan = build_plan(self._prepared.at(shapes), self._device.facts, self._tuner)
+    def _made(self, key: _Key) -> LaunchPlan:
+        shapes, bound = key
+        values = {}
+        for number, data in zip(self._prepared.bound, bound, strict=True):
+            element_type = self._prepared.graph.parameters[number].output(0).element_type
+            values[number] = np.frombuffer(data, element_type.numpy).reshape(shapes[number] or ())
+        plan = build_plan(self._prepared.at(shapes, values=values), self._device.facts, self._tuner)
         plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
         return plan
 

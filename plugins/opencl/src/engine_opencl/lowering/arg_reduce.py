@@ -51,8 +51,10 @@ def launch_extreme(spec: OperatorSpec, lengths: AxisLengths, b: LaunchPlanBuilde
 class CumulativeLowering(OpLowering[CumulativeSpec]):
     """Running sums or products along an axis."""
 
+    values = (1,)
+
     def check(self, spec: CumulativeSpec) -> Refusal | None:
-        return check_types((spec.data,), NUMBERS) or check_constant(spec.node, 1)
+        return check_types((spec.data,), NUMBERS) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: CumulativeSpec, b: LaunchPlanBuilder) -> None:
         x = spec.data

@@ -68,8 +68,10 @@ class EyeLikeLowering(CreationLowering[EyeLikeSpec]):
 class ConstantOfShapeLowering(CreationLowering[ConstantOfShapeSpec]):
     """One number everywhere."""
 
+    values = (0,)
+
     def check(self, spec: ConstantOfShapeSpec) -> Refusal | None:
-        return super().check(spec) or check_constant(spec.node, 0)
+        return super().check(spec) or check_constant(spec.node, *self.values)
 
     def value(self, spec: ConstantOfShapeSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return spec.at(b.shape(spec.output()))

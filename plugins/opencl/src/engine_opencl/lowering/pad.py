@@ -16,8 +16,10 @@ from engine_opencl.source import strides_of
 class PadLowering(OpLowering[PadSpec]):
     """Constant, edge, reflected or wrapped borders; negative pads crop."""
 
+    values = (1, 2, 3)
+
     def check(self, spec: PadSpec) -> Refusal | None:
-        return check_types((spec.input(0),), STORED) or check_constant(spec.node, 1, 2, 3)
+        return check_types((spec.input(0),), STORED) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: PadSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()

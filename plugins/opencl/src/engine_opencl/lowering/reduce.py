@@ -94,10 +94,12 @@ _PARTS: Final = 1024
 class ReductionLowering(OpLowering[ReduceSpec]):
     """Reductions along axes."""
 
+    values = (1,)
+
     def check(self, spec: ReduceSpec) -> Refusal | None:
         is_comparing = spec.op_type in ("ReduceMax", "ReduceMin")
         integers = _LIMITS.keys() if is_comparing else {i32, i64, u32, u64} if spec.op_type in INTEGER_FOLDS else set()
-        return check_types((spec.data,), {*FLOATS, *integers}) or check_constant(spec.node, 1)
+        return check_types((spec.data,), {*FLOATS, *integers}) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: ReduceSpec, b: LaunchPlanBuilder) -> None:
         x, named = spec.data, spec.input(1)

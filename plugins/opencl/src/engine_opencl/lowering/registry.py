@@ -7,8 +7,17 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, TypeAlias
 
 from engine import lowering
-from engine.ir import ElementType, Output
-from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph, Refusal, RefusalCause, is_omitted
+from engine.ir import Constant, ElementType, Output
+from engine.lowering import (
+    Decisions,
+    Lowering,
+    LoweringTable,
+    PreparedGraph,
+    Refusal,
+    RefusalCause,
+    is_known_when_bound,
+    is_omitted,
+)
 from engine.ops.spec import SpecT
 from engine_opencl.elements import FLOATS
 from engine_opencl.plan_builder import LaunchPlanBuilder
@@ -16,6 +25,11 @@ from engine_opencl.plan_builder import LaunchPlanBuilder
 
 class OpLowering(Lowering[SpecT]):
     """Lowers one operator, or several similar ones, to kernel launches."""
+
+    def is_bound_late(self, spec: SpecT) -> bool:
+        """See `Lowering`."""
+        values = [spec.node.input_value(index) for index in self.values if spec.node.has_input(index)]
+        return any(not isinstance(value.node, Constant) and is_known_when_bound(value) for value in values)
 
     @abstractmethod
     def lower(self, spec: SpecT, b: LaunchPlanBuilder) -> None:
@@ -25,7 +39,7 @@ class OpLowering(Lowering[SpecT]):
 OpenclDecisions: TypeAlias = "Decisions[OpLowering[Any]]"
 OpenclGraph: TypeAlias = "PreparedGraph[OpLowering[Any]]"
 
-LOWERINGS: Final[LoweringTable[OpLowering[Any]]] = LoweringTable()
+LOWERINGS: Final[LoweringTable[OpLowering[Any]]] = LoweringTable(binds_values=True)
 lowers = LOWERINGS.lowers
 
 

@@ -21,9 +21,11 @@ from engine_opencl.source import element_access, kernel_source
 class ResizeLowering(OpLowering[ResizeSpec]):
     """Nearest of any element type, linear and cubic of floating point; the region, scales and sizes are known."""
 
+    values = (1, 2, 3)
+
     def check(self, spec: ResizeSpec) -> Refusal | None:
         allowed = COMPUTED if spec.mode == "nearest" else FLOATS
-        return check_types((spec.input(0),), allowed) or check_constant(spec.node, 1, 2, 3)
+        return check_types((spec.input(0),), allowed) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: ResizeSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()

@@ -27,8 +27,10 @@ _TILE: Final = 2048
 class TopKLowering(OpLowering[TopKSpec]):
     """Short rows by the rank of each element; longer rows by sorting tiles, then sorting or merging their results."""
 
+    values = (1,)
+
     def check(self, spec: TopKSpec) -> Refusal | None:
-        return check_types((spec.data,), NUMBERS) or check_constant(spec.node, 1)
+        return check_types((spec.data,), NUMBERS) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: TopKSpec, b: LaunchPlanBuilder) -> None:
         x = spec.data

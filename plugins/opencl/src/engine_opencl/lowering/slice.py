@@ -33,8 +33,10 @@ class SliceLowering(OpLowering[SliceSpec]):
 class SplitLowering(OpLowering[SplitSpec]):
     """Consecutive ranges along one axis."""
 
+    values = (1,)
+
     def check(self, spec: SplitSpec) -> Refusal | None:
-        return check_types((spec.input(0),), STORED) or check_constant(spec.node, 1)
+        return check_types((spec.input(0),), STORED) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: SplitSpec, b: LaunchPlanBuilder) -> None:
         x = spec.node.input_value(0)
@@ -70,8 +72,10 @@ class ConcatLowering(OpLowering[ConcatSpec]):
 class TileLowering(OpLowering[TileSpec]):
     """Repetitions along axes."""
 
+    values = (1,)
+
     def check(self, spec: TileSpec) -> Refusal | None:
-        return check_types((spec.input(0),), STORED) or check_constant(spec.node, 1)
+        return check_types((spec.input(0),), STORED) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: TileSpec, b: LaunchPlanBuilder) -> None:
         x, (repeats,) = spec.node.input_value(0), b.values(spec, 1)

@@ -20,12 +20,14 @@ from engine_opencl.source import kernel_source, strides_of
 class MaxUnpoolLowering(OpLowering[MaxUnpoolSpec]):
     """Indices refer to the shape given by strides and windows, which `output_shape` may enlarge."""
 
+    values = (2,)
+
     def check(self, spec: MaxUnpoolSpec) -> Refusal | None:
         node = spec.node
         return (
             check_types((node.input_value(0),), FLOATS)
             or check_types((node.input_value(1),), {i64})
-            or check_constant(node, 2)
+            or check_constant(node, *self.values)
         )
 
     def lower(self, spec: MaxUnpoolSpec, b: LaunchPlanBuilder) -> None:

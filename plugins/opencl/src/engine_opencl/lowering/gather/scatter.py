@@ -119,9 +119,11 @@ class ScatterNDLowering(ScatterBase[ScatterNDSpec]):
 class OneHotLowering(OpLowering[OneHotSpec]):
     """One value where a new axis equals the index, another elsewhere; an index out of range matches nowhere."""
 
+    values = (1,)
+
     def check(self, spec: OneHotSpec) -> Refusal | None:
         types = check_types((spec.indices,), _NUMBERS) or check_types((spec.values,), STORED)
-        return types or check_constant(spec.node, 1)
+        return types or check_constant(spec.node, *self.values)
 
     def lower(self, spec: OneHotSpec, b: LaunchPlanBuilder) -> None:
         indices, values, y = spec.indices, spec.values, spec.output()

@@ -19,8 +19,10 @@ from engine_opencl.plan_builder import LaunchPlanBuilder
 class TriluLowering(OpLowering[TriluSpec]):
     """One triangle of each matrix; zeros in the other."""
 
+    values = (1,)
+
     def check(self, spec: TriluSpec) -> Refusal | None:
-        return check_types((spec.node.input_value(0),), STORED) or check_constant(spec.node, 1)
+        return check_types((spec.node.input_value(0),), STORED) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: TriluSpec, b: LaunchPlanBuilder) -> None:
         x, given = spec.node.input_value(0), spec.input(1)
