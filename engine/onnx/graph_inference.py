@@ -37,6 +37,7 @@ def infer_graph(model: onnx.ModelProto, *, is_mixed: bool = False) -> onnx.Model
         return model
     parts = list(walk_graphs(graph))
     _clean(parts)
+    _drop_trailing_names(parts)
     hide_hazards(parts)
     inferred = _infer(model, data_prop=False)
     found = _parts_of(inferred.graph, len(parts))
@@ -72,6 +73,14 @@ def _clean(parts: Sequence[onnx.GraphProto]) -> None:
             for dim in tensor.shape.dim:
                 if dim.dim_value < 0:
                     dim.ClearField("dim_value")
+
+
+def _drop_trailing_names(parts: Sequence[onnx.GraphProto]) -> None:
+    """Drop empty names at the end of a node's inputs: ONNX counts them as given inputs of some operators."""
+    for part in parts:
+        for node in part.node:
+            while node.input and not node.input[-1]:
+                node.input.pop()
 
 
 def _profits_from_values(parts: Sequence[onnx.GraphProto]) -> bool:

@@ -29,6 +29,8 @@ _MAKERS: Final = frozenset({
     "CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Tile", "TopK",
     "Upsample",
 })  # fmt: skip
+# Inputs that say which axes are meant, or how: ONNX ignores values that it does not know.
+_DECIDING: Final = {"Pad": (3,), "Slice": (3, 4)}
 _HIDDEN: Final = "\0engine.hidden"
 _MAX_AXES: Final = 64  # the limit of numpy
 
@@ -69,12 +71,12 @@ def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
         op_type = node.op_type
         if op_type in _NEEDS_TYPE or _is_misjudged(node):
             _hide(node)
-        has_slices = has_slices or (op_type == "Slice" and _lacks_axes(node))
+        has_slices = has_slices or (op_type == "Slice" and _lacks_axes(node)) or bool(_deciding(node))
         index = _PER_AXIS.get(op_type) if long else None
         if index is not None and index < len(node.input) and node.input[index] in long:
             raise _too_many(describe(node), index)
     if has_slices:
-        _hide_slices(parts[0], frozenset())
+        _hide_undecided(parts[0], frozenset())
 
 
 def hide_vector_makers(parts: Sequence[onnx.GraphProto], inferred: Sequence[onnx.GraphProto]) -> None:
@@ -116,11 +118,22 @@ def _hide(node: onnx.NodeProto) -> None:
 
 
 def _is_misjudged(node: onnx.NodeProto) -> bool:
-    """Whether ONNX infers too large a shape: for a ConvTranspose with SAME padding and output_padding."""
-    if node.op_type != "ConvTranspose":
+    """Whether ONNX may infer a wrong shape, and `engine.ops` infers the right one.
+
+    For a ConvTranspose it drops dimensions whose output_shape is smaller than the input, and adds output_padding to
+    SAME padding; for an Attention it takes unknown lengths for 0; for an Einsum it takes the first length of a label,
+    which another operand may broadcast.
+    """
+    op_type = node.op_type
+    if op_type not in ("Attention", "ConvTranspose", "Einsum"):
         return False
     given = {attribute.name: attribute for attribute in node.attribute}
-    return "output_padding" in given and "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME")
+    if op_type == "Attention":
+        return "q_num_heads" in given or len(node.output) > 3
+    if op_type == "Einsum":
+        return True
+    is_same = "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME")
+    return "output_shape" in given or ("output_padding" in given and is_same)
 
 
 def _is_harmless(tensor: onnx.TypeProto.Tensor | None) -> bool:
@@ -139,15 +152,25 @@ def _lacks_axes(node: onnx.NodeProto) -> bool:
     return len(node.input) in (2, 3) or (len(node.input) > 3 and not node.input[3])
 
 
-def _hide_slices(graph: onnx.GraphProto, outer: frozenset[str]) -> None:
-    """Hide the Slices without axes in `graph` and its bodies; `outer` are short constants of the enclosing graphs."""
+def _deciding(node: onnx.NodeProto) -> list[str]:
+    """The inputs of a node without whose values ONNX infers a wrong shape."""
+    given = node.input
+    return [given[index] for index in _DECIDING.get(node.op_type, ()) if index < len(given) and given[index]]
+
+
+def _hide_undecided(graph: onnx.GraphProto, outer: frozenset[str]) -> None:
+    """Hide the Slices and Pads in `graph` and its bodies whose axes or steps are computed.
+
+    Also hides Slices without axes whose starts are. `outer` are short constants of the enclosing graphs.
+    """
     computed = {name for node in graph.node if node.op_type != "Constant" for name in node.output}
     short = outer.union(_short_constants(graph)) - computed
     for node in graph.node:
-        if node.op_type == "Slice" and _lacks_axes(node) and node.input[1] not in short:
+        is_open = node.op_type == "Slice" and _lacks_axes(node) and node.input[1] not in short
+        if is_open or not short.issuperset(_deciding(node)):
             _hide(node)
         for body in subgraphs(node):
-            _hide_slices(body, short)
+            _hide_undecided(body, short)
 
 
 def _short_constants(graph: onnx.GraphProto) -> Iterator[str]:

@@ -12,7 +12,7 @@ from engine.errors import ModelError
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, i64
 from engine.ops.registry import infers
 from engine.ops.rules import tensor_type
-from engine.ops.spec import OperatorSpec, refuse, specifies
+from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 
 LengthT = TypeVar("LengthT")
@@ -87,6 +87,12 @@ def _infer_shape(node: Node) -> Sequence[ValueType]:
     if shape.rank.is_dynamic:
         return (TensorType(i64, PartialShape.dynamic(1)),)
     return (TensorType(i64, PartialShape([len(ShapeSpec.of(node).at(range(len(shape))))])),)
+
+
+@evaluates_with_spec("Shape")
+def shape(spec: ShapeSpec, data: Array) -> Array:
+    """The lengths of the chosen axes (ONNX Shape-25); a start or end before the first axis is that axis."""
+    return np.array(spec.at(data.shape), dtype=np.int64)
 
 
 @infers("Size")

@@ -1,4 +1,4 @@
-"""Pad: spec and evaluation."""
+"""Pad: spec, type and evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from engine.errors import OperatorSpecError
-from engine.ir import Node
+from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType, as_dimension
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, fail, known_vector, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, resolved_axes, specifies
 from engine.ops.tensors import Array
 
@@ -64,6 +66,43 @@ class PadSpec(OperatorSpec):
         if min(result, default=0) < 0:
             raise OperatorSpecError(f"{self.node}: pads {amounts} remove more than an input {list(shape)} has")
         return PadLengths(tuple(before), tuple(after), kept, result)
+
+
+@infers("Pad")
+def _infer_pad(node: Node) -> Sequence[ValueType]:
+    """ONNX takes axes of unknown values for all axes, and refuses a node whose number of pads then does not fit."""
+    check_inputs(node, get_op("Pad"))
+    data, pads = tensor_type(node, 0), tensor_type(node, 1).shape
+    amounts, axes = known_vector(node, 1), known_vector(node, 3)
+    if node.has_input(3) and axes is None and amounts and any(amounts):
+        amounts = None  # it is not known which axes they pad
+    if data.shape.rank.is_dynamic:
+        count = pads.size() // 2 if pads.is_static and not node.has_input(3) else None
+        return (TensorType(data.element_type, PartialShape.dynamic(count)),)
+    if amounts is None:
+        return (TensorType(data.element_type, PartialShape.dynamic(len(data.shape))),)
+    if not any(amounts):
+        return (data,)
+    resolved = resolved_axes(node, range(len(data.shape)) if axes is None else axes, len(data.shape))
+    if len(amounts) != 2 * len(resolved):
+        fail(node, f"{len(amounts)} pads do not fit {len(resolved)} axes; expected two per axis")
+    dims = list(data.shape.dims)
+    for place, axis in enumerate(resolved):
+        added = amounts[place] + amounts[place + len(resolved)]
+        longest = dims[axis].max
+        if longest is not None and longest + added < 0:
+            fail(node, f"pads {amounts} remove more than dimension {axis} of {data.shape} has")
+        dims[axis] = _grown(dims[axis], added)
+    return (TensorType(data.element_type, PartialShape(dims)),)
+
+
+def _grown(dim: Dimension, added: int) -> Dimension:
+    if not added:
+        return dim
+    low = max(0, dim.min + added)
+    if dim.max is None:
+        return Dimension.at_least(low)
+    return as_dimension(low) if dim.is_static else Dimension(low, dim.max + added)
 
 
 @evaluates_with_spec("Pad")

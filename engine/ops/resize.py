@@ -129,7 +129,7 @@ class ResizeSpec(OperatorSpec):
 
         Raises `OperatorSpecError` if the values do not fit the axes, or a scale is not positive.
         """
-        axes = tuple(range(len(shape))) if self.axes is None else self.axes
+        axes = resolved_axes(self.node, range(len(shape)) if self.axes is None else self.axes, len(shape))
         lengths = [shape[axis] for axis in axes]
         targets, factors = self._targets(lengths, _numbers(scales), _numbers(sizes))
         region = [0.0] * len(axes) + [1.0] * len(axes)

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from engine.errors import TypeInferenceError
 from engine.ir import (
+    Constant,
     Dimension,
     ElementType,
     Node,
@@ -50,6 +51,12 @@ def tensor_type(node: Node, index: int) -> TensorType:
         name = get_op(node.op_type, node.domain).input_name(index)
         fail(node, f"input {index} ({name}) must be a tensor, got {value_type or 'nothing'}")
     return value_type
+
+
+def known_vector(node: Node, index: int) -> list[int] | None:
+    """The values of integer input `index`; None if it is omitted or not a constant."""
+    source = node.input_value(index).node if node.has_input(index) else None
+    return [int(value) for value in source.data.reshape(-1)] if isinstance(source, Constant) else None
 
 
 def check_inputs(node: Node, op: OpDef, count: int | None = None) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import ModelError
 from engine.ir import Node, Output
 from engine.ops.axis_lengths import AxisLengths
+from engine.ops.interruption import current_check
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, resolved_axis, specifies
 from engine.ops.tensors import Array
 
@@ -96,3 +98,68 @@ def unique(spec: UniqueSpec, x: Array) -> tuple[Array, Array, Array, Array]:
     rank[order] = np.arange(order.size)
     values = np.take(values, order, axis=spec.axis or 0).astype(x.dtype)
     return values, first[order], rank[inverse.reshape(-1)], count[order]
+
+
+@evaluates_with_spec("NonMaxSuppression")
+def non_max_suppression(
+    spec: NonMaxSuppressionSpec,
+    boxes: Array,
+    scores: Array,
+    max_output_boxes_per_class: Array | None = None,
+    iou_threshold: Array | None = None,
+    score_threshold: Array | None = None,
+) -> Array:
+    """[selected, 3] of batch, class and box, best scores first (ONNX NonMaxSuppression-11).
+
+    boxes: [batches, boxes, 4]; scores: [batches, classes, boxes]; limits have one element, of any rank. Of equal
+    scores, the box that comes first is preferred, as in onnxruntime.
+    """
+    count = int(_limit(max_output_boxes_per_class, 0))
+    overlap, least = np.float32(_limit(iou_threshold, 0.0)), np.float32(_limit(score_threshold, -np.inf))
+    if not 0 <= overlap <= 1:
+        raise ModelError(f"iou_threshold is {overlap}; expected 0..1")
+    low, high = _corners(boxes, spec.center_point_box)
+    found = [
+        (batch, each, box)
+        for batch, of_classes in enumerate(scores)
+        for each, of_boxes in enumerate(of_classes)
+        for box in _kept_boxes(low[batch], high[batch], of_boxes, count, overlap, least)
+    ]
+    return np.array(found, dtype=np.int64).reshape(-1, 3)
+
+
+def _limit(value: Array | None, default: float) -> float:
+    if value is None:
+        return default
+    if value.size != 1:
+        raise ModelError(f"a limit has shape {list(value.shape)}; expected one element")
+    return float(value.reshape(-1)[0])
+
+
+def _corners(boxes: Array, is_centered: bool) -> tuple[Array, Array]:
+    """The corners of smallest and of largest coordinates, each [batches, boxes, 2]."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    if is_centered:
+        half = second / np.float32(2)
+        first, second = first - half, first + half
+    return np.minimum(first, second), np.maximum(first, second)
+
+
+def _kept_boxes(low: Array, high: Array, scores: Array, count: int, overlap: Any, least: Any) -> list[int]:
+    areas = np.prod(high - low, axis=-1)
+    waiting = np.argsort(-scores, kind="stable")
+    waiting = waiting[scores[waiting] > least]
+    kept: list[int] = []
+    check = current_check()
+    while waiting.size and len(kept) < count:
+        if check is not None:
+            check()
+        best, waiting = waiting[0], waiting[1:]
+        kept.append(int(best))
+        sides = np.minimum(high[best], high[waiting]) - np.maximum(low[best], low[waiting])
+        common = np.prod(np.maximum(sides, 0), axis=-1)
+        together = areas[best] + areas[waiting] - common
+        # Boxes without an area overlap with none.
+        is_real = (areas[best] > 0) & (areas[waiting] > 0) & (together > 0)
+        waiting = waiting[~(is_real & (common / together > overlap))]
+    return kept

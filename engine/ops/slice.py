@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from engine.ir import (
     undefined,
 )
 from engine.ops.registry import get_op, infers
-from engine.ops.rules import check_inputs, fail, sum_dims, tensor_type
+from engine.ops.rules import check_inputs, fail, known_vector, sum_dims, tensor_type
 from engine.ops.spec import (
     OperatorSpec,
     evaluates_with_spec,
@@ -32,6 +32,8 @@ from engine.ops.spec import (
     specifies,
 )
 from engine.ops.tensors import Array
+
+_ENDLESS: Final = (1 << 31) - 1  # such an end, or a larger one, is written for "to the end of the axis"
 
 # -- Slice ------------------------------------------------------------------------------------------------
 
@@ -79,6 +81,66 @@ def _taken(axis: int, length: int, start: int, end: int, step: int) -> AxisSlice
     # With a negative step, ONNX clamps a start before the first element to it; Python would select nothing.
     taken = range(length)[slice(max(start, -length) if step < 0 else start, end, step)]
     return AxisSlice(axis, taken.start if len(taken) else 0, len(taken), step)
+
+
+@infers("Slice")
+def _infer_slice(node: Node) -> Sequence[ValueType]:
+    """ONNX ignores axes and steps whose values or number it does not know."""
+    check_inputs(node, get_op("Slice"))
+    data, spec = tensor_type(node, 0), SliceSpec.of(node)
+    if data.shape.rank.is_dynamic:
+        return (data,)
+    starts, ends, axes, steps = (known_vector(node, index) for index in range(1, 5))
+    dims = list(data.shape.dims)
+    count = _slice_count(node)
+    if axes is None and not node.has_input(3) and count is not None:
+        axes = list(range(count))
+    if axes is None:
+        # Any axis may be sliced, unless there are no slices.
+        return (data if count == 0 else TensorType(data.element_type, PartialShape(map(_part_of, dims))),)
+    if steps is None and not node.has_input(4):
+        steps = [1] * len(axes)
+    if steps is not None and 0 in steps:
+        fail(node, f"steps are {steps}; expected any number but 0")
+    resolved = resolved_axes(spec.node, axes, len(dims))
+    for place, axis in enumerate(resolved):
+        bounds = [None if values is None else values[place] for values in (starts, ends, steps)]
+        dims[axis] = _sliced_dim(dims[axis], *bounds)
+    return (TensorType(data.element_type, PartialShape(dims)),)
+
+
+def _slice_count(node: Node) -> int | None:
+    """The number of slices, as far as the shapes of the inputs tell. Fails if they contradict each other."""
+    shapes = [tensor_type(node, index).shape for index in range(1, node.num_inputs) if node.has_input(index)]
+    lengths = {shape.size() for shape in shapes if shape.is_static}
+    if len(lengths) > 1:
+        fail(node, f"starts, ends, axes and steps must have equal lengths, got {sorted(lengths)}")
+    return lengths.pop() if lengths else None
+
+
+def _part_of(dim: Dimension) -> Dimension:
+    return Dimension.at_least(0) if dim.max is None else as_dimension(0) if dim.max == 0 else Dimension(0, dim.max)
+
+
+def _sliced_dim(dim: Dimension, start: int | None, end: int | None, step: int | None) -> Dimension:
+    if start is None or end is None or step is None:
+        return _part_of(dim)
+    if start == 0 and step == 1 and end >= (_ENDLESS if dim.max is None else dim.max):
+        return dim
+    if dim.is_static:
+        return as_dimension(_taken(0, dim.min, start, end, step).count)
+    is_tail = start < 0 and end >= _ENDLESS
+    if step < 0 or not (start >= 0 or is_tail):
+        return _part_of(dim)
+    # The longer the axis, the more elements are taken, up to those between start and end.
+    longest = dim.max
+    if longest is None:
+        longest = -start if is_tail else end if 0 <= end < _ENDLESS else None
+    low = _taken(0, dim.min, start, end, step).count
+    if longest is None:
+        return Dimension.at_least(low)
+    high = _taken(0, longest, start, end, step).count
+    return as_dimension(low) if low == high else Dimension(low, high)
 
 
 @evaluates_with_spec("Slice")

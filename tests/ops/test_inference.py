@@ -309,3 +309,49 @@ def test_small_constants_only_are_read() -> None:
 def test_a_malformed_equation_is_refused_before_onnx_reads_it_without_end(equation: str) -> None:
     with pytest.raises(TypeInferenceError, match="allowed: comma-separated terms of letters"):
         ops.Einsum(Parameter(f32, [2, 3], "x"), equation=equation)
+
+
+@pytest.mark.parametrize(
+    ("dim", "start", "end", "step", "expected"),
+    [
+        ("N", 0, 2**63 - 1, 1, "N"),
+        ("N", 0, 2**31 - 1, 1, "N"),
+        ("N", 1, 2**31 - 1, 1, "?"),
+        ("N", -3, 2**31 - 1, 1, "0..3"),
+        ("N", 1, 7, 2, "0..3"),
+        ("N", 0, -1, 1, "?"),
+        ("N", 2**31, -(2**31), -1, "?"),
+        (Dimension(4, 9), 0, 9, 1, "4..9"),
+        (Dimension(4, 9), 1, -1, 1, "2..7"),
+        (Dimension(4, 9), -5, 3, 1, "0..9"),
+        (Dimension(4, 9, "N"), 0, 20, 1, "N:4..9"),
+        (7, -1, -8, -2, "4"),
+        (7, 5, 2, 1, "0"),
+    ],
+)
+def test_slices(dim: object, start: int, end: int, step: int, expected: str) -> None:
+    node = ops.Slice(p([2, dim]), Constant([start]), Constant([end]), Constant([-1]), Constant([step]))
+    assert t(node) == f"f32[2,{expected}]"
+
+
+def test_slices_of_unknown_bounds() -> None:
+    assert t(ops.Slice(p([5, "N"]), p([1], i64), Constant([3]))) == "f32[0..5,N]"
+    assert t(ops.Slice(p([5, "N"]), p(None, i64), p(None, i64))) == "f32[0..5,?]"
+    assert t(ops.Slice(p([5, "N"]), p([0], i64), p([0], i64), p([0], i64))) == "f32[5,N]"
+    with pytest.raises(TypeInferenceError, match=r"must have equal lengths, got \[1, 2\]"):
+        ops.Slice(p([5, 5]), Constant([0]), Constant([1, 1]))
+    with pytest.raises(TypeInferenceError, match="steps are \\[0\\]; expected any number but 0"):
+        ops.Slice(p([5, 5]), Constant([0]), Constant([1]), Constant([0]), Constant([0]))
+
+
+def test_pads() -> None:
+    x = p(["N", Dimension(3, 5), 4])
+    assert t(ops.Pad(x, Constant([0, 1, -1, 0, 1, 0]))) == "f32[N,5..7,3]"
+    assert t(ops.Pad(x, Constant([1, 2]), None, Constant([0]))) == "f32[3..,3..5,4]"
+    assert t(ops.Pad(x, Constant([0, 0]), None, p([1], i64))) == "f32[N,3..5,4]"
+    assert t(ops.Pad(x, p([6], i64))) == "f32[?,?,?]"
+    assert t(ops.Pad(p(None), p([6], i64))) == "f32[?,?,?]"
+    with pytest.raises(TypeInferenceError, match="2 pads do not fit 3 axes; expected two per axis"):
+        ops.Pad(x, Constant([1, 2]))
+    with pytest.raises(TypeInferenceError, match="remove more than dimension 2"):
+        ops.Pad(x, Constant([-3, -2]), None, Constant([2]))

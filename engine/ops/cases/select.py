@@ -22,5 +22,17 @@ CASES: Final = [
     case("TopK/edges", [filled((1, 13), [v for v in limits(f32) if v == v]), constant([13])], num_outputs=2),
     case("Compress/axis", [real(3, 4, 5), filled((4,), (True, False, True, True), boolean)], {"axis": 1}),
     case("Compress/flat", [real(3, 4), filled((7,), (True, False, True), boolean)]),
+    *(
+        case(f"NonMaxSuppression/rank={len(shape)}-centre={centre}", [
+            real(2, 30, 4, low=0, high=2), real(2, 3, 30), filled(shape, [9], i64), filled(shape, [0.3]),
+            filled(shape, [-1.0])], {"center_point_box": centre})
+        for shape in ((), (1,))
+        for centre in (0, 1)
+    ),
+    case("NonMaxSuppression/equal-scores", [
+        real(1, 20, 4, low=0, high=2), filled((1, 1, 20), [0.5, 1.0]), filled((), [20], i64), filled((), [0.2])]),
+    case("NonMaxSuppression/none", [real(1, 5, 4), real(1, 2, 5)]),
+    case("Shape/before-the-first-axis", [real(2, 3, 4)], {"start": -5, "end": -4}),
+    case("Shape/last-axes", [real(2, 3, 4)], {"start": -2, "end": 9}),
     case("Unique/sorted", [whole(40, low=0, high=9)], num_outputs=4),
 ]  # fmt: skip
