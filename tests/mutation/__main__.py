@@ -1,0 +1,108 @@
+"""Do the tests notice? Makes small faults in the sources, one at a time, and runs the tests of the room for each.
+
+    python -m tests.mutation passes --count 40 --seed 1
+
+The faults are those of cosmic-ray: another operator or comparison, a condition turned round, another number, a loop
+that does not run. Places are drawn first, then a fault for each, since some places have a dozen. A fault that only
+changes annotations or messages is not counted. Prints each fault that no test noticed, and the share that was noticed.
+Works on the files of this checkout, which is restored after each fault: do not edit it meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmic_ray.commands import init
+from cosmic_ray.mutating import mutate_and_test, mutate_code
+from cosmic_ray.plugins import get_operator
+from cosmic_ray.work_db import WorkDB, use_db
+from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
+
+from tests.mutation.rooms import ROOMS, ROOT, Room
+
+_PYTEST = "python -m pytest -q -x -p no:cacheprovider --import-mode=importlib -m 'not slow and not peers'"
+
+
+def main() -> int:
+    """The command; 0 if every fault was noticed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("rooms", nargs="+", choices=[*ROOMS, "all"], metavar="ROOM", help=", ".join([*ROOMS, "all"]))
+    parser.add_argument("--count", type=int, default=20, help="faults for each room (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, help="draws the faults (default: 0)")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for the tests of one fault (default: 600)")
+    args = parser.parse_args()
+    made = noticed = 0
+    for name in ROOMS if "all" in args.rooms else args.rooms:
+        room, here, seen = ROOMS[name], 0, 0
+        for fault in drawn(room, args.count, args.seed):
+            result = mutate_and_test([fault], f"{_PYTEST} {' '.join(room.tests)}", args.timeout)
+            if result.worker_outcome is not WorkerOutcome.NORMAL:
+                continue
+            here += 1
+            seen += result.test_outcome is not TestOutcome.SURVIVED
+            if result.test_outcome is TestOutcome.SURVIVED:
+                print(f"{name}: no test noticed {fault.operator_name}\n{result.diff}\n", flush=True)
+        print(f"{name}: {seen} of {here} faults were noticed", flush=True)
+        made, noticed = made + here, noticed + seen
+    print(f"{noticed} of {made} faults were noticed")
+    return int(noticed < made)
+
+
+def drawn(room: Room, count: int, seed: int) -> Iterator[MutationSpec]:
+    """Faults of a room, at different places, that change what its code does."""
+    places: dict[tuple[Path, tuple[int, int]], list[MutationSpec]] = {}
+    for each in _faults(room):
+        places.setdefault((each.module_path, each.start_pos), []).append(each)
+    draw = random.Random(seed)
+    order = sorted(places)
+    draw.shuffle(order)
+    for place in order:
+        if count <= 0:
+            return
+        fault = draw.choice(places[place])
+        if _changes_behaviour(fault):
+            count -= 1
+            yield fault
+
+
+def _faults(room: Room) -> list[MutationSpec]:
+    with tempfile.TemporaryDirectory() as folder, use_db(Path(folder) / "faults.sqlite", WorkDB.Mode.create) as db:
+        init(room.files(), db, {})
+        return [mutation for item in db.work_items for mutation in item.mutations]
+
+
+def _changes_behaviour(fault: MutationSpec) -> bool:
+    code = fault.module_path.read_text(encoding="utf-8")
+    changed = mutate_code(code, get_operator(fault.operator_name)(**fault.operator_args), fault.occurrence)
+    if changed is None:
+        return False
+    try:
+        return _behaviour(changed) != _behaviour(code)
+    except SyntaxError:
+        return False
+
+
+def _behaviour(code: str) -> str:
+    """The code without annotations, which are not evaluated, and without texts."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.returns = None
+        elif isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return ast.dump(tree)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main())

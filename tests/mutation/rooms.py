@@ -1,0 +1,49 @@
+"""The rooms of the project: their modules, and the tests that are expected to notice a fault in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Modules, as patterns below the root, and arguments of pytest."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def files(self) -> list[Path]:
+        """The modules, in order, without those that only re-export names."""
+        found = {path for pattern in self.modules for path in ROOT.glob(pattern) if path.name != "__init__.py"}
+        return sorted(found)
+
+
+ROOMS: Final = {
+    "blob": Room(("engine/blob/*.py",), ("tests/test_blob.py", "tests/test_blob_fuzz.py", "tests/core")),
+    "core": Room(
+        ("engine/core/*.py", "engine/hosting/*.py", "engine/registry.py"), ("tests/core", "tests/test_registry.py")
+    ),
+    "cpu": Room(("plugins/cpu/src/engine_cpu/**/*.py",), ("plugins/cpu/tests",)),
+    "files": Room(("engine/files.py", "engine/digest.py"), ("tests/test_files.py", "tests/onnx")),
+    "generation": Room(("engine/generation/*.py",), ("tests/test_generation.py", "tests/test_scheduler.py")),
+    "hetero": Room(("plugins/hetero/src/engine_hetero/**/*.py",), ("plugins/hetero/tests",)),
+    "ir": Room(("engine/ir/*.py",), ("tests/ir", "tests/passes")),
+    "lowering": Room(
+        ("engine/lowering/*.py",),
+        ("tests/test_lowering.py", "tests/test_lengths.py", "tests/test_plan_cache.py", "plugins/cpu/tests"),
+    ),
+    "onnx": Room(("engine/onnx/**/*.py",), ("tests/onnx",)),
+    "opencl": Room(("plugins/opencl/src/engine_opencl/**/*.py",), ("plugins/opencl/tests",)),
+    "ops": Room(("engine/ops/*.py", "engine/ops/internal/*.py"), ("tests/ops", "plugins/template/tests")),
+    "passes": Room(("engine/passes/**/*.py",), ("tests/passes",)),
+    "placement": Room(("engine/placement/*.py",), ("tests/placement", "plugins/hetero/tests")),
+    "properties": Room(("engine/properties/*.py",), ("tests/test_properties.py", "tests/core")),
+    "runtime": Room(("engine/runtime/*.py",), ("tests/runtime", "tests/core")),
+    "template": Room(("plugins/template/src/engine_template/*.py",), ("plugins/template/tests",)),
+    "testing": Room(("engine/testing/**/*.py",), ("tests/testing",)),
+    "tools": Room(("engine/tools/*.py", "engine/drawing/*.py"), ("tests/tools",)),
+}  # fmt: skip
