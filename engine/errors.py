@@ -87,6 +87,10 @@ class BlobIncompatibleError(BlobError):
     """A blob is intact, but is for another device, version or instruction set."""
 
 
+class BlobSignatureError(BlobError):
+    """A blob's signature is wrong, or missing where one is required; or a key cannot be used."""
+
+
 class InferError(EngineError):
     """An inference request failed."""
 

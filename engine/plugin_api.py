@@ -231,7 +231,7 @@ class CoreHandle(Protocol):
     def import_model(
         self, blob: Any, device: str | None = None, config: Mapping[str, object] | None = None
     ) -> ExecutableNetwork:
-        """Import a compiled network from a path, bytes or a stream."""
+        """Import a compiled network from a path, bytes or a stream, or a part of a blob: `reader.nested(section)`."""
 
     def query_model(self, model: Any, device: str, config: Mapping[str, object] | None = None) -> QueryResult:
         """Return how a device supports each node of a model."""

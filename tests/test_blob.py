@@ -552,14 +552,14 @@ def test_empty_and_foreign_data(kind: str, tmp_path: Path) -> None:
 
 def test_a_blob_of_another_format_version() -> None:
     blob = bytearray(make_blob(SECTIONS))
-    blob[8:16] = struct.pack("<Q", 2)
+    blob[8:16] = struct.pack("<Q", 3)
     blob[64:96] = hashlib.sha256(blob[:64]).digest()
-    with pytest.raises(BlobIncompatibleError, match="format version 2; this engine reads 1"):
+    with pytest.raises(BlobIncompatibleError, match="format version 3; this engine reads 1 and 2"):
         BlobReader(bytes(blob))
     check = check_blob(bytes(blob))
     assert not check.compatible
     assert check.manifest is None
-    assert "format version 2" in check.reasons[0]
+    assert "format version 3" in check.reasons[0]
 
 
 @pytest.mark.parametrize("kind", ["path", "mmap", "bytes", "memoryview"])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.blob.container import read_prologue
 from engine.blob.manifest import BlobManifest
+from engine.blob.signature import BlobSignature
 from engine.blob.source import BlobInput, open_source
 from engine.errors import BlobIncompatibleError
 
@@ -17,11 +18,14 @@ _EXPORT_AGAIN = "compile the model again and export it"
 class BlobCheck:
     """The result of `check_blob`: why a blob would not load on this host, one sentence per reason.
 
-    `manifest` is None only if the blob has another format version.
+    `manifest` is None only if the blob has another format version. `signature` is what the blob states, and
+    `is_trusted` whether a trusted key has made it, which only `Core.check_blob` verifies.
     """
 
     reasons: tuple[str, ...]
     manifest: BlobManifest | None
+    signature: BlobSignature | None = None
+    is_trusted: bool = False
 
     @property
     def compatible(self) -> bool:
@@ -55,13 +59,13 @@ def check_blob(
     """
     with open_source(source) as opened:
         try:
-            manifest = read_prologue(opened).manifest
+            prologue = read_prologue(opened)
         except BlobIncompatibleError as e:
             return BlobCheck((str(e),), None)
         finally:
             opened.rewind()
-    return check_manifest(
-        manifest,
+    check = check_manifest(
+        prologue.manifest,
         device=device,
         plugin_name=plugin_name,
         plugin_version=plugin_version,
@@ -69,6 +73,7 @@ def check_blob(
         api_version=api_version,
         available=available,
     )
+    return replace(check, signature=prologue.signature)
 
 
 def check_manifest(

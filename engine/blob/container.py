@@ -8,13 +8,18 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, decode_manifest
+from engine.blob.signature import BlobSignature, pack_signature, read_signature, signature_size
 from engine.blob.source import ALIGNMENT, Source
 from engine.digest import sha256
 from engine.errors import BlobFormatError, BlobIncompatibleError
 
 FORMAT_VERSION = 1
-"""The only format version that this engine writes and reads."""
+"""The format version of blobs without a signature."""
+
+SIGNED_FORMAT_VERSION = 2
+"""The format version of signed blobs: the signature follows the manifest. This engine reads both versions."""
 
 MAX_MANIFEST_SIZE = 16 * 2**20
 """In bytes of JSON; larger data belongs in a section."""
@@ -41,6 +46,7 @@ class Prologue:
     """The contents before the data area. `padding` and `data_size` are in bytes."""
 
     manifest: BlobManifest
+    signature: BlobSignature | None
     padding: int
     data_size: int
 
@@ -51,7 +57,8 @@ def read_prologue(source: Source) -> Prologue:
     Raises `BlobFormatError`; `BlobIncompatibleError` for another format version; `BlobError` if the
     source fails.
     """
-    manifest_size, blob_size, digest = _read_header(source)
+    header = _read_header(source)
+    _, version, manifest_size, blob_size, digest = _HEADER.unpack(header)
     data_start = aligned(HEADER_SIZE + manifest_size)
     if manifest_size > MAX_MANIFEST_SIZE or data_start > blob_size:
         raise BlobFormatError(
@@ -62,6 +69,11 @@ def read_prologue(source: Source) -> Prologue:
     manifest_bytes = bytes(source.read(manifest_size))
     if sha256(manifest_bytes).digest() != digest:
         raise BlobFormatError(f"{source.where}: the manifest does not match its hash in the header; {_AGAIN}")
+    signature, size = None, HEADER_SIZE + manifest_size
+    if version == SIGNED_FORMAT_VERSION:
+        signature, added = read_signature(source, header)
+        size += added
+        data_start = aligned(size)
     try:
         manifest = decode_manifest(manifest_bytes)
         data_size = _laid_out(manifest.sections)
@@ -72,14 +84,19 @@ def read_prologue(source: Source) -> Prologue:
             f"{source.where}: the header declares {blob_size} bytes, but header, manifest and sections "
             f"take {data_start + data_size}"
         )
-    return Prologue(manifest, data_start - HEADER_SIZE - manifest_size, data_size)
+    return Prologue(manifest, signature, data_start - size, data_size)
 
 
-def pack_header(manifest_bytes: bytes, blob_size: int) -> bytes:
-    """The header of a blob of `blob_size` bytes with this manifest."""
+def pack_prologue(manifest_bytes: bytes, data_size: int, key: SigningKey | None) -> bytes:
+    """All bytes before the data area, which has `data_size` bytes; signed by `key`, if there is one."""
+    size = HEADER_SIZE + len(manifest_bytes) + (0 if key is None else signature_size(key))
+    version = FORMAT_VERSION if key is None else SIGNED_FORMAT_VERSION
     digest = sha256(manifest_bytes).digest()
-    fields = _HEADER.pack(_MAGIC, FORMAT_VERSION, len(manifest_bytes), blob_size, digest)
-    return fields + sha256(fields).digest()
+    fields = _HEADER.pack(_MAGIC, version, len(manifest_bytes), aligned(size) + data_size, digest)
+    prologue = fields + sha256(fields).digest() + manifest_bytes
+    if key is not None:
+        prologue += pack_signature(key, fields)
+    return prologue.ljust(aligned(size), b"\0")
 
 
 def aligned(size: int) -> int:
@@ -87,8 +104,8 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _read_header(source: Source) -> tuple[int, int, bytes]:
-    """Manifest size, blob size and the manifest's digest."""
+def _read_header(source: Source) -> bytes:
+    """The header without its own hash."""
     if source.size == 0:
         raise BlobFormatError(f"{source.where}: empty; expected a blob")
     # The magic first: a short file of another format should not be reported as a truncated blob.
@@ -104,13 +121,14 @@ def _read_header(source: Source) -> tuple[int, int, bytes]:
     head, check = (magic + rest)[: _HEADER.size], rest[-32:]
     if sha256(head).digest() != check:
         raise BlobFormatError(f"{source.where}: the header does not match its own hash; {_AGAIN}")
-    _, version, manifest_size, blob_size, digest = _HEADER.unpack(head)
-    if version != FORMAT_VERSION:
+    version = _HEADER.unpack(head)[1]
+    if version not in (FORMAT_VERSION, SIGNED_FORMAT_VERSION):
         raise BlobIncompatibleError(
-            f"{source.where}: format version {version}; this engine reads {FORMAT_VERSION}: export the network "
-            "again with this engine, or read the blob with the engine that wrote it"
+            f"{source.where}: format version {version}; this engine reads {FORMAT_VERSION} and "
+            f"{SIGNED_FORMAT_VERSION}: export the network again with this engine, or read the blob with the engine "
+            "that wrote it"
         )
-    return manifest_size, blob_size, digest
+    return head
 
 
 def _check_size(source: Source, blob_size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock, Thread
@@ -10,7 +11,9 @@ from types import TracebackType
 from typing import Self
 
 from engine.blob.container import read_prologue
+from engine.blob.keys import TrustedKey
 from engine.blob.manifest import BlobManifest, BlobSection
+from engine.blob.signature import BlobSignature
 from engine.blob.source import BlobInput, open_source
 from engine.digest import sha256
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
@@ -26,7 +29,7 @@ class BlobReader:
 
     Sections start at addresses that are multiples of 64 if read from a path (mapped or not) or a
     stream; in a buffer, they do if the buffer's own address is such a multiple. That includes a nested blob:
-    `BlobReader(reader.section("part"))` reads in place.
+    `reader.nested("part")` reads in place.
 
     All methods may be called from any thread.
 
@@ -34,13 +37,15 @@ class BlobReader:
     `BlobIncompatibleError` for another format version, `BlobError` if the file or stream cannot be read.
     """
 
-    __slots__ = ("_data", "_entries", "_manifest", "_where")
+    __slots__ = ("_data", "_entries", "_is_admitted", "_is_covered", "_is_trusted", "_manifest", "_signature", "_where")
 
     def __init__(self, source: BlobInput, *, mmap: bool = False) -> None:
         with open_source(source, use_mmap=mmap) as opened:
             prologue = read_prologue(opened)
             self._where = opened.where
             self._manifest = prologue.manifest
+            self._signature = prologue.signature
+            self._is_admitted = self._is_covered = self._is_trusted = False
             self._check_zero(opened.read(prologue.padding), "after the manifest")
             data = opened.read(prologue.data_size)
         self._entries = {section.name: _Entry(section) for section in prologue.manifest.sections}
@@ -54,6 +59,51 @@ class BlobReader:
     def manifest(self) -> BlobManifest:
         """The blob's description of itself; also available after `close`."""
         return self._manifest
+
+    @property
+    def where(self) -> str:
+        """The blob's name in messages."""
+        return self._where
+
+    @property
+    def signature(self) -> BlobSignature | None:
+        """The signature that the blob states; see `is_trusted`."""
+        return self._signature
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether a trusted key has signed this blob, or the one that contains it: its code may be run."""
+        return self._is_trusted
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the core has admitted the blob that contains this one."""
+        return self._is_covered
+
+    def admit(self) -> None:
+        """Called by the core: the blob may be imported, and so may those that it contains."""
+        self._is_admitted = True
+
+    def verify_signature(self, keys: Mapping[str, TrustedKey]) -> None:
+        """Verify the signature if `keys` has the key of its id; the blob is trusted from then on.
+
+        Raises `BlobSignatureError` if the signature is wrong.
+        """
+        self._is_trusted = False
+        key = keys.get(self._signature.key_id) if self._signature is not None else None
+        if self._signature is not None and key is not None:
+            self._signature.verify(key, self._where)
+            self._is_trusted = True
+
+    def nested(self, name: str) -> BlobReader:
+        """The blob in section `name`, read in place; what is decided on this one applies to it, too.
+
+        Raises the errors of `section` and of `BlobReader`.
+        """
+        reader = BlobReader(self.section(name))
+        reader._is_covered = reader._is_admitted = self._is_admitted
+        reader._is_trusted = self._is_trusted
+        return reader
 
     @property
     def section_names(self) -> tuple[str, ...]:

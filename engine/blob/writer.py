@@ -13,10 +13,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.blob.container import HEADER_SIZE, MAX_MANIFEST_SIZE, aligned, pack_header
+from engine.blob.container import MAX_MANIFEST_SIZE, aligned, pack_prologue
+from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
 from engine.digest import sha256
-from engine.errors import BlobError, EngineError
+from engine.errors import BlobError, BlobSignatureError, EngineError
 from engine.files import private_opener
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
@@ -61,8 +62,10 @@ class BlobWriter:
             raise BlobError(f"{where}: already added; section names are unique in a blob")
         self._sections[name] = _buffers(data, where)
 
-    def write(self, stream: WritableStream) -> int:
+    def write(self, stream: WritableStream, *, sign: SigningKey | None = None) -> int:
         """Write the blob at the position of `stream`, flush it, and return the number of bytes.
+
+        With `sign`, the blob is signed by this key.
 
         After a short write the rest is written. For an object that is not from `io`, None from `write`
         means that all bytes were written.
@@ -71,21 +74,25 @@ class BlobWriter:
         contains an incomplete blob, which no reader accepts.
         """
         manifest, encoded = self._encode()
-        data_start = aligned(HEADER_SIZE + len(encoded))
         last = manifest.sections[-1] if manifest.sections else None
-        total = data_start + (last.offset + last.size if last else 0)
+        data_size = last.offset + last.size if last else 0
+        prologue = pack_prologue(encoded, data_size, sign)
+        total = len(prologue) + data_size
         written = 0
-        for chunk in self._chunks(encoded, data_start, total):
+        for chunk in self._chunks(prologue):
             written += _write_all(stream, chunk, written, total)
         _flush(stream, total)
         return written
 
-    def write_file(self, path: str | os.PathLike[str], *, is_private: bool = False) -> int:
+    def write_file(
+        self, path: str | os.PathLike[str], *, sign: SigningKey | None = None, is_private: bool = False
+    ) -> int:
         """Write the blob to the file `path` and return the number of bytes.
 
         The blob is written to a temporary file in the same folder, which is renamed when it is complete and on
         disk, and removed on any failure, which leaves an existing file unchanged. If `path` is a symbolic link,
-        its target is replaced. A private file can be read by its owner only.
+        its target is replaced. With `sign`, the blob is signed by this key. A private file can be read by its owner
+        only.
 
         Raises `BlobError`, with the system's error as cause.
         """
@@ -93,12 +100,14 @@ class BlobWriter:
         temporary = os.path.join(os.path.dirname(target), f".{os.urandom(16).hex()}.tmp")
         try:
             with open(temporary, "xb", buffering=0, opener=private_opener if is_private else None) as file:
-                written = self.write(file)
+                written = self.write(file, sign=sign)
                 os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException as e:
             with suppress(OSError):
                 os.unlink(temporary)
+            if isinstance(e, BlobSignatureError):
+                raise
             if isinstance(e, BlobError):
                 raise BlobError(f"cannot write blob {target}: {e}") from (e.__cause__ or e)
             if isinstance(e, Exception):
@@ -126,9 +135,8 @@ class BlobWriter:
             )
         return manifest, encoded
 
-    def _chunks(self, encoded: bytes, data_start: int, total: int) -> Iterator[memoryview]:
-        prologue = pack_header(encoded, total) + encoded
-        yield memoryview(prologue.ljust(data_start, b"\0"))
+    def _chunks(self, prologue: bytes) -> Iterator[memoryview]:
+        yield memoryview(prologue)
         end = 0
         for buffers in self._sections.values():
             yield memoryview(bytes(aligned(end) - end))

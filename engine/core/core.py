@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.blob import BlobCheck, BlobInput, BlobManifest, BlobReader
@@ -17,6 +17,7 @@ from engine.core.device_name import DeviceName, is_device_id, parse_device
 from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, import_network, query_network
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
+from engine.core.trust import may_be_mapped, verify_blob, with_signature
 from engine.errors import DeviceNotFoundError, EngineError, PluginContractError, PluginError, PropertyError
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
@@ -108,21 +109,28 @@ class Core:
         return network
 
     def import_model(
-        self, blob: BlobInput, device: str | None = None, config: Mapping[str, object] | None = None
+        self, blob: BlobInput | BlobReader, device: str | None = None, config: Mapping[str, object] | None = None
     ) -> ExecutableNetwork:
         """Import a compiled network from a path, bytes or a binary stream, which is read to the blob's end.
+
+        A plugin passes a blob that its own contains as `reader.nested(section)`, so that the signature covers it, too.
 
         `device` defaults to the one that the blob was compiled for. The configuration is the exported one,
         overridden by `config`. A file is read into memory, or mapped with ENABLE_MMAP.
 
-        Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, and, for device and
-        configuration, the errors of `compile_model`.
+        Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, `BlobSignatureError` as
+        TRUSTED_KEYS and REQUIRE_SIGNATURE say, and, for device and configuration, the errors of `compile_model`.
         """
-        reader = None if isinstance(blob, (str, os.PathLike)) else BlobReader(blob)
-        manifest = _manifest_of(blob) if reader is None else reader.manifest
+        if isinstance(blob, BlobReader):
+            reader: BlobReader | None = blob
+        else:
+            reader = None if isinstance(blob, (str, os.PathLike)) else BlobReader(blob)
+        manifest = _manifest_of(blob) if reader is None else reader.manifest  # type: ignore[arg-type]
         plugin, stated = self._settled(manifest.device if device is None else device, config, manifest.config)
         if reader is None:
-            reader = BlobReader(blob, mmap=plugin.config.merged(stated)[ENABLE_MMAP])
+            is_mapped = plugin.config.merged(stated)[ENABLE_MMAP] and may_be_mapped(blob, self._defaults)
+            reader = BlobReader(blob, mmap=is_mapped)  # type: ignore[arg-type]
+        verify_blob(reader, self._defaults)
         return self._import(plugin, reader, stated)
 
     def query_model(
@@ -139,7 +147,8 @@ class Core:
         """Check from its header and manifest alone whether a blob would load here, and give every reason against it.
 
         `device` defaults to the one that the blob was compiled for. The position of a seekable stream is restored.
-        Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be read.
+        It also tells whether a trusted key has signed the blob. Raises `BlobFormatError` if the data is damaged or not
+        a blob, `BlobError` if it cannot be read.
         """
         target = None if device is None else self._parse(device)
         check = read_manifest(blob)
@@ -149,9 +158,10 @@ class Core:
         try:
             target = self._parse(manifest.device) if target is None else target
             plugin = self._plugin(target)
-            return check_for_plugin(plugin, manifest, _device_id(plugin, manifest, target.device_id))
+            fit = check_for_plugin(plugin, manifest, _device_id(plugin, manifest, target.device_id))
         except PluginError as e:
-            return BlobCheck((str(e),), manifest)
+            fit = BlobCheck((str(e),), manifest)
+        return with_signature(replace(fit, signature=check.signature), "the blob", self._defaults)
 
     # -- devices and plugins ------------------------------------------------------------------------------
 
@@ -294,6 +304,7 @@ class Core:
 
     def _load(self, plugin: Plugin, reader: BlobReader, complete: Config) -> ExecutableNetwork:
         """Load a cached network as if it had been compiled with the configuration `complete`."""
+        reader.admit()
         # The blob's own configuration may name another device string than this compilation.
         exported = {name: complete[name] for name in reader.manifest.config if name in complete}
         return self._import(plugin, reader, {**exported, **complete.explicit})

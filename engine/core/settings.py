@@ -28,7 +28,25 @@ CACHE_MAX_BYTES: Final = Property(
     minimum=0,
 )
 
-CORE_PROPERTIES: Final = PropertySet(*(p for p in CONFIG_PROPERTIES if p is not DEVICE_ID), CACHE_MAX_BYTES)
+TRUSTED_KEYS: Final[Property[tuple[str, ...]]] = Property(
+    "TRUSTED_KEYS",
+    tuple,
+    (),
+    CONFIG,
+    "The files of keys, as `engine keygen` writes them, whose signatures make a blob trusted: its compiled programs "
+    "are used as with TRUST_BLOB. A wrong signature by one of them is an error. Files are read at each import.",
+)
+REQUIRE_SIGNATURE: Final = Property(
+    "REQUIRE_SIGNATURE",
+    bool,
+    False,
+    CONFIG,
+    "Whether only blobs are imported that a key of TRUSTED_KEYS has signed. Networks in CACHE_DIR are not affected.",
+)
+
+CORE_PROPERTIES: Final = PropertySet(
+    *(p for p in CONFIG_PROPERTIES if p is not DEVICE_ID), CACHE_MAX_BYTES, TRUSTED_KEYS, REQUIRE_SIGNATURE
+)
 """The properties that `Core.set_property` takes without a device: defaults for all devices, and the core's own."""
 
 

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, TypeAlias, final
 
-from engine.blob import BlobManifest, BlobWriter
-from engine.errors import BlobFormatError, PluginContractError, PluginError
+from engine.blob import BlobManifest, BlobWriter, SigningKey, read_signing_key
+from engine.errors import BlobFormatError, BlobSignatureError, PluginContractError, PluginError
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
@@ -225,16 +225,24 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
         return known.require(name, where=f"network `{self.name}`")  # raises, listing both kinds
 
     @final
-    def export_model(self, target: str | os.PathLike[str] | BinaryIO) -> None:
+    def export_model(
+        self, target: str | os.PathLike[str] | BinaryIO, *, sign: SigningKey | str | os.PathLike[str] | None = None
+    ) -> None:
         """Write the compiled network to a path, atomically, or to a binary stream.
 
-        Raises `BlobError` if writing fails, `UnsupportedError` if the device cannot export.
+        With `sign`, a key or the file of one, the blob is signed: a core whose TRUSTED_KEYS have the key trusts it.
+
+        Raises `BlobError` if writing fails, `BlobSignatureError` if the key cannot be used, `UnsupportedError` if the
+        device cannot export.
         """
+        key = read_signing_key(sign) if isinstance(sign, (str, os.PathLike)) else sign
+        if key is not None and not isinstance(key, SigningKey):
+            raise BlobSignatureError(f"a blob is signed by a SigningKey, or the file of one; got {type(key).__name__}")
         writer = self.blob_writer()
         if isinstance(target, (str, os.PathLike)):
-            writer.write_file(target)
+            writer.write_file(target, sign=key)
         elif hasattr(target, "write"):
-            writer.write(target)
+            writer.write(target, sign=key)
         else:
             raise PluginError(f"cannot export a network to {type(target).__name__}; expected a path or a binary stream")
 

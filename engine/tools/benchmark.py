@@ -12,6 +12,7 @@ from engine.tools.options import (
     add_device,
     add_inputs,
     add_json,
+    add_trust,
     amount,
     count,
     positive,
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     add_device(parser)
     add_config(parser)
+    add_trust(parser)
     add_inputs(parser)
     parser.add_argument(
         "-n",
@@ -85,13 +87,12 @@ def lengths(text: str) -> list[int]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure a network."""
-    from engine.core import Core
     from engine.runtime.benchmark import measure
-    from engine.tools.networks import network_inputs, open_network
+    from engine.tools.networks import make_core, network_inputs, open_network
 
     if args.generate is not None:
         return _generate(args)
-    opened = open_network(Core(), args)
+    opened = open_network(make_core(args), args)
     network = opened.network
     inputs = network_inputs(network, args)
     start = time.perf_counter()
@@ -110,16 +111,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from engine.core import Core
     from engine.generation import measure_generation
     from engine.passes import MakeStateful
-    from engine.tools.networks import open_network
+    from engine.tools.networks import make_core, open_network
 
     def change(model: Model) -> Model:
         MakeStateful().run_on_model(model)
         return model
 
-    opened = open_network(Core(), args, change)
+    opened = open_network(make_core(args), args, change)
     found = measure_generation(opened.network, args.generate)
     if args.json:
         rows = [

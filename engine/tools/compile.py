@@ -26,6 +26,7 @@ engine compile model.onnx -d TEMPLATE -o /srv/net.blob    # write it elsewhere
 engine compile model.onnx -d TEMPLATE -c PERF_COUNT=true  # the configuration travels with the blob
 engine compile model.onnx -d CPU --weights int4           # with weights of 4 bits
 engine compile decoder.onnx -d CPU --stateful             # requests keep the keys and values of past tokens
+engine compile model.onnx -d OPENCL --sign release.key    # signed, for hosts that trust the key
 """
 
 
@@ -45,13 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a language model computes its logits for the last token of a prompt only",
     )
+    parser.add_argument(
+        "--sign", metavar="FILE", help="sign the blob with the key of this file, as `engine keygen` writes it"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="the blob (default: the model's name with .blob, here)")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compile and export."""
-    from engine.blob import is_blob
+    from engine.blob import is_blob, read_signing_key
     from engine.core import Core
     from engine.passes import LastPosition, MakeStateful
     from engine.tools.networks import open_network, require_folder
@@ -64,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"the blob would replace the model {args.model}; choose another -o FILE")
     require_folder(target)
     check_weights(args)
+    key = None if args.sign is None else read_signing_key(args.sign)  # before anything is compiled
     reports: list[CompressedModel] = []
 
     def change(model: Model) -> Model:
@@ -77,14 +82,16 @@ def run(args: argparse.Namespace) -> int:
         return reports[0].model
 
     opened = open_network(Core(), args, change)
-    opened.network.export_model(target)
+    opened.network.export_model(target, sign=key)
     size = os.path.getsize(target)
     device = opened.network.plugin.name
     if args.json:
         facts = {"file": str(target), "bytes": size, "device": device, "compile_seconds": opened.compile_seconds}
+        facts |= {"signed_by": key.key_id} if key is not None else {}
         print_json({**facts, **({"weights": as_json(reports[0])} if reports else {})})
     else:
         for report in reports:
             print(report)
-        print(f"wrote {target}: {byte_count(size)}, for {device}, compiled in {opened.compile_seconds:.2f} s")
+        signed = f", signed by key {key.key_id}" if key is not None else ""
+        print(f"wrote {target}: {byte_count(size)}, for {device}, compiled in {opened.compile_seconds:.2f} s{signed}")
     return 0

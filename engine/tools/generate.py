@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.tools.options import MODEL_OR_BLOB, add_config, add_device, add_json, count, positive
+from engine.tools.options import MODEL_OR_BLOB, add_config, add_device, add_json, add_trust, count, positive
 from engine.tools.output import print_json
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     add_device(parser)
     add_config(parser)
+    add_trust(parser)
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt-ids", metavar="IDS", type=ids, help="the tokens of the prompt, such as 1,15043,3186")
     prompt.add_argument("--prompt", metavar="TEXT", help="the prompt as text (needs the package tokenizers)")
@@ -68,11 +69,10 @@ def ids(text: str) -> list[int]:
 
 def run(args: argparse.Namespace) -> int:
     """Generate."""
-    from engine.core import Core
     from engine.errors import PassError
     from engine.generation import Generator, Sampling, TextStream, read_tokenizer
     from engine.passes import LastPosition, MakeStateful
-    from engine.tools.networks import open_network
+    from engine.tools.networks import make_core, open_network
 
     sampling = Sampling(args.repetition_penalty, args.temperature, args.top_k, args.top_p, args.seed)
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             LastPosition().run_on_model(model)
         return model
 
-    network = open_network(Core(), args, change).network
+    network = open_network(make_core(args), args, change).network
     generator = Generator(network, sampling, stop_tokens=args.stop_ids)
     prompt, text = args.prompt_ids, None
     if args.prompt is not None:

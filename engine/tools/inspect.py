@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import byte_count
-from engine.tools.options import MODEL_OR_BLOB, add_json
+from engine.tools.options import MODEL_OR_BLOB, add_json, add_trust
 from engine.tools.output import print_json, print_table, setting
 
 if TYPE_CHECKING:
-    from engine.blob import BlobManifest, BlobReader
+    from engine.blob import BlobCheck, BlobManifest, BlobReader
     from engine.ir import Constant, Model, Node
     from engine.plugin_api import Port
     from engine.runtime import StatePort
@@ -21,13 +21,15 @@ SUMMARY = "show the content of a model or a blob"
 DESCRIPTION = """\
 For a model: name, opsets, inputs, outputs, operators with their counts, constants. Operators are counted after import,
 at the engine's opset and with local functions inlined. For a blob: its device, configuration, inputs, outputs,
-sections with their hashes, requirements, and whether it would load here. The exit code is 1 if a blob would not load
-here, or if --verify finds damage.
+sections with their hashes, requirements, the key that signed it, and whether it would load here. A signature is
+verified with the keys that are given, and says nothing without them. The exit code is 1 if a blob would not load here,
+or if --verify finds damage.
 """
 EXAMPLES = """\
 engine inspect model.onnx           # inputs, outputs, operators
 engine inspect model.blob           # for which device, and whether it loads here
 engine inspect model.blob --verify  # read every section and check its hash
+engine inspect model.blob --trusted-key release.key.pub  # and whether this key has signed it
 """
 
 
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     parser.add_argument("--verify", action="store_true", help="check the hash of every section of a blob")
+    add_trust(parser)
     add_json(parser)
 
 
@@ -113,12 +116,13 @@ def _all_nodes(model: Model) -> Iterable[Node]:
 
 def _inspect_blob(args: argparse.Namespace) -> int:
     from engine.blob import BlobReader
-    from engine.core import Core
+    from engine.tools.networks import make_core
 
-    check = Core().check_blob(args.model)
+    check = make_core(args).check_blob(args.model)
     described: dict[str, Any] = {"kind": "blob", "loads_here": check.compatible, "reasons": list(check.reasons)}
     if check.manifest is not None:
         described |= _describe_manifest(check.manifest)
+        described["signature"] = _describe_signature(check)
         if args.verify:
             with BlobReader(args.model) as reader:
                 _verify(reader, described)
@@ -150,6 +154,13 @@ def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
     }
 
 
+def _describe_signature(check: BlobCheck) -> dict[str, Any] | None:
+    signature = check.signature
+    if signature is None:
+        return None
+    return {"key": signature.key_id, "algorithm": signature.algorithm, "trusted": check.is_trusted}
+
+
 def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
     """Check every section; the damaged ones are reasons why the blob does not load."""
     from engine.errors import BlobCorruptError
@@ -172,6 +183,12 @@ def _print_blob(described: dict[str, Any]) -> None:
             print(f"config {key}={setting(tuple(value) if isinstance(value, list) else value)}")
         for key, value in described["requirements"].items():
             print(f"requires {key}: {value if isinstance(value, str) else ', '.join(value)}")
+        signature = described["signature"]
+        if signature is None:
+            print("signature: none")
+        else:
+            verdict = "verified" if signature["trusted"] else "NOT verified; --trusted-key names the file of a key"
+            print(f"signature: by key {signature['key']} ({signature['algorithm']}), {verdict}")
         _print_ports(described)
         print(f"\n{len(described['sections'])} sections:")
         verdicts = {True: "sound", False: "DAMAGED"}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from engine.errors import EngineError
-from engine.tools import benchmark, compare, compress, devices, generate, inspect, passes, query, run
+from engine.tools import benchmark, compare, compress, devices, generate, inspect, keygen, passes, query, run
 from engine.tools import compile as compile_
 from engine.tools.options import UsageError
 
@@ -27,6 +27,7 @@ engine generate decoder.onnx -d CPU --prompt-ids 1,2  # continue tokens with a l
 engine compile model.onnx -d TEMPLATE  # write model.blob
 engine compress model.onnx             # write model.int4.onnx, with weights of 4 bits
 engine inspect model.blob              # its content, and whether it loads here
+engine keygen release-2026             # a key, with which `engine compile --sign` signs blobs
 engine benchmark model.blob            # latency and throughput
 """
 
@@ -60,7 +61,7 @@ class Command(Protocol):
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    devices, query, run, generate, compare, compile_, compress, inspect, benchmark, passes,
+    devices, query, run, generate, compare, compile_, compress, inspect, keygen, benchmark, passes,
 )  # fmt: skip
 
 

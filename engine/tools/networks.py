@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.blob import check_blob, is_blob
-from engine.core import Core
+from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
 from engine.errors import InputError
 from engine.ir import Model
 from engine.onnx.value_files import Kind, read_value, read_values
@@ -27,6 +27,13 @@ class OpenedNetwork:
     network: ExecutableNetwork
     read_seconds: float
     compile_seconds: float
+
+
+def make_core(args: argparse.Namespace) -> Core:
+    """A core that trusts the keys of `args`."""
+    core = Core()
+    core.set_property({TRUSTED_KEYS.name: args.trusted_key, REQUIRE_SIGNATURE.name: args.require_signature})
+    return core
 
 
 def open_network(

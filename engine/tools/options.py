@@ -30,6 +30,20 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the options for signatures of blobs."""
+    parser.add_argument(
+        "--trusted-key",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a key whose signature makes a blob trusted, as `engine keygen` writes it; may be given several times",
+    )
+    parser.add_argument(
+        "--require-signature", action="store_true", help="refuse a blob that none of these keys has signed"
+    )
+
+
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the options for input values."""
     parser.add_argument(

@@ -14,6 +14,7 @@ from engine.tools.options import (
     add_device,
     add_inputs,
     add_json,
+    add_trust,
     amount,
 )
 from engine.tools.output import print_json, print_table
@@ -37,6 +38,7 @@ engine run model.onnx -d TEMPLATE -i x=x.npy -o folder          # one input, out
 engine run model.onnx -d TEMPLATE -i test_data_set_0 --reference test_data_set_0  # ONNX test data
 engine run model.onnx -d CPU --reference-device TEMPLATE --rtol 1e-4  # one device against another
 engine run model.blob -c PERF_COUNT=true                        # a compiled network, on its device
+engine run model.blob --trusted-key release.key.pub --require-signature  # only if this key has signed it
 """
 
 
@@ -45,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     add_device(parser)
     add_config(parser)
+    add_trust(parser)
     add_inputs(parser)
     parser.add_argument(
         "-o", "--output", metavar="PATH", help="save the outputs: an .npz archive, or a folder of .pb files"
@@ -65,10 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one inference."""
-    from engine.core import Core
     from engine.onnx.value_files import write_values
     from engine.runtime.comparison import compare_results
-    from engine.tools.networks import network_inputs, open_network, require_folder
+    from engine.tools.networks import make_core, network_inputs, open_network, require_folder
 
     if args.output is not None:
         require_folder(args.output)
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"expected an .npz archive or a folder without a suffix for the outputs, got {args.output}"
             )
-    core = Core()
+    core = make_core(args)
     network = open_network(core, args).network
     inputs = network_inputs(network, args)
     expected = _expected(core, network, inputs, args)

@@ -90,3 +90,10 @@ def test_a_file_that_changes_during_a_compilation_is_not_stored_under_the_old_ke
         assert compiled(core, config) == (False, ("CPU", "TEMPLATE"))
     file.write_text(json.dumps({"last": "TEMPLATE"}))
     assert not compiled(core, config)[0]
+
+
+def test_cached_parts_need_no_signature(cache: dict[str, Any]) -> None:
+    core = Core()
+    core.set_property({"REQUIRE_SIGNATURE": True})
+    assert compiled(core, cache, device="HETERO:CPU,TEMPLATE")[0] is False
+    assert compiled(core, cache, device="HETERO:CPU,TEMPLATE")[0] is True

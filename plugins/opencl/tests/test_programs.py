@@ -25,8 +25,8 @@ from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.programs.trial import Trial
 
 from engine import Core
-from engine.blob import BlobReader, BlobWriter
-from engine.errors import DeviceError
+from engine.blob import BlobReader, BlobWriter, make_key_files
+from engine.errors import BlobSignatureError, DeviceError
 from engine.testing.networks import seeded_network
 
 # A stand-in for a driver: it does to the child what the source says, and else what the true one does.
@@ -253,6 +253,33 @@ def test_programs_of_a_blob_that_is_not_trusted_are_not_used(tmp_path: Path) -> 
     for value, expected in zip(network(inputs).values(), right.values(), strict=True):
         np.testing.assert_array_equal(value, expected)
     assert [each.name for each in kept(tmp_path / "b")] == [each.name for each in kept(tmp_path / "a")]
+
+
+def signed(network: Any, folder: Path) -> tuple[bytes, Core]:
+    """The network's signed blob, and a core that imports only what this key has signed."""
+    secret, public = make_key_files(folder / "release.key", "release", "ed25519")
+    stream, core = BytesIO(), Core()
+    network.export_model(stream, sign=secret)
+    core.set_property({"TRUSTED_KEYS": [public], "REQUIRE_SIGNATURE": True, "CACHE_DIR": str(folder / "b")})
+    return stream.getvalue(), core
+
+
+@pytest.mark.parametrize("device", ["OPENCL", "HETERO:OPENCL"])
+def test_programs_of_a_signed_blob_are_used(tmp_path: Path, notices: pytest.LogCaptureFixture, device: str) -> None:
+    """Those of the parts of a blob, too; and nothing else is imported."""
+    small = seeded_network("mlp", small=True)
+    network = Core().compile_model(small.model, device)
+    blob, core = signed(network, tmp_path)
+    notices.clear()
+    imported = core.import_model(blob)
+    for value, expected in zip(imported(small.inputs).values(), network(small.inputs).values(), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert "compiled programs are not used" not in notices.text
+    assert not kept(tmp_path / "b"), "no program had to be compiled"
+    stream = BytesIO()
+    network.export_model(stream)
+    with pytest.raises(BlobSignatureError, match="is not signed"):
+        core.import_model(stream.getvalue())
 
 
 def claiming(blob: bytes, config: dict[str, Any]) -> bytes:

@@ -86,7 +86,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
                 here,
             )
         programs = _programs_of(network.name, blob)  # also if they are not used, since any damage is an error
-        if not config[TRUST_BLOB]:
+        if not (config[TRUST_BLOB] or blob.is_trusted):
             programs = {}
             _log.info("OPENCL: network `%s`: the blob's compiled programs are not used; see TRUST_BLOB", network.name)
         network.load(prepared, programs, choices if made_by == here else None)

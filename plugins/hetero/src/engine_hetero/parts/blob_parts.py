@@ -66,7 +66,7 @@ def read_parts(
 
 def _import(core: CoreHandle, blob: BlobReader, devices: DeviceList, number: int, device: str) -> ExecutableNetwork:
     try:
-        return core.import_model(blob.section(_part(number)), device, devices.config_of(device))
+        return core.import_model(blob.nested(_part(number)), device, devices.config_of(device))
     except BlobError as e:
         raise type(e)(f"part {number} on {device}: {e}") from e
 

@@ -1,0 +1,78 @@
+"""Whose blobs are trusted, by TRUSTED_KEYS and REQUIRE_SIGNATURE.
+
+A wrong signature by a trusted key is always an error. A signature by any other key says nothing here, so such a blob is
+treated like one without a signature: as data that a stranger may have written, and refused if signatures are required.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from engine.blob import BlobCheck, BlobReader, BlobSignature, TrustedKey, read_trusted_keys
+from engine.core.settings import REQUIRE_SIGNATURE, TRUSTED_KEYS
+from engine.errors import BlobSignatureError
+from engine.permissions import exposure
+from engine.properties import Config
+
+_log = logging.getLogger("engine.blob")
+
+
+def verify_blob(reader: BlobReader, settings: Config) -> None:
+    """Verify the signature of a blob before anything in it is used.
+
+    Raises `BlobSignatureError` if it is wrong, or if one by a trusted key is required; and the errors of reading keys.
+    """
+    if reader.is_covered:
+        return
+    keys = _trusted_keys(settings)
+    reader.verify_signature(keys)
+    if not reader.is_trusted and settings[REQUIRE_SIGNATURE]:
+        raise BlobSignatureError(f"{reader.where}: {_why_not(reader.signature, list(keys))}")
+    if reader.is_trusted:
+        _log.info("%s is trusted: key %s has signed it", reader.where, reader.signature and reader.signature.key_id)
+    reader.admit()
+
+
+def with_signature(check: BlobCheck, where: str, settings: Config) -> BlobCheck:
+    """`check`, with what `verify_blob` would find as `is_trusted` or as a reason. Raises the errors of reading keys."""
+    if check.manifest is None:
+        return check
+    keys, signature = _trusted_keys(settings), check.signature
+    key = keys.get(signature.key_id) if signature is not None else None
+    if signature is not None and key is not None:
+        try:
+            signature.verify(key, where)
+        except BlobSignatureError as e:
+            return replace(check, reasons=(*check.reasons, str(e)))
+        return replace(check, is_trusted=True)
+    if settings[REQUIRE_SIGNATURE]:
+        return replace(check, reasons=(*check.reasons, _why_not(signature, list(keys))))
+    return check
+
+
+def may_be_mapped(path: object, settings: Config) -> bool:
+    """Whether nobody can change the blob in a file after its signature is verified; True if none is verified."""
+    if not settings[TRUSTED_KEYS] and not settings[REQUIRE_SIGNATURE]:
+        return True
+    try:
+        why = exposure(path)  # type: ignore[arg-type]
+    except (OSError, ValueError) as e:  # which reading the file reports
+        why = str(e)
+    if why is not None:
+        _log.warning("blob %s is read, not mapped as ENABLE_MMAP says: after its signature is verified, %s", path, why)
+    return why is None
+
+
+def _trusted_keys(settings: Config) -> dict[str, TrustedKey]:
+    paths: tuple[str, ...] = settings[TRUSTED_KEYS]
+    return read_trusted_keys(paths)
+
+
+def _why_not(signature: BlobSignature | None, trusted: list[str]) -> str:
+    listed = ", ".join(trusted) or "none"
+    found = "is not signed" if signature is None else f"is signed by key {signature.key_id!r}, which is not trusted"
+    return (
+        f"the blob {found}, and {REQUIRE_SIGNATURE.name} is set; keys in {TRUSTED_KEYS.name}: {listed}. Sign it with "
+        "one of them (`engine compile --sign`), or trust its key"
+    )
