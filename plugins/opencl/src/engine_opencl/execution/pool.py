@@ -79,7 +79,8 @@ class ContextPool:
         return self._programs.binaries(built)
 
     def _made(self, shapes: Shapes) -> LaunchPlan:
-        plan = build_plan(self._prepared.at(shapes), self._device.facts, self._tuner)
+        with self._prepared.compilation():
+            plan = build_plan(self._prepared.at(shapes), self._device.facts, self._tuner)
         plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
         return plan
 
