@@ -39,19 +39,20 @@ ARROWS = {
     "permissions": set(),
     "digest": set(),
     "runtime": {"ir", "blob"},
-    "properties": {"ir"},
+    "properties": {"ir", "limits"},
     "blob": {"ir", "files"},
     "passes": {"onnx", "ops", "ir", "drawing", "files"},
     "lowering": {"plugin_api", "passes"},
     "onnx": {"ops", "files"},
-    "ops": {"ir"},
+    "ops": {"ir", "limits"},
+    "limits": {"errors"},
     "native": {"ir", "_core"},
     "ir": {"errors"},
     "errors": set(),
 }
 PLUGIN = {
     *("plugin_api", "lowering", "passes", "onnx", "ops", "ir", "runtime"),
-    *("properties", "blob", "native", "errors", "files", "digest", "permissions"),
+    *("properties", "blob", "native", "errors", "files", "digest", "permissions", "limits"),
 }
 # Distributions that are not imported under their own name.
 IMPORT_NAMES = {"protobuf": "google"}

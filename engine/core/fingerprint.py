@@ -11,9 +11,11 @@ from engine.digest import sha256
 from engine.errors import EngineError
 from engine.ir import Model, Node
 from engine.plugin_api import API_VERSION, Config, Plugin, engine_version
-from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, ENABLE_MMAP, FULL_DEVICE_NAME
+from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, ENABLE_MMAP, FULL_DEVICE_NAME, MAX_TENSOR_BYTES
 
-_WITHOUT_EFFECT: Final = frozenset({CACHE_DIR.name, ALLOW_SHARED_CACHE.name, ENABLE_MMAP.name, DEVICE_ID.name})
+_WITHOUT_EFFECT: Final = frozenset({
+    CACHE_DIR.name, ALLOW_SHARED_CACHE.name, ENABLE_MMAP.name, DEVICE_ID.name, MAX_TENSOR_BYTES.name,
+})  # fmt: skip
 """Config keys that do not affect the network; the device is resolved separately."""
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from engine.blob import BlobReader
 from engine.core.settings import exported_config
 from engine.errors import PluginContractError
 from engine.hosting import not_initialised, plugin_errors, wrong_return
-from engine.ir import Constant, Model, Parameter, Result
+from engine.ir import Constant, Model, Parameter, Result, stored_bytes
+from engine.limits import Limits, compilation
 from engine.placement import inconsistencies
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
-from engine.properties import DEVICE_ID, Config
+from engine.properties import DEVICE_ID, MAX_FOLDED_BYTES, MAX_FOLDED_WORK, MAX_TENSOR_BYTES, Config
 
 
 def compile_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> ExecutableNetwork:
     """Compile with the device's defaults overridden by `config`; only `EngineError`s are raised."""
     merged = _complete_config(plugin, plugin.config.merged(config))
-    with plugin_errors(plugin.name, f"compiling `{model.name}`"):
+    with plugin_errors(plugin.name, f"compiling `{model.name}`"), _limited(merged, model):
         network = plugin.compile_model(model, merged)
     return _checked_network(plugin, network, "compile_model")
 
@@ -30,7 +32,7 @@ def import_network(plugin: Plugin, blob: BlobReader, config: Mapping[str, object
     stated = exported_config(plugin, blob.manifest.config)
     exported = Config.from_json(plugin.declared, stated, where=plugin.name)
     merged = _complete_config(plugin, plugin.config.merged(exported).merged(config))
-    with plugin_errors(plugin.name, "importing a network"):
+    with plugin_errors(plugin.name, "importing a network"), _limited(merged):
         network = plugin.import_network(blob, merged)
     return _checked_network(plugin, network, "import_network")
 
@@ -39,7 +41,7 @@ def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | N
     """Query, and check that the answer covers exactly the model's nodes; only `EngineError`s are raised."""
     merged = _complete_config(plugin, plugin.config.merged(config))
     nodes = model.ordered_nodes()
-    with plugin_errors(plugin.name, f"querying `{model.name}`"):
+    with plugin_errors(plugin.name, f"querying `{model.name}`"), _limited(merged, model):
         answer = plugin.query_model(model, merged)
     if not isinstance(answer, QueryResult):
         raise wrong_return(plugin.name, "query_model", answer, "QueryResult")
@@ -62,6 +64,12 @@ def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | N
 def _complete_config(plugin: Plugin, config: Config) -> Config:
     plugin.resolve_device_id(config[DEVICE_ID])
     return config
+
+
+def _limited(config: Config, model: Model | None = None) -> AbstractContextManager[object]:
+    """The compilation of a network within the limits of its configuration."""
+    limits = Limits(config[MAX_FOLDED_BYTES], config[MAX_FOLDED_WORK], config[MAX_TENSOR_BYTES])
+    return compilation(limits, (lambda: 0) if model is None else lambda: stored_bytes(model))
 
 
 def _checked_network(plugin: Plugin, network: object, method: str) -> ExecutableNetwork:

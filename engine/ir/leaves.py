@@ -165,6 +165,13 @@ class Constant(Node):
         """Return False: a constant's type is that of its data."""
         return False
 
+    def memory_span(self) -> tuple[int, int] | None:
+        """The addresses at which the data begins and ends; None if it is not loaded, or in several pieces."""
+        if self._data is None or not self._data.flags.forc:
+            return None
+        start = int(self._data.__array_interface__["data"][0])
+        return start, start + self._data.nbytes
+
     def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Constant:
         """A constant that shares this one's data."""
         node = Constant.__new__(Constant)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Generic, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import ModelError, PassError, UnsupportedError
-from engine.ir import Model, Node
+from engine.ir import Model, Node, stored_bytes
+from engine.limits import Limits, compilation, current_limits
 from engine.lowering.binding import bind_inputs
 from engine.lowering.decisions import Decisions
 from engine.lowering.refusal import Refusal
@@ -28,11 +30,13 @@ class PreparedGraph(Generic[LoweringT]):
         graph: owned by the device; change it only before it is lowered, and only nodes without a decision.
         decisions: how each operation is lowered, or why it is refused.
         bound: the numbers of the inputs whose values a plan is made for; see `bind_inputs`.
+        limits: those of the compilation that made it, which hold for each copy for other lengths, too.
     """
 
     graph: Model
     decisions: Decisions[LoweringT]
     bound: tuple[int, ...] = ()
+    limits: Limits = field(default_factory=current_limits)
 
     @classmethod
     def of(cls, graph: Model, table: LoweringTable[LoweringT]) -> Self:
@@ -47,6 +51,10 @@ class PreparedGraph(Generic[LoweringT]):
     def refusals(self) -> dict[Node, Refusal]:
         """The operations that have no kernel, and why; see `Decisions.refusals`."""
         return dict(self.decisions.refusals(self.graph))
+
+    def compilation(self) -> AbstractContextManager[object]:
+        """The context in which it is lowered, or specialised and lowered, within its limits."""
+        return compilation(self.limits, lambda: stored_bytes(self.graph))
 
     def require_kernels(self, device: str, advice: str = "") -> None:
         """Raise `UnsupportedError` naming the first operation without a kernel; `advice` is appended to the message."""
@@ -69,10 +77,11 @@ class PreparedGraph(Generic[LoweringT]):
         """
         graph = specialize(self.graph, shapes, values)
         try:
-            decisions = fold(graph, self.decisions.table)
-            if passes is not None and passes.run(graph):
-                decisions = Decisions(self.decisions.table)
-            return PreparedGraph(graph, decisions)
+            with self.compilation():
+                decisions = fold(graph, self.decisions.table)
+                if passes is not None and passes.run(graph):
+                    decisions = Decisions(self.decisions.table)
+                return PreparedGraph(graph, decisions)
         except (ModelError, PassError) as e:
             why = e.__cause__ if isinstance(e, PassError) else e
             if not isinstance(why, ModelError):

@@ -71,7 +71,8 @@ def fold(graph: Model, table: LoweringTable[LoweringT]) -> Decisions[LoweringT]:
     """Fold, in place, all values that follow from constants and known shapes; return the decisions for the rest.
 
     Folding may make other lengths known, such as those of a Pad by computed amounts, so this is repeated until nothing
-    changes. An operation with a kernel stays if its result would be large; one without is folded whatever its size.
+    changes. An operation with a kernel stays if its result would be large; one without is folded within the budget of
+    the compilation.
     """
     decisions = Decisions(table)
     while not _is_settled(graph, decisions):

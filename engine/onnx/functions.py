@@ -16,7 +16,12 @@ OPSET_TAG: Final = "engine.opset"
 """Metadata key of a node whose operator's version is that of the opset in the value instead of the model's."""
 
 _MAX_CALL_DEPTH: Final = 100
-_MAX_NODES: Final = 10_000_000
+_MAX_NODES: Final = 200_000
+_MAX_BYTES: Final = 256 << 20
+_MAX_FACTOR: Final = 50
+"""A model may grow to this many times its nodes and bytes when its functions are inlined, or to the numbers above."""
+_MAX_FUNCTIONS: Final = 10_000
+"""The inliner's own limit."""
 
 _Key: TypeAlias = tuple[str, str, str]
 _Functions: TypeAlias = dict[_Key, onnx.FunctionProto]
@@ -28,7 +33,7 @@ def inline_functions(model: onnx.ModelProto) -> bool:
     A call's metadata is copied to its nodes unless these have the same keys. A function may be written for another
     opset than the model's: its nodes whose operators differ between the two have the key `OPSET_TAG`.
 
-    Raises `ModelReadError` for functions that are defined twice, call themselves, or explode in number of nodes.
+    Raises `ModelReadError` for functions that are defined twice, call themselves, or explode in nodes or bytes.
     """
     if not model.functions:
         return False
@@ -109,19 +114,29 @@ def _label(key: _Key) -> str:
 
 def _check_expansion(model: onnx.ModelProto, functions: _Functions) -> None:
     """Reject recursion, and functions that each call the next one twice, which inline to billions of nodes."""
-    sizes: dict[_Key, int] = {}
+    sizes: dict[_Key, tuple[int, int]] = {}
     path: list[_Key] = []
+    bodies = [model.graph.node, *(function.node for function in functions.values())]
+    written = sum(1 for body in bodies for _ in walk_nodes(body))
+    most_nodes = max(_MAX_NODES, _MAX_FACTOR * written)
+    most_bytes = max(_MAX_BYTES, _MAX_FACTOR * model.ByteSize())
 
-    def size_of(nodes: Iterable[onnx.NodeProto]) -> int:
-        size = 0
+    def size_of(nodes: Iterable[onnx.NodeProto]) -> tuple[int, int]:
+        """The number of nodes and their bytes."""
+        count = nbytes = 0
         for node in walk_nodes(nodes):
             callee = _callee(node, functions)
-            size += 1 if callee is None else size_of_function(callee)
-            if size > _MAX_NODES:
-                raise ModelReadError(f"the model has more than {_MAX_NODES} nodes once its functions are inlined")
-        return size
+            # A node with bodies counts these bytes with its own, and again with theirs.
+            more = (1, node.ByteSize()) if callee is None else size_of_function(callee)
+            count, nbytes = count + more[0], nbytes + more[1]
+            if count > most_nodes or nbytes > most_bytes:
+                raise ModelReadError(
+                    f"once its functions are inlined, the model has more than {most_nodes} nodes, or {most_bytes} "
+                    "bytes without its weights; call fewer functions from each other, or inline them before export"
+                )
+        return count, nbytes
 
-    def size_of_function(key: _Key) -> int:
+    def size_of_function(key: _Key) -> tuple[int, int]:
         if key not in sizes:
             if key in path:
                 cycle = " -> ".join(map(_label, [*path[path.index(key) :], key]))
@@ -170,6 +185,11 @@ def _specialise(model: onnx.ModelProto, functions: _Functions) -> list[onnx.Func
         callee = _callee(call, functions)
         if callee is None or not call.metadata_props:
             continue
+        if len(functions) + len(added) >= _MAX_FUNCTIONS:
+            raise ModelReadError(
+                f"more than {_MAX_FUNCTIONS} calls of local functions have metadata; remove it, or inline the "
+                "functions before export"
+            )
         own = onnx.FunctionProto()
         own.CopyFrom(functions[callee])
         own.overload = call.overload = f"{callee[2]}\0{len(added)}"

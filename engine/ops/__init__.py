@@ -39,6 +39,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     slice,
     softmax,
     text,
+    tfidf,
     transpose,
 )
 from engine.ops.create import create, make_constructor

@@ -33,6 +33,7 @@ from engine.ops.evaluator import ModelEvaluator
 from engine.ops.registry import Evaluator, compiles, get_op, infers
 from engine.ops.rules import fail, normalize_axis
 from engine.ops.scan import ScanSpec
+from engine.ops.stacks import Stacks
 
 _MAX_ROUNDS = 4
 
@@ -262,22 +263,21 @@ def _compile_if(node: Node) -> Evaluator:
 @compiles("Loop")
 def _compile_loop(node: Node) -> Evaluator:
     body = ModelEvaluator(node.attributes["body"])
-    formal, num_carried = node.num_formal_inputs, node.num_formal_inputs - 2
+    title, formal, num_carried = str(node), node.num_formal_inputs, node.num_formal_inputs - 2
     stacked_types = [result.type for result in node.attributes["body"].results[1 + num_carried :]]
 
     def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
         limit = math.inf if inputs[0] is None else int(np.asarray(inputs[0]).reshape(-1)[0])
         condition = True if inputs[1] is None else _as_bool(inputs[1])
         carried, captured = list(inputs[2:formal]), inputs[formal:]
-        stacks: list[list[Any]] = [[] for _ in stacked_types]
+        stacks = Stacks(title, len(stacked_types))
         iteration = 0
         while condition and iteration < limit:
             outputs = body.run([np.asarray(iteration, np.int64), np.asarray(condition), *carried, *captured])
             condition, carried = _as_bool(outputs[0]), outputs[1 : 1 + num_carried]
-            for stack, value in zip(stacks, outputs[1 + num_carried :], strict=True):
-                stack.append(value)
+            stacks.append(outputs[1 + num_carried :])
             iteration += 1
-        return (*carried, *(_stack(stack, t, 0) for stack, t in zip(stacks, stacked_types, strict=True)))
+        return (*carried, *(_stack(stack, t, 0) for stack, t in zip(stacks.columns, stacked_types, strict=True)))
 
     return run
 
@@ -286,7 +286,7 @@ def _compile_loop(node: Node) -> Evaluator:
 def _compile_scan(node: Node) -> Evaluator:
     body = ModelEvaluator(node.attributes["body"])
     spec = ScanSpec.of(node)
-    formal, num_state = node.num_formal_inputs, spec.num_states
+    title, formal, num_state = str(node), node.num_formal_inputs, spec.num_states
     stacked_types = [result.type for result in node.attributes["body"].results[num_state:]]
     in_axes, in_reversed = spec.scan_input_axes, spec.scan_input_directions
     out_axes, out_reversed = spec.scan_output_axes, spec.scan_output_directions
@@ -300,15 +300,14 @@ def _compile_scan(node: Node) -> Evaluator:
         lengths = {len(sequence) for sequence in sequences}
         if len(lengths) != 1:
             raise ModelError(f"the scan inputs have sequence lengths {sorted(lengths)}; expected equal lengths")
-        stacks: list[list[Any]] = [[] for _ in stacked_types]
+        stacks = Stacks(title, len(stacked_types))
         for elements in zip(*sequences, strict=True):
             outputs = body.run([*states, *(np.asarray(element) for element in elements), *captured])
             states = outputs[:num_state]
-            for stack, value in zip(stacks, outputs[num_state:], strict=True):
-                stack.append(value)
+            stacks.append(outputs[num_state:])
         stacked = [
             _stack(stack[::-1] if is_reversed else stack, t, axis)
-            for stack, t, axis, is_reversed in zip(stacks, stacked_types, out_axes, out_reversed, strict=True)
+            for stack, t, axis, is_reversed in zip(stacks.columns, stacked_types, out_axes, out_reversed, strict=True)
         ]
         return (*states, *stacked)
 
@@ -318,7 +317,7 @@ def _compile_scan(node: Node) -> Evaluator:
 @compiles("SequenceMap")
 def _compile_sequence_map(node: Node) -> Evaluator:
     body = ModelEvaluator(node.attributes["body"])
-    formal, num_outputs = node.num_formal_inputs, node.num_outputs
+    title, formal, num_outputs = str(node), node.num_formal_inputs, node.num_outputs
 
     def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
         length = len(inputs[0])
@@ -327,12 +326,11 @@ def _compile_sequence_map(node: Node) -> Evaluator:
                 raise ModelError(
                     f"sequences of lengths {len(value)} and {length} are mapped together; expected equal lengths"
                 )
-        columns: list[list[Any]] = [[] for _ in range(num_outputs)]
+        stacks = Stacks(title, num_outputs)
         for position in range(length):
             elements = [value[position] if isinstance(value, list) else value for value in inputs[:formal]]
-            for column, value in zip(columns, body.run([*elements, *inputs[formal:]]), strict=True):
-                column.append(value)
-        return tuple(columns)
+            stacks.append(body.run([*elements, *inputs[formal:]]))
+        return tuple(stacks.columns)
 
     return run
 

@@ -13,10 +13,12 @@ from typing import Any, Final
 import numpy as np
 import onnx
 
-from engine.errors import DeviceError, InferError, UnsupportedError
+from engine.errors import DeviceError, EngineError, InferError, OutOfMemoryError, UnsupportedError
 from engine.ir import Node, Output, TensorType, string, undefined
+from engine.limits import LARGE_BYTES, check_bytes, check_growth, current_limits
 from engine.ops.protos import attribute_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
+from engine.ops.result_size import guard, value_bytes
 
 _HOMES: Final[dict[str, str]] = {
     "": "onnx.reference.ops",
@@ -33,18 +35,22 @@ _RUN_PARAMS: Final[dict[str, Any]] = {
 }
 
 
-def evaluate(node: Node, inputs: Sequence[Any]) -> tuple[Any, ...]:
+def evaluate(node: Node, inputs: Sequence[Any], max_bytes: int | None = None) -> tuple[Any, ...]:
     """The outputs of one node for the values of its inputs; None is an omitted input.
 
-    Raises `UnsupportedError` if there is no evaluation, `DeviceError` with node and inputs if it fails.
+    `max_bytes` is the largest allowed size of the outputs, by default that of the compilation in progress.
+
+    Raises `UnsupportedError` if there is no evaluation, `OutOfMemoryError` before outputs that are too large are
+    allocated, `DeviceError` with node and inputs if it fails.
     """
-    return compile_node(node)(inputs)
+    return compile_node(node, max_bytes)(inputs)
 
 
-def compile_node(node: Node) -> Evaluator:
+def compile_node(node: Node, max_bytes: int | None = None) -> Evaluator:
     """An evaluator of `node` for many calls: attributes are read once; safe for concurrent calls.
 
-    Raises `UnsupportedError` if there is no evaluation. The evaluator does not keep the node alive.
+    Raises `UnsupportedError` if there is no evaluation. The evaluator raises the other errors of `evaluate`, and does
+    not keep the node alive.
     """
     op = find_op(node.op_type, node.domain)
     if op is None:
@@ -55,21 +61,58 @@ def compile_node(node: Node) -> Evaluator:
     run = (op.evaluator or _compile_onnx)(node)
     title, names = str(node), [op.input_name(i) if i < op.max_inputs else f"{i}" for i in range(node.num_inputs)]
     num_outputs = node.num_outputs
+    limit = current_limits().tensor_bytes if max_bytes is None else max_bytes
+    check_size = guard(node, limit)
 
     def call(inputs: Sequence[Any]) -> tuple[Any, ...]:
         try:
+            if check_size is not None:
+                check_size(inputs)
             with np.errstate(all="ignore"):
                 outputs = run(inputs)
-        except InferError:
+        except (InferError, OutOfMemoryError):
             raise  # an error of a node of a body, which it names, or an interruption
         except Exception as e:
             given = ", ".join(f"{name} {describe(v)}" for name, v in zip(names, inputs, strict=False))
-            kind = UnsupportedError if isinstance(e, UnsupportedError) else DeviceError
-            raise kind(f"{title}: evaluation failed for inputs {given or 'none'}: {e}") from e
+            raise _kind(e)(f"{title}: evaluation failed for inputs {given or 'none'}: {e}") from e
         settled = tuple([_settle(value) for value in outputs[:num_outputs]])
+        if limit:  # also for the results that `check_size` does not predict
+            check_bytes(sum(map(value_bytes, settled)), title, limit)
+        _growth.count(settled, title)
         return settled if len(settled) == num_outputs else settled + (None,) * (num_outputs - len(settled))
 
     return call
+
+
+class _Growth:
+    """Bytes of results since the available memory was last compared with a reserve.
+
+    Many results that are small enough one by one may fill the memory, as in an endless loop.
+    """
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def count(self, values: Sequence[Any], what: str) -> None:
+        """Add results of the operation `what`. Raises `OutOfMemoryError`."""
+        for value in values:
+            if type(value) is np.ndarray:
+                self._bytes += value.nbytes
+        if self._bytes >= LARGE_BYTES:
+            self._bytes = 0
+            check_growth(what)
+
+
+_growth: Final = _Growth()
+"""Shared by all threads; it need not be exact."""
+
+
+def _kind(error: Exception) -> type[EngineError]:
+    if isinstance(error, UnsupportedError):
+        return UnsupportedError
+    return OutOfMemoryError if isinstance(error, MemoryError) else DeviceError
 
 
 def describe(value: Any) -> str:

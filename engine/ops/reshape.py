@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from engine.ir import Constant, Dimension, Node, PartialShape, TensorType, ValueType, as_dimension
-from engine.ops.registry import get_op, infers
+from engine.ops.registry import evaluates, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
 from engine.ops.tensors import Array
@@ -115,6 +117,13 @@ class FlattenSpec(OperatorSpec):
 @evaluates_with_spec("Flatten")
 def _flatten(spec: FlattenSpec, data: Array) -> Array:
     return data.reshape(spec.at(data.shape))
+
+
+@evaluates("Expand")
+def expand(data: Array, shape: Array) -> Array:
+    """`data` broadcast with the shape (ONNX Expand-13), which takes no memory but that of the result."""
+    target = np.broadcast_shapes(data.shape, tuple(shape.tolist()))
+    return np.ascontiguousarray(np.broadcast_to(data, target)).reshape(target)
 
 
 @specifies("Dropout")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +19,11 @@ from engine.ir import (
     ValueType,
     undefined,
 )
+from engine.limits import current_budget
 from engine.ops import find_op
 from engine.ops.reference import evaluate
+from engine.ops.result_size import value_bytes
+from engine.ops.work import work_of
 
 MAX_OUTPUT_BYTES: Final = 64 << 20
 """Results above this size that are larger than their inputs are not folded: a folded Expand would inflate a blob."""
@@ -45,29 +49,39 @@ def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | No
     """The outputs of `node` as constants; None if it cannot be folded.
 
     The graph is not changed: `replace_node(node, folded)` does that. The constants take the node's friendly name.
-    `max_bytes` bounds the size of the outputs: larger results are not folded.
+    `max_bytes` bounds the size of the outputs: larger results are not folded, and neither is what exceeds the budget of
+    the compilation (`engine.limits.current_budget`), which the result and the work are counted against.
     """
     if not is_foldable(node):
         return None
-    if max_bytes is not None and known_bytes(node) > max_bytes:
+    budget, work = current_budget(), work_of(node)
+    known = known_bytes(node)
+    most = min(budget.bytes_left, sys.maxsize if max_bytes is None else max_bytes)
+    if known > most or not budget.allows(known, work):
         return None
+    budget.spend(0, work)
     try:
-        values = evaluate(node, [s.node.data if s is not None else None for s in node.sources])  # type: ignore[attr-defined]
+        values = evaluate(node, [s.node.data if s is not None else None for s in node.sources], max(1, most))  # type: ignore[attr-defined]
     except EngineError:
         return None  # an operation that fails on constants fails at run time, with the node's name
     if any(
         type(value) is not np.ndarray or not _fits(value, t) for value, t in zip(values, node.output_types, strict=True)
     ):
         return None  # an omitted output, or a type that consumers did not expect
-    if max_bytes is not None and sum(value.nbytes for value in values) > max_bytes:
+    nbytes = sum(map(value_bytes, values))
+    if nbytes > most:
         return None
+    budget.spend(nbytes, 0)
     return [Constant(value, friendly_name=_name(node, index)).output(0) for index, value in enumerate(values)]
 
 
 def bytes_allowed(node: Node, limit: int = MAX_OUTPUT_BYTES) -> int:
-    """The size limit for the folded outputs of `node`: `limit`, or the size of its constant inputs if larger."""
-    inputs = sum(s.node.byte_size for s in node.sources if s is not None and isinstance(s.node, Constant))
-    return max(limit, inputs)
+    """The size limit for the folded outputs of `node`: `limit`, or the size of its constant inputs if larger.
+
+    An input that is read twice counts once: otherwise each Concat of a constant with itself would double it.
+    """
+    inputs = {s.node for s in node.sources if s is not None}
+    return max(limit, sum(source.byte_size for source in inputs if isinstance(source, Constant)))
 
 
 def _fits(value: np.ndarray[Any, Any], value_type: ValueType) -> bool:

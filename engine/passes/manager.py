@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.errors import EngineError, PassError
-from engine.ir import Model
+from engine.ir import Model, stored_bytes
 from engine.ir.checkpoint import Checkpoint
 from engine.ir.node import edits
+from engine.limits import compilation
 from engine.passes import regions
 from engine.passes.base import Pass, run_pass
 from engine.passes.checks import checked_run
@@ -156,7 +157,7 @@ class Manager(Pass):
             if self.pass_config.is_enabled(item, enabled)
             and (only is None or item.name in only or not item.is_transformation or _is_container(item))
         ]
-        with self._running(model) as run:
+        with compilation(constant_bytes=lambda: stored_bytes(model)), self._running(model) as run:
             for item in self._sequence(active):
                 self._run_one(item, model, run)
         self.rewrites = sum(record.rewrites for record in self.records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.limits import Limits
 from engine.properties.config import PropertySet
 from engine.properties.declaration import CONFIG, METRIC, Property
 
@@ -115,6 +116,34 @@ ENABLE_MMAP = Property(
     "network exists, this process is killed.",
     is_local=True,
 )
+MAX_FOLDED_BYTES = Property(
+    "MAX_FOLDED_BYTES",
+    int,
+    Limits().folded_bytes,
+    CONFIG,
+    "How many bytes of results one compilation may compute from constants in advance, in total, or 8 times the bytes "
+    "of the model's constants if that is more. Operations beyond it run in each inference.",
+    minimum=0,
+)
+MAX_FOLDED_WORK = Property(
+    "MAX_FOLDED_WORK",
+    int,
+    Limits().folded_work,
+    CONFIG,
+    "How much one compilation may compute from constants in advance, in units of about one nanosecond that are "
+    "estimated from operators and lengths, plus 128 for each byte of the model's constants. Operations beyond it run "
+    "in each inference.",
+    minimum=0,
+)
+MAX_TENSOR_BYTES = Property(
+    "MAX_TENSOR_BYTES",
+    int,
+    Limits().tensor_bytes,
+    CONFIG,
+    "The largest result in bytes that one operation may produce; a larger one is an error that names the operation. "
+    "0: as much as memory is available to the process.",
+    minimum=0,
+)
 DEVICE_PRIORITIES = Property(
     "DEVICE_PRIORITIES",
     str,
@@ -126,8 +155,18 @@ DEVICE_PRIORITIES = Property(
 EXECUTOR_PROPERTIES = PropertySet(NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS)
 """The config keys of the executors on which requests run."""
 
+LIMIT_PROPERTIES = PropertySet(MAX_FOLDED_BYTES, MAX_FOLDED_WORK, MAX_TENSOR_BYTES)
+"""The config keys that limit what a model may take of the machine."""
+
 CONFIG_PROPERTIES = PropertySet(
-    DEVICE_ID, PERF_COUNT, PERFORMANCE_HINT, *EXECUTOR_PROPERTIES, CACHE_DIR, ALLOW_SHARED_CACHE, ENABLE_MMAP
+    DEVICE_ID,
+    PERF_COUNT,
+    PERFORMANCE_HINT,
+    *EXECUTOR_PROPERTIES,
+    CACHE_DIR,
+    ALLOW_SHARED_CACHE,
+    ENABLE_MMAP,
+    *LIMIT_PROPERTIES,
 )
 """The config keys that every device takes."""
 

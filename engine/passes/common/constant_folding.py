@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, Model, Node, Output, TensorType, ValueType, i64, merge_types, undefined
+from engine.limits import current_budget
 from engine.ops.create import create
 from engine.ops.creation import ShapeSpec
 from engine.passes.base import ModelPass
@@ -30,6 +31,7 @@ class ConstantFolding(ModelPass):
     def run_on_model(self, model: Model) -> bool:
         """Fold in topological order; bodies included."""
         changed = False
+        made: dict[Node, int] = {}
         stated: dict[Node, list[ValueType]] = {}
         for node in model.ordered_nodes():
             for body in node.bodies.values():
@@ -43,7 +45,11 @@ class ConstantFolding(ModelPass):
             for output in node.outputs:
                 for target in output.target_inputs:
                     stated.setdefault(target.node, list(target.node.output_types))
+            sources = {value.node for value in node.input_values if value is not None}
             replace_node(node, folded)
+            made |= {output.node: output.node.byte_size for output in folded if isinstance(output.node, Constant)}
+            # Values between two folded operations take memory only until then.
+            current_budget().spend(-sum(made.pop(each, 0) for each in sources if not each.is_attached), 0)
             self.rewrites += 1
             changed = True
         _keep_types(stated)

@@ -162,6 +162,8 @@ def _other_values(network: ExecutableNetwork, folder: Path) -> Iterator[tuple[Pr
         current = network.get_config(declared.name)
         if declared.name == "CACHE_DIR":
             yield declared, str(folder / "cache")
+        elif declared.name == "MAX_TENSOR_BYTES":
+            yield declared, 1 << 30  # the least value would refuse every model
         elif declared.type is bool:
             yield declared, not current
         elif declared.type is str and declared.choices is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from engine.errors import Cancelled
 from engine.ir import Constant, Model, Output
+from engine.limits import check_bytes
 from engine.native import CancelFlag, Plan, PlanRunner
 from engine_cpu.segment import LoweredSegment
 
@@ -168,6 +170,10 @@ class NativeSegment(Segment):
         self._outputs = [(v.element_type.numpy, v.shape.get_shape()) for v in lowered.outputs]
         self._runner = PlanRunner(lowered.plan, inputs, self._outputs, max_threads=threads, kept=streams)
         self._names = lowered.step_nodes
+        sizes = [math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in self._outputs]
+        self._unchecked_bytes = lowered.plan.arena_bytes + sum(sizes)
+        """What the first run allocates; 0 after it has been compared with the memory that is available."""
+        self._largest = lowered.largest
 
     def output_shapes(self) -> list[tuple[int, ...]]:
         """All outputs of a plan support a target."""
@@ -177,6 +183,7 @@ class NativeSegment(Segment):
         """See `Segment`."""
         if not inference.is_profiling and not any(target is not None for target in targets):
             return self.run_new(inputs, inference)
+        self._check_memory()
         outputs = [
             target if target is not None else np.empty(shape, dtype)
             for target, (dtype, shape) in zip(targets, self._outputs, strict=True)
@@ -197,11 +204,19 @@ class NativeSegment(Segment):
 
     def run_new(self, inputs: Sequence[Value], inference: Inference) -> list[Array]:
         """Run without a profile; returns new arrays."""
+        if self._unchecked_bytes:
+            self._check_memory()
         try:
             return self._runner.run(inputs, inference.cancel)
         except Cancelled:
             inference.check_cancelled()  # as in `run`
             raise
+
+    def _check_memory(self) -> None:
+        """Raise `OutOfMemoryError` before the first run if the memory that it needs is not available."""
+        if self._unchecked_bytes:
+            check_bytes(self._unchecked_bytes, f"{self._largest}, with all other values of its plan")
+            self._unchecked_bytes = 0
 
     def _run_profiled(self, inputs: Sequence[Value], outputs: Sequence[Array], inference: Inference) -> None:
         start = time.perf_counter_ns()

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from engine.errors import OutOfMemoryError
 from engine.ir import paused_collector
 from engine.lowering import (
     InputLengths,
@@ -177,7 +178,7 @@ class Programs:
     def _built(self, key: tuple[Shapes, bool]) -> Program | FamilyProgram:
         shapes, may_assume = key
         choices = self._choices_at(shapes)
-        with paused_collector():  # built during an inference
+        with paused_collector(), self._prepared.compilation():  # built during an inference
             prepared = self._prepared.at(shapes, KNOWN_PASSES)
             if self.lengths.has_past:
                 try:
@@ -189,8 +190,11 @@ class Programs:
     def _built_family(self, key: FamilyKey) -> FamilyProgram | NoFamily:
         pattern, *ranges, static, may_assume = key
         known = [(seen, choices) for seen, choices in reversed(self._seen.copy()) if choices is not None]
-        with paused_collector():
-            return self._builder.build(pattern, ranges, static, known, may_assume=may_assume)
+        with paused_collector(), self._prepared.compilation():
+            try:
+                return self._builder.build(pattern, ranges, static, known, may_assume=may_assume)
+            except OutOfMemoryError as e:
+                return NoFamily(str(e), "")  # the longest lengths of the range do not fit, but those given may
 
 
 def _bound(program: Program | FamilyProgram) -> Program | BoundFamily:

@@ -12,6 +12,7 @@ import numpy as np
 
 from engine.errors import PlanError, UnsupportedError
 from engine.ir import Constant, Node, Output
+from engine.limits import check_planned, current_limits
 from engine.native import Attribute, Packing, Plan, PlanBuilder
 from engine.ops.spec import OperatorSpec
 from engine_cpu.choices import Choices
@@ -34,6 +35,8 @@ class LoweredSegment:
     outputs: tuple[Output, ...]
     step_nodes: tuple[tuple[str, str], ...]
     """Friendly name and op type."""
+    largest: str
+    """The node of the largest value."""
 
 
 def lower_segment(
@@ -89,20 +92,23 @@ class SegmentBuilder:
         self._made: dict[Output, Layout] = {}
         self._step_nodes: list[tuple[str, str]] = []
         self._constants: dict[str, int] = {}
+        self._current: Node | str = "a plan"
+        """The node that is lowered."""
         for value in inputs:
             nbytes = layout_bytes(static_shape(value), value.element_type, Layout.PLAIN)
+            check_planned(nbytes, value.node)
             self._buffers[value] = {Layout.PLAIN: self._plan.add_input(nbytes, item_size(value.element_type))}
             self._made[value] = Layout.PLAIN
+        self._limit = current_limits().tensor_bytes
+        self._largest: tuple[int, str] = 0, ""
+        """The bytes and the node of the largest value."""
         self._states: dict[Output, InPlace] = {}
         for state in states:
             self._states |= dict.fromkeys(state.values, state)
             self._buffers[state.past] = {Layout.PLAIN: self._plan.add_state(state.nbytes, state.format.element_bytes)}
             self._made[state.past] = Layout.PLAIN
         self._output_buffers = [
-            self._plan.add_output(
-                layout_bytes(static_shape(v), v.element_type, Layout.PLAIN), item_size(v.element_type)
-            )
-            for v in outputs
+            self._plan.add_output(self._bytes_of(v, Layout.PLAIN), item_size(v.element_type)) for v in outputs
         ]
         self._similar_steps = Counter(_kind_of(item.node) for item in items)
         self._roots = _alias_roots(items)
@@ -219,7 +225,8 @@ class SegmentBuilder:
         return self._plan.add_view(buffer, offset, nbytes)
 
     def temporary(self, nbytes: int) -> int:
-        """A scratch buffer used between steps."""
+        """A scratch buffer used between steps. Raises `OutOfMemoryError` if the machine has not so much memory."""
+        check_planned(nbytes, self._current)
         return self._plan.add_buffer(nbytes)
 
     def constant(self, array: Array) -> int:
@@ -290,6 +297,7 @@ class SegmentBuilder:
         return value
 
     def _lower(self, item: Item) -> None:
+        self._current = item.node
         item.lowering.lower_item(item, self)
         for value in item.outputs:
             if value not in self._made and (value.num_consumers or value in self._outputs):
@@ -304,7 +312,9 @@ class SegmentBuilder:
             if held != buffer:
                 self._plan.add_step("copy", [held], [buffer], {}, value.name)
                 self._step_nodes.append((value.node.friendly_name, value.node.op_type))
-        return LoweredSegment(self._plan.build(), self._inputs, self._outputs, tuple(self._step_nodes))
+        plan = self._plan.build()
+        check_planned(plan.arena_bytes, f"{self._largest[1]}, with all other values of its plan")
+        return LoweredSegment(plan, self._inputs, self._outputs, tuple(self._step_nodes), self._largest[1])
 
     def _new_buffer(self, value: Output, layout: Layout) -> int:
         if layout is Layout.PLAIN and value in self._bound:
@@ -315,7 +325,15 @@ class SegmentBuilder:
             whole = self._whole_buffer(place.node.output(0), layout)
             self._placed.add((place.node, place.index))
             return self._plan.add_view(whole, place.offset, nbytes)
-        return self._plan.add_buffer(layout_bytes(static_shape(value), value.element_type, layout))
+        return self._plan.add_buffer(self._bytes_of(value, layout))
+
+    def _bytes_of(self, value: Output, layout: Layout) -> int:
+        """The size of a value. Raises `OutOfMemoryError`, naming its node, if the machine has not so much memory."""
+        nbytes = layout_bytes(static_shape(value), value.element_type, layout)
+        if nbytes > self._largest[0]:
+            self._largest = nbytes, str(value.node)
+            check_planned(nbytes, value.node, self._limit)
+        return nbytes
 
     def _whole_buffer(self, value: Output, layout: Layout) -> int:
         """The buffer of a value whose parts are written before its own item is lowered."""

@@ -11,14 +11,19 @@ from engine.properties import (
     DEVICE_PRIORITIES,
     ENABLE_MMAP,
     INFERENCE_NUM_THREADS,
+    LIMIT_PROPERTIES,
+    MAX_FOLDED_BYTES,
+    MAX_FOLDED_WORK,
     NUM_STREAMS,
     PERF_COUNT,
     PERFORMANCE_HINT,
 )
 from engine_hetero.properties import DEVICE_CONFIGS, PARTITION_STRATEGY
 
-PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP)
+PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP, *LIMIT_PROPERTIES)
 """Config keys of HETERO that are passed on to its devices."""
+_LEAST_FOLDED: Final = {MAX_FOLDED_BYTES: 64 << 20, MAX_FOLDED_WORK: 10**9}
+"""What each part may fold, however many there are: enough for what its device's passes derive from constants."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,18 @@ class DeviceList:
     def config_of(self, name: str) -> Mapping[str, Any]:
         """The configuration of a device for compiling, importing and queries."""
         return self.configs[name]
+
+    def config_of_part(self, name: str, parts: int) -> Mapping[str, Any]:
+        """The configuration for compiling one of several parts, which share what the whole model may fold."""
+        config = self.configs[name]
+        if parts == 1:
+            return config
+        whole = {limit: config.get(limit.name, limit.default) for limit in _LEAST_FOLDED}
+        shares = {
+            limit.name: min(most, max(least, most // parts))
+            for (limit, most), least in zip(whole.items(), _LEAST_FOLDED.values(), strict=True)
+        }
+        return {**config, **shares}
 
 
 def _config_of(name: str, core: CoreHandle, config: Config, own: Any) -> Mapping[str, Any]:

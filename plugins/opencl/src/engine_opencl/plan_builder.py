@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.ir import Constant, Node, Output
+from engine.errors import OutOfMemoryError
+from engine.ir import Constant, Node, Output, Parameter
+from engine.limits import check_planned, current_limits, shown_bytes
 from engine.lowering import Decisions
 from engine.native import lay_out_arena
 from engine.ops.spec import OperatorSpec
@@ -44,6 +46,10 @@ class LaunchPlanBuilder:
         self._values: dict[Output, Buffer] = {}
         self._buffers: list[Buffer] = []
         self._node: Node | None = None
+        self._limit = current_limits().tensor_bytes
+        self._created = 0
+        self._largest: tuple[int, str] = 0, ""
+        """The bytes and the node of the largest value."""
         self._faults: list[Fault] = []
         self._fault_buffer = Buffer(0)
         self.deferred: dict[Output, Expression] = {}
@@ -76,10 +82,37 @@ class LaunchPlanBuilder:
         return buffer
 
     def output(self, value: Output) -> Buffer:
-        """New memory for a value."""
-        buffer = self.temporary(byte_size(value))
+        """New memory for a value. Raises the error of `checked_bytes`."""
+        buffer = self.temporary(self.checked_bytes(value))
         self._values[value] = buffer
         return buffer
+
+    def checked_bytes(self, value: Output) -> int:
+        """The size of a value. Raises `OutOfMemoryError`, naming its node, if the device could not hold it."""
+        nbytes = byte_size(value)
+        if nbytes > self._largest[0]:
+            self._largest = nbytes, str(value.node)
+            check_planned(nbytes, value.node, 0 if isinstance(value.node, Parameter) else self._limit)
+            self._check_device(nbytes, str(value.node))
+        return nbytes
+
+    def create(self, value: Output) -> None:
+        """Count a value that the plan's builder computes. Raises `OutOfMemoryError` if all of them are too large."""
+        self._created += self.checked_bytes(value)
+        if self._created > (most := current_limits().folded_bytes):
+            raise OutOfMemoryError(
+                f"OPENCL: {value.node}: with its result, the values that are computed when the plan is built take "
+                f"{shown_bytes(self._created)}, more than the {shown_bytes(most)} of MAX_FOLDED_BYTES; raise it, or "
+                "place the node on another device with HETERO"
+            )
+
+    def _check_device(self, nbytes: int, what: str) -> None:
+        most = min(self.facts.memory, self.facts.largest_buffer)
+        if nbytes > most:
+            raise OutOfMemoryError(
+                f"OPENCL: {what}: takes {shown_bytes(nbytes)}; {self.facts.name} allows {shown_bytes(most)}; use "
+                "smaller inputs, or place some nodes on another device with HETERO"
+            )
 
     def alias(self, value: Output, source: Output) -> None:
         """Say that a value has the bytes of another."""
@@ -182,6 +215,7 @@ class LaunchPlanBuilder:
         used = [b for b in self._buffers if b.last >= 0]
         spans = [(b.byte_size, self.facts.alignment, max(b.first, -1) + 1, b.last + 1) for b in used]
         offsets, total, _, _ = lay_out_arena(spans)
+        self._check_device(total, f"{self._largest[1]}, with all other values of its plan")
         for buffer, offset in zip(used, offsets, strict=True):
             buffer.offset = offset
         given = tuple(b if (b := self._values.get(value)) and b.last >= 0 else None for value in inputs)

@@ -17,6 +17,7 @@ from engine.plugin_api import (
     EngineError,
     InputError,
     NodeProfile,
+    OutOfMemoryError,
     RequestOwner,
     SyncInferRequest,
 )
@@ -193,7 +194,8 @@ class HeteroInferRequest(SyncInferRequest):
             f"{self.signature.network}: subgraph {part} of {len(self.requests)} ({wiring.node_count} nodes) failed on "
             f"{wiring.device}: {error}"
         )
-        return InputError(text) if isinstance(error, InputError) else DeviceError(text)
+        kinds = (InputError, OutOfMemoryError)
+        return next((kind for kind in kinds if isinstance(error, kind)), DeviceError)(text)
 
     def _record(self) -> None:
         """One record for each part, then those of its nodes, with names that are unique in the inference."""

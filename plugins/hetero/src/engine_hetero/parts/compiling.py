@@ -12,6 +12,7 @@ from engine.plugin_api import (
     DeviceNotFoundError,
     EngineError,
     ExecutableNetwork,
+    OutOfMemoryError,
     Support,
     SupportLevel,
     UnsupportedError,
@@ -51,7 +52,9 @@ class Compiler:
             return [], []
         batches = _batches(parts)
         with ThreadPoolExecutor(min(len(batches), _MAX_THREADS), "HETERO:compile") as pool:
-            compiled = pool.map(lambda batch: [self._compile(number, parts[number]) for number in batch], batches)
+            compiled = pool.map(
+                lambda batch: [self._compile(number, parts[number], len(parts)) for number in batch], batches
+            )
             results = [result for results in compiled for result in results]
         order = [number for batch in batches for number in batch]
         by_number = dict(zip(order, results, strict=True))
@@ -59,9 +62,9 @@ class Compiler:
         refused = [each for each in networks if isinstance(each, Refused)]
         return [each for each in networks if not isinstance(each, Refused)], refused
 
-    def _compile(self, number: int, part: PartModel) -> ExecutableNetwork | Refused:
+    def _compile(self, number: int, part: PartModel, parts: int) -> ExecutableNetwork | Refused:
         try:
-            return self.core.compile_model(part.model, part.device, self.devices.config_of(part.device))
+            return self.core.compile_model(part.model, part.device, self.devices.config_of_part(part.device, parts))
         except UnsupportedError as e:
             return Refused(number, part, e)
         except DeviceNotFoundError as e:
@@ -69,7 +72,8 @@ class Compiler:
                 f"{described(number, part)}: the device answered the query but is no longer available: {e}"
             ) from e
         except EngineError as e:
-            raise DeviceError(f"{described(number, part)} cannot be compiled: {type(e).__name__}: {e}") from e
+            kind = OutOfMemoryError if isinstance(e, OutOfMemoryError) else DeviceError
+            raise kind(f"{described(number, part)} cannot be compiled: {type(e).__name__}: {e}") from e
 
     def ask_again(self, refused: Refused) -> Mapping[str, Support]:
         """The nodes of a refused part that its device, queried with only this part, refuses, with the reasons.

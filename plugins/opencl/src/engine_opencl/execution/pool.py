@@ -90,7 +90,8 @@ class ContextPool:
         for number, data in zip(self._prepared.bound, bound, strict=True):
             element_type = self._prepared.graph.parameters[number].output(0).element_type
             values[number] = np.frombuffer(data, element_type.numpy).reshape(shapes[number] or ())
-        plan = build_plan(self._prepared.at(shapes, values=values), self._device.facts, self._tuner)
+        with self._prepared.compilation():
+            plan = build_plan(self._prepared.at(shapes, values=values), self._device.facts, self._tuner)
         plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
         return plan
 

@@ -35,6 +35,7 @@ class CreationLowering(OpLowering[SpecT]):
     def lower(self, spec: SpecT, b: LaunchPlanBuilder) -> None:
         y = spec.output()
         shape = b.shape(y)
+        b.create(y)
         data = np.ascontiguousarray(self.value(spec, b), stored_type(y)).reshape(shape)
         steps = strides_of(shape)
         strided_copy(b, y, table(b, data), b.output(y), shape, steps, 0, steps, 0)

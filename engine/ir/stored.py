@@ -1,0 +1,37 @@
+"""How many bytes of constants a model really has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.ir.leaves import Constant
+from engine.ir.model import Model
+
+
+def stored_bytes(model: Model) -> int:
+    """The bytes in memory or files of a model's constants, those of bodies included; shared bytes count once.
+
+    Constants that are computed when they are read, such as sparse tensors, do not count, except those of packed types.
+    Linear in the number of nodes.
+    """
+    spans: list[tuple[int, int]] = []
+    packed = 0
+    for constant in _constants(model):
+        span = constant.memory_span()
+        if span is not None:
+            spans.append(span)
+        elif constant.element_type.is_packed:
+            packed += constant.byte_size
+    total, end = packed, 0
+    for start, stop in sorted(spans):
+        total += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return total
+
+
+def _constants(model: Model) -> Iterator[Constant]:
+    for node in model.ordered_nodes():
+        if isinstance(node, Constant):
+            yield node
+        for body in node.bodies.values():
+            yield from _constants(body)
