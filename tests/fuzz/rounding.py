@@ -1,0 +1,183 @@
+"""How far two right results of a model may lie apart: Monte Carlo arithmetic.
+
+The model is evaluated several times, each time with every element of every value of real numbers changed by random
+multiples of the machine epsilon of its type. How far the results move is what rounding does to them (D. Stott Parker,
+Monte Carlo Arithmetic, 1997), whatever sums, cancellations and branches lie in between. Devices round less than that:
+they add up in another order, fuse nodes and use other polynomials, which costs a few epsilons a node, where the change
+here is 32. Elements of integers and truth values that move at all may differ by anything, for their values lie at a
+border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from engine.errors import InferError
+from engine.ir import Constant, Model, Output
+from engine.ir.element_type import boolean, string
+from engine.ops.reference import compile_node
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SAMPLES = 4
+WIDE, NARROW = 32.0, 2.0
+"""By how many epsilons values of 32 and 64 bits change, and those of fewer bits, whose steps are large anyway."""
+MARGIN = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A result, and by how much each of its elements may differ; infinity where it may be anything.
+
+    `is_stable` is False if even the shape of the result depends on rounding.
+    """
+
+    value: Any
+    tolerance: Array
+    is_stable: bool = True
+
+
+BORDERS = frozenset({
+    "QuantizeLinear", "DynamicQuantizeLinear", "Floor", "Ceil", "Round", "Sign", "Cast", "CastLike", "Greater", "Less",
+    "GreaterOrEqual", "LessOrEqual", "Equal",
+})  # fmt: skip
+"""Operators whose results jump."""
+
+
+class Unanswerable(Exception):
+    """The model has no single right result for these inputs, such as a float that no integer is near to."""
+
+
+def expected(model: Model, feeds: Mapping[str, Array]) -> list[Expected]:
+    """The results of a model, with tolerances. Raises `Unanswerable`, and the errors of evaluation."""
+    exact = _run(model, feeds, None, is_checked=True)
+    try:
+        moved = [_run(model, feeds, np.random.default_rng(sample), is_checked=False) for sample in range(SAMPLES)]
+    except InferError as e:  # a shape that depends on rounding is not what a later node accepts
+        raise Unanswerable(str(e)) from e
+    return [_expected(value, [each[index] for each in moved]) for index, value in enumerate(exact)]
+
+
+def difference(found: Any, right: Expected, slack: float = 0.0) -> str | None:
+    """What is wrong with a result; None if nothing is. `slack` is an absolute error that is allowed, too."""
+    got, want = np.asarray(found), np.asarray(right.value)
+    if got.dtype != want.dtype:
+        return f"is {got.dtype}, expected {want.dtype}"
+    if not right.is_stable:
+        return None
+    if got.shape != want.shape:
+        return f"has shape {got.shape}, expected {want.shape}"
+    if want.dtype == object:
+        return None if got.tolist() == want.tolist() else f"is {got.tolist()!r:.100}, expected {want.tolist()!r:.100}"
+    same = (got == want) | ((got != got) & (want != want))
+    with np.errstate(all="ignore"):
+        wide = (lambda a: a) if want.dtype.kind == "c" else (lambda a: a.astype(np.longdouble))
+        near = np.abs(wide(got) - wide(want)) <= right.tolerance + slack
+    wrong = np.flatnonzero(~(same | near | np.isinf(right.tolerance)))
+    if not len(wrong):
+        return None
+    at = int(wrong[0])
+    return (
+        f"{len(wrong)} of {want.size} elements differ; the first at {np.unravel_index(at, want.shape)}: got "
+        f"{got.flat[at]!r}, expected {want.flat[at]!r} within {float(right.tolerance.flat[at]):.3g}"
+    )
+
+
+def _run(model: Model, feeds: Mapping[str, Array], noise: np.random.Generator | None, *, is_checked: bool) -> list[Any]:
+    values: dict[Output, Any] = {}
+    for node in model.ordered_nodes():
+        if node.op_type == "Parameter":
+            values[node.output(0)] = _moved(feeds[node.friendly_name], noise)
+        elif isinstance(node, Constant):
+            values[node.output(0)] = _moved(node.data, noise)
+        elif node.op_type != "Result":
+            inputs = [None if source is None else values[source] for source in node.input_values]
+            if is_checked:
+                _check(node, inputs)
+            if noise is not None and node.op_type in BORDERS:
+                inputs[0] = _shifted(inputs[0], noise)
+            for output, value in zip(node.outputs, compile_node(node)(inputs), strict=True):
+                values[output] = _moved(value, noise)
+    return [values[result.input_value(0)] for result in model.results]
+
+
+def _check(node: Any, inputs: list[Any]) -> None:
+    """Refuse what no two implementations agree about."""
+    first = inputs[0] if inputs else None
+    if node.op_type not in ("Cast", "CastLike", "QuantizeLinear") or not isinstance(first, (np.ndarray, np.generic)):
+        return
+    target = node.output(0).element_type
+    if not _is_real(first) or target.is_real or target in (boolean, string):
+        return
+    numbers = first.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise Unanswerable(f"{node}: conversion of what is no number")
+    bounds = ml_dtypes.iinfo(target.numpy)
+    if node.op_type != "QuantizeLinear" and not ((numbers > bounds.min - 1) & (numbers < bounds.max + 1)).all():
+        raise Unanswerable(f"{node}: conversion of what {target} does not have")
+
+
+def _moved(value: Any, noise: np.random.Generator | None) -> Any:
+    if noise is None or not isinstance(value, (np.ndarray, np.generic)) or not _is_real(value):
+        return value
+    kind: Any = ml_dtypes.finfo(value.dtype)  # type: ignore[no-untyped-call]
+    size = (WIDE if kind.bits >= 32 else NARROW) * float(kind.eps)
+    wide = np.float64 if kind.bits > 16 else np.float32
+    with np.errstate(all="ignore"):
+        return (value.astype(wide) * (1 + size * noise.uniform(-1, 1, value.shape))).astype(value.dtype)
+
+
+def _shifted(value: Any, noise: np.random.Generator) -> Any:
+    """All elements larger in one sample and smaller in the next: what lies at a border falls to both of its sides.
+
+    Sums of quantized values are exactly between two steps so often that changes at random leave some of them out.
+    """
+    if not isinstance(value, (np.ndarray, np.generic)) or not _is_real(value):
+        return value
+    kind: Any = ml_dtypes.finfo(value.dtype)  # type: ignore[no-untyped-call]
+    side = 1 if noise.bit_generator.seed_seq.entropy % 2 else -1
+    factor = 1 + 4 * side * (WIDE if kind.bits >= 32 else NARROW) * float(kind.eps)
+    with np.errstate(all="ignore"):
+        return (value.astype(np.float64) * factor).astype(value.dtype)
+
+
+def _is_real(value: Any) -> bool:
+    return value.dtype.name.startswith(("float", "bfloat"))
+
+
+def _expected(value: Any, moved: list[Any]) -> Expected:
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return Expected(value, np.zeros(()))
+    want = np.asarray(value)
+    others = [np.asarray(each) for each in moved]
+    if any(each.shape != want.shape for each in others):
+        return Expected(want, np.zeros(want.shape), is_stable=False)
+    if not _is_real(want):
+        changes = np.zeros(want.shape, bool)
+        for each in others:
+            changes |= np.asarray(each != want, bool)
+        return Expected(want, np.where(changes, np.inf, 0.0))
+    kind: Any = ml_dtypes.finfo(want.dtype)  # type: ignore[no-untyped-call]
+    with np.errstate(all="ignore"):
+        exact = want.astype(np.float64)
+        spread = np.max([np.abs(each.astype(np.float64) - exact) for each in others], axis=0)
+        # Functions such as Gelu cancel inside: their error is that of a value of the tensor's size, not of their own.
+        largest = np.abs(exact[np.isfinite(exact)]).max(initial=0.0)
+        tolerance = MARGIN * spread + 4 * float(kind.eps) * largest + float(kind.smallest_normal)
+    # Infinity or NaN in one of the runs only: the element lies at the border of the type.
+    is_at_border = ~np.isfinite(tolerance)
+    return Expected(
+        want, np.where(is_at_border & ~_all_same(want, others), np.inf, np.where(is_at_border, 0, tolerance))
+    )
+
+
+def _all_same(want: Array, others: list[Array]) -> Array:
+    same = np.ones(want.shape, bool)
+    for each in others:
+        same &= (each == want) | ((each != each) & (want != want))
+    return same
