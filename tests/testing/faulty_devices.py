@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from collections.abc import Mapping
@@ -241,6 +242,25 @@ class ExportsNoWeights(_Network):
         return network
 
     compiled_here: bool
+
+
+@network_fault
+class ImportsItsPartsAsBytes(_Network):
+    """So the signature of its blob does not cover what the blob contains."""
+
+    def export_sections(self, writer: BlobWriter) -> None:
+        super().export_sections(writer)
+        inner = BlobWriter(self._manifest({}))
+        super().export_sections(inner)
+        stream = io.BytesIO()
+        inner.write(stream)
+        writer.add_section("inner", stream.getvalue())
+
+    @classmethod
+    def imported(cls, plugin: Any, config: Config, blob: BlobReader) -> TemplateNetwork:
+        if "inner" in blob.section_names:
+            plugin.core.import_model(bytes(blob.section("inner")), plugin.name)
+        return super().imported(plugin, config, blob)
 
 
 @network_fault

@@ -5,6 +5,8 @@ If this fails, every test run of a plugin starts seconds later, or does not star
 
 from __future__ import annotations
 
+import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,17 @@ def test_cases_are_computed_once(tmp_path: Path, content: bytes | None) -> None:
         assert second[name].data_sets is not None
         np.testing.assert_equal(second[name].data_sets, case.data_sets)
         assert second[name].model == case.model
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions of POSIX")
+def test_a_file_that_another_user_can_change_is_not_read(tmp_path: Path) -> None:
+    """It is a pickle, which runs what its author wants."""
+    path = tmp_path / "cases.pickle"
+    path.write_bytes(pickle.dumps({"theirs": None}))
+    path.chmod(0o644)
+    assert list(kept(path, dict)) == ["theirs"]
+    path.chmod(0o646)
+    assert kept(path, dict) == {}
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ("FORGETS_A_STAGE", "test_start_and_wait", {}, "omits"),
     ("PUTS_STAGES_IN_WRONG_ORDER", "test_start_and_wait", {}, "the pipeline runs"),
     ("EXPORTS_A_REFERENCE", "test_import_in_another_process", {}, "the subprocess exited with code 1"),
+    ("IMPORTS_ITS_PARTS_AS_BYTES", "test_signed_blob", {}, "is not signed"),
     ("EXPORTS_NO_WEIGHTS", "test_case_after_export_and_import", {"case": "convolution"}, "output `y`"),
     ("COMPILES_WHEN_FIRST_USED", "test_network_does_not_depend_on_the_model_afterwards", {}, "output"),
     ("REFUSES_EVERYTHING", "test_basic_model_runs", {}, "for decoration"),

@@ -12,9 +12,16 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import pytest
 
-from engine.blob import BlobManifest, BlobReader, BlobWriter
+from engine.blob import BlobManifest, BlobReader, BlobWriter, make_key_files
 from engine.core import Core
-from engine.errors import BlobError, BlobIncompatibleError, EngineError, PropertyError, UnsupportedError
+from engine.errors import (
+    BlobError,
+    BlobIncompatibleError,
+    BlobSignatureError,
+    EngineError,
+    PropertyError,
+    UnsupportedError,
+)
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import DeviceChecks, run_python
 from engine.testing.behaviour.cases import CASES, Case, Sample, basic_model, basic_sample
@@ -206,6 +213,19 @@ class ExportImportChecks(DeviceChecks):
             assert network.get_metric("LOADED_FROM_CACHE") is is_cached
             assert network.get_config("PERF_COUNT") is True
             self.assert_outputs(network(sample.inputs), sample.outputs)
+
+    def test_signed_blob(self, core: Core, tmp_path: Path) -> None:
+        """Where signatures are required, a signed blob is imported with all that it contains, and no other is."""
+        self.require_export(core)
+        key, blob = tmp_path / "key", io.BytesIO()
+        make_key_files(key, "behaviour", "hmac-sha256")
+        self.compile(core, basic_model()).export_model(blob, sign=key)
+        unsigned = self._blob(core)
+        core.set_property({"TRUSTED_KEYS": [str(key)], "REQUIRE_SIGNATURE": True})
+        sample = basic_sample()
+        self.assert_outputs(core.import_model(blob.getvalue(), self.device)(sample.inputs), sample.outputs)
+        with pytest.raises(BlobSignatureError):
+            core.import_model(unsigned, self.device)
 
     def test_export_that_is_not_declared_is_refused(self, core: Core, network: ExecutableNetwork) -> None:
         """A device without IMPORT_EXPORT_SUPPORT refuses an export and writes nothing."""

@@ -1,0 +1,60 @@
+"""Each promise of `docs/security.md` names tests that exist.
+
+If this fails, a promise has lost the test that keeps it, and nobody notices when it is broken.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"`((?:tests|plugins)/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+# Only for tests, and only from a folder that nobody else can change.
+PICKLES = {"engine/testing/onnx_suite.py"}
+
+
+def names_in(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test")}
+
+
+def test_every_named_test_exists() -> None:
+    assert len(NAMED) > 40
+    for path, name in NAMED:
+        assert (ROOT / path).is_file(), path
+        assert not name or name in names_in(ROOT / path), f"{path}::{name}"
+
+
+def test_every_mention_of_a_test_is_found_by_this_file() -> None:
+    mentioned = len(re.findall(r"[\w/]+/test_\w+\.py", PAGE))
+    assert mentioned == len(NAMED)
+
+
+def test_every_section_promises_something_that_is_tested() -> None:
+    sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
+    assert [section.partition("\n")[0] for section in sections if "/test_" not in section] == []
+
+
+def test_nothing_that_is_read_can_be_a_pickle() -> None:
+    found = set()
+    for folder in ("engine", "plugins"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if "tests" in path.parts:
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                if {name.split(".")[0] for name in names} & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}:
+                    found.add(path.relative_to(ROOT).as_posix())
+                if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                    assert isinstance(node.value, ast.Constant), path
+                    assert node.value.value is False, path
+    assert found == PICKLES
+
+
+def test_the_page_is_linked() -> None:
+    for page in ("README.md", "docs/architecture.md"):
+        assert "security.md" in (ROOT / page).read_text(encoding="utf-8")
