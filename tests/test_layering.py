@@ -57,7 +57,9 @@ PLUGIN = {
 # Distributions that are not imported under their own name.
 IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
-EXTRAS = {"blob": {"cryptography"}, "generation": {"tokenizers"}, "testing": {"pytest", "hypothesis"}}
+EXTRAS = {
+    "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"}, "testing": {"pytest", "hypothesis"},
+}  # fmt: skip
 
 # Imports for types only that close a cycle within a component, by importer. Break any other cycle by moving what both
 # sides need to a lower module, or by passing the lower side only what it needs instead of the whole upper object.

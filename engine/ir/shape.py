@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from engine.errors import ModelError
 
 _UNBOUNDED: Final = None
+_LONGEST: Final = (1 << 63) - 1
 
 
 class Dimension:
@@ -111,11 +112,13 @@ class Dimension:
 
 def _length(value: object) -> int:
     if type(value) is int:
+        if value > _LONGEST:
+            raise ModelError(f"a dimension is {value}; lengths are at most 2^63 - 1, the largest integer of 64 bits")
         return value
     try:
         if isinstance(value, bool):
             raise TypeError
-        return operator.index(value)  # type: ignore[arg-type]
+        return _length(operator.index(value))  # type: ignore[arg-type]
     except TypeError:
         raise ModelError(
             f"a dimension must be an int, a symbol, a Dimension, or None for any length; got {value!r}"

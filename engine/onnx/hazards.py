@@ -31,6 +31,7 @@ _MAKERS: Final = frozenset({
 })  # fmt: skip
 # Inputs that say which axes are meant, or how: ONNX ignores values that it does not know.
 _DECIDING: Final = {"Pad": (3,), "Slice": (3, 4)}
+_MISJUDGED: Final = frozenset({"Attention", "AveragePool", "ConvTranspose", "Einsum", "LpPool", "MaxPool"})
 _HIDDEN: Final = "\0engine.hidden"
 _MAX_AXES: Final = 64  # the limit of numpy
 
@@ -122,16 +123,18 @@ def _is_misjudged(node: onnx.NodeProto) -> bool:
 
     For a ConvTranspose it drops dimensions whose output_shape is smaller than the input, and adds output_padding to
     SAME padding; for an Attention it takes unknown lengths for 0; for an Einsum it takes the first length of a label,
-    which another operand may broadcast.
+    which another operand may broadcast; before opset 22, it counts windows of a pooling that are all padding.
     """
     op_type = node.op_type
-    if op_type not in ("Attention", "ConvTranspose", "Einsum"):
+    if op_type not in _MISJUDGED:
         return False
     given = {attribute.name: attribute for attribute in node.attribute}
     if op_type == "Attention":
         return "q_num_heads" in given or len(node.output) > 3
     if op_type == "Einsum":
         return True
+    if op_type != "ConvTranspose":
+        return "ceil_mode" in given and given["ceil_mode"].i != 0
     is_same = "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME")
     return "output_shape" in given or ("output_padding" in given and is_same)
 

@@ -16,7 +16,7 @@ from engine.ir.inference import set_inferencer
 from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED, OpDef, find_op
 from engine.ops.rules import check_inputs, fail
-from engine.ops.spec import attribute_key, check_spec
+from engine.ops.spec import attribute_key, check_spec, refuse
 from engine.ops.tensors import Array
 
 _MEMO_SIZE: Final = 20_000
@@ -73,11 +73,20 @@ def _key(node: Node, op: OpDef) -> tuple[object, ...] | None:
 
 
 def _infer(node: Node, op: OpDef) -> tuple[ValueType, ...]:
+    for name, value in node.attributes.items():
+        _check_integers(node, name, value)
     check_spec(node)
     if op.agreement is not None:
         op.agreement(node)
     types = None if op.rule is None else op.rule(node)
     return _infer_by_schema(node, op) if types is None else tuple(types)
+
+
+def _check_integers(node: Node, name: str, value: object) -> None:
+    """Refuse integers that neither a file nor native code can hold."""
+    for item in value if type(value) is tuple else (value,):
+        if type(item) is int and not -(1 << 63) <= item < 1 << 63:
+            refuse(node, name, value, "integers of 64 bits")
 
 
 def check(node: Node) -> None:

@@ -1,15 +1,21 @@
-"""String operators: type rules and evaluation."""
+"""String operators: the type of StringNormalizer, and evaluations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from engine.errors import UnsupportedError
 from engine.ir import Node, PartialShape, TensorType, ValueType, as_dimension, string
-from engine.ops.registry import evaluates, get_op, infers
+from engine.ops.interruption import current_check
+from engine.ops.registry import Evaluator, compiles, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
-from engine.ops.tensors import Array
+from engine.ops.spec import OperatorSpec, refuse, specifies
+from engine.ops.tensors import Array, encode_text
 
 
 @infers("StringNormalizer")
@@ -33,3 +39,63 @@ def string_concat(x: Array, y: Array) -> Array:
     Arrays of numpy's own text would give every element the memory of the longest.
     """
     return np.asarray(np.add(x.astype(object), y.astype(object)), object)
+
+
+@specifies("RegexFullMatch")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegexFullMatchSpec(OperatorSpec):
+    """RegexFullMatch (ONNX RegexFullMatch-20). `pattern` is one of RE2, checked wherever RE2 is installed."""
+
+    pattern: str | bytes | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        if given["pattern"] is None:
+            refuse(node, "pattern", None, "a pattern of RE2")
+        if importlib.util.find_spec("re2") is not None:
+            _compiled(node, given["pattern"])
+
+
+def _compiled(node: Node, pattern: str | bytes) -> Callable[[bytes], object]:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False  # of the C++ library, to the process's stderr
+    try:
+        matches: Callable[[bytes], object] = re2.compile(encode_text(pattern), options).fullmatch
+    except re2.error as e:
+        reason = e.args[0].decode("utf-8", "replace") if isinstance(e.args[0], bytes) else str(e)
+        allowed = f"the syntax of RE2, which has no backreferences and no lookaround ({reason})"
+        refuse(node, "pattern", pattern, allowed, e)
+    return matches
+
+
+@compiles("RegexFullMatch")
+def _compile_regex_full_match(node: Node) -> Evaluator:
+    """Whether each text as a whole matches the pattern, in time linear in its length.
+
+    Python's own `re` is no substitute: it knows other classes, such as the digits of all scripts, and needs exponential
+    time for some patterns. Raises `UnsupportedError` if RE2 is not installed.
+    """
+    spec = RegexFullMatchSpec.of(node)
+    assert spec.pattern is not None
+    try:
+        matches = _compiled(node, spec.pattern)
+    except ImportError as e:
+        raise UnsupportedError(
+            f"{node}: RegexFullMatch needs the package google-re2, which is not installed: "
+            "pip install 'engine-sdk[regex]'"
+        ) from e
+
+    def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        texts: Array = inputs[0]
+        check = current_check()
+        found = np.empty(texts.size, dtype=np.bool_)
+        for place, text in enumerate(texts.reshape(-1).tolist()):
+            if check is not None:
+                check()
+            found[place] = matches(encode_text(text)) is not None
+        return (found.reshape(texts.shape),)
+
+    return run

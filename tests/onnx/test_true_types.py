@@ -40,6 +40,7 @@ from engine.ir import (
 from engine.onnx import read_model
 from engine.ops import CANONICAL_OPSET, evaluate
 from engine.ops.cases import OperatorCase, all_cases
+from engine.ops.cases.data import Data
 from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_to_proto
 from engine.ops.registry import get_op
 from engine.testing.random_nodes import MAKERS, random_node
@@ -386,3 +387,12 @@ def test_einsum_whose_first_operand_is_broadcast() -> None:
 def test_split_with_an_empty_name_for_the_sizes() -> None:
     inputs = {"x": [4, 3], "split": "omitted"}
     assert read_node("SplitToSequence", inputs, 24, keepdims=0) == "seq(f32[3])"
+
+
+def test_pooling_whose_last_window_is_padding() -> None:
+    case = OperatorCase("LpPool/padded", "LpPool", (Data((1, 3, 9)),), PADDED)
+    model = read_model(written(case, [PartialShape([1, 3, 9])], [False], 18))
+    check_types(all_values(model, {"x0": case.arrays()[0]}), case)
+
+
+PADDED = {"kernel_shape": [2], "strides": [3], "pads": [0, 1], "ceil_mode": 1}

@@ -22,6 +22,7 @@ from onnx import helper
 from engine import ops
 from engine.errors import ModelError, UnsupportedError
 from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, f32, undefined
+from engine.onnx import read_model
 from engine.onnx.opsets import canonical_version, resolve_version
 from engine.onnx.upgrades import UPGRADES, OldCall, needs_upgrade, upgrade_call
 from engine.onnx.upgrades.call import Transition
@@ -731,3 +732,13 @@ def test_a_bound_takes_the_type_of_the_data_where_that_is_unknown() -> None:
     result = upgrade_call(OldCall("Clip", "", 6, (x,), {"min": 0.0, "max": 6.0}, 1, "clip"))
     assert isinstance(result, OldCall)
     assert [value and value.node.op_type for value in result.inputs[1:]] == ["CastLike", "CastLike"]
+
+
+@pytest.mark.parametrize("opset", [5, 6])
+@pytest.mark.parametrize("kind", [onnx.TensorProto.INT32, onnx.TensorProto.STRING, onnx.TensorProto.UINT8])
+def test_a_clip_of_a_type_that_its_version_lacks_is_refused(opset: int, kind: int) -> None:
+    node = helper.make_node("Clip", ["x"], ["y"], name="bad_node", max=1.0)
+    x, y = (helper.make_tensor_value_info(name, kind, [2]) for name in "xy")
+    graph = helper.make_graph([node], "g", [x], [y])
+    with pytest.raises(ModelError, match=r"bad_node.*expected f16, f32 or f64"):
+        read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8))

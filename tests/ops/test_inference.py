@@ -355,3 +355,17 @@ def test_pads() -> None:
         ops.Pad(x, Constant([1, 2]))
     with pytest.raises(TypeInferenceError, match="remove more than dimension 2"):
         ops.Pad(x, Constant([-3, -2]), None, Constant([2]))
+
+
+@pytest.mark.parametrize("value", [2**64, 2**63, -(2**63) - 1])
+def test_integers_of_more_than_64_bits_are_refused(value: int) -> None:
+    x = p([1, 1, 8])
+    with pytest.raises(ModelError, match=rf"`shape`: attribute start is {value}; allowed: integers of 64 bits"):
+        ops.Shape(x, start=value, friendly_name="shape")
+    with pytest.raises(ModelError, match=r"attribute pads is .* allowed: integers of 64 bits"):
+        ops.Conv(x, p([1, 1, 3]), pads=[value, 0])
+    if value > 0:
+        for given in (value, np.uint64(value) if value < 2**64 else value, Dimension(symbol="N")):
+            with pytest.raises(ModelError, match=r"lengths are at most 2\^63 - 1"):
+                p([given if not isinstance(given, Dimension) else Dimension(1, value)])
+    ops.Shape(x, start=-(2**63), end=2**63 - 1)

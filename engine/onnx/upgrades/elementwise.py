@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import ml_dtypes
 import numpy as np
 import onnx
 
-from engine.ir import Output, f32, f64
+from engine.ir import Output, f32, f64, undefined
 from engine.onnx.upgrades.call import OldCall, Upgraded, upgrade
 from engine.onnx.upgrades.emit import (
     cast,
@@ -97,24 +98,33 @@ def _cast_target(call: OldCall) -> OldCall:
 @upgrade("Clip", since=1, to=6)
 def _clip_limits(call: OldCall) -> OldCall:
     """An absent bound was the limit of the element type; from 6 on it is that of f32."""
+    _check_clipped_type(call)
     upgraded = call.at(6, drop=["consumed_inputs"])
     if "min" in call.attributes and "max" in call.attributes:
         return upgraded
     element_type = call.element_type(0)
     if element_type is f32:
         return upgraded
-    limit = float(np.finfo(element_type.numpy).max)
+    limit = float(ml_dtypes.finfo(element_type.numpy).max)  # type: ignore[no-untyped-call]
     return upgraded.at(6, **({"min": -limit, "max": limit} | dict(upgraded.attributes)))
 
 
 @upgrade("Clip", since=6, to=11)
 def _clip_inputs(call: OldCall) -> OldCall:
     """The bounds became inputs; a bound that limits nothing is omitted."""
+    _check_clipped_type(call)
     x = call.input(0)
     low = _bound(x, call.number("min", -_F32_MAX))
     high = _bound(x, call.number("max", _F32_MAX))
     inputs = [x, low, high] if high is not None else [x, low] if low is not None else [x]
     return call.at(11, inputs=inputs, drop=["min", "max"])
+
+
+def _check_clipped_type(call: OldCall) -> None:
+    """Bounds were f32 attributes: those of integers would be rounded, and the default overflow."""
+    element_type = call.input(0).element_type
+    if element_type is not undefined and not element_type.is_real:
+        call.invalid(f"input 0 is {element_type.name}; expected f16, f32 or f64, other numbers only from opset 12 on")
 
 
 def _bound(x: Output, value: float) -> Output | None:
