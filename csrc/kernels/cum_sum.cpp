@@ -1,4 +1,4 @@
-// cum_sum: cumulative sums; f32 accumulates in f64, integers wrap.
+// cum_sum: cumulative sums or products; f32 accumulates in f64, integers wrap.
 //
 // Operands: x, y, which may be the same memory; element alignment. Split over tiles of columns.
 #include "kernels/cum_sum.hpp"
@@ -18,12 +18,14 @@ void cum_sum(const CumSumArgs& args, void* const* buffers, const KernelContext& 
     const std::int64_t column = i % tiles * kCumSumTile;
     const std::int64_t width = args.inner - column < kCumSumTile ? args.inner - column : kCumSumTile;
     const std::int64_t first = i / tiles * args.axis * args.inner + column;
-    Sum sums[kCumSumTile] = {};
+    Sum sums[kCumSumTile];
+    for (Sum& each : sums) each = args.is_product ? 1 : 0;
     for (std::int64_t k = 0; k < args.axis; ++k) {
       const std::int64_t at = first + (args.is_reversed ? args.axis - 1 - k : k) * args.inner;
       for (std::int64_t c = 0; c < width; ++c) {
         const Sum before = sums[c];
-        sums[c] = before + static_cast<Sum>(x[at + c]);
+        const Sum value = static_cast<Sum>(x[at + c]);
+        sums[c] = args.is_product ? before * value : before + value;
         y[at + c] = static_cast<T>(args.is_exclusive ? before : sums[c]);
       }
     }
@@ -35,9 +37,13 @@ void cum_sum(const void* raw_args, void* const* buffers, const KernelContext& co
   switch (args.type) {
     case ElementCode::kF32:
       return cum_sum<float, double>(args, buffers, context);
+    case ElementCode::kF64:
+      return cum_sum<double, double>(args, buffers, context);
     case ElementCode::kI32:
+    case ElementCode::kU32:
       return cum_sum<std::int32_t, std::uint32_t>(args, buffers, context);
     case ElementCode::kI64:
+    case ElementCode::kU64:
       return cum_sum<std::int64_t, std::uint64_t>(args, buffers, context);
     default:  // prepare accepts no other
       break;

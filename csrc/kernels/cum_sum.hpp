@@ -1,4 +1,4 @@
-// Running sums along one axis of [outer, axis, inner].
+// Running sums or products along one axis of [outer, axis, inner].
 #pragma once
 
 #include "kernels/codes.hpp"
@@ -10,6 +10,7 @@ struct CumSumArgs {
   ElementCode type;
   bool is_exclusive;
   bool is_reversed;
+  bool is_product;
   std::int64_t outer, axis, inner;
 };
 

@@ -23,6 +23,31 @@ ENGINE_INLINE std::int64_t rank_of(float x) {
   __builtin_memcpy(&bits, &x, sizeof bits);
   return bits ^ ((bits >> 31) & INT32_MAX);
 }
+ENGINE_INLINE std::int64_t rank_of(double x) {
+  if (x != x) return INT64_MAX;
+  x += 0.0;
+  std::int64_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits ^ ((bits >> 63) & INT64_MAX);
+}
+ENGINE_INLINE std::int64_t rank_of(std::uint64_t x) {
+  return static_cast<std::int64_t>(x ^ (std::uint64_t{1} << 63));
+}
+ENGINE_INLINE std::int64_t rank_of(std::uint32_t x) {
+  return x;
+}
+ENGINE_INLINE std::int64_t rank_of(std::int16_t x) {
+  return x;
+}
+ENGINE_INLINE std::int64_t rank_of(std::uint16_t x) {
+  return x;
+}
+ENGINE_INLINE std::int64_t rank_of(std::int8_t x) {
+  return x;
+}
+ENGINE_INLINE std::int64_t rank_of(std::uint8_t x) {
+  return x;
+}
 ENGINE_INLINE std::int64_t rank_of(std::int32_t x) {
   return x;
 }
@@ -90,6 +115,20 @@ void top_k(const void* raw_args, void* const* buffers, const KernelContext& cont
   switch (args.type) {
     case ElementCode::kF32:
       return top_k<float>(args, buffers, context);
+    case ElementCode::kF64:
+      return top_k<double>(args, buffers, context);
+    case ElementCode::kU64:
+      return top_k<std::uint64_t>(args, buffers, context);
+    case ElementCode::kU32:
+      return top_k<std::uint32_t>(args, buffers, context);
+    case ElementCode::kI16:
+      return top_k<std::int16_t>(args, buffers, context);
+    case ElementCode::kU16:
+      return top_k<std::uint16_t>(args, buffers, context);
+    case ElementCode::kI8:
+      return top_k<std::int8_t>(args, buffers, context);
+    case ElementCode::kU8:
+      return top_k<std::uint8_t>(args, buffers, context);
     case ElementCode::kI32:
       return top_k<std::int32_t>(args, buffers, context);
     case ElementCode::kI64:

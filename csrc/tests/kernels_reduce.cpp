@@ -5,7 +5,7 @@
 
 #include "kernels/prepare/codes.hpp"
 #include "kernels/reduce.hpp"
-#include "kernels_operation_common.hpp"
+#include "kernels_bytes_common.hpp"
 
 namespace engine {
 extern const OperationEntry reduce_operations[];
@@ -178,6 +178,59 @@ void integers(const Target& target) {
   }
 }
 
+template <class T>
+std::vector<T> reduced_wide(const Target& target, ReduceOp op, ElementCode type, const std::vector<T>& x,
+                            const Shape& shape, const Shape& axes, std::size_t outputs) {
+  std::vector<ByteVector> result = {ByteVector(outputs * sizeof(T))};
+  run_bytes(target, reduce_operations, "reduce", attributes(op, type, shape, axes), {bytes_of_values(x)}, result,
+            sizeof(T));
+  return values_of_bytes<T>(result[0]);
+}
+
+// f64: every operation, with rows and columns, tails of the interleaved parts, and values that f32 cannot hold.
+void doubles(const Target& target) {
+  for (const auto& [shape, axes] : std::vector<std::pair<Shape, Shape>>{
+           {{3, 1}, {1}}, {{3, 7}, {1}}, {{3, 8}, {1}}, {{2, 83}, {1}}, {{9, 70}, {0}}, {{2, 5, 3, 4}, {1, 3}}}) {
+    const std::vector<float> x = samples(product(shape));
+    std::vector<double> wide(x.begin(), x.end());
+    const auto groups = grouped(x, shape, axes);
+    for (int op = 0; op < kOps; ++op) {
+      const auto got =
+          reduced_wide(target, static_cast<ReduceOp>(op), ElementCode::kF64, wide, shape, axes, groups.size());
+      for (std::size_t i = 0; i < groups.size(); ++i) {
+        const double wanted = reduced(static_cast<ReduceOp>(op), groups[i]);
+        // A sum of n positive terms has a relative error of n epsilon at most; f64 has 2^-52.
+        expect(std::fabs(got[i] - wanted) <= 1e-13 * std::fabs(wanted), "f64, op " + std::to_string(op));
+      }
+    }
+  }
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto most =
+      reduced_wide<double>(target, ReduceOp::kMax, ElementCode::kF64, {1, nan, 2, 1e300, 5, -1e300}, {2, 3}, {1}, 2);
+  expect(std::isnan(most[0]) && most[1] == 1e300, "f64 maxima");
+  const auto sums =
+      reduced_wide<double>(target, ReduceOp::kLogSumExp, ElementCode::kF64, {1000, 1000, -kInf, -kInf}, {2, 2}, {1}, 2);
+  expect(std::fabs(sums[0] - (1000 + std::log(2.0))) < 1e-12 && sums[1] == -static_cast<double>(kInf),
+         "f64 exponentials");
+}
+
+void unsigned_integers(const Target& target) {
+  const std::vector<std::uint64_t> x = {~0ull, 3, 1ull << 63, 7, 0, 9};
+  const auto wide = [&](ReduceOp op) { return reduced_wide(target, op, ElementCode::kU64, x, {2, 3}, {1}, 2); };
+  using Wide = std::vector<std::uint64_t>;
+  expect(wide(ReduceOp::kSum) == Wide{(1ull << 63) + 2, 16}, "u64 sums wrap");
+  expect(wide(ReduceOp::kMax) == Wide{~0ull, 9}, "u64 maxima");
+  expect(wide(ReduceOp::kMin) == Wide{3, 0}, "u64 minima");
+  expect(wide(ReduceOp::kMean) == Wide{((1ull << 63) + 2) / 3, 5}, "u64 means");
+  expect(wide(ReduceOp::kL1) == wide(ReduceOp::kSum), "u64 norms");
+  const std::vector<std::uint32_t> y = {~0u, 3, 1u << 31, 7, 0, 9};
+  const auto narrow = [&](ReduceOp op) { return reduced_wide(target, op, ElementCode::kU32, y, {3, 2}, {0}, 2); };
+  using Narrow = std::vector<std::uint32_t>;
+  expect(narrow(ReduceOp::kSum) == Narrow{(1u << 31) - 1, 19}, "u32 sums wrap");
+  expect(narrow(ReduceOp::kMax) == Narrow{~0u, 9}, "u32 maxima");
+  expect(narrow(ReduceOp::kMin) == Narrow{0, 3}, "u32 minima");
+}
+
 void refused(const Target& target) {
   const auto refuse = [&](const AttributeMap& given, const std::string& message) {
     expect_refused(target, reduce_operations, "reduce", given, {24}, {24}, message);
@@ -185,9 +238,9 @@ void refused(const Target& target) {
   AttributeMap unknown = attributes(ReduceOp::kSum, ElementCode::kF32, {2, 3}, {1});
   unknown["op"] = std::string("median");
   refuse(unknown, "attribute \"op\" is \"median\"; expected one of sum, mean");
-  refuse(attributes(ReduceOp::kMax, ElementCode::kF16, {2, 3}, {1}), "expected one of f32, i8");
+  refuse(attributes(ReduceOp::kMax, ElementCode::kF16, {2, 3}, {1}), "expected one of f32, f64, i8");
   refuse(attributes(ReduceOp::kL2, ElementCode::kI32, {2, 3}, {1}), "expected one of f32");
-  refuse(attributes(ReduceOp::kSum, ElementCode::kU8, {2, 3}, {1}), "expected one of f32, i32, i64");
+  refuse(attributes(ReduceOp::kSum, ElementCode::kU8, {2, 3}, {1}), "expected one of f32, f64, i32, i64");
   refuse(attributes(ReduceOp::kSum, ElementCode::kF32, {2, 3}, {2}), "ascending");
   refuse(attributes(ReduceOp::kSum, ElementCode::kF32, {2, 3}, {1, 0}), "ascending");
   refuse(attributes(ReduceOp::kSum, ElementCode::kF32, {2, 3}, {-1}), "ascending");
@@ -208,5 +261,7 @@ int main() {
                     {"empty", empty},
                     {"not finite", not_finite},
                     {"integers", integers},
+                    {"doubles", doubles},
+                    {"unsigned", unsigned_integers},
                     {"refused", refused}});
 }

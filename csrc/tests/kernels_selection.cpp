@@ -8,7 +8,7 @@
 #include "kernels/arg_reduce.hpp"
 #include "kernels/cum_sum.hpp"
 #include "kernels/top_k.hpp"
-#include "kernels_operation_common.hpp"
+#include "kernels_bytes_common.hpp"
 
 namespace engine {
 extern const OperationEntry arg_reduce_operations[];
@@ -180,6 +180,59 @@ void sums(const Target& target) {
       }
 }
 
+// Sums and products of f64 and of unsigned integers, which wrap.
+template <class T>
+void accumulate(const Target& target, const char* name, std::int64_t is_product) {
+  const Sizes s = {2, 5, 67};
+  std::vector<T> x(static_cast<std::size_t>(s.count())), expected(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<T>(static_cast<std::int64_t>(i * 7919 % 13) - 3);
+  for (std::int64_t i = 0; i < s.lines(); ++i) {
+    T total = static_cast<T>(is_product);
+    for (std::int64_t j = 0; j < s.axis; ++j) {
+      const auto at = static_cast<std::size_t>((i / s.inner * s.axis + j) * s.inner + i % s.inner);
+      total = static_cast<T>(is_product ? total * x[at] : total + x[at]);
+      expected[at] = total;
+    }
+  }
+  std::vector<ByteVector> output = {ByteVector(x.size() * sizeof(T))};
+  run_bytes(target, cum_sum_operations, "cum_sum", attributes(s, {{"type", name}, {"product", is_product}}),
+            {bytes_of_values(x)}, output, sizeof(T));
+  expect(values_of_bytes<T>(output[0]) == expected, std::string("running results of ") + name);
+}
+
+void running_types(const Target& target) {
+  for (const std::int64_t is_product : {0, 1}) {
+    accumulate<double>(target, "f64", is_product);
+    accumulate<std::uint32_t>(target, "u32", is_product);
+    accumulate<std::uint64_t>(target, "u64", is_product);
+    accumulate<std::int64_t>(target, "i64", is_product);
+  }
+}
+
+template <class T>
+void select(const Target& target, const char* name, std::vector<T> x, std::vector<std::int64_t> order) {
+  const Sizes s = {1, static_cast<std::int64_t>(x.size()), 1};
+  for (const std::int64_t smallest : {0, 1}) {
+    std::vector<ByteVector> output = {ByteVector(x.size() * sizeof(T)), ByteVector(x.size() * 8)};
+    run_bytes(target, top_k_operations, "top_k", attributes(s, {{"type", name}, {"k", s.axis}, {"smallest", smallest}}),
+              {bytes_of_values(x)}, output, sizeof(T));
+    expect(values_of_bytes<std::int64_t>(output[1]) == order, std::string("order of ") + name);
+    std::reverse(order.begin(), order.end());
+  }
+}
+
+void top_k_types(const Target& target) {
+  constexpr double kNan64 = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf64 = std::numeric_limits<double>::infinity();
+  select<double>(target, "f64", {-kInf64, 1e300, kNan64, -1e-300, kInf64}, {2, 4, 1, 3, 0});
+  select<std::uint64_t>(target, "u64", {5, ~0ull, 0, 1ull << 63}, {1, 3, 0, 2});
+  select<std::uint32_t>(target, "u32", {5, ~0u, 0, 1u << 31}, {1, 3, 0, 2});
+  select<std::int16_t>(target, "i16", {5, -32768, 0, 32767}, {3, 0, 2, 1});
+  select<std::uint16_t>(target, "u16", {5, 65535, 0, 32768}, {1, 3, 0, 2});
+  select<std::int8_t>(target, "i8", {5, -128, 0, 127}, {3, 0, 2, 1});
+  select<std::uint8_t>(target, "u8", {5, 255, 0, 128}, {1, 3, 0, 2});
+}
+
 void refused(const Target& target) {
   const Sizes s = {2, 3, 1};
   const auto type = [](const char* name) { return AttributeMap{{"type", name}}; };
@@ -192,7 +245,7 @@ void refused(const Target& target) {
   refuse(arg_reduce_operations, "arg_reduce", attributes({2, -3, 1}, type("f32")), "axis");
   refuse(arg_reduce_operations, "arg_reduce", attributes({2, 3, 2}, type("f32")), "bytes");
   refuse(arg_reduce_operations, "hardmax_f32", attributes(s, type("f32")), "not one of this kernel");
-  refuse(cum_sum_operations, "cum_sum", attributes(s, type("u8")), "expected one of f32, i32, i64");
+  refuse(cum_sum_operations, "cum_sum", attributes(s, type("u8")), "expected one of f32, f64, i32, i64");
   refuse(cum_sum_operations, "cum_sum", attributes({1 << 30, 1 << 30, 1 << 30}, type("f32")), "overflow");
   AttributeMap many = type("f32");
   many["k"] = std::int64_t{4};
@@ -208,5 +261,7 @@ int main() {
                     {"best", best},
                     {"not finite", not_finite},
                     {"running sums", sums},
+                    {"running types", running_types},
+                    {"types of TopK", top_k_types},
                     {"refused", refused}});
 }

@@ -9,18 +9,21 @@
 namespace engine {
 namespace {
 
-// Attributes: type (ElementCode); outer, axis, inner: sizes; exclusive, reverse (0).
+// Attributes: type (ElementCode); outer, axis, inner: sizes; exclusive, reverse, product (0).
 PreparedStep prepare_cum_sum(const StepRequest& request) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
   constexpr std::int64_t kShareElements = 32 * 1024;
   const Attributes& attributes = request.attributes;
   CumSumArgs args = {};
-  args.type = read_code(attributes, "type", {ElementCode::kF32, ElementCode::kI32, ElementCode::kI64});
+  args.type = read_code(attributes, "type",
+                        {ElementCode::kF32, ElementCode::kF64, ElementCode::kI32, ElementCode::kI64, ElementCode::kU32,
+                         ElementCode::kU64});
   args.outer = attributes.integer("outer", 0, kLargest);
   args.axis = attributes.integer("axis", 0, kLargest);
   args.inner = attributes.integer("inner", 0, kLargest);
   args.is_exclusive = attributes.has("exclusive") && attributes.integer("exclusive", 0, 1) == 1;
   args.is_reversed = attributes.has("reverse") && attributes.integer("reverse", 0, 1) == 1;
+  args.is_product = attributes.has("product") && attributes.integer("product", 0, 1) == 1;
   request.expect_operands(1, 1);
   const std::size_t elements = checked_product({args.outer, args.axis, args.inner});
   const std::size_t bytes = checked_multiply(elements, static_cast<std::size_t>(element_bytes(args.type)));

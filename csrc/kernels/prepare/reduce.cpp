@@ -11,8 +11,8 @@ namespace engine {
 namespace {
 
 // Attributes: op (ReduceOp), type (ElementCode), shape, axes (ascending; none: each element separately). Output: the
-// shape without the axes, in order. f32 has every op; 32- and 64-bit integers have those without a root or logarithm,
-// the other types kMax and kMin.
+// shape without the axes, in order. f32 and f64 have every op; 32- and 64-bit integers have those without a root or
+// logarithm, the other types kMax and kMin.
 constexpr std::int64_t kLargest = std::int64_t{1} << 46;
 // The least number of elements for a worker, the least for a part, and the number of tiles that suffices for all
 // workers.
@@ -52,13 +52,15 @@ ElementCode read_type(const Attributes& attributes, ReduceOp op) {
   switch (op) {
     case ReduceOp::kMax:
     case ReduceOp::kMin:
-      return read_code(attributes, "type", {Code::kF32, Code::kI32, Code::kI64, Code::kU8, Code::kI8, Code::kBool});
+      return read_code(
+          attributes, "type",
+          {Code::kF32, Code::kF64, Code::kI32, Code::kI64, Code::kU32, Code::kU64, Code::kU8, Code::kI8, Code::kBool});
     case ReduceOp::kL2:
     case ReduceOp::kLogSum:
     case ReduceOp::kLogSumExp:
-      return read_code(attributes, "type", {Code::kF32});
+      return read_code(attributes, "type", {Code::kF32, Code::kF64});
     default:
-      return read_code(attributes, "type", {Code::kF32, Code::kI32, Code::kI64});
+      return read_code(attributes, "type", {Code::kF32, Code::kF64, Code::kI32, Code::kI64, Code::kU32, Code::kU64});
   }
 }
 

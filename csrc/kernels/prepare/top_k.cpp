@@ -15,7 +15,9 @@ PreparedStep prepare_top_k(const StepRequest& request) {
   constexpr std::int64_t kShareElements = 8 * 1024;
   const Attributes& attributes = request.attributes;
   TopKArgs args = {};
-  args.type = read_code(attributes, "type", {ElementCode::kF32, ElementCode::kI32, ElementCode::kI64});
+  args.type = read_code(attributes, "type",
+                        {ElementCode::kF32, ElementCode::kF64, ElementCode::kI32, ElementCode::kI64, ElementCode::kU64,
+                         ElementCode::kU32, ElementCode::kI16, ElementCode::kU16, ElementCode::kI8, ElementCode::kU8});
   args.outer = attributes.integer("outer", 0, kLargest);
   args.axis = attributes.integer("axis", 0, kLargest);
   args.inner = attributes.integer("inner", 0, kLargest);

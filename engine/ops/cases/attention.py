@@ -1,4 +1,4 @@
-"""Cases of Attention and RotaryEmbedding: ranks, heads that share keys, masks, causality, windows, a past."""
+"""Cases of Attention, LinearAttention and RotaryEmbedding: ranks, shared heads, masks, causality, windows, a past."""
 
 from __future__ import annotations
 
@@ -46,6 +46,15 @@ CASES: Final = [
     *(
         case(f"Attention/{type.name}", [real(1, 2, 7, 8, type=type, low=-1, high=1)] * 3, terms=_TERMS, factors=(2,))
         for type in (f64, f16)
+    ),
+    *(
+        case(f"LinearAttention/{rule}-{queries}-heads", [
+            real(2, 5, queries * 8), real(2, 5, 16), real(2, 5, 2 * 37), real(2, 2, 8, 37),
+            real(2, 5, 16, low=-1, high=0) if "gated" in rule else None,
+            real(2, 5, 2, low=0, high=0.1) if "delta" in rule else None,
+        ], {"update_rule": rule, "q_num_heads": queries, "kv_num_heads": 2}, num_outputs=2, terms=_TERMS)
+        for rule in ("linear", "gated", "delta", "gated_delta")
+        for queries in (2, 6)
     ),
     *(
         case(f"RotaryEmbedding/{'x'.join(map(str, shape))}-interleaved={interleaved}",

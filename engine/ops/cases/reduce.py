@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from engine.ir.element_type import boolean, f16, f32, f64, i8, i32, i64, u8
+from engine.ir.element_type import boolean, f16, f32, f64, i8, i32, i64, u8, u32, u64
 from engine.ops.cases.case import OperatorCase, case
 from engine.ops.cases.data import Data, constant, filled, limits, real, whole
 
@@ -97,5 +97,22 @@ CASES: Final = [
         for reverse in (0, 1)
     ),
     case("CumSum/i64", [whole(3, 50), constant(1)]),
+    *(
+        case(f"CumProd/{type.name}-reverse={reverse}", [real(3, 9, 70, type=type, low=0.5, high=1.5), constant(1)],
+             {"exclusive": reverse, "reverse": reverse}, terms=9)
+        for type in (f32, f64)
+        for reverse in (0, 1)
+    ),
+    case("CumSum/f64", [real(3, 70, type=f64), constant(-1)], terms=70, factors=(0,)),
+    *(
+        _reduction(f"{op_type}/f64-{axis}", real(5, 6, 70, type=f64, low=0.5, high=1.5), (axis,))
+        for op_type in _REAL
+        for axis in (1, 2)
+    ),
+    *(
+        _reduction(f"{op_type}/{type.name}", whole(4, 5, 7, type=type, low=0, high=9), (1,))
+        for op_type in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
+        for type in (u32, u64)
+    ),
     _reduction("ReduceMean/dynamic", _near_one(2, 3, 40), (2,)),
 ]  # fmt: skip

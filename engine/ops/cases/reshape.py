@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.ir.element_type import boolean, f32, i64
+from engine.ir.element_type import boolean, f32, i32, i64
 from engine.ops.cases.case import case
 from engine.ops.cases.data import constant, filled, real, whole
 
@@ -42,5 +42,6 @@ CASES: Final = [
     case("Range/f32", [constant(3.0), constant(-2.0), constant(-0.75)], terms=8),
     case("NonZero/bool", [filled((3, 4), (True, False, False, True, True), boolean)]),
     case("Reshape/dynamic", [real(2, 20, 3), constant([0, -1])], is_dynamic=True),
+    case("BitCast/f32-i32", [real(3, 5)], {"to": i32}),
     case("Expand/i64", [whole(3, 1, type=i64), constant([3, 4])]),
 ]  # fmt: skip

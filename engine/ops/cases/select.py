@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.ir.element_type import boolean, f32, i32, i64
+from engine.ir.element_type import boolean, f32, f64, i8, i16, i32, i64, u8, u64
 from engine.ops.cases.case import case
 from engine.ops.cases.data import constant, filled, limits, real, whole
 
@@ -15,6 +15,13 @@ CASES: Final = [
         for data in (real(5, 60, 3), whole(5, 60, 3, type=i32, low=0, high=20), whole(5, 60, 3, type=i64, high=20))
         for k, axis in ((1, 1), (7, 1), (5, 0), (3, -1))
         for largest in (0, 1)
+    ),
+    *(
+        case(f"TopK/{data.type.name}", [data, constant([5])], num_outputs=2)
+        for data in (
+            real(4, 60, type=f64), whole(4, 60, type=u64, low=0, high=20), whole(4, 60, type=u8, low=0, high=20),
+            whole(4, 60, type=i16, low=-9, high=20), whole(4, 60, type=i8, low=-9, high=20),
+        )
     ),
     case("TopK/all", [real(3, 40), constant([40])], num_outputs=2),
     case("TopK/none", [real(3, 40), constant([0])], num_outputs=2),

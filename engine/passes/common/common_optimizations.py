@@ -45,6 +45,7 @@ from engine.passes.common.linear_operators import LinearConcatSplitting, LinearH
 from engine.passes.common.mask_simplification import MaskSimplification
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.mish_fusion import MishFusion
+from engine.passes.common.operator_decomposition import OperatorDecomposition
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.pad_conv_fusion import PadConvFusion
 from engine.passes.common.position_decompositions import RotaryPositionsDecomposition, TensorScatterDecomposition
@@ -119,6 +120,7 @@ def _canonical() -> list[Pass | type[Pass]]:
         # Operators that exporters decompose.
         EinsumDecomposition,
         FunctionDecomposition,
+        OperatorDecomposition,
         MeanVarianceNormalizationDecomposition,
         TensorScatterDecomposition,
         GraphRewrite(

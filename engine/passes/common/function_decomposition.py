@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import onnx
@@ -10,16 +10,17 @@ import onnx
 from engine import ops
 from engine.ir import Constant, Model, Node, Output, Parameter, TensorType
 from engine.ops import get_op
+from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.fusion import fits
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
-from engine.passes.surgery import replace_node
 
 FUNCTIONS: Final = (
-    "CausalConvWithState", "CenterCropPad", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SwiGLU",
+    "Attention", "BlackmanWindow", "CausalConvWithState", "CenterCropPad", "HammingWindow", "HannWindow",
+    "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SwiGLU", "ai.onnx.preview.FlexAttention",
 )  # fmt: skip
-"""Operators whose definitions have no control flow, and lose nothing in f32."""
+"""Operators whose definitions have no control flow, and lose nothing in f32; FlexAttention contains its bodies."""
 _DOMAIN: Final = "engine.definitions"
 
 
@@ -44,7 +45,7 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
     if is_kept(node):
         return False
     given = [value for value in node.input_values if value is not None]
-    if not all(isinstance(value.type, TensorType) for value in given):
+    if not all(isinstance(value.type, TensorType) and value.shape.rank.is_static for value in given):
         return False
     definition = _definition(node, given)
     if definition is None:
@@ -52,28 +53,49 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
     for inner in definition.ordered_nodes():
         if inner.op_type in FUNCTIONS and not inner.domain:
             _replace(inner, is_kept)
-    values = [result.input_value(0) for result in definition.results]
-    if len(values) != node.num_outputs or not all(map(fits, node.outputs, values)):
+    read = [output for output in node.outputs if output.num_consumers]
+    if not all(fits(old, result.input_value(0)) for old, result in zip(read, definition.results, strict=False)):
         return False
-    made = [each for each in definition.ordered_nodes() if each.op_type not in ("Parameter", "Result")]
+    made = [
+        each
+        for each in _whole([result.input_value(0) for result in definition.results[: len(read)]])
+        if each.op_type != "Parameter"
+    ]
     for parameter, value in zip(definition.parameters, given, strict=True):
         parameter.output(0).replace(value)
-    values = [result.input_value(0) for result in definition.results]
+    values = [result.input_value(0) for result in definition.results[: len(read)]]
     for index, value in enumerate(values):
         if value.node not in made or isinstance(value.node, Constant) or value in values[:index]:
             values[index] = ops.Identity(value).output(0)
             made.append(values[index].node)
-        name = node.friendly_name if node.num_outputs == 1 else f"{node.friendly_name}.{index}"
+        name = node.friendly_name if node.num_outputs == 1 else f"{node.friendly_name}.{read[index].index}"
         values[index].node.friendly_name = name
     for each in made:
         each.infer_types()
     copy_runtime_info(node, [each for each in made if not isinstance(each, Constant)])
-    replace_node(node, values)
+    for old, new in zip(read, values, strict=True):
+        old.replace(new)
     return True
 
 
+def _whole(values: Sequence[Output]) -> list[Node]:
+    """The nodes that compute `values`, in order."""
+    found: dict[Node, None] = {}
+    stack = [(value.node, False) for value in values]
+    while stack:
+        node, is_done = stack.pop()
+        if is_done:
+            found[node] = None
+        elif node not in found:
+            stack.append((node, True))
+            stack += [(value.node, False) for value in node.input_values if value is not None]
+    return list(found)
+
+
 def _definition(node: Node, given: list[Output]) -> Model | None:
-    """The function body for the types and attributes of `node`, with a parameter for each present input.
+    """The function body for the types and attributes of `node`.
+
+    It has a parameter for each present input, a result for each output that is read, and another result.
 
     None if there is no body for these types: some need lengths that may be unknown.
     """
@@ -82,10 +104,14 @@ def _definition(node: Node, given: list[Output]) -> Model | None:
     parameters = [Parameter(value.type, friendly_name=f"input_{index}") for index, value in enumerate(given)]
     left = iter(parameters)
     inputs = [None if value is None else next(left) for value in node.input_values]
-    whole = ops.create(node.op_type, inputs, node.attributes, num_outputs=node.num_outputs)
-    proto = model_to_proto(Model(whole.outputs, parameters))
-    (call,) = proto.graph.node
-    schema: Any = get_op(node.op_type).schema  # the stub lacks the function API
+    attributes = {name: value.clone() if isinstance(value, Model) else value for name, value in node.attributes.items()}
+    whole = ops.create(node.op_type, inputs, attributes, num_outputs=node.num_outputs, domain=node.domain)
+    # The model is written in the lowest opset that has its operators; definitions read parts of shapes.
+    part = ops.create("Shape", [parameters[0]], {"start": 1})
+    read = [whole.output(output.index) for output in node.outputs if output.num_consumers]
+    proto = model_to_proto(Model([*read, part.output(0)], parameters))
+    (call,) = (each for each in proto.graph.node if each.op_type == node.op_type)
+    schema: Any = get_op(node.op_type, node.domain).schema  # the stub lacks the function API
     present = {attribute.name for attribute in call.attribute}
     defaults = (attribute.default_value for name, attribute in schema.attributes.items() if name not in present)
     call.attribute.extend(default for default in defaults if default.name)
@@ -106,4 +132,6 @@ def _definition(node: Node, given: list[Output]) -> Model | None:
         return None
     call.domain = body.domain = _DOMAIN
     proto.opset_import.add(domain=_DOMAIN, version=1)
-    return read_model(proto)
+    definition = read_model(proto)
+    ConstantFolding().run_on_model(definition)
+    return definition

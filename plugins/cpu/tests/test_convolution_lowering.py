@@ -130,7 +130,7 @@ def test_unknown_lengths() -> None:
     [
         (helper.make_node("Conv", ["x", "w"], ["y"]), (1, 2, 4, 4, 4), {"w": (3, 2, 2, 2, 2)}, "3 spatial dimensions"),
         (helper.make_node("Conv", ["x", "w"], ["y"], strides=[5000, 1]), (1, 2, 4, 4), {"w": (3, 2, 1, 1)}, "strides"),
-        (helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2, 2]), (1, 2, 4, 4, 4), {}, "3 spatial"),
+        (helper.make_node("GlobalMaxPool", ["x"], ["y"]), (1, 2, 4, 4, 4), {}, "3 spatial"),
     ],
 )
 def test_what_has_no_kernel_is_told(

@@ -27,6 +27,7 @@ from engine.passes.common.index_grid_elimination import IndexGridElimination
 from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.mask_simplification import MaskSimplification
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
+from engine.passes.common.operator_decomposition import OperatorDecomposition
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.position_decompositions import RotaryPositionsDecomposition
 from engine.passes.common.quantization_decomposition import (
@@ -70,16 +71,29 @@ def _register(manager: Manager) -> None:
     CAPABILITIES.configure(manager.pass_config)
     manager.pass_config.enable(DynamicQuantizationDecomposition, IntegerProductDecomposition, QuantizationDecomposition)
     manager.pass_config.enable(CompressedWeightsFusion, CompressedGatherFusion, FunctionDecomposition)
+    manager.pass_config.enable(OperatorDecomposition)
     manager.pass_config.enable(RotaryPositionsDecomposition)
+    manager.pass_config.set_callback(FunctionDecomposition, callback=_stays)
     manager.pass_config.set_callback(DequantizedConstantFolding, callback=is_looked_up)
     manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
     manager.pass_config.set_callback(QuantizationDecomposition, callback=_is_elementwise)
-    for decomposition in (IntegerProductDecomposition, FunctionDecomposition, RotaryPositionsDecomposition):
+    for decomposition in (
+        IntegerProductDecomposition,
+        OperatorDecomposition,
+        RotaryPositionsDecomposition,
+    ):
         manager.pass_config.set_callback(decomposition, callback=_has_kernel)
 
 
 def _has_kernel(node: Node) -> bool:
     return LOWERINGS.decide(node).refusal is None
+
+
+def _stays(node: Node) -> bool:
+    """Whether an operator is not replaced by its definition. An Attention may get a kernel when lengths are known."""
+    if node.op_type == "Attention" and not node.domain:
+        return node.num_outputs < 4 or not node.output(3).num_consumers  # no kernel writes the scores
+    return _has_kernel(node)
 
 
 def _is_elementwise(quantization: Node) -> bool:

@@ -67,7 +67,7 @@ class GatherLowering(OpLowering[GatherSpec]):
 
 
 def _check_indexed(spec: IndexedSpec) -> Refusal | None:
-    return first_refusal(check_movable(spec.data), check_types([spec.indices], INDICES))
+    return first_refusal(check_movable(spec.data, max_dims=MAX_DIMS), check_types([spec.indices], INDICES))
 
 
 def _known_grid(b: SegmentBuilder, indices: Output, size: int) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:

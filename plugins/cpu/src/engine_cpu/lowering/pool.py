@@ -1,4 +1,4 @@
-"""MaxPool, AveragePool and their global forms, of one and two dimensions, on maps in blocks of 16 channels."""
+"""MaxPool, AveragePool and LpPool, and global forms: mostly on maps in blocks of 16 channels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from engine.errors import InputError
 from engine.ir import Node
 from engine.ir.element_type import f32, i8, u8
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
@@ -32,24 +33,74 @@ class _MapLowering(OpLowering[SpecT]):
         return tuple(LayoutOption.uniform(layout, 1, outputs) for layout in (Layout.BLOCKED, Layout.BLOCKED_BF16))
 
 
-@lowers("MaxPool", "AveragePool", spec=PoolSpec)
+@lowers("MaxPool", "AveragePool", "LpPool", spec=PoolSpec)
 class PoolLowering(_MapLowering[PoolSpec]):
-    """The values of a pooling; the indices of a MaxPool are not computed."""
+    """Of one and two axes, in blocks of channels; of three axes, norms, and maxima with indices, in PLAIN."""
 
     def check(self, spec: PoolSpec) -> Refusal | None:
         """See `OpLowering`."""
-        if refused := _check_map(spec.node):
-            return refused
-        if spec.is_read(1):
-            return Refusal(RefusalCause.OP, "the Indices output is used; kernels compute only values")
-        return check_steps(spec)
+        x = spec.node.input_value(0)
+        if _is_in_blocks(spec):
+            return first_refusal(_check_map(spec.node), check_steps(spec))
+        allowed = _MAXIMA if spec.op_type == "MaxPool" else F32
+        if len(x.shape) > 5:
+            return Refusal(RefusalCause.RANK, f"{x.name} has {len(x.shape) - 2} spatial dimensions; expected 1 to 3")
+        if spec.storage_order and spec.is_read(1) and len(x.shape) > 4:
+            return Refusal(RefusalCause.ATTRIBUTE, "storage_order is 1; expected at most two spatial dimensions")
+        return check_types((x, spec.output()), allowed)
+
+    def layouts(self, spec: PoolSpec) -> Sequence[LayoutOption]:
+        """See `OpLowering`."""
+        if _is_in_blocks(spec):
+            return super().layouts(spec)
+        return (LayoutOption.uniform(Layout.PLAIN, 1, spec.node.num_outputs),)
 
     def lower(self, spec: PoolSpec, b: SegmentBuilder) -> None:
         """One step."""
+        if not _is_in_blocks(spec):
+            _window_step(spec, b)
+            return
         attributes = window_attributes(spec.at(b.shape(spec.node.input_value(0))).with_axes(2))
         if spec.op_type == "AveragePool":
             attributes["count_include_pad"] = int(spec.count_include_pad)
         _step(spec.node, b, attributes)
+
+
+def _is_in_blocks(spec: PoolSpec) -> bool:
+    """Whether the kernels on blocks of channels compute a pooling."""
+    return spec.op_type != "LpPool" and not spec.is_read(1) and len(spec.node.input_value(0).shape) < 5
+
+
+def _window_step(spec: PoolSpec, b: SegmentBuilder) -> None:
+    x, outputs = spec.node.input_value(0), [spec.output()]
+    shape = b.shape(x)
+    window = spec.at(shape)
+    if min(window.outputs) < 1:
+        raise InputError(f"{spec.node}: a window of {list(window.kernel)} does not fit an input of shape {list(shape)}")
+    window = window.with_axes(3)
+    attributes: dict[str, Attribute] = {"op": ("MaxPool", "AveragePool", "LpPool").index(spec.op_type)}
+    if spec.op_type == "MaxPool":
+        outputs += [spec.output(1)] if spec.is_read(1) else []
+        attributes |= {"positions": len(outputs) - 1, "column_major": spec.storage_order}
+    elif spec.op_type == "AveragePool":
+        attributes["counts_padding"] = int(spec.count_include_pad)
+    else:
+        attributes["power"] = spec.p
+    b.step(
+        spec.node,
+        "window_pool",
+        [b.input(x)],
+        [b.output(each) for each in outputs],
+        type=x.element_type.name,
+        maps=shape[0] * shape[1],
+        out=list(window.outputs),
+        kernel=list(window.kernel),
+        strides=list(window.strides),
+        dilations=list(window.dilations),
+        pads=[*window.pads_begin, *window.pads_end],
+        **{"in": list(window.inputs)},
+        **attributes,
+    )
 
 
 @lowers("GlobalMaxPool", "GlobalAveragePool")

@@ -1,4 +1,4 @@
-"""Reductions over any axes, also of maps in blocks of channels; ArgMax and ArgMin; running sums."""
+"""Reductions over any axes, also of maps in blocks of channels; ArgMax and ArgMin; running sums and products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.ir import Constant
-from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
+from engine.ir.element_type import boolean, f32, f64, i8, i32, i64, u8, u32, u64
 from engine.lowering import Refusal, check_types, first_refusal
 from engine.ops.reduce import ArgReduceSpec, CumulativeSpec, ReduceSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels, static_shape
@@ -23,6 +23,7 @@ _OPS: Final = {
     "ReduceLogSumExp": "log_sum_exp",
 }  # fmt: skip
 _NUMBERS: Final = frozenset({f32, i32, i64})
+_ACCUMULATED: Final = frozenset({f32, f64, i32, i64, u32, u64})
 _EXTREMES: Final = frozenset({"ReduceMax", "ReduceMin"})
 _ROOTS: Final = frozenset({"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
 
@@ -35,7 +36,7 @@ class ReductionLowering(OpLowering[ReduceSpec]):
 
     def check(self, spec: ReduceSpec) -> Refusal | None:
         """See `OpLowering.check`."""
-        allowed = {f32} if spec.op_type in _ROOTS else {f32, i32, i64}
+        allowed = {f32, f64} if spec.op_type in _ROOTS else {f32, f64, i32, i64, u32, u64}
         if spec.op_type in _EXTREMES:
             allowed |= {u8, i8, boolean}
         return first_refusal(check_values(spec.node, self.values), check_types([spec.data], allowed))
@@ -113,15 +114,15 @@ class ArgReduceLowering(OpLowering[ArgReduceSpec]):
         )
 
 
-@lowers("CumSum", spec=CumulativeSpec)
+@lowers("CumSum", "CumProd", spec=CumulativeSpec)
 class CumulativeLowering(OpLowering[CumulativeSpec]):
-    """Running sums, for the value of the axis."""
+    """Running sums and products, for the value of the axis."""
 
     values = (1,)
 
     def check(self, spec: CumulativeSpec) -> Refusal | None:
         """See `OpLowering.check`."""
-        return first_refusal(check_values(spec.node, self.values), check_types([spec.data], _NUMBERS))
+        return first_refusal(check_values(spec.node, self.values), check_types([spec.data], _ACCUMULATED))
 
     def lower(self, spec: CumulativeSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
@@ -136,6 +137,7 @@ class CumulativeLowering(OpLowering[CumulativeSpec]):
             type=x.element_type.name,
             exclusive=int(spec.exclusive),
             reverse=int(spec.reverse),
+            product=int(spec.op_type == "CumProd"),
             outer=outer,
             axis=length,
             inner=inner,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from engine.ir import Node
-from engine.lowering import Refusal, check_inference_dropout
+from engine.ir.element_type import boolean
+from engine.lowering import Refusal, RefusalCause, check_inference_dropout
 from engine.ops.reshape import DropoutSpec
 from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption, static_shape
@@ -57,6 +58,18 @@ class IdentityLowering(AliasLowering):
     """The input unchanged."""
 
     shape_values = ()
+
+
+@lowers("BitCast")
+class BitCastLowering(AliasLowering):
+    """The same bytes as elements of another type; types of less than a byte are stored in one each."""
+
+    shape_values = ()
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        if spec.output().element_type is boolean and spec.node.input_value(0).element_type is not boolean:
+            return Refusal(RefusalCause.ELEMENT_TYPE, "bytes other than 0 and 1 are no values of bool for kernels")
+        return super().check(spec)
 
 
 @lowers("Dropout", spec=DropoutSpec)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.ir.element_type import f32, i32, i64
+from engine.ir.element_type import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from engine.lowering import Refusal, check_types, first_refusal
 from engine.ops.select import TopKSpec
 from engine_cpu.lowering.checks import check_values
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 
-_TYPES: Final = frozenset({f32, i32, i64})
+_TYPES: Final = frozenset({f32, f64, i8, i16, i32, i64, u8, u16, u32, u64})
 
 
 @lowers("TopK", spec=TopKSpec)

@@ -1,0 +1,134 @@
+// window_pool: see window_pool.hpp.
+//
+// Operands: x [maps, in...], y [maps, out...], and with positions int64 of the shape of y; element alignment; they must
+// not overlap. A NaN is the maximum of its windows; the position is that of the first largest number. Sums are in f64.
+// Split over rows of the output.
+#include "kernels/window_pool.hpp"
+
+#include <cmath>
+
+#include "simd/isa.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+// The positions of a window along one axis that are inside of the map: first, first + step, ... below end.
+struct Span {
+  std::int64_t first, end, step;
+  std::int64_t counted;  // with those in the padding, if they count
+};
+
+Span span_of(const WindowPoolArgs& args, int axis, std::int64_t output) {
+  const std::int64_t step = args.dilation[axis], start = output * args.stride[axis] - args.begin[axis];
+  const std::int64_t length = args.in[axis], kernel = args.kernel[axis];
+  const std::int64_t skipped = start < 0 ? (-start + step - 1) / step : 0;
+  const std::int64_t behind = start + kernel * step;
+  Span span = {start + skipped * step, behind < length ? behind : length, step, 0};
+  const std::int64_t limit = args.counts_padding ? length + args.end[axis] : length;
+  if (args.counts_padding) {  // no position is before the padding
+    const std::int64_t room = limit - start;
+    const std::int64_t fitting = room <= 0 ? 0 : (room + step - 1) / step;
+    span.counted = fitting < kernel ? fitting : kernel;
+  } else {
+    span.counted = span.first < span.end ? (span.end - span.first + step - 1) / step : 0;
+  }
+  return span;
+}
+
+template <class T>
+struct Lowest;
+template <>
+struct Lowest<float> {
+  static constexpr float kValue = -__builtin_inff();
+};
+template <>
+struct Lowest<std::int8_t> {
+  static constexpr std::int8_t kValue = INT8_MIN;
+};
+template <>
+struct Lowest<std::uint8_t> {
+  static constexpr std::uint8_t kValue = 0;
+};
+
+template <class T>
+void pool_maximum(const WindowPoolArgs& args, const T* map, const Span* spans, T* to, std::int64_t* position,
+                  std::int64_t base) {
+  T best = Lowest<T>::kValue;
+  std::int64_t place = -1;
+  for (std::int64_t d = spans[0].first; d < spans[0].end; d += spans[0].step)
+    for (std::int64_t h = spans[1].first; h < spans[1].end; h += spans[1].step)
+      for (std::int64_t w = spans[2].first; w < spans[2].end; w += spans[2].step) {
+        const T value = map[(d * args.in[1] + h) * args.in[2] + w];
+        if (value > best || place < 0)
+          place = args.column_major ? d * args.in[1] * args.in[2] + w * args.in[1] + h
+                                    : (d * args.in[1] + h) * args.in[2] + w;
+        if (value > best || value != value) best = value;
+      }
+  *to = best;
+  if (position != nullptr) *position = place < 0 ? -1 : base + place;
+}
+
+void pool_number(const WindowPoolArgs& args, const float* map, const Span* spans, float* to) {
+  double sum = 0;
+  for (std::int64_t d = spans[0].first; d < spans[0].end; d += spans[0].step)
+    for (std::int64_t h = spans[1].first; h < spans[1].end; h += spans[1].step)
+      for (std::int64_t w = spans[2].first; w < spans[2].end; w += spans[2].step) {
+        const double value = static_cast<double>(map[(d * args.in[1] + h) * args.in[2] + w]);
+        if (args.op == WindowPoolOp::kMean)
+          sum += value;
+        else
+          sum += args.power == 2   ? value * value
+                 : args.power == 1 ? __builtin_fabs(value)
+                                   : pow(__builtin_fabs(value), static_cast<double>(args.power));
+      }
+  if (args.op == WindowPoolOp::kMean)
+    sum /= static_cast<double>(spans[0].counted * spans[1].counted * spans[2].counted);
+  else if (args.power == 2)
+    sum = sqrt(sum);
+  else if (args.power != 1)
+    sum = pow(sum, 1.0 / static_cast<double>(args.power));
+  *to = static_cast<float>(sum);
+}
+
+template <class T>
+void pool(const WindowPoolArgs& args, void* const* buffers, const KernelContext& context) {
+  const std::int64_t pixels = args.in[0] * args.in[1] * args.in[2];
+  const WorkRange range = split_work(args.maps * args.out[0] * args.out[1], context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t map = i / (args.out[0] * args.out[1]), row = i % (args.out[0] * args.out[1]);
+    Span spans[3] = {span_of(args, 0, row / args.out[1]), span_of(args, 1, row % args.out[1]), {}};
+    const T* from = static_cast<const T*>(buffers[0]) + map * pixels;
+    T* to = static_cast<T*>(buffers[1]) + i * args.out[2];
+    std::int64_t* positions = args.has_positions ? static_cast<std::int64_t*>(buffers[2]) + i * args.out[2] : nullptr;
+    for (std::int64_t w = 0; w < args.out[2]; ++w) {
+      spans[2] = span_of(args, 2, w);
+      if constexpr (sizeof(T) == sizeof(float)) {
+        if (args.op != WindowPoolOp::kMax) {
+          pool_number(args, from, spans, to + w);
+          continue;
+        }
+      }
+      pool_maximum(args, from, spans, to + w, positions == nullptr ? nullptr : positions + w, map * pixels);
+    }
+  }
+}
+
+void window_pool(const void* arguments, void* const* buffers, const KernelContext& context) {
+  const WindowPoolArgs& args = *static_cast<const WindowPoolArgs*>(arguments);
+  switch (args.type) {
+    case ElementCode::kF32:
+      return pool<float>(args, buffers, context);
+    case ElementCode::kI8:
+      return pool<std::int8_t>(args, buffers, context);
+    case ElementCode::kU8:
+      return pool<std::uint8_t>(args, buffers, context);
+    default:  // prepare accepts no other
+      break;
+  }
+}
+
+}  // namespace
+
+extern const KernelEntry window_pool_kernels[] = {{"window_pool", window_pool, nullptr}, {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

@@ -1,0 +1,103 @@
+"""Arithmetic operators of `ai.onnx.ml` as ONNX's own, for `OperatorDecomposition`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from engine import ops
+from engine.ir import Constant, Node, Output, f32
+from engine.ops import attribute
+from engine.ops.tensors import Array
+
+
+def _array_feature_extractor(node: Node) -> Sequence[Output] | None:
+    """Features by index along the last axis; the result has at least two dimensions."""
+    x, indices = node.input_value(0), node.input_value(1)
+    if not len(x.shape):
+        return None
+    flat = ops.Reshape(indices, Constant(np.array([-1], np.int64)))
+    taken = ops.Gather(x, flat, axis=-1)
+    if len(x.shape) == 1:
+        return [ops.Unsqueeze(taken, Constant(np.array([0], np.int64))).output(0)]
+    return [taken.output(0)]
+
+
+def _binarizer(node: Node) -> Sequence[Output] | None:
+    x = node.input_value(0)
+    if x.element_type is not f32:
+        return None
+    is_above = ops.Greater(x, Constant(float(attribute(node, "threshold")), f32))
+    return [ops.Cast(is_above, to=f32).output(0)]
+
+
+def _scaler(node: Node) -> Sequence[Output] | None:
+    x = _real(node.input_value(0))
+    offset, scale = attribute(node, "offset"), attribute(node, "scale")
+    moved = ops.Sub(x, Constant(np.array(offset or [0.0], np.float32)))
+    return [ops.Mul(moved, Constant(np.array(scale or [1.0], np.float32))).output(0)]
+
+
+def _linear_regressor(node: Node) -> Sequence[Output] | None:
+    x, targets = node.input_value(0), int(attribute(node, "targets"))
+    coefficients, intercepts = attribute(node, "coefficients"), attribute(node, "intercepts")
+    post = attribute(node, "post_transform")
+    if len(x.shape) != 2 or not coefficients or len(coefficients) % targets or post not in ("NONE", "LOGISTIC"):
+        return None
+    weights = np.array(coefficients, np.float32).reshape(targets, -1)
+    scores = ops.MatMul(_real(x), Constant(np.ascontiguousarray(weights.T))).output(0)
+    if intercepts:
+        scores = ops.Add(scores, Constant(np.array(intercepts, np.float32))).output(0)
+    return [ops.Sigmoid(scores).output(0) if post == "LOGISTIC" else scores]
+
+
+def _label_encoder(node: Node) -> Sequence[Output] | None:
+    """A few numbers by equality; the operator's tables of text stay."""
+    keys, values = _table(node, "keys"), _table(node, "values")
+    if keys is None or values is None or len(keys) != len(values) or not 0 < len(keys) <= _MAX_KEYS:
+        return None
+    x = node.input_value(0)
+    default = _default(node, values.dtype)
+    if x.element_type.numpy != keys.dtype or default is None or x.element_type.is_real:
+        return None
+    result = ops.Expand(Constant(default), ops.Shape(x)).output(0)
+    for key, value in zip(reversed(keys), reversed(values), strict=True):  # of equal keys, the first counts
+        result = ops.Where(ops.Equal(x, Constant(np.asarray(key))), Constant(np.asarray(value)), result).output(0)
+    return [result]
+
+
+def _table(node: Node, name: str) -> Array | None:
+    tensor = attribute(node, f"{name}_tensor")
+    if isinstance(tensor, np.ndarray):
+        return tensor.reshape(-1) if tensor.dtype.kind in "if" else None
+    for suffix, dtype in (("int64s", np.int64), ("floats", np.float32)):
+        found = attribute(node, f"{name}_{suffix}")
+        if found:
+            return np.array(found, dtype)
+    return None
+
+
+def _default(node: Node, dtype: np.dtype[Any]) -> Array | None:
+    tensor = attribute(node, "default_tensor")
+    if isinstance(tensor, np.ndarray):
+        return tensor.reshape(()) if tensor.dtype == dtype and tensor.size == 1 else None
+    if dtype == np.int64:
+        return np.array(attribute(node, "default_int64"), dtype)
+    return np.array(attribute(node, "default_float"), dtype) if dtype == np.float32 else None
+
+
+def _real(x: Output) -> Output:
+    return x if x.element_type is f32 else ops.Cast(x, to=f32).output(0)
+
+
+_MAX_KEYS: Final = 32
+
+CLASSICAL_RULES: Final[dict[str, Callable[[Node], Sequence[Output] | None]]] = {
+    "ArrayFeatureExtractor": _array_feature_extractor,
+    "Binarizer": _binarizer,
+    "LabelEncoder": _label_encoder,
+    "LinearRegressor": _linear_regressor,
+    "Scaler": _scaler,
+}

@@ -1,0 +1,146 @@
+"""`OperatorDecomposition`: operators, and forms of operators, that few devices have a kernel for, as simpler ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from engine import ops
+from engine.ir import Constant, Node, Output, TensorType, boolean, f32, i64
+from engine.ops.matmul import GemmSpec
+from engine.ops.normalization import BatchNormalizationSpec
+from engine.ops.reshape import DropoutSpec
+from engine.passes.common.classical_rules import CLASSICAL_RULES
+from engine.passes.common.training_rules import TRAINING_RULES
+from engine.passes.fusion import fits
+from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.rewrite import MatcherPass
+from engine.passes.runtime_info import copy_runtime_info
+from engine.passes.surgery import replace_node
+
+Rule: TypeAlias = "Callable[[Node], Sequence[Output] | None]"
+"""The values that replace the outputs of a node; None to leave it. All its inputs are tensors of known rank."""
+
+
+class OperatorDecomposition(MatcherPass):
+    """Replaces operators by others with the same results.
+
+    They are optimizers (Adagrad, Adam, Momentum), arithmetic of `ai.onnx.ml`, a BatchNormalization whose parameters are
+    computed or that computes its statistics, a Gemm whose C is scaled or no row of the result, a Dropout with a mask,
+    and a OneHot of real indices. Disabled unless a `PassConfig` enables it, with a callback that excludes the nodes
+    that the device runs natively.
+    """
+
+    by_default = False
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            return not self.transformation_callback(m.match_root) and _replace(m.match_root)
+
+        self.register_matcher(Matcher(wrap_type(list(_RULES)), self.name), callback)
+
+
+def _replace(node: Node) -> bool:
+    given = [value for value in node.input_values if value is not None]
+    if not all(isinstance(value.type, TensorType) and value.shape.rank.is_static for value in given):
+        return False
+    values = _RULES[f"{node.domain}.{node.op_type}" if node.domain else node.op_type](node)
+    if values is None:
+        return False
+    pairs = list(zip(node.outputs, values, strict=False))
+    if not all(fits(old, new) or not old.num_consumers for old, new in pairs):
+        return False
+    made = _made(values, given)
+    for index, (_, value) in enumerate(pairs):
+        value.node.friendly_name = node.friendly_name if node.num_outputs == 1 else f"{node.friendly_name}.{index}"
+    copy_runtime_info(node, made)
+    replace_node(node, [new for _, new in pairs])
+    return True
+
+
+def _made(values: Iterable[Output], given: Iterable[Output]) -> list[Node]:
+    """The operations that compute `values` from `given`."""
+    known, made, stack = {value.node for value in given}, [], [value.node for value in values]
+    while stack:
+        node = stack.pop()
+        if node in known or isinstance(node, Constant):
+            continue
+        known.add(node)
+        made.append(node)
+        stack += [value.node for value in node.input_values if value is not None]
+    return made
+
+
+def _batch_normalization(node: Node) -> Sequence[Output] | None:
+    spec = BatchNormalizationSpec.of(node)
+    x, scale, bias, mean, variance = (node.input_value(index) for index in range(5))
+    if len({x.element_type, scale.element_type, mean.element_type}) > 1:
+        return None
+    rank = len(x.shape)
+    if rank < 2:
+        return None
+    along = Constant(np.array([-1, *[1] * (rank - 2)], np.int64))
+
+    def wide(value: Output) -> Output:
+        return ops.Reshape(value, along).output(0)
+
+    running: list[Output] = []
+    if spec.training_mode:
+        axes = Constant(np.array([axis for axis in range(rank) if axis != 1], np.int64))
+        centre = ops.ReduceMean(x, axes, keepdims=1)
+        difference = ops.Sub(x, centre)
+        spread = ops.ReduceMean(ops.Mul(difference, difference), axes, keepdims=1)
+        flat = Constant(np.array([-1], np.int64))
+        for old, new in ((mean, centre), (variance, spread)):
+            kept = ops.Mul(old, Constant(spec.momentum, old.element_type))
+            added = ops.Mul(ops.Reshape(new, flat), Constant(1 - spec.momentum, old.element_type))
+            running.append(ops.Add(kept, added).output(0))
+        deviation = ops.Sqrt(ops.Add(spread, Constant(spec.epsilon, x.element_type))).output(0)
+    else:
+        difference = ops.Sub(x, wide(mean))
+        deviation = wide(ops.Sqrt(ops.Add(variance, Constant(spec.epsilon, variance.element_type))).output(0))
+    factor = ops.Div(wide(scale), deviation)
+    return [ops.Add(ops.Mul(difference, factor), wide(bias)).output(0), *running]
+
+
+def _gemm(node: Node) -> Sequence[Output] | None:
+    """A product, and a sum with C."""
+    spec = GemmSpec.of(node)
+    c = spec.input(2)
+    if c is None or isinstance(c.node, Constant) or c.element_type not in (f32,):
+        return None
+    attributes = {"alpha": spec.alpha, "transA": int(spec.transA), "transB": int(spec.transB)}
+    product = ops.create("Gemm", [node.input_value(0), node.input_value(1)], attributes)
+    scaled = c if spec.beta == 1 else ops.Mul(c, Constant(spec.beta, c.element_type)).output(0)
+    return [ops.Add(product, scaled).output(0)]
+
+
+def _dropout(node: Node) -> Sequence[Output] | None:
+    """The mask of an inference keeps everything."""
+    if DropoutSpec.of(node).may_train or node.num_outputs < 2 or not node.output(1).num_consumers:
+        return None
+    x = node.input_value(0)
+    return [ops.Identity(x).output(0), ops.Expand(Constant(True, boolean), ops.Shape(x)).output(0)]
+
+
+def _one_hot(node: Node) -> Sequence[Output] | None:
+    """Real indices, and depths, become integers."""
+    indices, depth, values = (node.input_value(index) for index in range(3))
+    if indices.element_type is i64:
+        return None
+    whole = ops.Cast(indices, to=i64)
+    return [ops.create("OneHot", [whole, depth, values], node.attributes).output(0)]
+
+
+_RULES: Final[dict[str, Rule]] = {
+    "BatchNormalization": _batch_normalization,
+    "Dropout": _dropout,
+    "Gemm": _gemm,
+    "OneHot": _one_hot,
+    **{f"ai.onnx.preview.training.{name}": rule for name, rule in TRAINING_RULES.items()},
+    **{f"ai.onnx.ml.{name}": rule for name, rule in CLASSICAL_RULES.items()},
+}
