@@ -71,11 +71,14 @@ class Core:
 
     # -- models and networks ------------------------------------------------------------------------------
 
-    def read_model(self, model: ModelSource) -> Model:
-        """Read an ONNX model from a path, bytes, a binary stream or a `ModelProto`; see `engine.onnx.read_model`."""
+    def read_model(self, model: ModelSource, weights: str | os.PathLike[str] | None = None) -> Model:
+        """Read an ONNX model from a path, bytes, a binary stream or a `ModelProto`; see `engine.onnx.read_model`.
+
+        The tensors of the safetensors file `weights` replace the data of the initializers of the same names.
+        """
         from engine.onnx import read_model
 
-        return read_model(model)
+        return read_model(model, weights)
 
     def compile_model(
         self, model: Model | ModelSource, device: str, config: Mapping[str, object] | None = None

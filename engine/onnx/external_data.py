@@ -9,6 +9,7 @@ from typing import Final
 import onnx
 
 from engine.errors import ExternalDataError, ModelReadError
+from engine.onnx.safetensors import SUFFIX, SafetensorsFile
 from engine.onnx.source import map_file
 
 _KNOWN_KEYS: Final = frozenset({"location", "offset", "length", "checksum", "basepath"})
@@ -17,16 +18,22 @@ _KNOWN_KEYS: Final = frozenset({"location", "offset", "length", "checksum", "bas
 class ExternalData:
     """The data files of one model; each is mapped once. `model` is None if the model came without a folder."""
 
-    __slots__ = ("_files", "_model")
+    __slots__ = ("_files", "_indexed", "_model")
 
     def __init__(self, model: Path | None) -> None:
         self._files: dict[str, memoryview] = {}
+        self._indexed: dict[str, SafetensorsFile] = {}
         self._model = model
 
     def content(self, tensor: onnx.TensorProto, needed: int) -> memoryview:
-        """The `needed` bytes of `tensor`. Raises `ExternalDataError` naming the tensor, needed and available bytes."""
+        """The `needed` bytes of `tensor`: at its offset, or without one in a safetensors file, those of its name.
+
+        Raises `ExternalDataError` naming the tensor, needed and available bytes.
+        """
         entries = _entries(tensor)
         location = entries.get("location", "")
+        if location.endswith(SUFFIX) and "offset" not in entries:
+            return self._named(tensor, location, needed)
         start = _number(tensor, entries, "offset", 0)
         length = _number(tensor, entries, "length", needed)
         if length != needed:
@@ -45,6 +52,13 @@ class ExternalData:
                 "belongs to another model"
             )
         return data[start : start + needed]
+
+    def _named(self, tensor: onnx.TensorProto, location: str, needed: int) -> memoryview:
+        found = self._indexed.get(location)
+        if found is None:
+            data = self._file(tensor, location, needed)
+            found = self._indexed[location] = SafetensorsFile(data, f"external data `{location}`")
+        return found.content(tensor)
 
     def _file(self, tensor: onnx.TensorProto, location: str, needed: int) -> memoryview:
         data = self._files.get(location)

@@ -19,23 +19,17 @@ _MAX_ELEMENTS: Final = 1 << 18
 def infer_graph(model: onnx.ModelProto, *, is_mixed: bool = False) -> onnx.ModelProto:
     """`model` with every type that ONNX can infer in the value_info and outputs of its graphs.
 
-    Types that the file declares for the main graph's values are dropped first, except for outputs of custom operators:
-    they may be wrong, and ONNX stops at a contradiction. If ONNX rejects the model as a whole, it is returned without
-    types, and so it is if `is_mixed`, which means that its nodes are of several opsets.
+    Types that the file declares for values are dropped first, except for outputs of custom operators: they may be
+    wrong, and ONNX stops at a contradiction. PyTorch's older exporter gives both branches of an If the types of one.
+    If ONNX rejects the model as a whole, it is returned without types, and so it is if `is_mixed`, which means that its
+    nodes are of several opsets.
     """
     graph = model.graph
-    foreign = {name for node in graph.node if node.domain not in CANONICAL_VERSIONS for name in node.output}
-    kept = [value for value in graph.value_info if value.name in foreign]
-    graph.ClearField("value_info")
-    graph.value_info.extend(kept)
-    # For a value without a producer, the declaration is the only source of its type.
-    given = foreign | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    for value in graph.output:
-        if value.name not in given:
-            value.ClearField("type")
+    parts = list(walk_graphs(graph))
+    for part in parts:
+        _drop_declared(part)
     if is_mixed:
         return model
-    parts = list(walk_graphs(graph))
     _clean(parts)
     _drop_trailing_names(parts)
     hide_hazards(parts)
@@ -47,6 +41,18 @@ def infer_graph(model: onnx.ModelProto, *, is_mixed: bool = False) -> onnx.Model
         found = _parts_of(inferred.graph, len(parts))
     show_hidden(found)
     return inferred
+
+
+def _drop_declared(graph: onnx.GraphProto) -> None:
+    foreign = {name for node in graph.node if node.domain not in CANONICAL_VERSIONS for name in node.output}
+    kept = [value for value in graph.value_info if value.name in foreign]
+    graph.ClearField("value_info")
+    graph.value_info.extend(kept)
+    # For a value without a producer, the declaration is the only source of its type.
+    given = foreign | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    for value in graph.output:
+        if value.name not in given:
+            value.ClearField("type")
 
 
 def _parts_of(graph: onnx.GraphProto, count: int) -> list[onnx.GraphProto]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import onnx
@@ -15,6 +16,7 @@ from engine.onnx.functions import inline_functions
 from engine.onnx.graph_builder import GraphBuilder, ImportContext
 from engine.onnx.graph_inference import infer_graph
 from engine.onnx.ordering import order_graph
+from engine.onnx.safetensors import Weights
 from engine.onnx.shapes import DeclaredTypes, TypeReader
 from engine.onnx.skeleton import Skeleton, parse_model
 from engine.onnx.source import ModelSource, OpenedModel, describe_other_format, open_model
@@ -27,7 +29,7 @@ __all__ = ["read_model"]
 _FIRST_IR_WITH_OPSETS = 3
 
 
-def read_model(source: ModelSource) -> Model:
+def read_model(source: ModelSource, weights: str | os.PathLike[str] | None = None) -> Model:
     """Read an ONNX model of any opset and convert it to the canonical opset.
 
     Weights are not copied: constants are views of the mapped file, of its external data files, or of the given
@@ -37,18 +39,21 @@ def read_model(source: ModelSource) -> Model:
 
     Args:
         source: a path (a str is always one), bytes, a binary stream, or a `ModelProto`.
+        weights: the path of a safetensors file, whose tensors replace the data of the initializers of the same names.
 
     Raises:
-        ModelReadError: the file is missing, truncated or not an ONNX model; `ExternalDataError` if its data is.
+        ModelReadError: the file is missing, truncated or not an ONNX model; `ExternalDataError` if its data is, or if
+            a tensor of `weights` has another type or shape than the initializer.
         GraphError: a cycle, a value that is not defined, or one that is defined twice.
         TypeInferenceError: an operator does not accept its inputs.
         UnsupportedError: the model is valid, but uses features that are too new or not supported.
     """
     opened = open_model(source)
+    given = None if weights is None else Weights(weights)
     skeleton, proto = _weightless(opened)
     try:
         with paused_collector():
-            return _build(opened, skeleton, proto)
+            return _build(opened, skeleton, proto, given)
     except RecursionError as e:
         raise ModelReadError(f"{opened.label} is nested too deep: {e}") from e
 
@@ -64,13 +69,15 @@ def _weightless(opened: OpenedModel) -> tuple[Skeleton, onnx.ModelProto]:
         raise ModelReadError(f"{opened.label} is not a valid ONNX model, or is truncated: {e}") from e
 
 
-def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto) -> Model:
+def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto, weights: Weights | None) -> Model:
     _check_versions(opened, proto)
+    if weights is not None:
+        weights.apply(proto)
     mixed = inline_functions(proto)
     order_graph(proto.graph, CallChecker(opsets_of(proto)))
     declared = DeclaredTypes(proto.graph)
     inferred = infer_graph(proto, is_mixed=mixed)
-    store = FileTensors(opened.data, skeleton, ExternalData(opened.path))
+    store = FileTensors(opened.data, skeleton, ExternalData(opened.path), weights)
     types = TypeReader(inferred.graph.input)
     context = ImportContext(store, types, opsets_of(proto))
     model, _ = GraphBuilder(context, inferred.graph, declared).build()

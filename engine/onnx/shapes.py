@@ -21,9 +21,10 @@ from engine.ir import (
 )
 from engine.ops.protos import type_from_proto
 
-# The symbols that ONNX's data propagation generates for unknown dimensions.
-_GENERATED: Final = re.compile(rb"unk__\d")
-_GENERATED_NAME: Final = re.compile(r"unk__\d+")
+# The symbols that ONNX's data propagation generates for unknown dimensions, and those of PyTorch's older exporter
+# (operator, value, `_dim_`, axis), which gives several unknown lengths of one value the same.
+_GENERATED: Final = re.compile(rb"unk__\d|_dim_\d")
+_GENERATED_NAME: Final = re.compile(r"unk__\d+|[A-Z].*_dim_\d+")
 
 
 _LONGEST: Final = 1 << 48  # addresses have at most 48 bits, and sums of lengths do not overflow 64
@@ -69,7 +70,10 @@ class TypeReader:
         self._symbols = {dim.dim_param for value in inputs for dim in value.type.tensor_type.shape.dim if dim.dim_param}
 
     def read(self, proto: onnx.TypeProto, name: str) -> ValueType:
-        """The type that a file states for value `name`. Raises `ModelReadError`."""
+        """The type that a file states for value `name`; dimensions with a generated symbol are unknown.
+
+        Raises `ModelReadError`.
+        """
         key = proto.SerializeToString()
         known = self._known.get(key)
         if known is None:
@@ -78,6 +82,8 @@ class TypeReader:
             except ModelError as e:
                 raise ModelReadError(f"the type of value `{name}`: {e}") from e
             _check_lengths(known, name)
+            if _GENERATED.search(key):
+                known = self._without_generated(known)
             self._known[key] = known
         return known
 

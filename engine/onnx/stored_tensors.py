@@ -35,6 +35,7 @@ from engine.ir import (
     u64,
 )
 from engine.onnx.external_data import ExternalData
+from engine.onnx.safetensors import Weights
 from engine.onnx.skeleton import RAW_DATA, Skeleton
 from engine.onnx.wire import Buffer, count_varints, decode_varints
 from engine.ops.protos import SparseTensor, sparse_from_proto, tensor_from_proto, tensor_from_raw, tensor_to_proto
@@ -111,19 +112,25 @@ class TensorStore(ABC):
 
 
 class FileTensors(TensorStore):
-    """The tensors of a model that was read from a buffer: in the buffer itself, or in files beside it."""
+    """The tensors of a model that was read from a buffer: in the buffer itself, in files beside it, or in `weights`."""
 
-    __slots__ = ("_buffer", "_external", "_skeleton")
+    __slots__ = ("_buffer", "_external", "_skeleton", "_weights")
 
-    def __init__(self, buffer: Buffer, skeleton: Skeleton, external: ExternalData) -> None:
+    def __init__(
+        self, buffer: Buffer, skeleton: Skeleton, external: ExternalData, weights: Weights | None = None
+    ) -> None:
         self._buffer = memoryview(buffer)
         self._skeleton = skeleton
         self._external = external
+        self._weights = weights
 
     def content(self, tensor: onnx.TensorProto, needed: int) -> tuple[int, Buffer]:
         """See `TensorStore`."""
         span = self._skeleton.span_of(tensor)
         if span is None:
+            given = None if self._weights is None else self._weights.content(tensor)
+            if given is not None:
+                return RAW_DATA, given
             return RAW_DATA, self._external.content(tensor, needed)
         return span.field, self._buffer[span.start : span.stop]
 

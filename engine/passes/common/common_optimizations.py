@@ -10,6 +10,7 @@ from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_bias_merging import AttentionBiasMerging, WindowMaskSinking
 from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
+from engine.passes.common.branch_elimination import BranchElimination
 from engine.passes.common.byte_table_fusion import ByteTableFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
@@ -117,6 +118,7 @@ def _canonical() -> list[Pass | type[Pass]]:
     return [
         ShapeSimplification,
         ConstantFolding,
+        BranchElimination,
         # Operators that exporters decompose.
         EinsumDecomposition,
         FunctionDecomposition,

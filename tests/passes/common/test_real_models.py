@@ -20,6 +20,7 @@ from engine.onnx import model_to_proto, read_model
 from engine.passes import ConstantFolding, Manager, Pass, check_equivalence, list_passes
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion, RelaxedAttentionFusion
+from engine.passes.common.branch_elimination import BranchElimination
 from engine.passes.common.byte_table_fusion import ByteTableFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
@@ -252,6 +253,7 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("lstm.script14.static", (), CommonSubexpressionSharing, 10),
     ("lstm.script14.static", (), IdentityElimination, 2),
     ("lstm.script14.static", (), DeadCodeElimination, 1),
+    ("../architectures/gat.script16.dynamic", (), BranchElimination, 4),
     ("gates/squeeze_excite.script14.static", (), ExpandElimination, 1),
     ("bert_sdpa.dynamo20.static", (ConstantFolding,), IndexGridElimination, 1),
     ("mobilevit.dynamo20.static", (), DivideToMultiply, 1),
