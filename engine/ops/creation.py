@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -9,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from engine.errors import ModelError
-from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, i64
-from engine.ops.registry import infers
-from engine.ops.rules import tensor_type
+from engine.ir import Constant, ElementType, Node, PartialShape, TensorType, ValueType, i64
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 
@@ -98,3 +99,29 @@ def shape(spec: ShapeSpec, data: Array) -> Array:
 @infers("Size")
 def _infer_size(node: Node) -> Sequence[ValueType]:
     return (TensorType(i64, PartialShape([])),)
+
+
+@infers("Range")
+def _infer_range(node: Node) -> Sequence[ValueType]:
+    """Evenly spaced numbers (ONNX Range-27); a vector of one number is taken as a scalar, as runtimes do.
+
+    ONNX's inference accepts scalars only, but the function body of AffineGrid in ONNX itself has such vectors.
+    """
+    check_inputs(node, get_op("Range"))
+    kinds = [tensor_type(node, index) for index in range(3)]
+    for index, kind in enumerate(kinds):
+        if kind.shape.rank.is_static and not _may_be_one_number(kind.shape):
+            fail(node, f"input {index} ({get_op('Range').input_name(index)}) is {kind}; expected one number")
+    sources = [value.node for value in node.input_values if value is not None]
+    start, limit, delta = (source.data.item() if isinstance(source, Constant) else None for source in sources)
+    length = None
+    if start is not None and limit is not None and delta is not None:
+        if not delta:
+            fail(node, "input 2 (delta) is 0; expected another number")
+        steps = (limit - start) / delta
+        length = max(0, math.ceil(steps)) if math.isfinite(steps) else None
+    return (TensorType(kinds[0].element_type, PartialShape([length])),)
+
+
+def _may_be_one_number(shape: PartialShape) -> bool:
+    return len(shape) == 0 or (len(shape) == 1 and (not shape.is_static or shape.size() == 1))

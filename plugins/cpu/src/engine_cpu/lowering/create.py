@@ -25,11 +25,11 @@ _NUMBERS: Final = frozenset({f32, f64, i16, i32, i64})
 class ConstantOfShapeLowering(OpLowering[ConstantOfShapeSpec]):
     """Copies of one element."""
 
-    shape_values = (0,)
+    values = (0,)
 
     def check(self, spec: ConstantOfShapeSpec) -> Refusal | None:
         """See `OpLowering`."""
-        if refused := check_values(spec.node, self.shape_values):
+        if refused := check_values(spec.node, self.values):
             return refused
         return None if self.is_bound_late(spec) else check_movable(spec.output())
 

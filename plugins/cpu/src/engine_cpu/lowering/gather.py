@@ -188,13 +188,13 @@ class ScatterNdLowering(_ScatterLowering[ScatterNDSpec]):
 class OneHotLowering(OpLowering[OneHotSpec]):
     """On- and off-values by integer indices."""
 
-    shape_values = (1,)
+    values = (1,)
 
     def check(self, spec: OneHotSpec) -> Refusal | None:
         return first_refusal(
             check_types([spec.indices], INDICES),
             check_movable(spec.values, spec.output()),
-            check_values(spec.node, self.shape_values),
+            check_values(spec.node, self.values),
         )
 
     def lower(self, spec: OneHotSpec, b: SegmentBuilder) -> None:

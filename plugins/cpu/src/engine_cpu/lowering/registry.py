@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from engine.ir import Constant, Node, Output
 from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph, is_known_when_bound
-from engine.lowering.checks import is_omitted
 from engine.ops.spec import SpecT
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption
@@ -21,11 +20,9 @@ class OpLowering(Lowering[SpecT]):
 
     Attributes:
         values: the inputs whose values `lower` reads, if they may be computed during an inference (`check_values`).
-        shape_values: those that only determine the lengths of the outputs.
     """
 
     values: ClassVar[tuple[int, ...]] = ()
-    shape_values: ClassVar[tuple[int, ...]] = ()
 
     def late_values(self, spec: SpecT) -> tuple[int, ...]:
         """The inputs that are no constants, and whose values a plan of the node is made for."""
@@ -36,10 +33,11 @@ class OpLowering(Lowering[SpecT]):
         return any(not is_known_when_bound(spec.node.input_value(index)) for index in self._bound(spec))
 
     def _bound(self, spec: SpecT) -> list[int]:
-        """The inputs of a node that must be known when its plan is made."""
-        lengths_follow = any(not is_omitted(each) and not each.shape.is_static for each in spec.node.outputs)
-        indices = (*self.values, *(self.shape_values if lengths_follow else ()))
-        return [index for index in indices if spec.node.has_input(index)]
+        """The inputs of a node that must be known when its plan is made.
+
+        Also where the file declares the lengths of the results, which may be wrong: the values decide.
+        """
+        return [index for index in self.values if spec.node.has_input(index)]
 
     def layouts(self, spec: SpecT) -> Sequence[LayoutOption]:
         """The options for a node with static shapes; the first is preferred if costs are equal."""

@@ -23,11 +23,11 @@ _ANY_RANK = 1 << 16
 class AliasLowering(OpLowering[OperatorSpec]):
     """The bytes of input 0. A map stays blocked if its batch and channel axes do not move."""
 
-    shape_values: ClassVar[tuple[int, ...]] = (1,)
+    values: ClassVar[tuple[int, ...]] = (1,)
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         moved = spec.input(0) if self.is_bound_late(spec) else spec.output()
-        return check_movable(spec.input(0), moved, max_dims=_ANY_RANK) or check_values(spec.node, self.shape_values)
+        return check_movable(spec.input(0), moved, max_dims=_ANY_RANK) or check_values(spec.node, self.values)
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         node = spec.node
@@ -57,14 +57,14 @@ class AliasLowering(OpLowering[OperatorSpec]):
 class IdentityLowering(AliasLowering):
     """The input unchanged."""
 
-    shape_values = ()
+    values = ()
 
 
 @lowers("BitCast")
 class BitCastLowering(AliasLowering):
     """The same bytes as elements of another type; types of less than a byte are stored in one each."""
 
-    shape_values = ()
+    values = ()
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         if spec.output().element_type is boolean and spec.node.input_value(0).element_type is not boolean:
@@ -76,7 +76,7 @@ class BitCastLowering(AliasLowering):
 class DropoutLowering(AliasLowering):
     """The input unchanged, for inference."""
 
-    shape_values = ()
+    values = ()
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_inference_dropout(spec) or super().check(spec)
@@ -86,11 +86,11 @@ class DropoutLowering(AliasLowering):
 class ExpandLowering(OpLowering[OperatorSpec]):
     """Repeats along axes of length one, and new ones."""
 
-    shape_values = (1,)
+    values = (1,)
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         moved = spec.input(0) if self.is_bound_late(spec) else spec.output()
-        return check_movable(spec.input(0), moved) or check_values(spec.node, self.shape_values)
+        return check_movable(spec.input(0), moved) or check_values(spec.node, self.values)
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
