@@ -533,7 +533,10 @@ void reduce_wide(const ReduceArgs& args, void* const* buffers, WorkRange range) 
     for (std::int64_t l = 0; l < share.lines; ++l, line.next()) {
       const T* at = from + line.offset;
       for (std::int64_t r = 0; r < share.count; ++r, at += share.stride)
-        for (std::int64_t c = 0; c < width; ++c) acc[c] = take_wide<T, kMap>(acc[c], at[c], 0);
+        if (width == kReduceTile)  // a known number of columns stays in registers
+          for (std::int64_t c = 0; c < kReduceTile; ++c) acc[c] = take_wide<T, kMap>(acc[c], at[c], 0);
+        else
+          for (std::int64_t c = 0; c < width; ++c) acc[c] = take_wide<T, kMap>(acc[c], at[c], 0);
     }
     for (std::int64_t c = 0; c < width; ++c) to[c] = finish_wide(args, acc[c]);
   }

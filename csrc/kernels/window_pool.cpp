@@ -68,26 +68,46 @@ void pool_maximum(const WindowPoolArgs& args, const T* map, const Span* spans, T
   if (position != nullptr) *position = place < 0 ? -1 : base + place;
 }
 
-void pool_number(const WindowPoolArgs& args, const float* map, const Span* spans, float* to) {
-  double sum = 0;
+constexpr std::int64_t kChunk = 64;
+
+ENGINE_INLINE double raised(double value, std::int32_t power) {
+  value = __builtin_fabs(value);
+  if (power > 8) return pow(value, static_cast<double>(power));
+  double product = value;
+  for (std::int32_t i = 1; i < power; ++i) product *= value;
+  return product;
+}
+
+// At most kChunk adjacent outputs of a row: each element of their windows in turn is added to all of them.
+void pool_numbers(const WindowPoolArgs& args, const float* map, const Span* spans, std::int64_t first,
+                  std::int64_t count, float* to) {
+  double sums[kChunk] = {};
+  const std::int64_t stride = args.stride[2], length = args.in[2];
   for (std::int64_t d = spans[0].first; d < spans[0].end; d += spans[0].step)
-    for (std::int64_t h = spans[1].first; h < spans[1].end; h += spans[1].step)
-      for (std::int64_t w = spans[2].first; w < spans[2].end; w += spans[2].step) {
-        const double value = static_cast<double>(map[(d * args.in[1] + h) * args.in[2] + w]);
+    for (std::int64_t h = spans[1].first; h < spans[1].end; h += spans[1].step) {
+      const float* row = map + (d * args.in[1] + h) * length;
+      for (std::int64_t k = 0; k < args.kernel[2]; ++k) {
+        const std::int64_t at = first * stride - args.begin[2] + k * args.dilation[2];
+        const std::int64_t low = at < 0 ? (-at + stride - 1) / stride : 0;
+        const std::int64_t fitting = at < length ? (length - 1 - at) / stride + 1 : 0;
+        const std::int64_t high = fitting < count ? fitting : count;
         if (args.op == WindowPoolOp::kMean)
-          sum += value;
+          for (std::int64_t c = low; c < high; ++c) sums[c] += static_cast<double>(row[at + c * stride]);
         else
-          sum += args.power == 2   ? value * value
-                 : args.power == 1 ? __builtin_fabs(value)
-                                   : pow(__builtin_fabs(value), static_cast<double>(args.power));
+          for (std::int64_t c = low; c < high; ++c)
+            sums[c] += raised(static_cast<double>(row[at + c * stride]), args.power);
       }
-  if (args.op == WindowPoolOp::kMean)
-    sum /= static_cast<double>(spans[0].counted * spans[1].counted * spans[2].counted);
-  else if (args.power == 2)
-    sum = sqrt(sum);
-  else if (args.power != 1)
-    sum = pow(sum, 1.0 / static_cast<double>(args.power));
-  *to = static_cast<float>(sum);
+    }
+  for (std::int64_t c = 0; c < count; ++c) {
+    double sum = sums[c];
+    if (args.op == WindowPoolOp::kMean)
+      sum /= static_cast<double>(spans[0].counted * spans[1].counted * span_of(args, 2, first + c).counted);
+    else if (args.power == 2)
+      sum = sqrt(sum);
+    else if (args.power != 1)
+      sum = pow(sum, 1.0 / static_cast<double>(args.power));
+    to[c] = static_cast<float>(sum);
+  }
 }
 
 template <class T>
@@ -100,14 +120,15 @@ void pool(const WindowPoolArgs& args, void* const* buffers, const KernelContext&
     const T* from = static_cast<const T*>(buffers[0]) + map * pixels;
     T* to = static_cast<T*>(buffers[1]) + i * args.out[2];
     std::int64_t* positions = args.has_positions ? static_cast<std::int64_t*>(buffers[2]) + i * args.out[2] : nullptr;
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (args.op != WindowPoolOp::kMax) {
+        for (std::int64_t w = 0; w < args.out[2]; w += kChunk)
+          pool_numbers(args, from, spans, w, args.out[2] - w < kChunk ? args.out[2] - w : kChunk, to + w);
+        continue;
+      }
+    }
     for (std::int64_t w = 0; w < args.out[2]; ++w) {
       spans[2] = span_of(args, 2, w);
-      if constexpr (sizeof(T) == sizeof(float)) {
-        if (args.op != WindowPoolOp::kMax) {
-          pool_number(args, from, spans, to + w);
-          continue;
-        }
-      }
       pool_maximum(args, from, spans, to + w, positions == nullptr ? nullptr : positions + w, map * pixels);
     }
   }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output, TensorType, boolean, f32, i64
+from engine.ops.gather import ReverseSequenceSpec
 from engine.ops.matmul import GemmSpec
 from engine.ops.normalization import BatchNormalizationSpec
+from engine.ops.pool import MaxUnpoolSpec
 from engine.ops.reshape import DropoutSpec
 from engine.passes.common.classical_rules import CLASSICAL_RULES
 from engine.passes.common.training_rules import TRAINING_RULES
@@ -29,8 +32,8 @@ class OperatorDecomposition(MatcherPass):
 
     They are optimizers (Adagrad, Adam, Momentum), arithmetic of `ai.onnx.ml`, a BatchNormalization whose parameters are
     computed or that computes its statistics, a Gemm whose C is scaled or no row of the result, a Dropout with a mask,
-    and a OneHot of real indices. Disabled unless a `PassConfig` enables it, with a callback that excludes the nodes
-    that the device runs natively.
+    a OneHot of real indices, and of known lengths ReverseSequence and MaxUnpool. Disabled unless a `PassConfig` enables
+    it, with a callback that excludes the nodes that the device runs natively.
     """
 
     by_default = False
@@ -136,11 +139,53 @@ def _one_hot(node: Node) -> Sequence[Output] | None:
     return [ops.create("OneHot", [whole, depth, values], node.attributes).output(0)]
 
 
+def _reverse_sequence(node: Node) -> Sequence[Output] | None:
+    """Rows by index: of the first steps of a sample from the last one back, of others their own."""
+    spec, x, lengths = ReverseSequenceSpec.of(node), node.input_value(0), node.input_value(1)
+    if not x.shape.is_static or lengths.element_type is not i64:
+        return None
+    shape = x.shape.get_shape()
+    samples, steps = shape[spec.batch_axis], shape[spec.time_axis]
+    order = (spec.time_axis, spec.batch_axis)
+    at = Constant(np.arange(steps).reshape((-1, 1) if order[0] == 0 else (1, -1)))
+    strides = (shape[1], 1)
+    starts = np.arange(samples) * strides[spec.batch_axis]
+    sample = Constant(starts.reshape((1, -1) if order[0] == 0 else (-1, 1)))
+    length = lengths if order[0] == 0 else ops.Unsqueeze(lengths, Constant(np.array([1], np.int64))).output(0)
+    length = ops.Min(length, Constant(steps, i64)).output(0)
+    back = ops.Sub(ops.Sub(length, Constant(1, i64)), at)
+    taken = ops.Where(ops.Less(at, length), back, at)
+    row = ops.Add(ops.Mul(taken, Constant(strides[spec.time_axis], i64)), sample)
+    inner = shape[2:]
+    rows = ops.Reshape(x, Constant(np.array([shape[0] * shape[1], *inner], np.int64)), allowzero=1)
+    flat = ops.Reshape(row, Constant(np.array([-1], np.int64)))
+    gathered = ops.Gather(rows, flat, axis=0)
+    return [ops.Reshape(gathered, Constant(np.array(shape, np.int64)), allowzero=1).output(0)]
+
+
+def _max_unpool(node: Node) -> Sequence[Output] | None:
+    """A scatter into zeros."""
+    x, indices = node.input_value(0), node.input_value(1)
+    if not x.shape.is_static or node.has_input(2):
+        return None
+    shape = MaxUnpoolSpec.of(node).unpooled_shape(x.shape.get_shape())
+    flat = Constant(np.array([-1], np.int64))
+    if prod(shape) * x.element_type.bits > 8 * _MAX_ZEROS:
+        return None
+    zeros = Constant(np.zeros(prod(shape), x.element_type.numpy))
+    placed = ops.ScatterElements(zeros, ops.Reshape(indices, flat), ops.Reshape(x, flat), axis=0)
+    return [ops.Reshape(placed, Constant(np.array(shape, np.int64)), allowzero=1).output(0)]
+
+
+_MAX_ZEROS: Final = 1 << 24
+"""Bytes of a result that begins as a constant of zeros."""
 _RULES: Final[dict[str, Rule]] = {
     "BatchNormalization": _batch_normalization,
     "Dropout": _dropout,
     "Gemm": _gemm,
+    "MaxUnpool": _max_unpool,
     "OneHot": _one_hot,
+    "ReverseSequence": _reverse_sequence,
     **{f"ai.onnx.preview.training.{name}": rule for name, rule in TRAINING_RULES.items()},
     **{f"ai.onnx.ml.{name}": rule for name, rule in CLASSICAL_RULES.items()},
 }

@@ -19,9 +19,11 @@ NAMES = (
     "test_batchnorm_example_training_mode", "test_batchnorm_epsilon_training_mode", "test_gemm_beta",
     "test_gemm_all_attributes", "test_gemm_default_scalar_bias", "test_gemm_default_single_elem_vector_bias",
     "test_dropout_default_mask", "test_dropout_default_mask_ratio", "test_onehot_with_axis",
+    "test_reversesequence_time", "test_reversesequence_batch", "test_maxunpool_export_without_output_shape",
     "test_ai_onnx_ml_array_feature_extractor", "test_ai_onnx_ml_binarizer",
 )  # fmt: skip
 _REPLACED = {"Adagrad", "Adam", "Momentum", "BatchNormalization", "Dropout", "ArrayFeatureExtractor", "Binarizer"}
+_REPLACED |= {"ReverseSequence", "MaxUnpool"}
 
 
 @pytest.mark.parametrize("name", NAMES)
