@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from engine.errors import OperatorSpecError
 from engine.ir import Node, Output
@@ -19,6 +19,9 @@ class Lowering(ABC, Generic[SpecT]):
 
     All operators of a lowering share one spec class, which defines the meaning of their attributes.
     """
+
+    takes_any_type: ClassVar[bool] = False
+    """Whether the values of a node may also be of unknown rank or no tensors, as those that control flow passes on."""
 
     @abstractmethod
     def check(self, spec: SpecT) -> Refusal | None:
@@ -98,15 +101,16 @@ class LoweringTable(Generic[LoweringT]):
         if found is None:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             return Decision(Refusal(RefusalCause.OP, f"{name} has no kernel on this device"), None)
-        if refused := _check_tensors(node.input_values):
-            return Decision(refused, None)
         lowering, spec_class = found
+        is_checked = not lowering.takes_any_type
+        if is_checked and (refused := _check_tensors(node.input_values)):
+            return Decision(refused, None)
         try:
             spec = spec_class.of(node)
         except OperatorSpecError as e:
             return Decision(Refusal(RefusalCause.ATTRIBUTE, str(e)), None)
         # The lowering's own reason is more specific than an unknown output rank.
-        if refused := lowering.check(spec) or _check_tensors(node.outputs):
+        if refused := lowering.check(spec) or (_check_tensors(node.outputs) if is_checked else None):
             return Decision(refused, None)
         return Decision(None, (spec, lowering))
 

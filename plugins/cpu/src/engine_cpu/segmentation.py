@@ -1,4 +1,4 @@
-"""Cuts a graph into segments that run in sequence: native, host and deferred ones.
+"""Cuts a graph into segments that run in sequence: native ones, control flow, host and deferred ones.
 
 A node is DEFERRED if the shape of one of its inputs becomes known only during an inference; a deferred segment is then
 cut into segments for the actual shapes.
@@ -10,6 +10,7 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType
 from engine_cpu.lowering import CpuDecisions
@@ -19,8 +20,15 @@ class SegmentKind(enum.Enum):
     """How a segment runs."""
 
     NATIVE = "native"
+    CONTROL = "control flow"
     HOST = "reference"
     DEFERRED = "deferred"
+
+
+_SINGLE: Final = (SegmentKind.CONTROL, SegmentKind.HOST)
+"""The kinds whose segments have one node."""
+CONTROL_FLOW: Final = frozenset({"If", "Loop", "Scan"})
+"""The operators whose bodies are compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +48,14 @@ def segments_of(model: Model, decisions: CpuDecisions) -> list[GraphSegment]:
     return [
         segment
         for kind, group in _drained(nodes, kinds)
-        for segment in ([_segment(kind, [n]) for n in group] if kind is SegmentKind.HOST else [_segment(kind, group)])
+        for segment in ([_segment(kind, [n]) for n in group] if kind in _SINGLE else [_segment(kind, group)])
     ]
 
 
 def kind_of(node: Node, decisions: CpuDecisions) -> SegmentKind:
     """How a node runs, from the types known before an inference."""
+    if node.op_type in CONTROL_FLOW and not node.domain:
+        return SegmentKind.CONTROL
     read = [value for value in node.input_values if value is not None]
     if not all(isinstance(value.type, TensorType) for value in (*read, *node.outputs)):
         return SegmentKind.HOST
