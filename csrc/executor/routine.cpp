@@ -8,7 +8,7 @@ namespace engine {
 namespace {
 
 constexpr std::size_t kTripBytes = sizeof(std::int64_t);
-constexpr std::size_t kAlignment = 64;  // of what a routine computes
+constexpr std::size_t kAlignment = 16;  // of all elements, and of memory from malloc, where stacked results grow
 
 std::string bytes_of(std::size_t found, std::size_t expected) {
   return std::to_string(found) + " bytes; expected " + std::to_string(expected);
@@ -73,7 +73,7 @@ std::shared_ptr<const Repetition> Repetition::of(std::shared_ptr<const Routine> 
 ValueId RoutineBuilder::add_input(std::size_t bytes, std::size_t alignment) {
   if (made_.inputs != made_.values.size()) throw PlanError("an input is added behind other values");
   if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > kAlignment) {
-    throw PlanError("alignment " + std::to_string(alignment) + " of an input is not a power of two of 1 to 64");
+    throw PlanError("alignment " + std::to_string(alignment) + " of an input is not a power of two of 1 to 16");
   }
   const ValueId id = add(bytes, alignment);
   ++made_.inputs;
@@ -99,7 +99,7 @@ std::vector<ValueId> RoutineBuilder::add_plan(std::shared_ptr<const Plan> plan, 
     check_input(inputs[i], plan->inputs[i].bytes, plan->inputs[i].alignment, "an input of a plan");
   }
   for (const Buffer& output : plan->outputs) {
-    if (output.alignment > kAlignment) throw PlanError("an output of a plan is aligned to more than 64 bytes");
+    if (output.alignment > kAlignment) throw PlanError("an output of a plan is aligned to more than 16 bytes");
   }
   Routine::Call call{Routine::CallKind::plan, inputs, {}, plan, nullptr, 0, kNoValue, kNoValue, {}, 0};
   // Stacked results are written into arrays, where they are aligned as their elements are.

@@ -180,6 +180,16 @@ def test_captured_values_and_constants_become_state(trips: int) -> None:
     assert_like_others(model, feeds)
 
 
+def test_constants_are_stacked_into_arrays_of_any_alignment() -> None:
+    table = Constant(np.arange(16, dtype=np.float32))
+    model, _ = loop([[16]], lambda trip, go, carried, captured: ([go, ops.Sin(carried[0])], [table]))
+    assert is_native(model)
+    network = Core().compile_model(model, "CPU")
+    for trips in range(1, 12):
+        found = network({"m": np.array(trips), **values([16])})["y1"]
+        np.testing.assert_array_equal(found, np.tile(table.data, (trips, 1)))
+
+
 def test_the_number_of_the_iteration_can_be_carried() -> None:
     """It is overwritten by the next iteration, in which the last one is still read."""
     m, start = Parameter(i64, [], "m"), Parameter(i64, [], "s")
@@ -320,6 +330,9 @@ def test_a_value_that_grows() -> None:
     model, _ = loop([["N", 2]], build)
     for trips in (0, 1, 9):
         assert_like_others(model, {"m": np.array(trips), **values([2, 2])})
+    network = Core().compile_model(model, "CPU")
+    network({"m": np.array(40), **values([2, 2])})
+    assert network.get_metric("LOWERED_PLANS") < 20  # families serve the lengths, instead of a plan for each iteration
 
 
 def test_a_body_with_an_operation_without_a_kernel_runs_in_part_on_the_reference() -> None:

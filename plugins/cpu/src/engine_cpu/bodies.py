@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.errors import GraphError
-from engine.ir import Constant, Model, Node, Output, Parameter, TensorType
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType
 from engine.ir.walk import all_nodes
 from engine.lowering import PreparedGraph, known_shapes
 from engine.native import Plan
@@ -80,6 +80,23 @@ def _with_distinct_names(parameters: list[Parameter]) -> list[Parameter]:
     return parameters
 
 
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A result of a body that is not computed: the parameter with an index, or a constant."""
+
+    parameter: int
+    constant: Constant | None = None
+
+    @classmethod
+    def of(cls, value: Output, model: Model) -> _Passed | None:
+        if isinstance(value.node, Constant):
+            return cls(-1, value.node)
+        return cls(model.parameters.index(value.node)) if isinstance(value.node, Parameter) else None
+
+    def value(self, inputs: Sequence[Value]) -> Value:
+        return inputs[self.parameter] if self.constant is None else self.constant.data
+
+
 class Body:
     """A compiled body: a program if all shapes are known, otherwise one for each set of shapes."""
 
@@ -89,9 +106,19 @@ class Body:
         prepared = PreparedGraph.of(graph.model, LOWERINGS)
         self.program: Program | None = None
         self.programs: Programs | None = None
+        self._results: list[_Passed | int] = []
+        """Where each result is from, if shapes are unknown: passed on, or computed by the programs."""
         if _is_known(graph.model):
             self.program = compiler.program(prepared.at(known_shapes(graph.model), KNOWN_PASSES))
         else:
+            # A family has no outputs that are inputs, constants or equal, as the condition of a body often is.
+            made: dict[Output, int] = {}
+            for result in graph.model.results:
+                value = result.input_value(0)
+                self._results.append(_Passed.of(value, graph.model) or made.setdefault(value, len(made)))
+            results = [Result(value, f"result_{index}") for value, index in made.items()]
+            own = Model(results, graph.model.parameters, graph.model.sinks, graph.model.name)
+            prepared = PreparedGraph.of(own, LOWERINGS)
             compiler.weights.keep(node for node in all_nodes(graph.model) if isinstance(node, Constant))
             self.programs = compiler.programs(prepared)
 
@@ -100,7 +127,9 @@ class Body:
         if self.program is not None:
             return self.program.run(inputs, inference)
         assert self.programs is not None
-        return self.programs.get(inputs).run(inputs, inference)
+        is_computed = any(isinstance(each, int) for each in self._results)
+        made = self.programs.get(inputs).run(inputs, inference) if is_computed else []
+        return [made[each] if isinstance(each, int) else each.value(inputs) for each in self._results]
 
     @property
     def plans(self) -> list[Plan]:
