@@ -117,6 +117,53 @@ class PlanRunner:
         profile: bool,
     ) -> list[int] | None: ...
 
+def available_memory() -> int: ...
+
+class Routine: ...
+
+class Repetition:
+    def __init__(
+        self,
+        body: Routine,
+        is_loop: bool,
+        carried: int,
+        elements: Sequence[tuple[int, int, bool]],
+        stacks: Sequence[tuple[int, int, bool]],
+    ) -> None: ...
+    @property
+    def is_unconditional(self) -> bool: ...
+
+class RoutineBuilder:
+    def __init__(self) -> None: ...
+    def add_input(self, nbytes: int, alignment: int) -> int: ...
+    def add_constant(self, array: np.ndarray[Any, Any]) -> int: ...
+    def add_plan(self, plan: Plan, inputs: Sequence[int]) -> list[int]: ...
+    def add_repetition(
+        self, repetition: Repetition, inputs: Sequence[int], count: int, condition: int, length: int
+    ) -> list[int]: ...
+    def add_choice(
+        self,
+        condition: int,
+        then_branch: Routine,
+        then_inputs: Sequence[int],
+        else_branch: Routine,
+        else_inputs: Sequence[int],
+    ) -> list[int]: ...
+    def build(self, results: Sequence[int]) -> Routine: ...
+
+class RepetitionRunner:
+    def __init__(self, repetition: Repetition, max_threads: int, kept: int) -> None: ...
+    def run(
+        self,
+        limit: int,
+        condition: bool,
+        inputs: Sequence[np.ndarray[Any, Any]],
+        carried: Sequence[np.ndarray[Any, Any]],
+        stacked: Sequence[np.ndarray[Any, Any] | None],
+        cancel: CancelFlag,
+        profile: bool,
+    ) -> tuple[int, list[np.ndarray[Any, Any] | None], list[list[int]] | None]: ...
+
 class Varying:
     def __init__(self, constant: int, terms: Sequence[tuple[Sequence[int], int]]) -> None: ...
     def at(self, lengths: Sequence[int]) -> int: ...

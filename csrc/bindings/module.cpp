@@ -16,6 +16,7 @@
 #include "bindings/attributes.hpp"
 #include "bindings/families.hpp"
 #include "bindings/graph.hpp"
+#include "bindings/routines.hpp"
 #include "bindings/running.hpp"
 #include "executor/arena.hpp"
 #include "executor/context.hpp"
@@ -210,6 +211,7 @@ PYBIND11_MODULE(_core, module) {
 
   bind_running(module);
   bind_families(module);
+  bind_routines(module);
   bind_graph(module);
 }
 

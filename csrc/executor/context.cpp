@@ -212,6 +212,25 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
           options.profile != nullptr ? options.profile->data() : nullptr,
           {}};
   lease.run(Run::enter, &run);
+  return finished(run);
+}
+
+bool Context::run_leased(CoreSet::Lease& lease, const void* const* inputs, void* const* outputs,
+                         const CancelFlag* cancel, std::int64_t* profile) {
+  for (const Patch& patch : patches_) {
+    void* bound = patch.kind == BufferKind::input ? const_cast<void*>(inputs[patch.slot]) : outputs[patch.slot];
+    pointers_[patch.pointer] = static_cast<std::byte*>(bound) + patch.offset;
+  }
+  Run run{*plan_, pointers_.data(), memory_->scratch.data(), scratch_stride_, cancel, profile, {}};
+  if (plan_->max_workers == 1) {
+    Run::enter(&run, 0, 1);  // without waking the others
+  } else {
+    lease.run(Run::enter, &run);
+  }
+  return finished(run);
+}
+
+bool Context::finished(const Run& run) const {
   if (run.fault_step >= 0) {
     const std::string& name = plan_->steps()[static_cast<std::size_t>(run.fault_step)].name;
     throw DataFault((name.empty() ? "step " + std::to_string(run.fault_step) : name) + ": index " +

@@ -54,6 +54,13 @@ class Context {
   bool run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options = {},
            const std::vector<Binding>& states = {});
 
+  // Runs all steps on the workers of a lease that spans many runs, without checking the bindings: every pointer is to
+  // memory of the declared size and alignment, and none overlaps what is written. At most as many workers as the
+  // context was made for take part. `profile`, if not null, has an element for each step, to which its nanoseconds are
+  // added. Returns and throws as `run`; the caller ensures that no other run uses the context's memory.
+  bool run_leased(CoreSet::Lease& lease, const void* const* inputs, void* const* outputs, const CancelFlag* cancel,
+                  std::int64_t* profile = nullptr);
+
   // Runs another plan from now on, in the same memory, or in new memory if it needs more. Not while a run is in
   // progress, nor for contexts that share their memory. Throws std::bad_alloc, and then keeps the old plan.
   void use(std::shared_ptr<const Plan> plan);
@@ -83,6 +90,7 @@ class Context {
     return checked_multiply(scratch_stride_, static_cast<std::size_t>(max_workers_));
   }
   static int workers_of(const Plan& plan, int limit, CoreSet* cores);
+  bool finished(const Run& run) const;
   void point_into_memory();
   void check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs,
                       const std::vector<Binding>& states) const;

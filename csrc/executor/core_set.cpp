@@ -54,6 +54,7 @@ struct CoreSet::Thread {
   void* argument = nullptr;
   int worker = 0;
   int workers = 0;
+  std::atomic<bool> stays_awake{false};  // during a lease whose owner gives tasks in quick succession
   std::thread handle;
 
   void give(TeamFn new_function, void* new_argument, int new_worker, int new_workers) {
@@ -123,7 +124,10 @@ CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
 
 void CoreSet::give_back(Lease& lease) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto thread = lease.threads_.rbegin(); thread != lease.threads_.rend(); ++thread) idle_.push_back(*thread);
+  for (auto thread = lease.threads_.rbegin(); thread != lease.threads_.rend(); ++thread) {
+    (*thread)->stays_awake.store(false, std::memory_order_relaxed);
+    idle_.push_back(*thread);
+  }
   free_cores_ += lease.workers_;
   if (!waiting_.empty()) turn_.notify_all();
 }
@@ -154,13 +158,13 @@ void CoreSet::serve(Thread& thread) {
   }
 }
 
-// Returns when there is a task. Spins only while there are unleased cores.
+// Returns when there is a task. Spins only while there are unleased cores, or on a core that is leased to it.
 void CoreSet::idle(Thread& thread, std::uint32_t seen) {
   ++awake_;
   bool given = false;
   for (int spun = 0; !given && spun < kIdleSpinMicroseconds; spun += kIdleSliceMicroseconds) {
     given = thread.task.spin_while(seen, kIdleSliceMicroseconds);
-    if (awake_ > free_cores_) break;
+    if (awake_ > free_cores_ && !thread.stays_awake.load(std::memory_order_relaxed)) break;
     sched_yield();
   }
   --awake_;
@@ -174,6 +178,10 @@ CoreSet::Lease::Lease(Lease&& other) noexcept
 
 CoreSet::Lease::~Lease() {
   if (owner_ != nullptr && workers_ > 0) owner_->give_back(*this);
+}
+
+void CoreSet::Lease::stay_awake() {
+  for (Thread* thread : threads_) thread->stays_awake.store(true, std::memory_order_relaxed);
 }
 
 void CoreSet::Lease::run(TeamFn function, void* argument) {

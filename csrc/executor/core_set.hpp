@@ -61,6 +61,8 @@ class CoreSet {
 
     // The number of workers, including the caller. Zero: cancelled while waiting.
     int workers() const { return workers_; }
+    // For runs that follow each other closely: idle workers spin for longer between them.
+    void stay_awake();
     // Runs `function` on all workers, and returns when all have finished. The function must not throw.
     void run(TeamFn function, void* argument);
 

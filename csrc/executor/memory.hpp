@@ -9,6 +9,31 @@
 
 namespace engine {
 
+// The bytes that the process can still allocate and fill, as the system and its control group say; SIZE_MAX if they do
+// not. Reads files: for rare, large requests. The system would grant more, and kill the process when it is written.
+std::size_t available_memory();
+
+// Memory that grows and is freed with std::free, for data whose size shows only while it is computed.
+class GrowingMemory {
+ public:
+  GrowingMemory() = default;
+  GrowingMemory(const GrowingMemory&) = delete;
+  GrowingMemory& operator=(const GrowingMemory&) = delete;
+  ~GrowingMemory() { std::free(data_); }
+
+  std::byte* data() const { return data_; }
+  // Makes room for so many bytes, which may move the data. Throws std::bad_alloc, also for more than is available.
+  void reserve(std::size_t bytes);
+  // Gives up the memory, reduced to so many bytes but never null. Throws std::bad_alloc.
+  std::byte* release(std::size_t bytes);
+
+ private:
+  void resize(std::size_t bytes);
+
+  std::byte* data_ = nullptr;
+  std::size_t capacity_ = 0;
+};
+
 class AlignedMemory {
  public:
   AlignedMemory() = default;

@@ -25,6 +25,8 @@ class Lowering(ABC, Generic[SpecT]):
     """
 
     values: ClassVar[tuple[int, ...]] = ()
+    takes_any_type: ClassVar[bool] = False
+    """Whether the values of a node may also be of unknown rank or no tensors, as those that control flow passes on."""
 
     @abstractmethod
     def check(self, spec: SpecT) -> Refusal | None:
@@ -122,9 +124,10 @@ class LoweringTable(Generic[LoweringT]):
         if found is None:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             return Decision(Refusal(RefusalCause.OP, f"{name} has no kernel on this device"), None)
-        if refused := _check_tensors(node.input_values):
-            return Decision(refused, None)
         lowering, spec_class = found
+        is_checked = not lowering.takes_any_type
+        if is_checked and (refused := _check_tensors(node.input_values)):
+            return Decision(refused, None)
         try:
             spec = spec_class.of(node)
         except OperatorSpecError as e:
@@ -132,7 +135,7 @@ class LoweringTable(Generic[LoweringT]):
         # The lowering's own reason is more specific than an unknown output rank.
         if refused := lowering.check(spec):
             return Decision(refused, None)
-        if (refused := _check_tensors(node.outputs)) and not lowering.is_bound_late(spec):
+        if is_checked and (refused := _check_tensors(node.outputs)) and not lowering.is_bound_late(spec):
             return Decision(refused, None)
         return Decision(None, (spec, lowering))
 

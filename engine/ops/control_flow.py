@@ -19,6 +19,7 @@ from engine.ir import (
     Model,
     Node,
     OptionalType,
+    Output,
     Parameter,
     PartialShape,
     SequenceType,
@@ -212,11 +213,29 @@ def _without_shape(value_type: ValueType) -> ValueType:
 
 
 def _trip_count(node: Node) -> Dimension:
-    """The number of iterations: at most the value of the first input, if that is constant."""
-    source = node.input_values[0]
+    """The number of iterations: if the first input is constant, its value, or less if a condition may end the loop."""
+    source, condition = node.input_values[:2]
     if source is None or not isinstance(source.node, Constant) or source.node.data.size != 1:
         return as_dimension(None)
-    return Dimension(0, max(0, int(source.node.data.reshape(-1)[0])))
+    most = max(0, int(source.node.data.reshape(-1)[0]))
+    body: Model = node.attributes["body"]
+    is_ended = not (
+        (condition is None or _is_constant_true(condition))
+        and (_is_constant_true(result := _origin(body.results[0])) or result.node is body.parameters[1])
+    )
+    return Dimension(0 if is_ended else most, most)
+
+
+def _origin(result: Node) -> Output:
+    """The value that a result is, before any Identity."""
+    value = result.input_value(0)
+    while value.node.op_type == "Identity":
+        value = value.node.input_value(0)
+    return value
+
+
+def _is_constant_true(value: Output) -> bool:
+    return isinstance(value.node, Constant) and value.node.data.size == 1 and bool(value.node.data.reshape(-1)[0])
 
 
 def _stacked(node: Node, value_type: ValueType, length: Dimension, axis: int) -> ValueType:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.errors import UnsupportedError
-from engine.ir import Model, paused_collector
+from engine.ir import Constant, Model, paused_collector
+from engine.ir.walk import all_nodes
 from engine.lowering import LengthPattern, PreparedGraph
 from engine.native import PlanBuilder
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.cache_formats import CacheFormat
 from engine_cpu.chaining import join_chains
+from engine_cpu.choice import ChoiceSegment
 from engine_cpu.choices import Choices
 from engine_cpu.families import FamilyProgram, Recording
 from engine_cpu.grouping import group_nodes
@@ -23,6 +25,7 @@ from engine_cpu.lowering import LOWERINGS, CpuDecisions, CpuGraph
 from engine_cpu.program import Array, ConnectedSegment, Inference, NativeSegment, Program, Segment, Value
 from engine_cpu.programs import Programs
 from engine_cpu.recording import RecordingBuilder
+from engine_cpu.repetition import RepetitionSegment
 from engine_cpu.segment import LoweredSegment, lower_segment
 from engine_cpu.segmentation import GraphSegment, SegmentKind, extract, late_values, segments_of
 from engine_cpu.tuning import CpuTuner
@@ -88,8 +91,13 @@ class Compiler:
         return FamilyProgram(LengthPattern((), ()), (), (), lambda _: recording, self.threads, self.streams)
 
     def _segment(self, segment: GraphSegment, decisions: CpuDecisions, choices: Choices) -> ConnectedSegment:
+        if segment.kind is SegmentKind.CONTROL:
+            (node,) = segment.nodes
+            flow = ChoiceSegment(node, self) if node.op_type == "If" else RepetitionSegment(node, self)
+            return flow, flow.reads, tuple(node.outputs)
         if segment.kind is SegmentKind.HOST:
             (node,) = segment.nodes
+            self.weights.keep(each for body in node.bodies.values() for each in _constants_in(body))
             if not self.allow_reference:
                 why = decisions.refusal(node)
                 reason = why.reason if why else "its output shape depends on data"
@@ -101,7 +109,9 @@ class Compiler:
             bound = ValuesSegment(node, late, self._alone, self.plan_cache_size, self.building, evaluated)
             return bound, [v for v in node.input_values if v is not None], tuple(node.outputs)
         if segment.kind is SegmentKind.DEFERRED:
-            programs = self.programs(PreparedGraph.of(extract(segment), LOWERINGS))
+            graph = extract(segment)
+            self.weights.keep(_constants_in(graph))
+            programs = self.programs(PreparedGraph.of(graph, LOWERINGS))
             return DeferredSegment(programs), segment.inputs, segment.outputs
         lowered = self._lower(segment, decisions, choices)
         return NativeSegment(lowered, self.threads, self.streams), segment.inputs, segment.outputs
@@ -128,6 +138,10 @@ class Compiler:
         return lower_segment(
             items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states, choices
         )
+
+
+def _constants_in(graph: Model) -> Iterator[Constant]:
+    return (node for node in all_nodes(graph) if isinstance(node, Constant))
 
 
 class DeferredSegment(Segment):

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 
 from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model, Node
-from engine.lowering import GraphNetwork, PreparedGraph, check_precision, constants_of, read_graph
+from engine.ir.walk import all_nodes
+from engine.lowering import GraphNetwork, PreparedGraph, check_precision, read_graph
 from engine.native import Plan, built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.passes.runtime_info import is_operation
@@ -57,7 +58,7 @@ class CpuNetwork(GraphNetwork):
         network = cls(plugin, config, model)
         prepared = prepare_model(model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE])
         mark_weights(prepared.graph)
-        for constant in (*constants_of(model), *constants_of(prepared.graph)):
+        for constant in (*_all_constants(model), *_all_constants(prepared.graph)):
             constant.release()  # pages of the mapped file that the passes have read
         # With effort "none", a network does not depend on earlier measurements.
         effort, folder = EFFORTS[config[COMPILE_EFFORT]], config[CACHE_DIR]
@@ -132,7 +133,7 @@ class CpuNetwork(GraphNetwork):
 
     def _discard_packed(self) -> None:
         """Release the plain weights that no step reads, which an export omits too."""
-        for constant in constants_of(self.graph):
+        for constant in _all_constants(self.graph):
             # Small constants are part of the exported graph.
             if constant.byte_size > INLINE_BYTES and self.is_omitted(constant):
                 constant.discard()
@@ -196,6 +197,11 @@ class CpuNetwork(GraphNetwork):
         """The native plans of the network or, with dynamic shapes, of the program used last."""
         program = self.program if self.programs is None else self.programs.last
         return [] if program is None else program.plans
+
+
+def _all_constants(graph: Model) -> list[Constant]:
+    """The constants of a graph and of the bodies in it."""
+    return [node for node in all_nodes(graph) if isinstance(node, Constant)]
 
 
 def threads_of(config: Config) -> int:

@@ -15,6 +15,7 @@ from engine.errors import Cancelled
 from engine.ir import Constant, Model, Output
 from engine.limits import check_bytes
 from engine.native import CancelFlag, Plan, PlanRunner
+from engine_cpu.routine_draft import RoutineDraft
 from engine_cpu.segment import LoweredSegment
 
 Value = Any
@@ -52,6 +53,15 @@ class Segment(ABC):
     def output_shapes(self) -> Sequence[tuple[int, ...] | None]:
         """The shape of each output that supports a target."""
         return ()
+
+    def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int] | None:
+        """Add it to a routine; returns the values that it writes, or None if it does not run without Python."""
+        return None
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans that it runs, as far as they exist before an inference."""
+        return []
 
 
 ConnectedSegment: TypeAlias = "tuple[Segment, Sequence[Output], Sequence[Output]]"
@@ -97,9 +107,9 @@ class Program:
             for value in writes:
                 slots[value] = len(slots)
         self.outputs = tuple(slots[value] for value in outputs)
-        self._template: list[Value] = [None] * len(slots)
-        for slot, constant in constants.items():
-            self._template[slot] = read(constant)
+        self.constants: dict[int, Array] = {slot: read(constant) for slot, constant in constants.items()}
+        """The data of the constants that segments read, by slot."""
+        self._template: list[Value] = [self.constants.get(slot) for slot in range(len(slots))]
         self.segments = self._scheduled(slots, constants, segments)
         bound = {index for segment in self.segments for index in segment.targets if index >= 0}
         self.whole = self._only_plan()
@@ -136,9 +146,8 @@ class Program:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans of its native segments."""
-        segments = [scheduled.segment for scheduled in self.segments]
-        return [segment.lowered.plan for segment in segments if isinstance(segment, NativeSegment)]
+        """The plans of its segments."""
+        return [plan for scheduled in self.segments for plan in scheduled.segment.plans]
 
     def run(self, inputs: Sequence[Value], inference: Inference, make_output: MakeOutput | None = None) -> list[Value]:
         """Run; returns the outputs. With `make_output`, outputs that a plan computes are written to its arrays."""
@@ -174,6 +183,16 @@ class NativeSegment(Segment):
         self._unchecked_bytes = lowered.plan.arena_bytes + sum(sizes)
         """What the first run allocates; 0 after it has been compared with the memory that is available."""
         self._largest = lowered.largest
+
+    def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int]:
+        """See `Segment`."""
+        draft.step_nodes.append(self._names)
+        return draft.builder.add_plan(self.lowered.plan, reads)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Its plan."""
+        return [self.lowered.plan]
 
     def output_shapes(self) -> list[tuple[int, ...]]:
         """All outputs of a plan support a target."""

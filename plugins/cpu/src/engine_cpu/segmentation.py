@@ -1,4 +1,4 @@
-"""Cuts a graph into segments that run in sequence: native, host and deferred ones.
+"""Cuts a graph into segments that run in sequence: native ones, control flow, host and deferred ones.
 
 A node is DEFERRED if the shape of one of its inputs becomes known only during an inference; a deferred segment is then
 cut into segments for the actual shapes. A node of kind VALUES has a kernel, whose plan depends on the values of some
@@ -21,13 +21,16 @@ class SegmentKind(enum.Enum):
     """How a segment runs."""
 
     NATIVE = "native"
+    CONTROL = "control flow"
     HOST = "reference"
     DEFERRED = "deferred"
     VALUES = "values"
 
 
-_SINGLE: Final = frozenset({SegmentKind.HOST, SegmentKind.VALUES})
-"""Segments of one node."""
+_SINGLE: Final = frozenset({SegmentKind.CONTROL, SegmentKind.HOST, SegmentKind.VALUES})
+"""The kinds whose segments have one node."""
+CONTROL_FLOW: Final = frozenset({"If", "Loop", "Scan"})
+"""The operators whose bodies are compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ def segments_of(model: Model, decisions: CpuDecisions) -> list[GraphSegment]:
 
 def kind_of(node: Node, decisions: CpuDecisions) -> SegmentKind:
     """How a node runs, from the types known before an inference."""
+    if node.op_type in CONTROL_FLOW and not node.domain:
+        return SegmentKind.CONTROL
     read = [value for value in node.input_values if value is not None]
     if not all(isinstance(value.type, TensorType) for value in (*read, *node.outputs)):
         return SegmentKind.HOST

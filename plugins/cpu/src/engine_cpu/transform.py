@@ -45,6 +45,7 @@ from engine_cpu.passes.activation_rounding import ActivationRounding
 from engine_cpu.passes.causal_mask_decomposition import CausalMaskDecomposition
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.einsum_forms import stays_whole
+from engine_cpu.passes.narrow_bodies import NarrowBodies
 from engine_cpu.passes.quantized_forms import CAPABILITIES
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
@@ -60,6 +61,7 @@ def prepare_model(model: Model, group_size: int = 0) -> CpuGraph:
 
 def _register(manager: Manager) -> None:
     manager.register_pass(WidenPrecision(accepts=lambda node: LOWERINGS.decide(node).refusal is None))
+    manager.register_pass(NarrowBodies(lambda body: PASSES.run(body)))
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
     manager.register_pass(ChannelShuffleFusion)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from engine.digest import sha256
 from engine.ir import Constant, Model, Output
+from engine.ir.walk import all_nodes
 from engine.native import Packing, empty_aligned, run_packings
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -92,6 +93,10 @@ class WeightStore:
             self._read_plainly.add(_identity(constant))
         return constant.data
 
+    def keep(self, constants: Iterable[Constant]) -> None:
+        """Have the data of constants kept in plain form: plans that are built during an inference may need it."""
+        self._read_plainly.update(_identity(constant) for constant in constants)
+
     def _made(self, make: Callable[[], Array | Packing]) -> Array | Packing:
         """The result of `make`; its sources can be released once the result is stored."""
         outer, self._is_making = self._is_making, True
@@ -113,9 +118,9 @@ def _release(sources: Sequence[Output]) -> None:
 
 
 def mark_weights(model: Model) -> None:
-    """Give the constants of a compiled graph identities, which clones keep."""
+    """Give the constants of a compiled graph and of the bodies in it identities, which clones keep."""
     number = 0
-    for node in model.ordered_nodes():
+    for node in all_nodes(model):
         if isinstance(node, Constant):
             node.rt_info[_IDENTITY] = f"w{number}"
             number += 1

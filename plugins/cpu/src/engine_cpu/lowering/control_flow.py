@@ -1,0 +1,47 @@
+"""If, Loop and Scan: their bodies are compiled, so what has no kernel in a body decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.ir import Model, TensorType, ValueType
+from engine.lowering import Decisions, Refusal, RefusalCause
+from engine.ops.spec import OperatorSpec
+from engine_cpu.layout import LayoutOption
+from engine_cpu.lowering.registry import LOWERINGS, OpLowering, lowers
+from engine_cpu.segment import SegmentBuilder
+
+
+@lowers("If", "Loop", "Scan")
+class ControlFlow(OpLowering[OperatorSpec]):
+    """Runs as a segment of its own, not as steps of a plan; see `engine_cpu.repetition` and `engine_cpu.choice`."""
+
+    takes_any_type = True
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        """See `Lowering`; a node in a body that has no kernel."""
+        for name, body in spec.node.bodies.items():
+            if why := _refusal_in(body):
+                return Refusal(why.cause, f"{name}: {why.reason}")
+        return None
+
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        """None: it is never part of a plan."""
+        return ()
+
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        """Never called, since control flow has segments of its own."""
+        raise NotImplementedError
+
+
+def _refusal_in(body: Model) -> Refusal | None:
+    for parameter in (*body.parameters, *body.captures):
+        if not isinstance(parameter.type, TensorType):
+            return _no_tensor(parameter.friendly_name, parameter.type)
+    for node, why in Decisions(LOWERINGS).refusals(body):
+        return Refusal(why.cause, f"{node}: {why.reason}")
+    return None
+
+
+def _no_tensor(name: str, found: ValueType) -> Refusal:
+    return Refusal(RefusalCause.ELEMENT_TYPE, f"{name} is {found}; expected a tensor")

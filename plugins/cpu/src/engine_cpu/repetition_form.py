@@ -1,0 +1,54 @@
+"""`RepetitionForm`: the roles of the inputs and outputs of a Loop or a Scan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import UnsupportedError
+from engine.ir import Node
+from engine.ops.scan import ScanSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionForm:
+    """The inputs and outputs of a Loop or a Scan by their roles.
+
+    Attributes:
+        is_loop: whether the first two inputs are the number of iterations and the condition.
+        carried: the number of values that an iteration passes on to the next one.
+        elements: for each scanned input, its axis, and whether it is scanned from the end.
+        stacks: for each stacked output, its axis, and whether it is stacked from the end.
+    """
+
+    is_loop: bool
+    carried: int
+    elements: tuple[tuple[int, bool], ...]
+    stacks: tuple[tuple[int, bool], ...]
+
+    @classmethod
+    def of(cls, node: Node) -> RepetitionForm:
+        """The form of a node. Raises `UnsupportedError` if inputs and outputs do not fit together."""
+        if node.op_type == "Scan":
+            spec = ScanSpec.of(node)
+            elements = tuple(zip(spec.scan_input_axes, spec.scan_input_directions, strict=True))
+            stacks = tuple(zip(spec.scan_output_axes, spec.scan_output_directions, strict=True))
+            return cls(False, spec.num_states, elements, stacks)
+        carried = node.num_formal_inputs - 2
+        if not 0 <= carried <= node.num_outputs:
+            raise UnsupportedError(f"{node} has {carried} carried inputs and {node.num_outputs} outputs")
+        return cls(True, carried, (), ((0, False),) * (node.num_outputs - carried))
+
+    @property
+    def fixed(self) -> int:
+        """The number of inputs before the carried ones, of the node and of the body."""
+        return 2 if self.is_loop else 0
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters of the body, without what it captures."""
+        return self.fixed + self.carried + len(self.elements)
+
+    @property
+    def num_results(self) -> int:
+        """The number of results of the body."""
+        return int(self.is_loop) + self.carried + len(self.stacks)

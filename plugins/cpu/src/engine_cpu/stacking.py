@@ -1,0 +1,88 @@
+"""What a loop stacks, one element of each trip, within the memory that is available."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from engine.errors import InputError, OutOfMemoryError
+from engine.ir import TensorType, ValueType
+from engine.native import available_memory
+from engine_cpu.program import Array, Value
+
+_UNCHECKED: Final = 16 << 20
+"""Smaller arrays need no look at the system."""
+
+
+def new_stack(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    """An array for what node `name` stacks. Raises `OutOfMemoryError` if it is larger than the available memory."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > _UNCHECKED and nbytes > available_memory():
+        raise too_large(name, f"an output of {nbytes} bytes, of shape {list(shape)}")
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as e:  # ValueError: the size overflows
+        raise too_large(name, f"an output of {nbytes} bytes, of shape {list(shape)}") from e
+
+
+def too_large(name: str, what: str) -> OutOfMemoryError:
+    """The error for a node whose stacked outputs do not fit into memory."""
+    return OutOfMemoryError(
+        f"{name}: its iterations stack {what}; {available_memory()} bytes of memory are available: "
+        "limit the number of iterations, or do not stack the value"
+    )
+
+
+class Stack:
+    """Elements whose number, and maybe shape, shows only while a loop runs."""
+
+    def __init__(self, name: str, value_type: ValueType, index: int) -> None:
+        self._what = f"{name}, stacked output {index}"
+        self._type = value_type
+        self._elements: list[Array] = []
+        self._nbytes = 0
+        self._checked = _UNCHECKED
+
+    def append(self, element: Value) -> None:
+        """Add the element of one trip. Raises `InputError` for another shape than before, and `OutOfMemoryError`."""
+        element = np.asarray(element)
+        if self._elements and element.shape != self._elements[0].shape:
+            raise InputError(
+                f"{self._what}: iteration {len(self._elements)} made the shape {list(element.shape)}, iterations "
+                f"before it {list(self._elements[0].shape)}; expected equal shapes"
+            )
+        self._elements.append(element)
+        self._nbytes += element.nbytes
+        if self._nbytes > self._checked:
+            self._checked = 2 * self._nbytes
+            if self._checked > available_memory():  # to grow as much again, and to be copied
+                raise too_large(self._what, f"more than {self._nbytes} bytes")
+
+    def array(self, axis: int, *, is_reversed: bool = False) -> Array:
+        """All elements along a new axis, from the last one on if it is reversed."""
+        if self._elements:
+            elements = self._elements[::-1] if is_reversed else self._elements
+            try:
+                return np.ascontiguousarray(np.stack(elements, axis=axis))
+            except MemoryError as e:
+                raise too_large(self._what, f"{self._nbytes} bytes") from e
+        shape = _element_shape(self._type)
+        if shape is None or not isinstance(self._type, TensorType):
+            raise InputError(f"{self._what}: no iteration ran, and the number of its dimensions is unknown")
+        return np.empty(stacked_shape(shape, 0, axis), self._type.element_type.numpy)
+
+
+def stacked_shape(element: Sequence[int], trips: int, axis: int) -> tuple[int, ...]:
+    """The shape of `trips` elements along a new axis, which may be negative."""
+    shape = list(element)
+    shape.insert(axis if axis >= 0 else axis + len(shape) + 1, trips)
+    return tuple(shape)
+
+
+def _element_shape(value_type: ValueType) -> list[int] | None:
+    if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
+        return None
+    return [dim.min if dim.is_static else 0 for dim in value_type.shape]
