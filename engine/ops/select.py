@@ -96,3 +96,52 @@ def unique(spec: UniqueSpec, x: Array) -> tuple[Array, Array, Array, Array]:
     rank[order] = np.arange(order.size)
     values = np.take(values, order, axis=spec.axis or 0).astype(x.dtype)
     return values, first[order], rank[inverse.reshape(-1)], count[order]
+
+
+@evaluates_with_spec("NonMaxSuppression")
+def non_max_suppression(
+    spec: NonMaxSuppressionSpec,
+    boxes: Array,
+    scores: Array,
+    limit: Array | None = None,
+    overlap: Array | None = None,
+    threshold: Array | None = None,
+) -> Array:
+    """Rows of batch, class and box (ONNX NonMaxSuppression-11); `onnx.reference` refuses limits that are scalars.
+
+    boxes: [N, B, 4], scores: [N, C, B]; of equal scores, the first box wins. Computed in the type of the boxes.
+    """
+    most = 0 if limit is None else int(limit.reshape(-1)[0])
+    allowed = boxes.dtype.type(0 if overlap is None else overlap.reshape(-1)[0])
+    corners = _corners(boxes, spec.center_point_box)
+    rows: list[tuple[int, int, int]] = []
+    for batch, of_class in np.ndindex(*scores.shape[:2]):
+        score = scores[batch, of_class]
+        order = np.argsort(-score, kind="stable")
+        if threshold is not None:
+            order = order[score[order] > threshold.reshape(-1)[0]]
+        count = 0
+        while order.size and count < most:
+            best, order = order[0], order[1:]
+            rows.append((batch, of_class, int(best)))
+            count += 1
+            order = order[~_overlaps(corners[batch, best], corners[batch, order], allowed)]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def _corners(boxes: Array, is_centered: bool) -> Array:
+    """The lower corners, then the upper ones, in [..., 4]."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    if is_centered:
+        return np.concatenate([first - second / 2, first + second / 2], -1)
+    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], -1)
+
+
+def _overlaps(box: Array, others: Array, allowed: Any) -> Array:
+    """Whether intersection over union with `box` exceeds what is allowed, for each of the others."""
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    common = np.where((sides > 0).all(-1), sides.prod(-1), 0)
+    own, areas = (box[2:] - box[:2]).prod(), (others[:, 2:] - others[:, :2]).prod(-1)
+    union = own + areas - common
+    found = (common > 0) & (own > 0) & (areas > 0) & (union > 0)
+    return found & (common / np.where(union > 0, union, 1) > allowed)
