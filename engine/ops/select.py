@@ -143,5 +143,6 @@ def _overlaps(box: Array, others: Array, allowed: Any) -> Array:
     common = np.where((sides > 0).all(-1), sides.prod(-1), 0)
     own, areas = (box[2:] - box[:2]).prod(), (others[:, 2:] - others[:, :2]).prod(-1)
     union = own + areas - common
-    found = (common > 0) & (own > 0) & (areas > 0) & (union > 0)
-    return found & (common / np.where(union > 0, union, 1) > allowed)
+    is_valid = (common > 0) & (own > 0) & (areas > 0) & (union > 0)
+    found: Array = is_valid & (common / np.where(union > 0, union, 1) > allowed)
+    return found
