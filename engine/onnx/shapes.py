@@ -47,17 +47,35 @@ def is_corrected(op_type: str, domain: str, attributes: Mapping[str, Any]) -> bo
 
 
 class DeclaredTypes:
-    """The types in a graph's value_info and outputs, removed from the graph so that inference does not use them."""
+    """The types in a graph's value_info and outputs, removed from the graph so that inference does not use them.
+
+    If an input has an unknown length, lengths that are stated for outputs are ignored: exporters state those of the
+    example that they traced (LSTM by PyTorch's, labels by onnxmltools').
+    """
 
     __slots__ = ("_protos",)
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._protos = {value.name: value.type for value in (*graph.value_info, *graph.output)}
+        if not _is_open(graph):
+            return
+        for value in graph.output:
+            self._protos[value.name] = stated = onnx.TypeProto()
+            stated.CopyFrom(value.type)
+            for dim in stated.tensor_type.shape.dim if stated.HasField("tensor_type") else ():
+                dim.ClearField("dim_value")
 
     def get(self, name: str, types: TypeReader) -> ValueType | None:
         """The declared type of a value, if there is one. Raises `ModelError`."""
         proto = self._protos.get(name)
         return None if proto is None else types.read(proto, name)
+
+
+def _is_open(graph: onnx.GraphProto) -> bool:
+    """Whether a length of an input is unknown."""
+    given = {tensor.name for tensor in graph.initializer}
+    dims = (dim for value in graph.input if value.name not in given for dim in value.type.tensor_type.shape.dim)
+    return any(not dim.HasField("dim_value") for dim in dims)
 
 
 class TypeReader:

@@ -89,11 +89,15 @@ def map_file(path: Path, label: str) -> memoryview:
 def describe_other_format(data: Buffer) -> str | None:
     """The description of `data` if it begins like a well-known format other than ONNX."""
     head = bytes(data[:64])
+    if head.startswith(b"<") and b"<net " in head:
+        return "an OpenVINO IR; export the model that it was made from to ONNX (docs/models.md)"
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= len(data) - 8:
+        return "a safetensors file, which has weights but no graph; pass it as `weights` beside the ONNX model"
     for magic, description in _OTHER_FORMATS:
         if head.startswith(magic):
             return description
     if head[4:8] == b"TFL3":
-        return "a TensorFlow Lite model; convert it to ONNX first"
+        return "a TensorFlow Lite model; convert it to ONNX first, for example by tf2onnx (docs/models.md)"
     return None
 
 

@@ -16,6 +16,7 @@ import onnx
 from engine.errors import DeviceError, EngineError, InferError, OutOfMemoryError, UnsupportedError
 from engine.ir import Node, Output, TensorType, string, undefined
 from engine.limits import LARGE_BYTES, check_bytes, check_growth, current_limits
+from engine.ops.pairwise_coupling import CoupledProbabilities
 from engine.ops.protos import attribute_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
 from engine.ops.result_size import guard, value_bytes
@@ -156,7 +157,10 @@ def _typed(value: Any, dtype: np.dtype[Any] | None) -> Any:
 
 def load_onnx_implementation(op_type: str, domain: str) -> Any:
     """The class of `onnx.reference` that evaluates an operator; if there is none, the exception of `onnx` passes."""
-    return import_module(_HOMES[domain]).load_op(domain, op_type, CANONICAL_VERSIONS[domain])
+    found = import_module(_HOMES[domain]).load_op(domain, op_type, CANONICAL_VERSIONS[domain])
+    if (domain, op_type) == ("ai.onnx.ml", "SVMClassifier"):
+        return type(op_type, (CoupledProbabilities, found), {})
+    return found
 
 
 def _settle(value: Any) -> Any:

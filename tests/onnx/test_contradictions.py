@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from engine import ops
+from engine import Core, ops
 from engine.errors import ModelError, TypeInferenceError
 from engine.ir import Model, PartialShape, TensorType, f32, i64
 from engine.onnx import read_model
@@ -304,3 +306,20 @@ def test_what_is_open_may_still_fit() -> None:
     read_model(model_of(Call("LayerNormalization", [["b", "n"], ["k"], [1]], []), None))
     indices = Call("ScatterND", [["a", 3], ["k", 1], ["u", 3]], [], {}, {1: INT64})
     assert read_model(model_of(indices, None)).parameter("x1").type == TensorType(i64, PartialShape(["k", 1]))
+
+
+def test_lengths_of_the_traced_example_do_not_bind_outputs_of_an_open_model() -> None:
+    """LightGBM's classifier by onnxmltools states one label, whatever the number of rows."""
+    text = """
+    <ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
+    main (float[rows, 2] x) => (int64[1] label) {
+       label, scores = ai.onnx.ml.LinearClassifier <coefficients = [1.0, -1.0, 0.5, 1.0], intercepts = [0.0, 0.1],
+                                                    classlabels_ints = [3, 5]> (x)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    assert expected.shape == (6,)
+    network = Core().compile_model(model, "CPU")
+    assert np.array_equal(network.create_infer_request().infer({"x": x})["label"], expected)

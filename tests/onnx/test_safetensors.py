@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from engine import Core
-from engine.errors import ExternalDataError
+from engine.errors import ExternalDataError, ModelReadError
 from engine.ir import Constant
 from engine.onnx import read_model
 
@@ -136,3 +136,16 @@ def test_no_truncation_is_misread(tmp_path: Path, cut: int) -> None:
     path = saved(tmp_path, model_of(WEIGHT, external={"location": "w.safetensors"}), content[:cut])
     with pytest.raises(ExternalDataError):
         read_model(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (stored({"w": WEIGHT}), "is a safetensors file.*pass it as `weights`"),
+        (b'<?xml version="1.0"?>\n<net name="m" version="11">\n', "is an OpenVINO IR; export"),
+        (b"\x1c\0\0\0TFL3" + b"\0" * 20, "is a TensorFlow Lite model; convert it.*tf2onnx"),
+    ],
+)
+def test_a_file_of_another_format_is_named(content: bytes, message: str) -> None:
+    with pytest.raises(ModelReadError, match=message):
+        read_model(content)

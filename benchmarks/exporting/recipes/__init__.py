@@ -1,0 +1,1 @@
+"""One small function for each architecture, by domain; importing this package needs no exporter."""
