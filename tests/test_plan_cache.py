@@ -198,3 +198,44 @@ def test_a_fork_during_a_build_leaves_a_usable_cache_in_the_child() -> None:
         finally:
             builder.go_on.set()
         assert slow.result(LIMIT).endswith("number 2")
+
+
+class InterruptedKey:
+    """A key in whose `left`-th hash or comparison Ctrl-C comes."""
+
+    left = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        InterruptedKey.left -= 1
+        if InterruptedKey.left == 0:
+            raise KeyboardInterrupt
+        return self.number % 2
+
+    def __eq__(self, other: object) -> bool:
+        return hash(self) >= 0 and isinstance(other, InterruptedKey) and self.number == other.number
+
+
+def test_a_cache_is_whole_wherever_it_was_interrupted() -> None:
+    place, was_interrupted = 1, True
+    while was_interrupted:
+        cache: PlanCache[InterruptedKey, int] = PlanCache(lambda key: key.number, 2)
+        for number in (0, 1):
+            cache.get(InterruptedKey(number))
+        InterruptedKey.left = place
+        try:
+            for number in (1, 2, 4):
+                cache.get(InterruptedKey(number))
+            was_interrupted = False
+        except KeyboardInterrupt:
+            was_interrupted = True
+        InterruptedKey.left = 0
+        for number in (2, 0, 1, 0, 4):
+            assert cache.get(InterruptedKey(number)) == number, f"place {place}"
+            assert cache.plans()[-1] == number, f"place {place}"
+        cache.get(InterruptedKey(6))
+        assert len(cache.plans()) == 2, f"place {place}"  # an interrupted eviction is made up for by the next one
+        place += 1
+    assert place > 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Event
 from typing import Generic, TypeVar
@@ -41,7 +40,8 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         self._build = build
         self._size = size
         self._dropped = dropped
-        self._plans: OrderedDict[KeyT, PlanT] = OrderedDict()
+        # Not an OrderedDict: Ctrl-C in the `__hash__` or `__eq__` of a key would leave it inconsistent for ever.
+        self._plans: dict[KeyT, PlanT] = {}
         self._pending: dict[KeyT, _Pending[PlanT]] = {}
         self._lock = ForkSafeLock()
         """Guards the two tables; held only briefly."""
@@ -52,16 +52,22 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
     def get(self, key: KeyT) -> PlanT:
         """The plan of a key, built if it is not cached. Raises whatever the builder raises."""
         while True:
-            with self._lock:
-                if key in self._plans:
-                    self._plans.move_to_end(key)
-                    return self._plans[key]
-                pending = self._pending.get(key)
-                is_new = pending is None
-                if pending is None:
-                    pending = self._pending[key] = _Pending()
-            if is_new:
-                return self._built(key, pending)
+            made: _Pending[PlanT] | None = None
+            try:
+                with self._lock:
+                    if key in self._plans:
+                        return self._used(key)
+                    pending = self._pending.get(key)
+                    if pending is None:
+                        made = pending = _Pending()
+                        self._pending[key] = made
+                if made is not None:
+                    return self._built(key, made)
+            finally:
+                if made is not None and not made.ended.is_set():  # interrupted
+                    with self._lock:
+                        self._pending.pop(key, None)
+                    made.ended.set()
             pending.ended.wait()
             if pending.error is not None:
                 raise pending.error
@@ -72,16 +78,14 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
     def cached(self, key: KeyT) -> PlanT | None:
         """The plan of a key, if it is cached."""
         with self._lock:
-            if key in self._plans:
-                self._plans.move_to_end(key)
-            return self._plans.get(key)
+            return self._used(key) if key in self._plans else None
 
     def touch(self, plan: PlanT) -> None:
         """Make a cached plan the most recently used one, for callers that found it among `plans`."""
         with self._lock:
             key = next((key for key, known in reversed(self._plans.items()) if known is plan), None)
             if key is not None:
-                self._plans.move_to_end(key)
+                self._used(key)
 
     def plans(self) -> list[PlanT]:
         """The cached plans, the most recently used one last."""
@@ -105,10 +109,17 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
                 self._dropped(each)
         return plan
 
+    def _used(self, key: KeyT) -> PlanT:
+        """Make a cached plan the most recently used one. Called with the lock held."""
+        plan = self._plans.pop(key)
+        self._plans[key] = plan
+        return plan
+
     def _kept(self, key: KeyT, plan: PlanT) -> list[PlanT]:
         """Cache a plan; returns the plans evicted for it."""
+        self._plans.pop(key, None)
         self._plans[key] = plan
-        return [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - self._size)]
+        return [self._plans.pop(next(iter(self._plans))) for _ in range(len(self._plans) - self._size)]
 
     def _after_fork(self) -> None:
         self._pending.clear()

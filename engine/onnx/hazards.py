@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -34,6 +35,7 @@ _DECIDING: Final = {"Pad": (3,), "Slice": (3, 4)}
 _MISJUDGED: Final = frozenset({"Attention", "AveragePool", "ConvTranspose", "Einsum", "LpPool", "MaxPool"})
 _HIDDEN: Final = "\0engine.hidden"
 _MAX_AXES: Final = 64  # the limit of numpy
+_NARROW: Final = 1 << 31
 
 
 def check_values(node: onnx.NodeProto) -> None:
@@ -66,11 +68,12 @@ def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
     many axes as starts has elements. Raises `TypeInferenceError` if the file declares more elements than possible axes.
     """
     has_slices = False
+    wild = _wild_steps(parts)
     declared = {value.name: value.type.tensor_type.shape.dim for value in parts[0].input}
     long = {name for name, dims in declared.items() if len(dims) == 1 and dims[0].dim_value > _MAX_AXES}
     for node in (node for part in parts for node in part.node):
         op_type = node.op_type
-        if op_type in _NEEDS_TYPE or _is_misjudged(node):
+        if op_type in _NEEDS_TYPE or _is_misjudged(node) or not wild.isdisjoint(_steps(node)):
             _hide(node)
         has_slices = has_slices or (op_type == "Slice" and _lacks_axes(node)) or bool(_deciding(node))
         index = _PER_AXIS.get(op_type) if long else None
@@ -149,6 +152,40 @@ def _is_harmless(tensor: onnx.TypeProto.Tensor | None) -> bool:
 
 def _too_many(node: str, index: int | None) -> TypeInferenceError:
     return TypeInferenceError(f"{node}: input {index} has one element per axis; at most {_MAX_AXES} are allowed")
+
+
+def _wild_steps(parts: Sequence[onnx.GraphProto]) -> set[str]:
+    """The constants with steps of Slices that do not fit in 32 bits.
+
+    ONNX propagates data with steps cut to 32 bits: a step of 2**62 becomes 0, for which it makes elements without end.
+    """
+    used = {name for part in parts for node in part.node for name in _steps(node)}
+    if not used:
+        return used
+    constants = [tensor for part in parts for tensor in part.initializer if tensor.name in used]
+    found = {tensor.name for tensor in constants if not _are_narrow(tensor)}
+    for node in (node for part in parts for node in part.node if node.op_type == "Constant"):
+        if not used.isdisjoint(node.output) and not all(
+            _are_narrow(attribute.t) and all(abs(value) < _NARROW for value in (*attribute.ints, attribute.i))
+            for attribute in node.attribute
+        ):
+            found.update(node.output)
+    return found
+
+
+def _steps(node: onnx.NodeProto) -> Sequence[str]:
+    """The name of the steps of a Slice, if it has any."""
+    return node.input[4:5] if node.op_type == "Slice" else ()
+
+
+def _are_narrow(tensor: onnx.TensorProto) -> bool:
+    """Whether all integers are known and fit in 32 bits."""
+    if tensor.data_type != onnx.TensorProto.INT64:
+        return True
+    values: Sequence[int] = tensor.int64_data
+    if tensor.raw_data:
+        values = [value for (value,) in struct.iter_unpack("<q", tensor.raw_data[: len(tensor.raw_data) // 8 * 8])]
+    return all(abs(value) < _NARROW for value in values)
 
 
 def _lacks_axes(node: onnx.NodeProto) -> bool:

@@ -324,6 +324,8 @@ def _infer_resize(node: Node) -> Sequence[ValueType]:
     values = source.data.reshape(-1).tolist() if isinstance(source, Constant) else [None] * len(spec.axes)
     spec._check_count("scales" if is_given == [2] else "sizes", len(values), len(spec.axes))
     if is_given == [2]:
+        if any(scale is not None and not 0 < scale < math.inf for scale in values):
+            fail(node, f"scales must be positive and finite; got {values}")
         for axis, scale in zip(spec.axes, values, strict=True):
             dims[axis] = None if scale is None else _scaled(dims[axis], scale)
     else:

@@ -76,20 +76,26 @@ class AsyncInferRequest(Participant):
         `inputs`: a mapping by name or index, a list in input order, or one array; omitted inputs keep the
         tensors set before. Raises `Busy`, `InputError`, `Cancelled`, `DeviceError` and the device's errors.
         """
-        with self._lock:
-            self._require_idle("infer")
-            self._request.begin(inputs)
-            run = Run(None)
-            run.has_begun, run.thread = True, threading.get_ident()
-            former, self._run = self._run, run
-        del former  # outside the lock, since it may log
+        run = former = None
         try:
+            with self._lock:
+                self._require_idle("infer")
+                self._request.begin(inputs)
+                run = Run(None)
+                run.has_begun, run.thread = True, threading.get_ident()
+                former, self._run = self._run, run
+            del former  # outside the lock, since it may log
             run.result = self._request.run_stages()
             self._end(run, None)
         except EngineError as e:
+            if run is None or self._run is not run:
+                raise
             self._end(run, e)
         except BaseException as e:
-            self._end(run, InferError(f"{self._name} was interrupted by {type(e).__name__}"))
+            # An interrupt may come at any moment, also before the first stage.
+            if run is not None and self._run is run:
+                self._end(run, self._interrupted(e))
+                self._release(run)  # the interrupt may have come in `_end`
             raise
         try:
             return run.outcome()
@@ -104,17 +110,26 @@ class AsyncInferRequest(Participant):
         cancelled and ends with `DeadlineExceeded`. Raises `Busy` and `InputError` without starting anything.
         """
         time_limit = None if deadline is None else seconds(deadline, "deadline")
-        with self._lock:
-            self._require_idle("start_async")
-            self._request.begin(inputs)
-            run = Run(self._callback)
-            if time_limit is not None:
-                late = DeadlineExceeded(f"{self._name} did not finish within its deadline of {time_limit:g} s")
-                run.deadline = deadline_timer.call_after(time_limit, partial(self._cancel, run, late))
-            former, self._run = self._run, run
-            self._starts += 1
-        del former  # outside the lock, since it may log
-        self._submit(run)
+        run = former = None
+        try:
+            with self._lock:
+                self._require_idle("start_async")
+                self._request.begin(inputs)
+                run = Run(self._callback)
+                if time_limit is not None:
+                    late = DeadlineExceeded(f"{self._name} did not finish within its deadline of {time_limit:g} s")
+                    run.deadline = deadline_timer.call_after(time_limit, partial(self._cancel, run, late))
+                former, self._run = self._run, run
+                self._starts += 1
+            del former  # outside the lock, since it may log
+            self._submit(run)
+        except BaseException as e:
+            # An interrupt, since `_submit` handles errors: the request must not stay busy for ever.
+            if run is not None and self._run is run:
+                self._cancel(run, self._interrupted(e))
+            elif run is not None and run.deadline is not None:
+                run.deadline.cancel()
+            raise
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the last started inference and its callback are done; raise its error, if any.
@@ -389,6 +404,9 @@ class AsyncInferRequest(Participant):
 
     # -- one run, step by step ----------------------------------------------------------------------------
 
+    def _interrupted(self, error: BaseException) -> InferError:
+        return InferError(f"{self._name} was interrupted by {type(error).__name__}")
+
     def _submit(self, run: Run) -> None:
         try:
             self._steps[run.step][0].submit(partial(self._advance, run))
@@ -449,7 +467,6 @@ class AsyncInferRequest(Participant):
 
     def _mark_ended(self, run: Run, error: EngineError | None) -> None:
         """Make the request idle. Called with the lock held."""
-        run.ended = True
         run.error = error or run.cancellation
         if run.error is not None:
             run.result = None
@@ -457,6 +474,7 @@ class AsyncInferRequest(Participant):
             self._request.forget_outputs()
         if run.deadline is not None:
             run.deadline.cancel()
+        run.ended = True  # last, so that an interrupted call can be repeated
 
     def _notify(self, run: Run) -> None:
         """Call the callback, then wake the waiters."""

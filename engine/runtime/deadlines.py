@@ -39,7 +39,8 @@ class DeadlineTimer(Participant):
 
     def __init__(self) -> None:
         self._order = itertools.count()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._pending: list[tuple[float, int, Deadline]] = []
         self._thread: threading.Thread | None = None
         lifecycle.track(self)
@@ -50,7 +51,7 @@ class DeadlineTimer(Participant):
         Raises `InferError` if no thread can be started.
         """
         deadline = Deadline(action)
-        with self._changed:
+        with self._lock:  # not the condition, see `ForkSafeLock`
             if self._thread is None:
                 self._thread = self._started_thread()
             heapq.heappush(self._pending, (time.monotonic() + seconds, next(self._order), deadline))
@@ -75,7 +76,7 @@ class DeadlineTimer(Participant):
             del deadline
 
     def _next(self) -> Deadline:
-        with self._changed:
+        with self._lock:
             while True:
                 now = time.monotonic()
                 if self._pending and self._pending[0][0] <= now:
@@ -84,7 +85,8 @@ class DeadlineTimer(Participant):
                 self._changed.wait(None if wait is None else min(wait, threading.TIMEOUT_MAX))
 
     def _after_fork(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._pending = []
         self._thread = None
 

@@ -102,10 +102,11 @@ class _Pool:
         self._closed = False
         self._abandoned = False
         # The lock is reentrant because a garbage collection while it is held may run an executor's finalizer.
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
 
     def submit(self, task: Task) -> None:
-        with self._changed:
+        with self._lock:  # not the condition, see `ForkSafeLock`
             if self._closed:
                 raise InferError(f"executor {self.name} is shut down and takes no more tasks")
             if len(self._tasks) >= self._idle and len(self.threads) < self.limit:
@@ -136,7 +137,7 @@ class _Pool:
     def _next(self) -> Task | None:
         if self._abandoned:
             return None
-        with self._changed:
+        with self._lock:
             while not self._tasks and not self._closed:
                 self._idle += 1
                 self._changed.wait()
@@ -144,11 +145,11 @@ class _Pool:
             return self._tasks.popleft() if self._tasks else None
 
     def is_busy(self) -> bool:
-        with self._changed:
+        with self._lock:
             return bool(self._tasks) or self._idle < len(self.threads)
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
 

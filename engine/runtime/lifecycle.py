@@ -85,18 +85,19 @@ os.register_at_fork(
 )
 
 
-class ForkSafeLock(Participant):
-    """A lock that is free in a child process, even if a thread of the parent held it."""
+_RLock = type(threading.RLock())
+
+
+class ForkSafeLock(_RLock, Participant):  # type: ignore[valid-type, misc]
+    """A reentrant lock that is free in a child process, even if a thread of the parent held it.
+
+    `with` calls methods written in C, as it does for `threading.Lock`: in a method in Python, Ctrl-C could come between
+    acquiring the lock and entering the block, and the lock would never be released. For the same reason, use a lock of
+    this kind or of `threading` in `with`, not a `threading.Condition` on top of it.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         lifecycle.track(self)
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._at_fork_reinit()

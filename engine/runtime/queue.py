@@ -68,7 +68,8 @@ class AsyncInferQueue(Participant):
         self._first_error: EngineError | CallbackFailure | None = None
         self._failures = 0
         self._idle = deque(self._requests)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         lifecycle.track(self)
 
     def set_callback(self, callback: JobCallback | None) -> None:
@@ -81,7 +82,7 @@ class AsyncInferQueue(Participant):
         `InferError` if `callback` is not callable.
         """
         require_callable(callback)
-        with self._changed:
+        with self._lock:  # not the condition, see `ForkSafeLock`
             if len(self._idle) < len(self._requests):
                 raise Busy("the queue has inferences in flight; wait_all before set_callback")
             self._callback = callback
@@ -99,13 +100,17 @@ class AsyncInferQueue(Participant):
         If none is idle, the policy "block" waits, and raises `DeadlineExceeded` after `timeout` seconds; "reject"
         raises `Busy`, and so does a call in a callback, which would deadlock. `deadline` is as for a request.
         """
-        request = self._take_idle(timeout)
+        taken: list[tuple[AsyncInferRequest, int]] = []
         try:
+            request = self._take_idle(timeout, taken)
             request.set_callback(self._finished)
             self._userdata[request] = userdata
             request.start_async(inputs, deadline=deadline)
         except BaseException:
-            self._put_idle(request)
+            for request, starts in taken:
+                # An inference that has started and was interrupted then ends in the callback.
+                if request.starts == starts and request not in self._idle:
+                    self._put_idle(request)
             raise
 
     def wait_all(self, timeout: float | None = None) -> None:
@@ -115,7 +120,7 @@ class AsyncInferQueue(Participant):
         """
         self._require_may_wait("wait_all")
         time_limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(lambda: len(self._idle) == len(self._requests), time_limit):
                 running = len(self._requests) - len(self._idle)
                 raise DeadlineExceeded(f"{running} inferences of the queue still run after waiting {timeout} s")
@@ -138,15 +143,17 @@ class AsyncInferQueue(Participant):
         """Whether a request is idle, so that `start_async` would not wait."""
         return bool(self._idle)
 
-    def _take_idle(self, timeout: float | None) -> AsyncInferRequest:
+    def _take_idle(self, timeout: float | None, taken: list[tuple[AsyncInferRequest, int]]) -> AsyncInferRequest:
+        """Take a request out of the idle ones; `taken` has it, with its starts, even if this is interrupted."""
         time_limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
-        with self._changed:
+        with self._lock:
             if not self._idle and self._policy == "reject":
                 raise Busy(f"all {len(self._requests)} requests of the queue are in flight; try again later")
             if not self._idle:
                 self._require_may_wait("start_async")
             if not self._changed.wait_for(lambda: bool(self._idle), time_limit):
                 raise DeadlineExceeded(f"no request of the queue became idle within {timeout} s")
+            taken.append((self._idle[0], self._idle[0].starts))
             return self._idle.popleft()
 
     def _require_may_wait(self, what: str) -> None:
@@ -158,7 +165,7 @@ class AsyncInferQueue(Participant):
         raised = self._call_back(request, error)
         failure = error or raised
         if failure is not None:
-            with self._changed:
+            with self._lock:
                 self._first_error = self._first_error or failure
                 self._failures += 1
             if raised is not None and self._first_error is not raised:
@@ -180,7 +187,7 @@ class AsyncInferQueue(Participant):
     def _put_idle(self, request: AsyncInferRequest) -> None:
         # An idle request must not refer to the queue, so that dropping the queue frees both without the collector.
         request.set_callback(None)
-        with self._changed:
+        with self._lock:
             self._userdata.pop(request, None)
             self._idle.append(request)
             self._changed.notify_all()
@@ -204,7 +211,7 @@ class AsyncInferQueue(Participant):
             self.wait_all()
             return
         self.cancel()
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
 
     def _end_exit(self, timeout: float) -> None:
@@ -212,6 +219,7 @@ class AsyncInferQueue(Participant):
             self._first_error.report()
 
     def _after_fork(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._idle = deque(self._requests)
         self._userdata.clear()

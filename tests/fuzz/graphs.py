@@ -100,7 +100,7 @@ def _on_device(
         config["PARTITION_STRATEGY"] = chooser.choice(("potential", "rollback", "restriction_map"))
         config["PARTITION_MODE"] = chooser.choice(("auto", "min_subgraphs", "connected"))
     if device == "CPU":
-        config["COMPILE_EFFORT"] = chooser.choice(("none", "none", "none", "quick"))
+        config["COMPILE_EFFORT"] = chooser.choice(("none",) * 15 + ("quick",))
     if device == "OPENCL":
         config["INFERENCE_PRECISION_HINT"] = "f32"
     note(f"compiling for {device}")

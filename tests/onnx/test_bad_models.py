@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from engine.errors import EngineError, GraphError, ModelError, ModelReadError, TypeInferenceError, UnsupportedError
-from engine.ir import PartialShape, TensorType, f32
+from engine.ir import PartialShape, TensorType, f32, i64
 from engine.onnx import join_model, read_model, split_model
 from engine.onnx.wire import encode_length
 
@@ -390,6 +390,20 @@ def test_shapes_with_more_elements_than_axes_can_be(op_type: str, opset: int) ->
     shape = value("s", (2**40,), INT64)
     inputs = {"ConstantOfShape": "s", "Slice": "x s s"}.get(op_type, "x s")
     refused(model_of([node(op_type, inputs, "y", name="n")], [value("x"), shape], opset=opset), ModelError, "`n`")
+
+
+@pytest.mark.parametrize("step", [2**31, 2**62, -(2**63)])
+@pytest.mark.parametrize("is_node", [False, True])
+def test_steps_of_slices_that_onnx_cuts_to_none_take_neither_time_nor_memory(step: int, is_node: bool) -> None:
+    start, end = (0, 2**40) if step > 0 else (-1, -(2**40))
+    numbers = {"start": start, "end": end, "axis": 0, "step": step}
+    tensors = [numpy_helper.from_array(np.array([v], np.int64), name) for name, v in numbers.items()]
+    made = [node("Slice", "s start end axis step", "y")]
+    if is_node:
+        made.insert(0, helper.make_node("Constant", [], ["step"], value=tensors.pop()))
+    body = [node("Shape", "x", "s"), *made]
+    model = read_model(model_of(body, outputs=[value("y", None, INT64)], initializers=tensors))
+    assert model.result("y").type == TensorType(i64, PartialShape([1]))
 
 
 def test_values_without_a_type_reach_operators_whose_inference_needs_one() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.errors import ModelError, OperatorSpecError
-from engine.ir import Node, Parameter, f32, i64
+from engine.errors import ModelError, OperatorSpecError, TypeInferenceError
+from engine.ir import Constant, Node, Parameter, f32, i64
+from engine.ops.create import create
 from engine.ops.resize import ResizeSpec
 
 
@@ -48,6 +49,13 @@ def test_axes() -> None:
 def test_bad_attributes_are_refused(attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(OperatorSpecError, match=f"Resize.*{message}"):
         spec(**attributes)
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, 0, -1])
+def test_scales_that_give_no_length_are_refused_with_the_types(scale: float) -> None:
+    x, scales = Parameter(f32, [2, 3], "x"), Constant(np.array([1, scale], np.float32))
+    with pytest.raises(TypeInferenceError, match=r"Resize.*scales must be positive and finite; got \[1\.0, "):
+        create("Resize", [x, None, scales])
 
 
 def test_a_nearest_mode_that_is_not_used_may_be_any() -> None:

@@ -16,12 +16,13 @@ class Turns(Participant):
         self._claimed: set[int] = set()
         self._done: dict[int, BaseException | None] = {}
         self._is_over = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         lifecycle.track(self)
 
     def begin(self) -> None:
         """Reset for a new inference."""
-        with self._changed:
+        with self._lock:  # not the condition, see `ForkSafeLock`
             self.inference += 1
             self._claimed.clear()
             self._done.clear()
@@ -29,7 +30,7 @@ class Turns(Participant):
 
     def claim(self, part: int, inference: int | None = None) -> bool:
         """Whether the caller must run the part: True for exactly one caller, and never for an earlier inference."""
-        with self._changed:
+        with self._lock:
             if part in self._claimed or (inference is not None and inference != self.inference):
                 return False
             self._claimed.add(part)
@@ -37,7 +38,7 @@ class Turns(Participant):
 
     def finish(self, part: int, error: BaseException | None) -> None:
         """Record that a claimed part has run."""
-        with self._changed:
+        with self._lock:
             # An error that will not be raised must be dropped: its traceback refers to the request, which refers to
             # this.
             self._done[part] = None if self._is_over else error
@@ -45,7 +46,7 @@ class Turns(Participant):
 
     def wait(self, part: int) -> None:
         """Wait for a part that another thread runs; raise its error."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: part in self._done)
             error = self._done[part]
         if error is not None:
@@ -56,7 +57,7 @@ class Turns(Participant):
 
     def abandon(self) -> list[int]:
         """Refuse all further claims; return the running parts."""
-        with self._changed:
+        with self._lock:
             running = sorted(self._claimed - self._done.keys())
             self._claimed.update(range(self._parts))
             self.inference += 1
@@ -66,11 +67,12 @@ class Turns(Participant):
 
     def is_idle_within(self, seconds: float) -> bool:
         """Wait for the running parts; False if some still run after the timeout."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: self._claimed <= self._done.keys(), seconds)
 
     def _after_fork(self) -> None:
         """Drop parts that ran in other threads of the parent, which never end in the child."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self.abandon()
         self._done = dict.fromkeys(range(self._parts))
