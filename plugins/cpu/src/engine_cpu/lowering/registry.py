@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from engine.ir import Constant, Node, Output
 from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph, is_known_when_bound
@@ -16,13 +16,7 @@ from engine_cpu.weights import WeightStore
 
 
 class OpLowering(Lowering[SpecT]):
-    """Lowers one operator, or several similar ones, to steps of a plan.
-
-    Attributes:
-        values: the inputs whose values `lower` reads, if they may be computed during an inference (`check_values`).
-    """
-
-    values: ClassVar[tuple[int, ...]] = ()
+    """Lowers one operator, or several similar ones, to steps of a plan. `values` may be computed (`check_values`)."""
 
     def late_values(self, spec: SpecT) -> tuple[int, ...]:
         """The inputs that are no constants, and whose values a plan of the node is made for."""
