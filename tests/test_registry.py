@@ -97,6 +97,11 @@ def test_an_installed_plugin_is_found_and_imported_at_first_use(install: Install
     assert str(registry.origins("VENDOR")[0]) == "vendor_device:Device of vendor 1.0"
 
 
+def test_entry_points_of_other_groups_are_no_plugins(install: Install, registry: PluginRegistry) -> None:
+    install("tool", "[console_scripts]\nTOOL = tool:main\n[engine.other]\nOTHER = tool:main\n[zz]\nLAST = tool:main\n")
+    assert not {"TOOL", "OTHER", "LAST"} & set(registry.names)
+
+
 def test_an_entry_point_may_name_an_attribute_and_extras(install: Install, registry: PluginRegistry) -> None:
     source = MODULE.format(name="VENDOR") + "\nclass Devices:\n    Only = Device\n"
     install("vendor", {"VENDOR": "vendor_nested:Devices.Only [gpu]"}, vendor_nested=source)

@@ -89,13 +89,18 @@ def _changes_behaviour(fault: MutationSpec) -> bool:
 
 
 def _behaviour(code: str) -> str:
-    """The code without annotations, which are not evaluated, and without texts."""
+    """The code without annotations, which are not evaluated, texts, and decorators that only type checkers read."""
     tree = ast.parse(code)
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             node.annotation = None
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             node.returns = None
+            node.decorator_list = [each for each in node.decorator_list if getattr(each, "id", "") != "final"]
+        elif isinstance(node, ast.ClassDef):  # `@dataclass(frozen=True, slots=True)`
+            for each in node.decorator_list:
+                if isinstance(each, ast.Call):
+                    each.keywords = []
         elif isinstance(node, ast.AnnAssign):
             node.annotation = ast.Constant(None)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
