@@ -11,12 +11,14 @@ from engine.ir import Constant, Model, Parameter, Result
 from engine.placement import inconsistencies
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
 from engine.properties import DEVICE_ID, Config
+from engine.runtime.lifecycle import lifecycle
 
 
 def compile_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> ExecutableNetwork:
     """Compile with the device's defaults overridden by `config`; only `EngineError`s are raised."""
     merged = _complete_config(plugin, plugin.config.merged(config))
-    with plugin_errors(plugin.name, f"compiling `{model.name}`"):
+    what = f"compiling `{model.name}`"
+    with lifecycle.working(what), plugin_errors(plugin.name, what):
         network = plugin.compile_model(model, merged)
     return _checked_network(plugin, network, "compile_model")
 
@@ -28,7 +30,8 @@ def import_network(plugin: Plugin, blob: BlobReader, config: Mapping[str, object
     """
     exported = Config.from_json(plugin.declared, blob.manifest.config, where=plugin.name)
     merged = _complete_config(plugin, plugin.config.merged(exported).merged(config))
-    with plugin_errors(plugin.name, "importing a network"):
+    what = "importing a network"
+    with lifecycle.working(what), plugin_errors(plugin.name, what):
         network = plugin.import_network(blob, merged)
     return _checked_network(plugin, network, "import_network")
 
