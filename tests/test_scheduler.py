@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,3 +178,49 @@ def test_what_is_refused(llama: Any) -> None:
     MakeStateful().run_on_model(model)
     with pytest.raises(InputError, match="no input `attention_mask`, which sequences of different lengths need"):
         Scheduler(core.compile_model(model, "CPU"))
+
+
+def test_a_forked_child_has_a_scheduler_of_its_own_and_the_exit_ends_the_sequences() -> None:
+    """Without a thread in the child, its readers would wait for ever; with one at exit, the process could abort."""
+    script = f"""
+import os, sys, threading
+from engine import Core
+from engine.errors import Cancelled, StateError
+from engine.generation import Scheduler
+from engine.passes import MakeStateful
+core = Core()
+model = core.read_model({str(DECODERS / "llama.dynamo23.onnx")!r})
+MakeStateful().run_on_model(model)
+scheduler = Scheduler(core.compile_model(model, "CPU"), 2)
+expected = scheduler.submit([3, 14], 5).result()
+running = scheduler.submit([2], 100_000)
+next(iter(running))
+if os.fork() == 0:
+    try:
+        running.result()
+    except StateError:
+        os._exit(0 if scheduler.submit([3, 14], 5).result() == expected else 1)
+    os._exit(1)
+assert os.wait()[1] == 0
+
+def read():
+    try:
+        running.result()
+    except Cancelled:
+        os.write(1, b"cancelled")
+
+reader = threading.Thread(target=read, daemon=True)
+reader.start()
+from engine.runtime.lifecycle import lifecycle
+import atexit
+atexit.unregister(lifecycle.exit)
+atexit.register(reader.join)  # runs last
+atexit.register(lifecycle.exit)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"cancelled", b"")

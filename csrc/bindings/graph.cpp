@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/gil.hpp"
 #include "graph/bound.hpp"
 #include "graph/closure.hpp"
 #include "graph/dag.hpp"
@@ -101,7 +102,7 @@ std::shared_ptr<Dag> make_dag(const Integers& edges, std::int64_t nodes) {
   expect_edges(edges);
   const std::int64_t* data = edges.data();
   const std::int64_t count = edges.shape(0);
-  const py::gil_scoped_release no_gil;
+  const GilReleased no_gil;
   return std::make_shared<Dag>(nodes, data, count);
 }
 
@@ -156,7 +157,7 @@ py::dict partition(const Integers& edges, const Integers& affinity, const std::s
   const std::shared_ptr<const Dag> dag = make_dag(edges, nodes);
   graph::Partition made;
   {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     made = graph::partition(*dag, request);
   }
   py::dict result;
@@ -177,7 +178,7 @@ Integers check_partition(const Integers& edges, const Integers& subgraph) {
   const std::shared_ptr<const Dag> dag = make_dag(edges, static_cast<std::int64_t>(given.size()));
   graph::QuotientOrder quotient;
   {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     const Node count = graph::count_subgraphs(*dag, graph::span_of(given));
     const std::vector<std::int32_t> numbers(given.begin(), given.end());
     quotient = graph::check_quotient(*dag, graph::span_of(numbers), count);
@@ -189,14 +190,14 @@ void verify_runs(const Integers& edges, const Integers& subgraph, const Integers
   const std::vector<std::int64_t> given = copied(subgraph, "subgraph");
   const std::vector<std::int64_t> runs = copied(run, "run");
   const std::shared_ptr<const Dag> dag = make_dag(edges, static_cast<std::int64_t>(given.size()));
-  const py::gil_scoped_release no_gil;
+  const GilReleased no_gil;
   graph::verify_runs(*dag, graph::span_of(given), graph::span_of(runs));
 }
 
 std::int64_t lower_bound(const Integers& edges, const Integers& affinity) {
   const Span<std::int64_t> given = list(affinity, "affinity");
   const std::shared_ptr<const Dag> dag = make_dag(edges, static_cast<std::int64_t>(given.size()));
-  const py::gil_scoped_release no_gil;
+  const GilReleased no_gil;
   return graph::lower_bound_of(*dag, given);
 }
 
@@ -208,7 +209,7 @@ py::tuple min_cut(const Integers& edges, const Integers& first, const Integers& 
   expect_edges(edges);
   graph::Cut cut;
   {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     const std::vector<graph::Edge> checked = graph::checked_edges(nodes, edges.data(), edges.shape(0));
     cut = graph::min_cut(static_cast<Node>(nodes), checked, costs);
   }
@@ -220,7 +221,7 @@ class BoundClosure {
  public:
   BoundClosure(const Integers& edges, std::int64_t nodes, std::size_t max_bytes, int threads)
       : dag_(make_dag(edges, nodes)) {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     closure_ = std::make_shared<const graph::Closure>(*dag_, max_bytes, threads);
     paths_ = std::make_unique<graph::PathNodes>(closure_, kCacheBytes);
   }
@@ -228,7 +229,7 @@ class BoundClosure {
   bool reaches(std::int64_t from, std::int64_t to) const {
     const Node start = checked(from);
     const Node end = checked(to);
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     return closure_->reaches(start, end);
   }
 
@@ -237,7 +238,7 @@ class BoundClosure {
     const Node end = checked(to);
     std::shared_ptr<const std::vector<Node>> found;
     {
-      const py::gil_scoped_release no_gil;
+      const GilReleased no_gil;
       found = paths_->between(start, end);
     }
     return to_array(*found);

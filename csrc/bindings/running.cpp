@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/gil.hpp"
 #include "bindings/seats.hpp"
 #include "executor/context.hpp"
 #include "executor/plan.hpp"
@@ -32,7 +33,7 @@ py::object run_context(Context& context, const py::sequence& inputs, const py::s
   std::vector<std::int64_t> profile;
   bool finished;
   {
-    const py::gil_scoped_release no_gil;
+    const GilReleased no_gil;
     finished = context.run(bound_inputs, bound_outputs, {threads, cancel, is_profiled ? &profile : nullptr});
   }
   if (!finished) throw_cancelled();

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings/gil.hpp"
 #include "bindings/running.hpp"
 #include "executor/core_set.hpp"
 
@@ -58,7 +59,7 @@ Seats::Taken::~Taken() {
 py::object Seats::run(Taken& seat, const CancelFlag* cancel, bool is_profiled) {
   std::vector<std::int64_t> profile;
   const RunOptions options{0, cancel, is_profiled ? &profile : nullptr};
-  std::optional<py::gil_scoped_release> no_gil;
+  std::optional<GilReleased> no_gil;
   // A run waits while other runs use all cores, and must not hold the GIL then.
   if (!is_short_ || !CoreSet::shared().has_free_core()) no_gil.emplace();
   const auto begin = std::chrono::steady_clock::now();

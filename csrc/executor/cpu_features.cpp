@@ -251,8 +251,9 @@ Isa find_isa(std::string_view name) {
   throw SettingError("unknown instruction set \"" + std::string(name) + "\"; expected one of " + known);
 }
 
+// The statics below are never destroyed, since a thread may run a plan until the process ends.
 const std::vector<Isa>& all_isas() {
-  static const std::vector<Isa> isas = {
+  static const auto& isas = *new std::vector<Isa>{
 #define ENGINE_ISA(name, architecture, flags, features) Isa::name,
 #include "isas.def"
   };
@@ -260,16 +261,16 @@ const std::vector<Isa>& all_isas() {
 }
 
 const std::vector<Isa>& built_isas() {
-  static const std::vector<Isa> isas = [] {
+  static const auto& isas = *new std::vector<Isa>([] {
     std::vector<Isa> built;
     std::copy_if(all_isas().begin(), all_isas().end(), std::back_inserter(built), is_built);
     return built;
-  }();
+  }());
   return isas;
 }
 
 const CpuFeatures& cpu_features() {
-  static const CpuFeatures features = detect();
+  static const auto& features = *new CpuFeatures(detect());
   return features;
 }
 

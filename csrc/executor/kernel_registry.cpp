@@ -32,7 +32,8 @@ KernelRegistry make_built_in() {
 }  // namespace
 
 const KernelRegistry& KernelRegistry::built_in() {
-  static const KernelRegistry registry = make_built_in();
+  // Never destroyed, since a thread may run a plan until the process ends.
+  static const auto& registry = *new KernelRegistry(make_built_in());
   return registry;
 }
 

@@ -14,12 +14,14 @@ from engine.limits import Limits, compilation
 from engine.placement import inconsistencies
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
 from engine.properties import DEVICE_ID, MAX_FOLDED_BYTES, MAX_FOLDED_WORK, MAX_TENSOR_BYTES, Config
+from engine.runtime.lifecycle import lifecycle
 
 
 def compile_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> ExecutableNetwork:
     """Compile with the device's defaults overridden by `config`; only `EngineError`s are raised."""
     merged = _complete_config(plugin, plugin.config.merged(config))
-    with plugin_errors(plugin.name, f"compiling `{model.name}`"), _limited(merged, model):
+    what = f"compiling `{model.name}`"
+    with lifecycle.working(what), plugin_errors(plugin.name, what), _limited(merged, model):
         network = plugin.compile_model(model, merged)
     return _checked_network(plugin, network, "compile_model")
 
@@ -32,7 +34,8 @@ def import_network(plugin: Plugin, blob: BlobReader, config: Mapping[str, object
     stated = exported_config(plugin, blob.manifest.config)
     exported = Config.from_json(plugin.declared, stated, where=plugin.name)
     merged = _complete_config(plugin, plugin.config.merged(exported).merged(config))
-    with plugin_errors(plugin.name, "importing a network"), _limited(merged):
+    what = "importing a network"
+    with lifecycle.working(what), plugin_errors(plugin.name, what), _limited(merged):
         network = plugin.import_network(blob, merged)
     return _checked_network(plugin, network, "import_network")
 

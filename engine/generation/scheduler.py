@@ -17,6 +17,7 @@ from engine.errors import Cancelled, DeviceError, EngineError, InputError, State
 from engine.generation.generator import IDS, LOGITS, MASK, POSITIONS, checked_names, checked_rows, vocabulary_of
 from engine.generation.sampling import Sampling
 from engine.plugin_api import ExecutableNetwork
+from engine.runtime.lifecycle import Participant, lifecycle
 
 Array = NDArray[Any]
 
@@ -68,6 +69,11 @@ class Stream:
         """Let the reader's iteration end. Called by the scheduler."""
         self._items.put(error)
 
+    def after_fork(self, error: EngineError) -> None:
+        """Replace the queue, whose lock another thread may have held, by one that ends the reading."""
+        self._items = queue.SimpleQueue()
+        self.end(error)
+
     def _next(self) -> int | None:
         item = self._items.get()
         if item is None or isinstance(item, EngineError):
@@ -100,7 +106,7 @@ class _Slots:
         return min((int(self.mask[row].argmax()) for row in self.active), default=self.mask.shape[1])
 
 
-class Scheduler:
+class Scheduler(Participant):
     """Generates tokens for many sequences at a time, in one thread.
 
     Each step computes one token for all sequences of the batch, which reads the weights once for all of them. A
@@ -140,9 +146,11 @@ class Scheduler:
         self._batch, self._alone = network.create_infer_request(), network.create_infer_request()
         self._slots = _Slots([None] * slots, np.zeros((slots, 0), bool), [0] * slots)
         self._waiting: deque[Stream] = deque()
+        self._joining: Stream | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        lifecycle.track(self)
 
     def submit(
         self,
@@ -185,6 +193,26 @@ class Scheduler:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    # -- fork and exit --------------------------------------------------------------------------------------------
+
+    def _after_fork(self) -> None:
+        """The thread, and the sequences that it computes, stay in the parent: the child has an error for them."""
+        error = StateError("the sequence is computed in the parent process of this one; submit it again")
+        for stream in self._unfinished():
+            stream.after_fork(error)
+        self._changed, self._thread = threading.Condition(), None
+        self._waiting.clear()
+        self._joining = None
+        self._slots = _Slots([None] * self._count, np.zeros((self._count, 0), bool), [0] * self._count)
+
+    def _begin_exit(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def _is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     # -- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -196,9 +224,14 @@ class Scheduler:
             error.__cause__ = e
         with self._changed:
             self._is_closed = True
-            left = [*self._waiting, *(stream for stream in self._slots.streams if stream is not None)]
+            left = self._unfinished()
         for stream in left:
             stream.end(error)
+
+    def _unfinished(self) -> list[Stream]:
+        """The sequences that wait, join the batch, or are in it."""
+        held = [*self._waiting, self._joining, *self._slots.streams]
+        return list({id(stream): stream for stream in held if stream is not None}.values())
 
     def _serve(self) -> None:
         while True:
@@ -227,14 +260,16 @@ class Scheduler:
             with self._changed:
                 if not self._waiting:
                     return
-                stream = self._waiting.popleft()
+                stream = self._joining = self._waiting.popleft()
             if stream.is_cancelled:
+                self._joining = None
                 stream.end(Cancelled("the sequence was cancelled"))
                 continue
             try:
                 self._admit(stream)
             except EngineError as e:
                 stream.end(e)
+            self._joining = None
 
     def _admit(self, stream: Stream) -> None:
         """Compute a prompt, and let its keys and values join the batch."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, TypeAlias, final
 
 from engine.blob import BlobManifest, BlobWriter, SigningKey, read_signing_key
-from engine.errors import BlobFormatError, BlobSignatureError, PluginContractError, PluginError
+from engine.errors import BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
@@ -36,7 +36,7 @@ from engine.runtime import (
     ThreadExecutor,
     shared_executor,
 )
-from engine.runtime.lifecycle import ForkSafeLock
+from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -51,7 +51,7 @@ Features: TypeAlias = Mapping[str, str | Sequence[str]]
 """The requirements of a blob, by kind: `{"isa": ["avx2", "fma"], "driver": "3.1"}`."""
 
 
-class HostedNetwork(ABC, Generic[HostedPluginT]):
+class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     """A network's inputs, outputs, executors, requests, properties and export. All methods are thread-safe."""
 
     metrics: ClassVar[Iterable[Property[Any]]] = ()
@@ -74,6 +74,9 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
         self._request_ids = itertools.count()
         self._creating = ForkSafeLock()
         self._idle_requests: list[SyncInferRequest] = []
+        self._called: set[SyncInferRequest] = set()
+        """The requests of calls that have not returned."""
+        lifecycle.track(self)
 
     def _make_task_executor(self) -> Executor:
         if self.config[EXCLUSIVE_ASYNC_REQUESTS]:
@@ -144,12 +147,15 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
         `inputs`: a mapping of names to values, a list of values in input order, or a single array; None for a network
         without inputs. Threads that call concurrently use separate requests, which are kept for later calls. Variables
         have their initial values in each call: use a request to keep them. Raises the errors of
-        `SyncInferRequest.infer`.
+        `SyncInferRequest.infer`, and `Cancelled` when the interpreter exits.
         """
         request = self._idle_request() or self._new_request()
+        self._called.add(request)
         try:
+            lifecycle.refuse_at_exit(self.signature.network)
             return request.infer(inputs)
         finally:
+            self._called.discard(request)
             request.clear_tensors()
             if request.states is not None:
                 request.states.reset()
@@ -182,6 +188,22 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
     def next_request_id(self) -> int:
         """Return a number that no other request of this network has."""
         return next(self._request_ids)
+
+    # -- fork and exit ------------------------------------------------------------------------------------
+
+    @final
+    def _after_fork(self) -> None:
+        self._called.clear()
+
+    @final
+    def _begin_exit(self) -> None:
+        error = Cancelled(f"{self.signature.network}: a call was cancelled: the interpreter exits")
+        for request in self._called.copy():
+            request.request_cancel(error)
+
+    @final
+    def _is_busy(self) -> bool:
+        return bool(self._called)
 
     # -- properties and export ----------------------------------------------------------------------------
 

@@ -74,12 +74,14 @@ class AsyncInferRequest(Participant):
         """Run all stages in this thread and return the outputs; no callback is called.
 
         `inputs`: a mapping by name or index, a list in input order, or one array; omitted inputs keep the
-        tensors set before. Raises `Busy`, `InputError`, `Cancelled`, `DeviceError` and the device's errors.
+        tensors set before. Raises `Busy`, `InputError`, `Cancelled`, `DeviceError` and the device's errors; `Cancelled`
+        also when the interpreter exits.
         """
         run = former = None
         try:
             with self._lock:
                 self._require_idle("infer")
+                lifecycle.refuse_at_exit(self._name)
                 self._request.begin(inputs)
                 run = Run(None)
                 run.has_begun, run.thread = True, threading.get_ident()
@@ -107,13 +109,15 @@ class AsyncInferRequest(Participant):
         """Start an inference in the background.
 
         `inputs` as for `infer`; the arrays must not be changed until it is done. After `deadline` seconds it is
-        cancelled and ends with `DeadlineExceeded`. Raises `Busy` and `InputError` without starting anything.
+        cancelled and ends with `DeadlineExceeded`. Raises `Busy` and `InputError`, and `Cancelled` when the interpreter
+        exits, without starting anything.
         """
         time_limit = None if deadline is None else seconds(deadline, "deadline")
         run = former = None
         try:
             with self._lock:
                 self._require_idle("start_async")
+                lifecycle.refuse_at_exit(self._name)
                 self._request.begin(inputs)
                 run = Run(self._callback)
                 if time_limit is not None:
@@ -584,8 +588,14 @@ class AsyncInferRequest(Participant):
         run.is_done = True
 
     def _begin_exit(self) -> None:
-        if self._run is not None:
-            self._cancel(self._run, Cancelled(f"{self._name} was cancelled: the interpreter exits"))
+        with self._lock:  # a thread that starts an inference has either done so, or will be refused
+            run = self._run
+        if run is not None:
+            self._cancel(run, Cancelled(f"{self._name} was cancelled: the interpreter exits"))
+
+    def _is_busy(self) -> bool:
+        run = self._run
+        return run is not None and not run.ended
 
     def _end_exit(self, timeout: float) -> None:
         if self._run is not None and self._run.callback_failure is not None:

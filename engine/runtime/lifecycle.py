@@ -7,6 +7,10 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from engine.errors import Cancelled
 
 EXIT_GRACE_SECONDS = 5.0
 """How long the interpreter's exit waits for running stages before it abandons them."""
@@ -22,7 +26,7 @@ class Participant:
         """Make running work end soon; must not block."""
 
     def _is_busy(self) -> bool:
-        """Whether the exit should wait for running work."""
+        """Whether the exit should wait for running work, for a limited time."""
         return False
 
     def _end_exit(self, timeout: float) -> None:
@@ -30,9 +34,15 @@ class Participant:
 
 
 class Lifecycle:
-    """The live participants, held weakly."""
+    """The live participants, held weakly.
+
+    Attributes:
+        is_exiting: whether the interpreter's exit has begun, so that nothing must be started any more.
+    """
 
     def __init__(self) -> None:
+        self.is_exiting = False
+        self._work: set[object] = set()
         self._lock = threading.Lock()
         self._participants: weakref.WeakSet[Participant] = weakref.WeakSet()
 
@@ -46,6 +56,22 @@ class Lifecycle:
         with self._lock:
             return list(self._participants)
 
+    def refuse_at_exit(self, what: str) -> None:
+        """Raise `Cancelled` if the interpreter's exit has begun."""
+        if self.is_exiting:
+            raise Cancelled(f"{what} is refused: the interpreter exits")
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Let the exit wait for work of the calling thread, such as compiling. Raises `Cancelled` during the exit."""
+        self.refuse_at_exit(what)
+        token = object()
+        self._work.add(token)
+        try:
+            yield
+        finally:
+            self._work.discard(token)
+
     def before_fork(self) -> None:
         """Lock the sets, so that no thread is changing them while the process is copied."""
         self._lock.acquire()
@@ -57,17 +83,19 @@ class Lifecycle:
     def after_fork_in_child(self) -> None:
         """Make every participant usable in the child."""
         self._lock = threading.Lock()
+        self._work.clear()
         for participant in self.live():
             participant._after_fork()
 
     def exit(self) -> None:
-        """Cancel requests, let callbacks run and stop executors; wait a limited time for running work."""
+        """Refuse and cancel requests, let callbacks run and stop executors; wait a limited time for running work."""
+        self.is_exiting = True
         participants = self.live()
         for participant in participants:
             participant._begin_exit()
         end = time.monotonic() + EXIT_GRACE_SECONDS
         # A task of one executor may submit to another, so none is stopped before all are idle.
-        while time.monotonic() < end and any(participant._is_busy() for participant in participants):
+        while time.monotonic() < end and (self._work or any(each._is_busy() for each in participants)):
             time.sleep(0.001)
         for participant in participants:
             participant._end_exit(max(0.0, end - time.monotonic()))

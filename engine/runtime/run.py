@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import CallbackError, EngineError, InferError
+from engine.errors import CallbackError, Cancelled, EngineError, InferError
 from engine.runtime.deadlines import Deadline
+from engine.runtime.lifecycle import lifecycle
 from engine.runtime.result import InferResult
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class CallbackFailure:
         return error
 
     def report(self) -> None:
-        """Log the error unless it was already taken or logged."""
+        """Log the error unless it was already taken or logged, or reports a refusal at exit."""
         error = self.take()
-        if error is not None:
+        if error is not None and not (lifecycle.is_exiting and isinstance(error.__cause__, Cancelled)):
             _log.error("%s; the error reached no waiter", error, exc_info=error)
 
     __del__ = report

@@ -5,7 +5,7 @@
 namespace engine {
 
 const std::vector<CodeNames>& code_names() {
-  static const std::vector<CodeNames> all = {
+  static const auto& all = *new std::vector<CodeNames>{
 #define ENGINE_CODES(enumeration) {#enumeration, {
 #define ENGINE_CODE(enumerator, name) name,
 #define ENGINE_END_CODES \
