@@ -5,6 +5,7 @@ from __future__ import annotations
 import opcode
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +115,8 @@ def test_an_executor_runs_all_tasks_after_an_interrupt_in_the_midst_of_waking_it
     while was_interrupted:
         was_interrupted = interrupted_at(place, lambda: executor.submit(lambda: None), ("threading.py",))
         for _ in range(3):
+            while executor._pool._idle == 0:  # it waits for work again
+                time.sleep(1e-4)
             ran = threading.Event()
             executor.submit(ran.set)
             assert ran.wait(LONG), f"place {place}"
