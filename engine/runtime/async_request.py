@@ -63,7 +63,6 @@ class AsyncInferRequest(Participant):
         self._name = f"{request.signature.network}: request {request.request_id}"
         self._callback: Callback | None = None
         self._lock = threading.Lock()
-        self._done = threading.Condition(self._lock)
         self._run: Run | None = None
         self._starts = 0
         lifecycle.track(self)
@@ -146,10 +145,16 @@ class AsyncInferRequest(Participant):
         time_limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
         if not run.is_done:
             self._require_may_wait(run)
+            # Not a condition: Ctrl-C while one is waited for may release the lock that another thread holds.
+            gate = threading.Lock()
+            gate.acquire()
             with self._lock:
-                run.is_awaited = True
-                if not self._done.wait_for(lambda: run.is_done, time_limit):
-                    raise DeadlineExceeded(f"{self._name} has not finished after {time_limit:g} s; it keeps running")
+                if run.is_done:
+                    gate.release()
+                else:
+                    run.gates.append(gate)
+            if not gate.acquire(timeout=-1 if time_limit is None else time_limit):
+                raise DeadlineExceeded(f"{self._name} has not finished after {time_limit:g} s; it keeps running")
         error = self._take_error(run)
         if error is not None:
             try:
@@ -518,8 +523,8 @@ class AsyncInferRequest(Participant):
         """Wake waiting threads; return the futures of waiting event loops. Called with the lock held."""
         run.thread = None
         run.is_done = True
-        if run.is_awaited:
-            self._done.notify_all()
+        while run.gates:
+            run.gates.pop().release()
         waiters, run.waiters = run.waiters, []
         return waiters
 
@@ -577,11 +582,10 @@ class AsyncInferRequest(Participant):
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
-        self._done = threading.Condition(self._lock)
         run = self._run
         if run is None or run.thread == threading.get_ident() or run.is_done:
             return
-        run.waiters, run.callback = [], None
+        run.waiters, run.gates, run.callback = [], [], None
         if not run.ended:
             error = InferError(f"{self._name} ran in the parent process when this one was forked; start it again")
             self._mark_ended(run, error)

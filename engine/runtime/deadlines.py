@@ -55,7 +55,7 @@ class DeadlineTimer(Participant):
             if self._thread is None:
                 self._thread = self._started_thread()
             heapq.heappush(self._pending, (time.monotonic() + seconds, next(self._order), deadline))
-            self._changed.notify()
+            self._changed.notify_all()  # a single one could reach a thread that an interrupted call has woken
         return deadline
 
     def _started_thread(self) -> threading.Thread:

@@ -99,6 +99,7 @@ class _Pool:
         self.threads: list[threading.Thread] = []
         self._tasks: deque[Task] = deque()
         self._idle = 0
+        self._stale = 0
         self._closed = False
         self._abandoned = False
         # The lock is reentrant because a garbage collection while it is held may run an executor's finalizer.
@@ -112,7 +113,13 @@ class _Pool:
             if len(self._tasks) >= self._idle and len(self.threads) < self.limit:
                 self._start_thread()
             self._tasks.append(task)
-            self._changed.notify()
+            try:
+                self._changed.notify(1 + self._stale)
+            except BaseException:
+                # Ctrl-C: the condition may still list a thread that it has woken, and would wake it instead of another.
+                self._stale += 1
+                raise
+            self._stale = 0
 
     def _start_thread(self) -> None:
         name = f"{self.name}-{len(self.threads)}" if self.limit > 1 else self.name

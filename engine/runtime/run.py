@@ -55,8 +55,8 @@ class Run:
     """One inference of a request, from its start until its waiters are woken."""
 
     __slots__ = (
-        "callback", "callback_failure", "cancellation", "deadline", "ended", "error", "has_begun", "is_awaited",
-        "is_done", "result", "step", "thread", "traceback", "waiters",
+        "callback", "callback_failure", "cancellation", "deadline", "ended", "error", "gates", "has_begun", "is_done",
+        "result", "step", "thread", "traceback", "waiters",
     )  # fmt: skip
 
     def __init__(self, callback: Callable[[Any, EngineError | None], object] | None) -> None:
@@ -65,7 +65,7 @@ class Run:
         self.cancellation: EngineError | None = None
         self.deadline: Deadline | None = None
         self.ended = False  # the request is idle again
-        self.is_awaited = False  # by a thread
+        self.gates: list[threading.Lock] = []  # held, one for each waiting thread
         self.is_done = False  # and its callback has returned
         self.error: EngineError | None = None
         self.has_begun = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import opcode
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,24 +13,24 @@ import numpy as np
 import pytest
 
 from engine.errors import InferError
-from engine.runtime import AsyncInferQueue, AsyncInferRequest, RequestState
+from engine.runtime import AsyncInferQueue, AsyncInferRequest, RequestState, ThreadExecutor
 
 LONG = 30.0
 MODULES = ("async_request.py", "queue.py", "executors.py", "deadlines.py")
 X = np.full((1, 4), 3, np.float32)
 
 
-def interrupted_at(place: int, call: Callable[[], object]) -> bool:
+def interrupted_at(place: int, call: Callable[[], object], modules: tuple[str, ...] = MODULES) -> bool:
     """Run `call` with an interrupt at the `place`-th place where Python handles signals; False if it ends before.
 
-    These are the beginnings of functions and the ends of calls, in the runtime's modules.
+    These are the beginnings of functions and the ends of calls, in the runtime's modules, or in others.
     """
     seen = 0
     last: dict[int, str] = {}
 
     def trace(frame: Any, event: str, argument: object) -> Any:
         nonlocal seen
-        if not frame.f_code.co_filename.endswith(MODULES):
+        if not frame.f_code.co_filename.endswith(modules):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
@@ -105,3 +107,17 @@ def test_a_queue_keeps_all_of_its_requests_wherever_a_start_was_interrupted(make
             break
         place += 1
     assert place > 10
+
+
+def test_an_executor_runs_all_tasks_after_an_interrupt_in_the_midst_of_waking_its_thread() -> None:
+    executor, place, was_interrupted = ThreadExecutor("e"), 1, True
+    executor.submit(lambda: None)
+    while was_interrupted:
+        was_interrupted = interrupted_at(place, lambda: executor.submit(lambda: None), ("threading.py",))
+        for _ in range(3):
+            time.sleep(0.02)  # its thread waits for work again
+            ran = threading.Event()
+            executor.submit(ran.set)
+            assert ran.wait(LONG), f"place {place}"
+        place += 1
+    assert place > 3
