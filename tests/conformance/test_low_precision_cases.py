@@ -21,9 +21,7 @@ STORED -= {u8.onnx, i8.onnx, boolean.onnx}
 
 # Patterns of names, each with the reason.
 REFERENCE = {
-    r"test_linear_attention_fp16_expanded": "an Expand in the body of its Scan to a shape that the body captures",
-    # The operators that follow have no kernel for f32 either.
-    r"test_(compress|unique)_.*bfloat16.*": "in few models",
+    r"test_(compress|unique)_.*bfloat16.*": "no kernel for f32 either",
 }
 
 
