@@ -12,13 +12,24 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), right: C
         return []
     columns = range(len(body[0]))
     is_right = [i in right or all(isinstance(row[i], (int, float)) for row in body) for i in columns]
-    cells = [[str(cell) for cell in row] for row in ([list(header)] if header else []) + body]
+    cells = [[escaped(str(cell)) for cell in row] for row in ([list(header)] if header else []) + body]
     widths = [max(len(row[i]) for row in cells) for i in columns]
     padded = [
         [c.rjust(w) if aligned else c.ljust(w) for c, w, aligned in zip(row, widths, is_right, strict=True)]
         for row in cells
     ]
     return ["  ".join(row).rstrip() for row in padded]
+
+
+def escaped(text: str, keep: str = "") -> str:
+    r"""`text` as a terminal may show it: names in strangers' files may hold its commands, or pretend to be other lines.
+
+    Control characters, changes of writing direction, lone surrogates and the like become `\x1b`, `\n` or `\u202e`;
+    those in `keep` stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable(line: str, longest: int | None = None) -> str:

@@ -17,7 +17,7 @@ from engine.tools.options import (
     count,
     positive,
 )
-from engine.tools.output import print_json
+from engine.tools.output import print_json, say
 
 if TYPE_CHECKING:
     from engine.ir import Model
@@ -128,10 +128,10 @@ def _generate(args: argparse.Namespace) -> int:
         ]
         print_json({"file": args.model, "compile_s": opened.compile_seconds, "generation": rows})
         return 0
-    print(f"network     `{opened.network.name}`; compile or import {opened.compile_seconds:.3f} s")
+    say(f"network     `{opened.network.name}`; compile or import {opened.compile_seconds:.3f} s")
     for each in found:
         megabytes = each.state_bytes / 1e6
-        print(
+        say(
             f"prompt {each.context:5}  first token {each.first * 1e3:.1f} ms, then {each.each * 1e3:.2f} ms for each; "
             f"keys and values {megabytes:.1f} MB"
         )
@@ -152,10 +152,10 @@ def _describe_set_up(args: argparse.Namespace, opened: OpenedNetwork, first_seco
 
 
 def _print_set_up(set_up: dict[str, Any]) -> None:
-    print(f"network     `{set_up['network']}` on {', '.join(set_up['device'])}")
-    print(f"set-up      read {set_up['read_s']:.3f} s, compile or import {set_up['compile_s']:.3f} s, ", end="")
+    say(f"network     `{set_up['network']}` on {', '.join(set_up['device'])}")
+    say(f"set-up      read {set_up['read_s']:.3f} s, compile or import {set_up['compile_s']:.3f} s, ", end="")
     # The measurement takes long; the output so far shows that it has started.
-    print(f"first inference {set_up['first_inference_s']:.3f} s", flush=True)
+    say(f"first inference {set_up['first_inference_s']:.3f} s", flush=True)
 
 
 def _describe(found: Measurement) -> dict[str, Any]:
@@ -171,6 +171,6 @@ def _describe(found: Measurement) -> dict[str, Any]:
 def _print(found: Measurement) -> None:
     in_flight = f"{found.requests} in flight" if found.requests else "one after the other"
     latency = ", ".join(f"{name} {found.latency(percent):.3f}" for name, percent in _PERCENTILES.items())
-    print(f"inferences  {found.count} in {found.seconds:.3f} s, {in_flight}")
-    print(f"latency     {latency} ms")
-    print(f"throughput  {found.throughput:.3f} inferences/s")
+    say(f"inferences  {found.count} in {found.seconds:.3f} s, {in_flight}")
+    say(f"latency     {latency} ms")
+    say(f"throughput  {found.throughput:.3f} inferences/s")

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from engine.tools.options import UsageError, add_config, add_device, add_inputs, add_json, amount, positive
-from engine.tools.output import print_json, print_table
+from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from engine.core import Core
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         ],
         ("VALUE", "OPERATOR", "DB", "LARGEST ERROR", "LARGEST VALUE"),
     )  # fmt: skip
-    print(f"\n{len(layers)} layers compared, the worst {min(args.top, len(layers))} above")
+    say(f"\n{len(layers)} layers compared, the worst {min(args.top, len(layers))} above")
     return 0 if is_close else 1
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.drawing.table import byte_count
 from engine.tools.options import UsageError, add_config, add_device, add_json
-from engine.tools.output import print_json
+from engine.tools.output import print_json, say
 from engine.tools.weights import add_weights, as_json, check_weights, compressed
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({**facts, **({"weights": as_json(reports[0])} if reports else {})})
     else:
         for report in reports:
-            print(report)
+            say(str(report), lines=True)
         signed = f", signed by key {key.key_id}" if key is not None else ""
-        print(f"wrote {target}: {byte_count(size)}, for {device}, compiled in {opened.compile_seconds:.2f} s{signed}")
+        say(f"wrote {target}: {byte_count(size)}, for {device}, compiled in {opened.compile_seconds:.2f} s{signed}")
     return 0

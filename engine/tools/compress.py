@@ -7,7 +7,7 @@ import os
 
 from engine.drawing.table import byte_count
 from engine.tools.options import UsageError, add_json
-from engine.tools.output import print_json
+from engine.tools.output import print_json, say
 from engine.tools.weights import add_weights, as_json, compressed
 
 SUMMARY = "compress the weights of a model to 4 or 8 bits"
@@ -57,6 +57,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"file": str(target), "bytes": size, **as_json(found)})
     else:
-        print(found)
-        print(f"wrote {target}: {byte_count(size)}")
+        say(str(found), lines=True)
+        say(f"wrote {target}: {byte_count(size)}")
     return 0

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from engine.tools.options import add_json
-from engine.tools.output import print_json, print_table, setting
+from engine.tools.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
     from engine.core import Core
@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
         rows = [(d, versions[_plugin_of(d)].version, core.get_property(d, "FULL_DEVICE_NAME")) for d in available]
         print_table(rows, ("DEVICE", "VERSION", "NAME"))
     else:
-        print("no device can be used; install a plugin, such as engine-plugin-template")
+        say("no device can be used; install a plugin, such as engine-plugin-template")
     for name, reason in unavailable.items():
-        print(f"\n{name} cannot be used: {reason}")
+        say(f"\n{name} cannot be used: {reason}")
     return 0
 
 
@@ -97,12 +97,12 @@ def _plugin_of(device: str) -> str:
 
 
 def _print_device(described: dict[str, Any]) -> None:
-    print(f"{described['device']}: {described['name']}")
-    print(f"plugin {described['version']}, for plugin API {described['api_version']}, {described['provided_by']}")
+    say(f"{described['device']}: {described['name']}")
+    say(f"plugin {described['version']}, for plugin API {described['api_version']}, {described['provided_by']}")
     for kind, title in (("metric", "metrics"), ("config", "config keys, set with -c KEY=VALUE")):
-        print(f"\n{title}:")
+        say(f"\n{title}:")
         for name, entry in described["properties"].items():
             if entry["kind"] == kind:
-                print(f"  {name} = {setting(entry['value'])}")
+                say(f"  {name} = {setting(entry['value'])}")
                 allowed = f" ({entry['allowed']})" if kind == "config" else ""
-                print(f"      {entry['meaning']}{allowed}")
+                say(f"      {entry['meaning']}{allowed}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.tools.options import MODEL_OR_BLOB, add_config, add_device, add_json, add_trust, count, positive
-from engine.tools.output import print_json
+from engine.tools.output import print_json, say
 
 if TYPE_CHECKING:
     from engine.ir import Model
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         tokens.append(token)
         pieces.append(f"{token} " if text is None else text.add(token))
         if not args.json:
-            print(pieces[-1], end="", flush=True)
+            say(pieces[-1], end="", flush=True, lines=True)
     if text is not None:
         pieces.append(text.end())
     first, others = times[1] - times[0], (times[-1] - times[1]) / max(1, len(tokens) - 1)
@@ -104,6 +104,6 @@ def run(args: argparse.Namespace) -> int:
         found = {} if text is None else {"text": "".join(pieces)}
         print_json(found | {"tokens": tokens, "first_token_seconds": first, "seconds_per_token": others})
     else:
-        print("" if text is None else pieces[-1])
-        print(f"{len(tokens)} tokens; the first after {first * 1e3:.1f} ms, then {others * 1e3:.1f} ms for each")
+        say("" if text is None else pieces[-1], lines=True)
+        say(f"{len(tokens)} tokens; the first after {first * 1e3:.1f} ms, then {others * 1e3:.1f} ms for each")
     return 0

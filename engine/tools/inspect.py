@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import byte_count
 from engine.tools.options import MODEL_OR_BLOB, add_json, add_trust
-from engine.tools.output import print_json, print_table, setting
+from engine.tools.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
     from engine.blob import BlobCheck, BlobManifest, BlobReader
@@ -66,14 +66,14 @@ def _inspect_model(args: argparse.Namespace) -> int:
         return 0
     producer = f", by {described['producer']}" if described["producer"] else ""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in described["opsets"].items())
-    print(f"model `{described['name']}`: ONNX IR version {described['ir_version']}, opset {opsets}{producer}")
+    say(f"model `{described['name']}`: ONNX IR version {described['ir_version']}, opset {opsets}{producer}")
     _print_ports(described)
-    print(f"\n{sum(described['operators'].values())} operations, those in bodies included:")
+    say(f"\n{sum(described['operators'].values())} operations, those in bodies included:")
     print_table([(f"  {op}", count) for op, count in described["operators"].items()])
     constants = described["constants"]
-    print(f"\n{constants['count']} constants, {byte_count(constants['bytes'])}")
+    say(f"\n{constants['count']} constants, {byte_count(constants['bytes'])}")
     for key, value in described["metadata"].items():
-        print(f"{key}: {value}")
+        say(f"{key}: {value}")
     return 0
 
 
@@ -177,20 +177,20 @@ def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
 
 def _print_blob(described: dict[str, Any]) -> None:
     if "device" in described:
-        print(f"blob: network `{described['name']}` for {described['device']}")
-        print(f"plugin {described['plugin']}, engine {described['engine']}, plugin API {described['plugin_api']}")
+        say(f"blob: network `{described['name']}` for {described['device']}")
+        say(f"plugin {described['plugin']}, engine {described['engine']}, plugin API {described['plugin_api']}")
         for key, value in described["config"].items():
-            print(f"config {key}={setting(tuple(value) if isinstance(value, list) else value)}")
+            say(f"config {key}={setting(tuple(value) if isinstance(value, list) else value)}")
         for key, value in described["requirements"].items():
-            print(f"requires {key}: {value if isinstance(value, str) else ', '.join(value)}")
+            say(f"requires {key}: {value if isinstance(value, str) else ', '.join(value)}")
         signature = described["signature"]
         if signature is None:
-            print("signature: none")
+            say("signature: none")
         else:
             verdict = "verified" if signature["trusted"] else "NOT verified; --trusted-key names the file of a key"
-            print(f"signature: by key {signature['key']} ({signature['algorithm']}), {verdict}")
+            say(f"signature: by key {signature['key']} ({signature['algorithm']}), {verdict}")
         _print_ports(described)
-        print(f"\n{len(described['sections'])} sections:")
+        say(f"\n{len(described['sections'])} sections:")
         verdicts = {True: "sound", False: "DAMAGED"}
         print_table(
             [
@@ -198,9 +198,9 @@ def _print_blob(described: dict[str, Any]) -> None:
                 for s in described["sections"]
             ]
         )
-    print(f"\nloads here: {'yes' if described['loads_here'] else 'NO'}")
+    say(f"\nloads here: {'yes' if described['loads_here'] else 'NO'}")
     for reason in described["reasons"]:
-        print(f"  {reason}")
+        say(f"  {reason}")
 
 
 # -- both ---------------------------------------------------------------------------------------------------
@@ -225,17 +225,17 @@ def _describe_variable(state: StatePort) -> dict[str, Any]:
 
 def _print_ports(described: dict[str, Any]) -> None:
     for what in ("inputs", "outputs"):
-        print(f"\n{what}:")
+        say(f"\n{what}:")
         for port in described[what]:
             layout = f" ({port['layout']})" if "layout" in port else ""
-            print(f"  {port['name']}: {port['type']}{layout}")
+            say(f"  {port['name']}: {port['type']}{layout}")
         if not described[what]:
-            print("  none")
+            say("  none")
     if described["variables"]:
-        print("\nvariables, which requests keep between inferences:")
+        say("\nvariables, which requests keep between inferences:")
     for variable in described["variables"]:
         grows = f", grows along axis {variable['axis']}" if "axis" in variable else ""
         if "written_axis" in variable:
             grows = f", written along axis {variable['written_axis']}"
         bound = f" to {variable['bound']} at most" if "bound" in variable else ""
-        print(f"  {variable['name']}: {variable['type']}{grows}{bound}")
+        say(f"  {variable['name']}: {variable['type']}{grows}{bound}")

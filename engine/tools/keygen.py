@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from engine.tools.options import add_json
-from engine.tools.output import print_json
+from engine.tools.output import print_json, say
 
 SUMMARY = "make a key that signs blobs"
 DESCRIPTION = """\
@@ -44,5 +44,5 @@ def run(args: argparse.Namespace) -> int:
         return 0
     kinds = ("the private key, for `engine compile --sign`", "the public key, for `--trusted-key` and TRUSTED_KEYS")
     for file, kind in zip(files, kinds if len(files) == 2 else ("the secret key, for both",), strict=True):
-        print(f"wrote {file}: {kind}")
+        say(f"wrote {file}: {kind}")
     return 0

@@ -14,6 +14,7 @@ from engine.errors import EngineError
 from engine.tools import benchmark, compare, compress, devices, generate, inspect, keygen, passes, query, run
 from engine.tools import compile as compile_
 from engine.tools.options import UsageError
+from engine.tools.output import say
 
 DESCRIPTION: Final = (
     "Run ONNX models on the devices that are installed as plugins, compile them to blobs, and inspect both."
@@ -163,8 +164,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _report(args: argparse.Namespace, error: Exception) -> None:
     if args.debug:
         traceback.print_exception(error)
-    notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-    print(f"engine {args.command}: error: {error}{notes}", file=sys.stderr)
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    # Continuation lines are indented, so that a name with a newline cannot pretend to be a line of ours.
+    said = f"{error}{notes}".replace("\n", "\n  ")
+    say(f"engine {args.command}: error: {said}", lines=True, to_stderr=True)
 
 
 if __name__ == "__main__":

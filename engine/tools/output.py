@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from engine.drawing.table import table
+from engine.drawing.table import escaped, table
+
+
+def say(text: str = "", *, end: str = "\n", flush: bool = False, lines: bool = False, to_stderr: bool = False) -> None:
+    """Print one line, after blank ones if it begins with newlines; names in it are shown, not obeyed (`escaped`).
+
+    With `lines`, other newlines and tabs are kept, too, for a text of several lines.
+    """
+    blank = text[: len(text) - len(text.lstrip("\n"))]
+    shown = blank + escaped(text[len(blank) :], keep="\n\t" if lines else "")
+    print(shown, end=end, flush=flush, file=sys.stderr if to_stderr else None)
 
 
 def print_table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:

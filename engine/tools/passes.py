@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from engine.tools.options import UsageError, add_json, positive
-from engine.tools.output import print_json, print_table
+from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from engine.passes import Pass
@@ -97,7 +96,7 @@ def _explain(args: argparse.Namespace) -> int:
         print_json({"pass": item.name, "explanations": [asdict(explanation) for explanation in found]})
         return 0
     for explanation in found:
-        print(explanation)
+        say(str(explanation), lines=True)
     return 0
 
 
@@ -123,7 +122,7 @@ def _plugin_packages() -> list[str]:
         try:
             importlib.import_module(name)
         except Exception as e:
-            print(f"engine passes: the passes of {name} are skipped: {e}", file=sys.stderr)
+            say(f"engine passes: the passes of {name} are skipped: {e}", to_stderr=True)
         else:
             found.append(name)
     return found

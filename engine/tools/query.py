@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.placement.picture import SUFFIXES, write_picture
 from engine.placement.text import placement_text
 from engine.tools.options import UsageError, add_config, add_device, add_json
-from engine.tools.output import print_json, print_table
+from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from engine.core import Core
@@ -87,9 +86,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(model, nodes, answer, args)
         for line in lengths:
-            print(f"length: {line}")
+            say(f"length: {line}")
         if is_drawn:
-            print(f"\nwrote {args.picture}")
+            say(f"\nwrote {args.picture}")
     return 0 if answer.is_supported else 1
 
 
@@ -111,7 +110,7 @@ def _draw(model: Model, answer: QueryResult, path: str, device: str) -> bool:
             f"--picture: {device} runs the model itself; a picture shows how a device that runs on others, such as "
             "HETERO:OPENCL,CPU, divides it"
         )
-    print(f"engine query: no picture: {device} cannot place a model with refused nodes", file=sys.stderr)
+    say(f"engine query: no picture: {device} cannot place a model with refused nodes", to_stderr=True)
     return False
 
 
@@ -156,25 +155,25 @@ def _print(model: Model, nodes: list[dict[str, Any]], answer: QueryResult, args:
     rows.append(["total", *(sum(counts[op, level] for op in operators) for level in _LEVELS)])
     print_table(rows, ("OPERATOR", "NATIVE", "REFERENCE", "REFUSED"))
     if args.nodes:
-        print()
+        say()
         rows = [[node[key] for key in ("name", "op", "support", "precision")] for node in nodes]
         print_table(rows, ("NODE", "OPERATOR", "SUPPORT", "PRECISION"))
     if args.why:
-        print()
+        say()
         _print_why(model, nodes, answer, args.nodes)
 
 
 def _print_why(model: Model, nodes: list[dict[str, Any]], answer: QueryResult, is_complete: bool) -> None:
     told: set[str] = set()
     if answer.placement is not None:
-        print(placement_text(answer.placement, model.name, is_complete=is_complete, hint="--nodes lists all"))
+        say(placement_text(answer.placement, model.name, is_complete=is_complete, hint="--nodes lists all"), lines=True)
         told = {refusal.node for refusal in answer.placement.refusals}
     for node in nodes:
         if node["support"] != "native" and node["name"] not in told:
             cause = f" ({node['cause']})" if node["cause"] else ""
-            print(f"{node['support']}: {node['op']} `{node['name']}`{cause}: {node['reason']}")
+            say(f"{node['support']}: {node['op']} `{node['name']}`{cause}: {node['reason']}")
     for node in nodes:
         if node["precision_reason"]:
-            print(f"in {node['precision']}: {node['op']} `{node['name']}`: {node['precision_reason']}")
+            say(f"in {node['precision']}: {node['op']} `{node['name']}`: {node['precision_reason']}")
     for atom in _atoms(answer):
-        print(f"together or not at all: {', '.join(atom)}")
+        say(f"together or not at all: {', '.join(atom)}")

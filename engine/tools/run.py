@@ -17,7 +17,7 @@ from engine.tools.options import (
     add_trust,
     amount,
 )
-from engine.tools.output import print_json, print_table
+from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from engine.core import Core
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(network, result, comparisons)
         for file in files:
-            print(f"wrote {file}")
+            say(f"wrote {file}")
     return 0 if is_close else 1
 
 
@@ -121,15 +121,15 @@ def _expected(
 
 
 def _print(network: ExecutableNetwork, result: Mapping[str, Any], comparisons: list[Comparison]) -> None:
-    print(f"network `{network.name}` on {', '.join(network.get_metric('EXECUTION_DEVICES'))}")
+    say(f"network `{network.name}` on {', '.join(network.get_metric('EXECUTION_DEVICES'))}")
     for name, value in result.items():
         described = _described(value)
         numbers = ", ".join(f"{key} {described[key]:.6g}" for key in ("min", "max", "mean") if key in described)
         odd = f", {described['not_finite']} not finite" if described.get("not_finite") else ""
-        print(f"  {name}: {described['type']}{'  ' if numbers else ''}{numbers}{odd}")
+        say(f"  {name}: {described['type']}{'  ' if numbers else ''}{numbers}{odd}")
     if not comparisons:
         return
-    print()
+    say()
     print_table(
         [
             (
