@@ -56,12 +56,11 @@ def passes_for(precision: str, on_integers: bool) -> PassPipeline:
     """The passes that a device runs on every model of a precision."""
 
     def register(manager: Manager) -> None:
-        manager.register_pass(
-            WidenPrecision(accepts=lambda node: LOWERINGS.decide(node).refusal is None, narrow={bf16})
-        )
+        manager.register_pass(WidenPrecision(accepts=_runs, narrow={bf16}))
         manager.register_pass(CommonOptimizations)
         manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
         manager.pass_config.enable(EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition)
+        manager.pass_config.set_callback(FunctionDecomposition, callback=_runs)
         manager.pass_config.enable(QuantizationDecomposition)
         if precision == "f32":
             (CAPABILITIES if on_integers else _IN_F32).configure(manager.pass_config)
@@ -69,9 +68,14 @@ def passes_for(precision: str, on_integers: bool) -> PassPipeline:
         else:  # arithmetic in f16 would round codes
             manager.pass_config.set_callback(QuantizationDecomposition, callback=_has_kernel)
         if precision == "f16":
-            manager.register_pass(ConvertPrecision(accepts=lambda node: LOWERINGS.decide(node).refusal is None))
+            manager.register_pass(ConvertPrecision(accepts=_runs))
 
     return PassPipeline(register)
+
+
+def _runs(node: Node) -> bool:
+    """Whether there is a kernel for a node as it is."""
+    return LOWERINGS.decide(node).refusal is None
 
 
 def _is_codes_kernel(node: Node) -> bool:
