@@ -21,6 +21,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     flex_attention,
     gather,
     inference,
+    linear_attention,
     matmul,
     normalization,
     pad,
