@@ -328,10 +328,10 @@ def _check_declared(source: Output, declared: ValueType, name: str) -> None:
     if declared == UNKNOWN or found == UNKNOWN:
         return
     if type(found) is not type(declared):
-        raise TypeInferenceError(f"output `{name}` is declared as {declared}, but its value is a {found}")
+        raise TypeInferenceError(f"output `{name}` is declared as {declared}, but {source.node} gives a {found}")
     if isinstance(found, TensorType) and isinstance(declared, TensorType):
         pair = (found.element_type, declared.element_type)
         if pair[0] is not pair[1] and undefined not in pair:
-            raise TypeInferenceError(f"output `{name}` is declared as {declared}, but its value is {found}")
+            raise TypeInferenceError(f"output `{name}` is declared as {declared}, but {source.node} gives {found}")
         if not found.shape.compatible(declared.shape):
             _log.warning("output `%s` is declared as %s, but computed as %s", name, declared, found)

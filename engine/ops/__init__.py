@@ -22,6 +22,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     gather,
     inference,
     linear_attention,
+    losses,
     matmul,
     normalization,
     pad,

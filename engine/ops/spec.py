@@ -87,6 +87,7 @@ class OperatorSpec:
             given = {name: node.attributes[name] for name in _attribute_names(described) if name in node.attributes}
         else:
             given = {each.name: each.read(node) for each in _readers(described, op)}
+        _check_flags(node, described, given)
         found.resolve(node, given)
         try:
             spec = found(node=node, **given)
@@ -198,6 +199,14 @@ def check_spec(node: Node) -> None:
         return
     if _find(node, cls)[1] is None:
         cls.of(node)
+
+
+def _check_flags(node: Node, cls: Any, given: dict[str, Any]) -> None:
+    """Refuse numbers but 0 and 1 for an attribute that the spec has as a bool: runtimes differ in their meaning."""
+    for each in dataclasses.fields(cls):
+        value = given.get(each.name)
+        if each.type == "bool" and value is not None and value not in (0, 1):
+            refuse(node, each.name, value, "0 or 1")
 
 
 def _find(node: Node, cls: Any) -> tuple[tuple[object, ...] | None, dict[str, Any] | None]:

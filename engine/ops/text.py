@@ -14,7 +14,7 @@ from engine.ir import Node, PartialShape, TensorType, ValueType, as_dimension, s
 from engine.ops.interruption import current_check
 from engine.ops.registry import Evaluator, compiles, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
-from engine.ops.spec import OperatorSpec, refuse, specifies
+from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
 from engine.ops.tensors import Array, encode_text
 
 
@@ -39,6 +39,22 @@ def string_concat(x: Array, y: Array) -> Array:
     Arrays of numpy's own text would give every element the memory of the longest.
     """
     return np.asarray(np.add(x.astype(object), y.astype(object)), object)
+
+
+@specifies("StringNormalizer")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StringNormalizerSpec(OperatorSpec):
+    """Strings without stop words, in another case (ONNX StringNormalizer-10)."""
+
+    case_change_action: str
+    is_case_sensitive: bool
+    locale: str | None
+    stopwords: tuple[str, ...] | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "case_change_action", given["case_change_action"], ("LOWER", "UPPER", "NONE"))
 
 
 @specifies("RegexFullMatch")

@@ -311,7 +311,7 @@ def test_a_declared_output_adds_what_inference_cannot_know_and_yields_where_it_i
 
 
 def test_an_output_declared_with_another_element_type_is_refused() -> None:
-    with pytest.raises(TypeInferenceError, match=r"output `y` is declared as i64\[2,3\], but its value is f32"):
+    with pytest.raises(TypeInferenceError, match=r"output `y` is declared as i64\[2,3\], but .* gives f32"):
         read_model(model_of([node("Relu", "x", "y")], outputs=[value("y", (2, 3), INT64)]))
 
 
