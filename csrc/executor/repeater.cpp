@@ -107,7 +107,6 @@ class Frame {
   bool run_repetition(Call& call, RunState& state);
   bool run_choice(Call& call, RunState& state);
 
-  const Routine& routine_;
   std::vector<AlignedMemory> memory_;
   std::vector<Call> calls_;
 };
@@ -166,7 +165,7 @@ struct Frame::Call {
   std::vector<void*> outputs;
 };
 
-Frame::Frame(const Routine& routine, Contexts& contexts) : routine_(routine) {
+Frame::Frame(const Routine& routine, Contexts& contexts) {
   for (const Routine::Value& value : routine.values) {
     places.push_back(const_cast<void*>(value.constant));
     if (!value.is_computed || value.is_result) continue;

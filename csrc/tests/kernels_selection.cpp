@@ -215,7 +215,7 @@ void select(const Target& target, const char* name, std::vector<T> x, std::vecto
   for (const std::int64_t smallest : {0, 1}) {
     std::vector<ByteVector> output = {ByteVector(x.size() * sizeof(T)), ByteVector(x.size() * 8)};
     run_bytes(target, top_k_operations, "top_k", attributes(s, {{"type", name}, {"k", s.axis}, {"smallest", smallest}}),
-              {bytes_of_values(x)}, output, sizeof(T));
+              {bytes_of_values(x)}, output, sizeof(std::int64_t));
     expect(values_of_bytes<std::int64_t>(output[1]) == order, std::string("order of ") + name);
     std::reverse(order.begin(), order.end());
   }

@@ -78,7 +78,8 @@ std::vector<ByteVector> pooled(const Target& target, const AttributeMap& given, 
                                std::size_t element, bool has_positions) {
   std::vector<ByteVector> result = {ByteVector(count * element)};
   if (has_positions) result.push_back(ByteVector(count * 8));
-  run_bytes(target, window_pool_operations, "window_pool", given, {x}, result, element);
+  run_bytes(target, window_pool_operations, "window_pool", given, {x}, result,
+            result.size() > 1 ? sizeof(std::int64_t) : element);
   return result;
 }
 
