@@ -151,8 +151,6 @@ class RepetitionRunner {
 }  // namespace
 
 void bind_routines(py::module_& module) {
-  module.def("available_memory", available_memory);
-
   py::class_<Routine, std::shared_ptr<Routine>>(module, "Routine");
 
   py::class_<Repetition, std::shared_ptr<Repetition>>(module, "Repetition")

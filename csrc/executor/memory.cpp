@@ -42,8 +42,9 @@ std::size_t available_in_group(const std::string& folder, const char* limit_name
   return limit > held ? limit - held : 0;
 }
 
-}  // namespace
-
+// The bytes that the process can still allocate and fill, as the system and its control group say; kUnknown if they do
+// not. Reads files: for rare, large requests. The system would grant more, and kill the process when it is written.
+// `engine.limits` is the same for Python: a loop that grows cannot ask it, since it does not hold the GIL.
 std::size_t available_memory() {
   const std::size_t kilobytes = number_of("/proc/meminfo", "MemAvailable:", kUnknown);
   return std::min({kilobytes == kUnknown ? kUnknown : kilobytes << 10,
@@ -51,6 +52,8 @@ std::size_t available_memory() {
                    available_in_group("/sys/fs/cgroup/memory/", "memory.limit_in_bytes", "memory.usage_in_bytes",
                                       "total_inactive_file")});
 }
+
+}  // namespace
 
 void GrowingMemory::reserve(std::size_t bytes) {
   if (bytes <= capacity_) return;

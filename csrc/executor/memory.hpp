@@ -9,10 +9,6 @@
 
 namespace engine {
 
-// The bytes that the process can still allocate and fill, as the system and its control group say; SIZE_MAX if they do
-// not. Reads files: for rare, large requests. The system would grant more, and kill the process when it is written.
-std::size_t available_memory();
-
 // Memory that grows and is freed with std::free, for data whose size shows only while it is computed.
 class GrowingMemory {
  public:

@@ -194,7 +194,7 @@ std::shared_ptr<const Routine> RoutineBuilder::build(const std::vector<ValueId>&
 
 const Routine::Value& RoutineBuilder::value(ValueId id) const {
   if (id < 0 || static_cast<std::size_t>(id) >= made_.values.size()) {
-    throw PlanError("there is no value " + std::to_string(id) + "; the routine has " +
+    throw PlanError("the routine has no value " + std::to_string(id) + "; it has " +
                     std::to_string(made_.values.size()));
   }
   return made_.values[static_cast<std::size_t>(id)];

@@ -98,7 +98,7 @@ def _read_key(path: str | os.PathLike[str]) -> Key:
                 f"{', '.join(_KINDS)}; `engine keygen` writes such files"
             )
         if kind != _PUBLIC and (why := secret_exposure(path)) is not None:
-            raise BlobSignatureError(f"{where}: the key is no secret: {why}")
+            raise BlobSignatureError(f"{where}: the key is not secret: {why}")
     except (OSError, ValueError) as e:
         raise BlobSignatureError(f"{where} cannot be read: {getattr(e, 'strerror', None) or e}") from e
     try:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 BYTES_PER_BYTE: Final = 8
-"""For each byte of a model's constants, so many may be folded, because int4 to f32 is a factor of 8."""
+"""The bytes that may be folded for each byte of a model's constants: int4 to f32 is a factor of 8."""
 WORK_PER_BYTE: Final = 128
-"""For each byte of a model's constants, so many units of work."""
+"""The units of work for each byte of a model's constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FoldingBudget:
     used_work: int = 0
 
     def allows(self, nbytes: int, work: int) -> bool:
-        """Whether so many more bytes and units of work are within the budget."""
+        """Whether the budget has room for these further bytes and units of work."""
         most = self.limits.folded_work + WORK_PER_BYTE * self.constant_bytes
         return nbytes <= self.bytes_left and self.used_work + work <= most
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir import Constant, Model, Node, Output, Parameter, TensorType
-from engine.lowering.checks import BOUND, SHAPE_SOURCES
+from engine.lowering.checks import BOUND, SHAPE_SOURCES, is_short
 from engine.lowering.table import LoweringT, LoweringTable
 from engine.passes.folding import is_foldable_operation
-
-_MAX_ELEMENTS: Final = 256
 
 
 def bind_inputs(graph: Model, table: LoweringTable[LoweringT]) -> tuple[int, ...]:
     """Mark, and return the numbers of, the inputs that operations of `graph` need when their plan is made.
 
     These are the inputs of a model from which `Lowering.values` are computed, by operations that can be folded once
-    the inputs are known, if each is a scalar or a vector of at most 256 elements. Other computed values are not bound.
+    the inputs are known, if each is a scalar or a short vector (`is_short`). Other computed values are not bound.
     """
     states = {graph.parameter(variable.parameter) for variable in graph.variables}
     for node in graph.ordered_nodes():
@@ -58,7 +55,4 @@ def _sources(value: Output) -> set[Parameter] | None:
 
 
 def _is_short(parameter: Parameter) -> bool:
-    value_type = parameter.type
-    if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic or len(value_type.shape) > 1:
-        return False
-    return not value_type.shape.is_static or value_type.shape.size() <= _MAX_ELEMENTS
+    return isinstance(parameter.type, TensorType) and is_short(parameter.type.shape)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from engine.errors import InputError
-from engine.ir import Constant, ElementType, Node, Output, Parameter, TensorType, f32
+from engine.ir import Constant, ElementType, Node, Output, Parameter, PartialShape, TensorType, f32
 from engine.ir.element_type import undefined
 from engine.ir.types import UNKNOWN
 from engine.lowering.refusal import Refusal, RefusalCause
@@ -14,6 +14,7 @@ from engine.ops.spec import OperatorSpec
 
 BOUND: Final = "bound_value"
 """The rt_info key of inputs whose values are known when a plan is made; see `bind_inputs`."""
+MAX_VALUES: Final = 256
 SHAPE_SOURCES = frozenset({"Shape", "Size"})
 """The operators whose results depend only on the types of their inputs."""
 
@@ -84,6 +85,13 @@ def is_known_when_bound(value: Output) -> bool:
         seen.add(node)
         stack.extend(source.node for source in node.input_values if source is not None)
     return True
+
+
+def is_short(shape: PartialShape) -> bool:
+    """Whether plans may be made for the values of a tensor: a scalar, or a vector of at most `MAX_VALUES`."""
+    if shape.rank.is_dynamic or len(shape) > 1:
+        return False
+    return not shape.is_static or shape.size() <= MAX_VALUES
 
 
 def check_stash_type(stash_type: ElementType | None) -> Refusal | None:

@@ -33,7 +33,6 @@ from engine.native.routine import (
     Routine,
     RoutineBuilder,
     SequenceAxis,
-    available_memory,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_VALUE", "Attribute", "CancelFlag", "Context", "CpuFeatures", "FamilyRunner", "Number", "Packing", "Plan",
     "PlanBuilder", "PlanFamily", "PlanRunner", "ProductRates", "Repetition", "RepetitionRun", "RepetitionRunner",
-    "Routine", "RoutineBuilder", "SequenceAxis", "StepInfo", "Varying", "VaryingAttribute", "available_memory",
+    "Routine", "RoutineBuilder", "SequenceAxis", "StepInfo", "Varying", "VaryingAttribute",
     "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned", "empty_huge", "features",
     "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel",
     "run_packings", "started_threads",

@@ -19,15 +19,6 @@ NO_VALUE = -1
 """An omitted value of a routine."""
 
 
-def available_memory() -> int:
-    """Return the bytes that the process can still allocate and fill, as the system and its control group say.
-
-    2**64 - 1 if they do not say. Reads files, so it is for large requests: the system grants any request, and kills the
-    process when too much of it is written.
-    """
-    return _core.available_memory()
-
-
 @dataclass(frozen=True, slots=True)
 class SequenceAxis:
     """How the elements of a sequence lie along one axis of a tensor.

@@ -118,9 +118,17 @@ def _infer_range(node: Node) -> Sequence[ValueType]:
     if start is not None and limit is not None and delta is not None:
         if not delta:
             fail(node, "input 2 (delta) is 0; expected another number")
-        steps = (limit - start) / delta
-        length = max(0, math.ceil(steps)) if math.isfinite(steps) else None
+        length = range_length(start, limit, delta)
     return (TensorType(kinds[0].element_type, PartialShape([length])),)
+
+
+def range_length(start: float, limit: float, delta: float) -> int | None:
+    """The number of elements of a Range, computed in f64 as `numpy.arange` does; None if that is not finite.
+
+    `delta` is not 0.
+    """
+    steps = (limit - start) / delta
+    return max(0, math.ceil(steps)) if math.isfinite(steps) else None
 
 
 def _may_be_one_number(shape: PartialShape) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from engine.errors import EngineError
 from engine.ir import Constant, ElementType, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
 from engine.limits import LARGE_BYTES, check_bytes
+from engine.ops.creation import range_length
 from engine.ops.tensors import Array
 
 Guard: TypeAlias = Callable[[Sequence[Any]], None]
@@ -104,8 +105,7 @@ def _tile(inputs: Sequence[Any], axis: int) -> int:
 
 def _range(inputs: Sequence[Any], axis: int) -> int:
     start, limit, delta = (value.item() for value in inputs)
-    steps = (limit - start) / delta if delta else 0.0
-    return max(0, math.ceil(steps)) if math.isfinite(steps) else 0  # numpy rejects the others
+    return (range_length(start, limit, delta) or 0) if delta else 0  # numpy rejects the others
 
 
 def _constant_of_shape(inputs: Sequence[Any], axis: int) -> int:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core, ops
-from engine.errors import ModelError, TypeInferenceError
+from engine.errors import EngineError, ModelError, TypeInferenceError
 from engine.ir import Model, PartialShape, TensorType, f32, i64
 from engine.onnx import read_model
 
@@ -323,3 +323,22 @@ def test_lengths_of_the_traced_example_do_not_bind_outputs_of_an_open_model() ->
     assert expected.shape == (6,)
     network = Core().compile_model(model, "CPU")
     assert np.array_equal(network.create_infer_request().infer({"x": x})["label"], expected)
+
+
+@pytest.mark.parametrize(
+    "device", ["TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE", pytest.param("OPENCL", marks=pytest.mark.opencl)]
+)
+@pytest.mark.parametrize(("op_type", "shape", "declared"), [("Expand", [1, 6], [6, 1]), ("Reshape", [3, 2], [2, 3])])
+def test_a_declared_shape_does_not_replace_the_one_that_is_computed(
+    op_type: str, shape: list[int], declared: list[int], device: str
+) -> None:
+    """The values decide: the results have their shape, or there is an error, never the shape of the declaration."""
+    node = helper.make_node(op_type, ["x", "shape"], ["y"], name="culprit")
+    inputs = [value("x", [6] if op_type == "Reshape" else [1, 1]), value("shape", [2], INT64)]
+    graph = helper.make_graph([node], "g", inputs, [value("y", declared)])
+    written = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
+    network = Core().compile_model(written, device)
+    x = np.arange(6, dtype=np.float32) if op_type == "Reshape" else np.ones((1, 1), np.float32)
+    with pytest.raises(EngineError, match=r"declares: shape is"):
+        network({"x": x, "shape": np.array(shape)})
+    assert network({"x": x, "shape": np.array(declared)})["y"].shape == tuple(declared)

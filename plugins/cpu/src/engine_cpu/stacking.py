@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.errors import InputError, OutOfMemoryError
 from engine.ir import TensorType, ValueType
-from engine.native import available_memory
+from engine.limits import available_memory
 from engine_cpu.program import Array, Value
 
 _UNCHECKED: Final = 16 << 20

@@ -35,7 +35,8 @@ PLAN_CACHE_SIZE = Property(
     int,
     16,
     CONFIG,
-    "For how many sets of input shapes a network caches plans, with their programs and memory.",
+    "For how many sets of input shapes, and of values of inputs such as axes and sizes, a network caches plans, with "
+    "their programs and memory.",
     minimum=1,
     maximum=4096,
 )

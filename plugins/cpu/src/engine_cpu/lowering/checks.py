@@ -8,12 +8,12 @@ from typing import Final
 from engine.ir import Node, Output
 from engine.ir.element_type import f32
 from engine.lowering import Refusal, RefusalCause, check_types, is_known_when_bound
+from engine.lowering.checks import MAX_VALUES, is_short
 from engine.ops.windows import WindowSpec
 
 F32: Final = frozenset({f32})
 MAX_STEP: Final = 4096
 """The largest stride and dilation that window kernels support."""
-_MAX_VALUES: Final = 256
 
 
 def check_f32(node: Node) -> Refusal | None:
@@ -33,12 +33,11 @@ def check_values(node: Node, indices: Iterable[int]) -> Refusal | None:
         value = node.input_value(index)
         if is_known_when_bound(value):
             continue
-        shape = value.shape
-        if shape.rank.is_dynamic or len(shape) > 1 or (shape.is_static and shape.size() > _MAX_VALUES):
+        if not is_short(value.shape):
             return Refusal(
                 RefusalCause.CONSTANT,
                 f"input {index} ({value.name}) is {value.type}, computed at run time; expected a constant, or at most "
-                f"{_MAX_VALUES} elements in one dimension",
+                f"{MAX_VALUES} elements in one dimension",
             )
     return None
 

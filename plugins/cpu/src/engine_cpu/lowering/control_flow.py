@@ -31,7 +31,7 @@ class ControlFlow(OpLowering[OperatorSpec]):
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """Never called, since control flow has segments of its own."""
-        raise NotImplementedError
+        raise AssertionError(f"{spec.node} is a segment of its own, not a step of a plan")
 
 
 def _refusal_in(body: Model) -> Refusal | None:

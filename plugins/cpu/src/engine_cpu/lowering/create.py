@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.ir import ElementType
 from engine.ir.element_type import f32, f64, i16, i32, i64
-from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
+from engine.lowering import Refusal, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.creation import ConstantOfShapeSpec, EyeLikeSpec
 from engine.ops.spec import OperatorSpec
@@ -70,12 +70,7 @@ class RangeLowering(OpLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
         given = [spec.node.input_value(index) for index in range(3)]
-        if refused := first_refusal(check_types(given, _NUMBERS), check_values(spec.node, self.values)):
-            return refused
-        wrong = next((value for value in given if len(value.shape)), None)
-        if wrong is not None:
-            return Refusal(RefusalCause.RANK, f"{wrong.name} is {wrong.type}; expected a scalar")
-        return None
+        return first_refusal(check_types(given, _NUMBERS), check_values(spec.node, self.values))
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""

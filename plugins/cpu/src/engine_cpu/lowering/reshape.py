@@ -68,7 +68,7 @@ class BitCastLowering(AliasLowering):
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         if spec.output().element_type is boolean and spec.node.input_value(0).element_type is not boolean:
-            return Refusal(RefusalCause.ELEMENT_TYPE, "bytes other than 0 and 1 are no values of bool for kernels")
+            return Refusal(RefusalCause.ELEMENT_TYPE, "kernels take only the bytes 0 and 1 as bool")
         return super().check(spec)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from engine.lowering import Refusal, check_constant, check_inference_dropout
 from engine.ops.reshape import DropoutSpec
 from engine.ops.spec import OperatorSpec
@@ -14,10 +16,12 @@ from engine_opencl.source import strides_of
 
 @lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 class ViewLowering(OpLowering[OperatorSpec]):
-    """The same bytes with another shape."""
+    """The same bytes with another shape, which the values of input 1 decide: what a file declares may be wrong."""
+
+    values: ClassVar[tuple[int, ...]] = (1,)
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        return check_types((spec.input(0), spec.output()), STORED) or _check_target(spec)
+        return check_types((spec.input(0),), STORED) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         b.alias(spec.output(), spec.node.input_value(0))
@@ -27,25 +31,23 @@ class ViewLowering(OpLowering[OperatorSpec]):
 class DropoutLowering(ViewLowering):
     """The input unchanged, for inference."""
 
+    values = ()
+
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_inference_dropout(spec) or super().check(spec)
 
 
 @lowers("Expand")
 class ExpandLowering(OpLowering[OperatorSpec]):
-    """Broadcasting."""
+    """Broadcasting, to a shape that the values of input 1 decide."""
+
+    values = (1,)
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        return check_types((spec.input(0),), STORED) or _check_target(spec)
+        return check_types((spec.input(0),), STORED) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         shape, target = b.shape(x), b.shape(y)
         own = [0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True)]
         copy_strided(b, x, y, [0] * (len(target) - len(shape)) + own)
-
-
-def _check_target(spec: OperatorSpec) -> Refusal | None:
-    """A refusal if the shape of the result depends on values computed at run time."""
-    is_told = spec.op_type in ("Reshape", "Expand") and not spec.output().shape.is_static
-    return check_constant(spec.node, 1) if is_told else None
