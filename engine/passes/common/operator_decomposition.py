@@ -31,9 +31,9 @@ class OperatorDecomposition(MatcherPass):
     """Replaces operators by others with the same results.
 
     They are optimizers (Adagrad, Adam, Momentum), arithmetic of `ai.onnx.ml`, a BatchNormalization whose parameters are
-    computed or that computes its statistics, a Gemm whose C is scaled, or is not a row of the result, a Dropout with a mask,
-    a OneHot of real indices, and of known lengths ReverseSequence and MaxUnpool. Disabled unless a `PassConfig` enables
-    it, with a callback that excludes the nodes that the device runs natively.
+    computed or that computes its statistics, a Gemm whose C is scaled, or is not a row of the result, a Dropout with a
+    mask, a OneHot of real indices, and of known lengths ReverseSequence and MaxUnpool. Disabled unless a `PassConfig`
+    enables it, with a callback that excludes the nodes that the device runs natively.
     """
 
     by_default = False
