@@ -9,7 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from engine.testing.behaviour.cases import CASES, Case, basic_model, basic_sample
+from engine.testing.behaviour.basic import OPERATORS, BasicModel, BasicOperator, find_basic
+from engine.testing.behaviour.cases import CASES, Case
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -23,15 +24,37 @@ def test_case_is_valid_and_an_independent_runtime_agrees(case: Case) -> None:
             assert_same(value, sample.outputs[name])
 
 
-def test_basic_model_agrees_and_every_seed_has_answers_of_its_own() -> None:
-    session = onnxruntime.InferenceSession(basic_model().SerializeToString(), providers=["CPUExecutionProvider"])
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: f"{each.op_type}-{len(each.shape)}")
+def test_basic_models_agree_and_every_seed_has_answers_of_its_own(operator: BasicOperator) -> None:
+    basic = (
+        BasicModel(operator, OPERATORS[0]) if operator.shape == OPERATORS[0].shape else BasicModel(operator, operator)
+    )
+    onnx.checker.check_model(basic.model(), full_check=True)
+    session = onnxruntime.InferenceSession(basic.model().SerializeToString(), providers=["CPUExecutionProvider"])
     seen = set()
     for seed in range(16):
-        sample = basic_sample(seed)
+        sample = basic.sample(seed)
         for name, value in zip(sample.outputs, session.run(list(sample.outputs), dict(sample.inputs)), strict=True):
-            assert_same(value, sample.outputs[name])
-            seen.add(value.tobytes())
-    assert len(seen) == 32
+            np.testing.assert_allclose(value, sample.outputs[name], rtol=1e-6, atol=1e-6)
+            assert value.shape == basic.shape
+        seen.add(sample.outputs["total"].tobytes() + sample.outputs["product"].tobytes())
+    assert len(seen) == 16
+
+
+@pytest.mark.parametrize(
+    ("claimed", "expected"),
+    [
+        ({"Add", "Mul", "Relu"}, ("Add", "Mul")),
+        ({"Relu", "MatMul"}, ("MatMul", "Relu")),
+        ({"Sigmoid"}, ("Sigmoid", "Sigmoid")),
+        ({"Conv", "Softmax"}, ("Softmax", "Softmax")),
+        ({"Conv", "MaxPool"}, ("Conv", "MaxPool")),
+        ({"LSTM"}, None),
+    ],
+)
+def test_the_basic_model_is_made_of_what_a_device_claims(claimed: set[str], expected: tuple[str, str] | None) -> None:
+    found = find_basic(lambda model: {node.op_type for node in model.graph.node} <= claimed)
+    assert (found and (found.first.op_type, found.second.op_type)) == expected
 
 
 def assert_same(actual: Any, expected: Any) -> None:

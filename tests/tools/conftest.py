@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
-from engine.testing.behaviour.cases import basic_model, basic_sample
+from engine.testing.behaviour.basic import BASIC
 from engine.testing.models import light_answer, light_input, light_model
 from engine.tools.main import main
 
@@ -73,9 +73,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(light_model("squeezenet"), folder / "squeezenet.onnx")
     np.savez(folder / "squeezenet_input.npz", **light_input("squeezenet"))
     np.save(folder / "squeezenet_answer.npy", light_answer("squeezenet"))
-    onnx.save(basic_model(), folder / "basic.onnx")
-    np.savez(folder / "basic_input.npz", **basic_sample().inputs)
-    np.savez(folder / "basic_answer.npz", **basic_sample().outputs)
+    onnx.save(BASIC.model(), folder / "basic.onnx")
+    np.savez(folder / "basic_input.npz", **BASIC.sample().inputs)
+    np.savez(folder / "basic_answer.npz", **BASIC.sample().outputs)
     for name in ("squeezenet", "basic"):
         done = in_process("compile", folder / f"{name}.onnx", "-d", "TEMPLATE", "-o", folder / f"{name}.blob")
         assert done.code == 0, done.err

@@ -16,7 +16,8 @@ from onnx import helper, numpy_helper
 
 import engine as engine_package
 from engine import Core
-from engine.testing.behaviour.cases import CASES, basic_sample, make_model, tensor
+from engine.testing.behaviour.basic import BASIC
+from engine.testing.behaviour.cases import CASES, make_model, tensor
 from engine.testing.models import light_answer, light_input, light_tolerance, relative_error
 
 Engine = Callable[..., Any]
@@ -46,7 +47,7 @@ def test_run_on_a_real_network(engine_process: Engine, files: Path, tmp_path: Pa
 
 
 def test_run_compares_every_output_and_reports_the_difference(engine: Engine, files: Path, tmp_path: Path) -> None:
-    answer = dict(basic_sample().outputs)
+    answer = dict(BASIC.sample().outputs)
     common = ["run", files / "basic.onnx", "-d", "TEMPLATE", "-i", files / "basic_input.npz", "--json"]
     found = json.loads(engine(*common, "--reference", files / "basic_answer.npz").out)
     assert found["close"] is True
@@ -60,7 +61,7 @@ def test_run_compares_every_output_and_reports_the_difference(engine: Engine, fi
     assert (total["close"], product["close"], product["mismatches"], product["size"]) == (True, False, 1, 6)
     assert product["max_absolute"] == 0.5
     assert engine(*common, "--reference", tmp_path / "wrong.npz", "--atol", "0.5").code == 0
-    np.save(tmp_path / "product.npy", basic_sample().outputs["product"])
+    np.save(tmp_path / "product.npy", BASIC.sample().outputs["product"])
     assert engine(*common, "--reference", f"product={tmp_path / 'product.npy'}").code == 0
     np.save(tmp_path / "product.npy", np.zeros((3, 2), np.float32))
     done = engine(*common, "--reference", f"product={tmp_path / 'product.npy'}")

@@ -25,7 +25,7 @@ from engine.testing.behaviour.base import (
     start_at_gate,
     start_beside,
 )
-from engine.testing.behaviour.cases import basic_model, basic_sample, counting_case
+from engine.testing.behaviour.cases import counting_case
 
 
 class AsyncChecks(DeviceChecks):
@@ -35,7 +35,7 @@ class AsyncChecks(DeviceChecks):
         """The same request is started repeatedly; waiting twice has no effect."""
         request = network.create_infer_request()
         for seed in range(5):
-            sample = basic_sample(seed)
+            sample = self.basic.sample(seed)
             request.start_async(sample.inputs)
             request.wait(LIMIT)
             request.wait()
@@ -47,7 +47,7 @@ class AsyncChecks(DeviceChecks):
     def test_await(self, network: ExecutableNetwork) -> None:
         """Several requests are awaited in one event loop."""
         requests = [network.create_infer_request() for _ in range(4)]
-        samples = [basic_sample(seed) for seed in range(4)]
+        samples = [self.basic.sample(seed) for seed in range(4)]
 
         async def all_of_them() -> list[Any]:
             for request, sample in zip(requests, samples, strict=True):
@@ -65,7 +65,7 @@ class AsyncChecks(DeviceChecks):
             await asyncio.wait_for(_result(request), 0.01)
 
         with gate:
-            start_at_gate(request, gate, basic_sample(1).inputs)
+            start_at_gate(request, gate, self.basic.sample(1).inputs)
             with pytest.raises(TimeoutError):
                 asyncio.run(give_up())
             assert request.state is RequestState.CANCELLED
@@ -76,7 +76,7 @@ class AsyncChecks(DeviceChecks):
         request, seen = network.create_infer_request(), []
         request.set_callback(lambda done, error: seen.append((done, error, dict(done.results))))
         for seed in range(3):
-            sample = basic_sample(seed)
+            sample = self.basic.sample(seed)
             request.start_async(sample.inputs)
             request.wait(LIMIT)
             done, error, results = seen[seed]
@@ -85,7 +85,7 @@ class AsyncChecks(DeviceChecks):
             self.assert_outputs(request.results, results)
             self.assert_outputs(request.results, sample.outputs)
         request.set_callback(None)
-        self.check_usable(request, basic_sample())
+        self.check_usable(request, self.basic.sample())
         assert len(seen) == 3
 
     def test_callback_that_starts_the_next_inference(self, network: ExecutableNetwork) -> None:
@@ -99,18 +99,18 @@ class AsyncChecks(DeviceChecks):
             if seed is None:
                 finished.set()
             else:
-                done.start_async(basic_sample(seed).inputs)
+                done.start_async(self.basic.sample(seed).inputs)
 
         request.set_callback(again)
-        request.start_async(basic_sample(0).inputs)
+        request.start_async(self.basic.sample(0).inputs)
         assert finished.wait(LIMIT)
         for seed, results in enumerate(seen[1:]):
-            for name, value in basic_sample(seed).outputs.items():
+            for name, value in self.basic.sample(seed).outputs.items():
                 self.assert_value(results[name], value, name)
 
     def test_exception_in_a_callback_reaches_the_waiter_once(self, network: ExecutableNetwork) -> None:
         """The results are available; this request and others remain usable."""
-        request, other, sample = network.create_infer_request(), network.create_infer_request(), basic_sample()
+        request, other, sample = network.create_infer_request(), network.create_infer_request(), self.basic.sample()
         request.set_callback(lambda done, error: done.results["no such output"])
         request.start_async(sample.inputs)
         with pytest.raises(CallbackError) as caught:
@@ -124,7 +124,7 @@ class AsyncChecks(DeviceChecks):
 
     def test_a_running_request_is_busy(self, network: ExecutableNetwork) -> None:
         """Operations that would disturb the inference are refused, and do not disturb it."""
-        sample, other = basic_sample(1), basic_sample(2)
+        sample, other = self.basic.sample(1), self.basic.sample(2)
         request, gate = gated_request(network)
         with gate:
             start_at_gate(request, gate, sample.inputs)
@@ -147,7 +147,7 @@ class AsyncChecks(DeviceChecks):
 
     def test_wait_that_times_out(self, network: ExecutableNetwork) -> None:
         """The inference continues and can be waited for again; a timeout of 0 only polls."""
-        sample = basic_sample()
+        sample = self.basic.sample()
         request, gate = gated_request(network, stage_count(network))
         with gate:
             start_at_gate(request, gate, sample.inputs)
@@ -163,7 +163,7 @@ class AsyncChecks(DeviceChecks):
         for position in range(stage_count(network) + 1):
             request, gate = gated_request(network, position)
             with gate:
-                start_at_gate(request, gate, basic_sample(1).inputs)
+                start_at_gate(request, gate, self.basic.sample(1).inputs)
                 request.cancel()
                 request.cancel()
                 assert request.state is RequestState.CANCELLED
@@ -174,7 +174,7 @@ class AsyncChecks(DeviceChecks):
         for position in range(stage_count(network) + 1):
             request, gate = gated_request(network, position)
             with gate:
-                start_beside(request, basic_sample(1).inputs, deadline=0.005)
+                start_beside(request, self.basic.sample(1).inputs, deadline=0.005)
                 eventually(lambda: _is_late(request), "the deadline cancels the inference")  # noqa: B023
             self._check_ended(request, DeadlineExceeded)
 
@@ -205,33 +205,33 @@ class AsyncChecks(DeviceChecks):
         assert isinstance(request.error, error)
         with pytest.raises(InferError, match="no value"):
             request.get_output_tensor("total")
-        self.check_usable(request, basic_sample(2))
+        self.check_usable(request, self.basic.sample(2))
 
     def test_deadline_that_is_kept(self, network: ExecutableNetwork) -> None:
         """The deadline has no effect, nor on later inferences; an invalid deadline is refused."""
         request = network.create_infer_request()
         for seed in range(3):
-            sample = basic_sample(seed)
+            sample = self.basic.sample(seed)
             request.start_async(sample.inputs, deadline=LIMIT)
             request.wait(LIMIT)
             self.assert_outputs(request.results, sample.outputs)
         for deadline in (0, -1, float("nan"), "soon"):
             with pytest.raises(InferError, match="deadline"):
-                request.start_async(basic_sample().inputs, deadline=deadline)  # type: ignore[arg-type]
-        self.check_usable(request, basic_sample())
+                request.start_async(self.basic.sample().inputs, deadline=deadline)  # type: ignore[arg-type]
+        self.check_usable(request, self.basic.sample())
 
     def test_cancelling_an_idle_request_does_nothing(self, network: ExecutableNetwork) -> None:
         """Before the first inference, and after each."""
         request = network.create_infer_request()
         request.cancel()
-        self.check_usable(request, basic_sample())
+        self.check_usable(request, self.basic.sample())
         request.cancel()
-        self.check_usable(request, basic_sample(1))
+        self.check_usable(request, self.basic.sample(1))
 
     def test_network_and_request_may_go_while_an_inference_runs(self, core: Core) -> None:
         """The inference completes, its callback is called, and then both are freed."""
-        network = self.compile(core, basic_model())
-        sample, results, done = basic_sample(), dict[str, Any](), threading.Event()
+        network = self.compile(core, self.basic.model())
+        sample, results, done = self.basic.sample(), dict[str, Any](), threading.Event()
 
         def keep(request: AsyncInferRequest, error: EngineError | None) -> None:
             results.update(request.results)
@@ -252,11 +252,11 @@ class AsyncChecks(DeviceChecks):
 
     def test_network_is_freed_with_its_last_request(self, core: Core) -> None:
         """A request keeps its network alive, and nothing else does: networks hold weights."""
-        network = self.compile(core, basic_model())
-        network(basic_sample().inputs)
+        network = self.compile(core, self.basic.model())
+        network(self.basic.sample().inputs)
         request, alive = network.create_infer_request(), weakref.ref(network)
         del network
-        self.check_usable(request, basic_sample())
+        self.check_usable(request, self.basic.sample())
         assert not is_freed(alive)
         del request
         eventually(lambda: is_freed(alive), "the network is freed when nothing refers to it")

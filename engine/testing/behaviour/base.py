@@ -20,10 +20,14 @@ import pytest
 from engine.core import Core
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Pipeline, SupportLevel, SyncInferRequest
 from engine.runtime import AsyncInferQueue
-from engine.testing.behaviour.cases import Case, Sample, Values, basic_model
+from engine.testing.behaviour.basic import BASIC, OPERATORS, BasicModel, find_basic
+from engine.testing.behaviour.cases import Case, Sample, Values
 
 LIMIT: Final = 60.0
 """Seconds after which a waiting check fails instead of hanging; far above the time of any correct device."""
+
+_found: Final[dict[tuple[str, str], BasicModel | None]] = {}
+"""The basic models by device string and configuration."""
 
 THREADS: Final = 8
 """How many threads use one object concurrently."""
@@ -50,8 +54,31 @@ class DeviceChecks:
 
     @pytest.fixture
     def network(self, core: Core) -> ExecutableNetwork:
-        """The basic model, compiled; no device may refuse it."""
-        return self.compile(core, basic_model())
+        """The basic model, compiled."""
+        return self.compile(core, self.basic.model())
+
+    @property
+    def basic(self) -> BasicModel:
+        """The basic model of the device; without one the check is skipped, and `test_basic_model_runs` fails."""
+        found = self.find_basic()
+        if found is None:
+            pytest.skip(self.why_not_basic())
+        return found
+
+    def find_basic(self) -> BasicModel | None:
+        """The basic model of the device; None if it supports no operator that can make one."""
+        key = self.device, repr(dict(self.config))
+        if key not in _found:
+            core = Core()
+            _found[key] = find_basic(lambda model: core.query_model(model, self.device, dict(self.config)).is_supported)
+        return _found[key]
+
+    def why_not_basic(self) -> str:
+        """Why the device has no basic model."""
+        answer = Core().query_model(BASIC.model(), self.device, dict(self.config))
+        reason = next(iter(answer.at(SupportLevel.REFUSED).values())).reason
+        names = ", ".join(dict.fromkeys(operator.op_type for operator in OPERATORS))
+        return f"{self.device} supports float32 in none of {names}, of which the basic model is made; of Add: {reason}"
 
     def compile(self, core: Core, model: onnx.ModelProto, **config: object) -> ExecutableNetwork:
         """Compile; a device that refuses the model fails the check."""
@@ -102,6 +129,11 @@ class DeviceChecks:
         epsilon = 4 * float(np.finfo(expected.dtype).eps)
         rtol = max(self.rtol, epsilon) if expected.dtype.itemsize < 8 else epsilon
         np.testing.assert_allclose(actual, expected, rtol=rtol, atol=self.atol, err_msg=where)
+
+    def check_basic(self, core: Core) -> None:
+        """Fail unless the basic model compiles and gives right results."""
+        sample = self.basic.sample()
+        self.assert_outputs(self.compile(core, self.basic.model())(sample.inputs), sample.outputs)
 
     def check_usable(self, request: AsyncInferRequest, sample: Sample) -> None:
         """Fail unless the request gives right results, both synchronously and asynchronously."""

@@ -85,22 +85,6 @@ def values(shape: tuple[int, ...], start: float = -1.0, step: float = 0.25) -> A
     return (start + step * np.arange(count, dtype=np.float32)).reshape(shape).astype(np.float32)
 
 
-def basic_model() -> onnx.ModelProto:
-    """`total = a + b; product = a * b`, all float32 [2, 3]: what every device must be able to run."""
-    nodes = [
-        helper.make_node("Add", ["a", "b"], ["total"], name="add"),
-        helper.make_node("Mul", ["a", "b"], ["product"], name="multiply"),
-    ]
-    ports = [tensor(name, [2, 3]) for name in ("a", "b", "total", "product")]
-    return make_model(nodes, ports[:2], ports[2:], name="basic")
-
-
-def basic_sample(seed: int = 0) -> Sample:
-    """Return inputs of `basic_model`, which depend on the seed, and the answer."""
-    a, b = values((2, 3), start=seed - 1.0), values((2, 3), start=0.5 * seed + 2.0, step=-0.5)
-    return Sample({"a": a, "b": b}, {"total": a + b, "product": a * b})
-
-
 @_case
 def elementwise() -> _Built:
     """Arithmetic with a constant, and one value read twice."""

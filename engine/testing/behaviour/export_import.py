@@ -24,7 +24,7 @@ from engine.errors import (
 )
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import DeviceChecks, run_python
-from engine.testing.behaviour.cases import CASES, Case, Sample, basic_model, basic_sample
+from engine.testing.behaviour.cases import CASES, Case, Sample
 
 # Manifest entries of another machine, device or version, and a word of the reason.
 _FOREIGN: Mapping[str, tuple[Mapping[str, Any], str]] = {
@@ -59,7 +59,7 @@ class ExportImportChecks(DeviceChecks):
         path.write_bytes(blob)
         followed = io.BytesIO(b"before" + blob + b"after")
         followed.seek(6)
-        sample = basic_sample()
+        sample = self.basic.sample()
         for source in (path, str(path), blob, bytearray(blob), memoryview(blob), followed):
             self.assert_outputs(core.import_model(source, self.device)(sample.inputs), sample.outputs)
         assert followed.read() == b"after"
@@ -68,13 +68,13 @@ class ExportImportChecks(DeviceChecks):
     def test_export_to_path_and_stream(self, core: Core, tmp_path: Path) -> None:
         """Both hold the same network; an existing file is replaced; an imported network can be exported again."""
         self.require_export(core)
-        network, stream, path = self.compile(core, basic_model()), io.BytesIO(), tmp_path / "network.blob"
+        network, stream, path = self.compile(core, self.basic.model()), io.BytesIO(), tmp_path / "network.blob"
         path.write_bytes(b"what was there before")
         network.export_model(stream)
         network.export_model(path)
         second = tmp_path / "second.blob"
         core.import_model(path, self.device).export_model(str(second))
-        sample = basic_sample()
+        sample = self.basic.sample()
         for blob in (stream.getvalue(), path, second):
             assert core.check_blob(blob, self.device).compatible
             self.assert_outputs(core.import_model(blob, self.device)(sample.inputs), sample.outputs)
@@ -90,7 +90,7 @@ class ExportImportChecks(DeviceChecks):
         assert [kept.get_config(name) for name in names] == [True, 2, "THROUGHPUT"]
         assert [changed.get_config(name) for name in names] == [False, 1, "THROUGHPUT"]
         request = kept.create_infer_request()
-        self.assert_outputs(request.infer(basic_sample().inputs), basic_sample().outputs)
+        self.assert_outputs(request.infer(self.basic.sample().inputs), self.basic.sample().outputs)
         assert request.profiling_info.stages
         for wrong in ({"NUM_STREAMS": "2"}, {"STREAMS": 2}):
             with pytest.raises(PropertyError, match="NUM_STREAMS"):
@@ -99,7 +99,7 @@ class ExportImportChecks(DeviceChecks):
     def test_description_of_ports_travels(self, core: Core) -> None:
         """Layout and preprocessing of inputs and outputs, which the application set on the model."""
         self.require_export(core)
-        model, blob = core.read_model(basic_model()), io.BytesIO()
+        model, blob = core.read_model(self.basic.model()), io.BytesIO()
         model.parameter("a").rt_info.update(layout="NC", preprocess={"mean": [0.5, 0.25], "order": "RGB"})
         model.result("total").rt_info["layout"] = "CN"
         network = core.compile_model(model, self.device, dict(self.config))
@@ -112,7 +112,7 @@ class ExportImportChecks(DeviceChecks):
 
     def test_import_in_another_process(self, core: Core, tmp_path: Path) -> None:
         """The other process has only the blob."""
-        blob, sample = tmp_path / "network.blob", basic_sample(3)
+        blob, sample = tmp_path / "network.blob", self.basic.sample(3)
         blob.write_bytes(self._blob(core, PERF_COUNT=True, NUM_STREAMS=2))
         said, result = self._run_elsewhere(blob, sample, tmp_path, {"NUM_STREAMS": 1})
         assert (said["name"], said["metric"]) == ("basic", "basic")
@@ -131,7 +131,7 @@ class ExportImportChecks(DeviceChecks):
     def test_export_does_not_disturb_the_network(self, core: Core) -> None:
         """A request keeps its tensors, and a failing export to a stream changes nothing."""
         self.require_export(core)
-        network, sample = self.compile(core, basic_model()), basic_sample()
+        network, sample = self.compile(core, self.basic.model()), self.basic.sample()
         request, whole = network.create_infer_request(), io.BytesIO()
         request.infer(sample.inputs)
         network.export_model(whole)
@@ -145,7 +145,7 @@ class ExportImportChecks(DeviceChecks):
     def test_failed_export_leaves_no_file(self, core: Core, tmp_path: Path) -> None:
         """No file remains under the final name or another one; an existing file is kept."""
         self.require_export(core)
-        network = self.compile(core, basic_model())
+        network = self.compile(core, self.basic.model())
         for target in (tmp_path / "no such folder" / "network.blob", tmp_path):
             with pytest.raises(EngineError):
                 network.export_model(target)
@@ -161,7 +161,7 @@ class ExportImportChecks(DeviceChecks):
 
     def test_flipped_bit_is_found(self, core: Core) -> None:
         """On import, or at the latest when the bytes are first used: no wrong result, and no crash."""
-        blob, sample = self._blob(core), basic_sample()
+        blob, sample = self._blob(core), self.basic.sample()
         for position in {*range(96), *range(96, len(blob), max(1, len(blob) // 160)), len(blob) - 1}:
             damaged = bytearray(blob)
             damaged[position] ^= 1 << position % 8
@@ -181,7 +181,7 @@ class ExportImportChecks(DeviceChecks):
 
     def test_sections_that_are_not_ours(self, core: Core) -> None:
         """A missing, empty or random section with a valid hash: an error or a result, never a crash."""
-        blob, sample = self._blob(core), basic_sample()
+        blob, sample = self._blob(core), self.basic.sample()
         randomness = np.random.default_rng(0)
         for name in BlobReader(blob).section_names:
             for change in (lambda data: None, lambda data: b"", lambda data: randomness.bytes(len(data))):
@@ -191,13 +191,13 @@ class ExportImportChecks(DeviceChecks):
                     result = network(sample.inputs)
                 except EngineError:
                     continue
-                assert [value.shape for value in result.values()] == [(2, 3), (2, 3)]
+                assert [value.shape for value in result.values()] == [self.basic.shape] * 2
 
     @pytest.mark.parametrize("what", [b"", b"\x08\x08\x12\x04onnx", b"\0" * 4096, "model"])
     def test_what_is_no_blob_is_refused(self, core: Core, what: Any, tmp_path: Path) -> None:
         """An empty file, an ONNX model, zeros; from memory and from a path; a path that does not exist."""
         self.require_export(core)
-        data = basic_model().SerializeToString() if what == "model" else what
+        data = self.basic.model().SerializeToString() if what == "model" else what
         path = tmp_path / "network.blob"
         path.write_bytes(data)
         for source in (data, path, io.BytesIO(data), tmp_path / "missing.blob", tmp_path):
@@ -207,9 +207,9 @@ class ExportImportChecks(DeviceChecks):
     def test_cached_network(self, core: Core, tmp_path: Path) -> None:
         """With CACHE_DIR, the second compilation is loaded from the cache, reports so, and computes the same."""
         self.require_export(core)
-        sample = basic_sample()
+        sample = self.basic.sample()
         for is_cached in (False, True):
-            network = self.compile(Core(), basic_model(), CACHE_DIR=str(tmp_path), PERF_COUNT=True)
+            network = self.compile(Core(), self.basic.model(), CACHE_DIR=str(tmp_path), PERF_COUNT=True)
             assert network.get_metric("LOADED_FROM_CACHE") is is_cached
             assert network.get_config("PERF_COUNT") is True
             self.assert_outputs(network(sample.inputs), sample.outputs)
@@ -219,10 +219,10 @@ class ExportImportChecks(DeviceChecks):
         self.require_export(core)
         key, blob = tmp_path / "key", io.BytesIO()
         make_key_files(key, "behaviour", "hmac-sha256")
-        self.compile(core, basic_model()).export_model(blob, sign=key)
+        self.compile(core, self.basic.model()).export_model(blob, sign=key)
         unsigned = self._blob(core)
         core.set_property({"TRUSTED_KEYS": [str(key)], "REQUIRE_SIGNATURE": True})
-        sample = basic_sample()
+        sample = self.basic.sample()
         self.assert_outputs(core.import_model(blob.getvalue(), self.device)(sample.inputs), sample.outputs)
         with pytest.raises(BlobSignatureError):
             core.import_model(unsigned, self.device)
@@ -239,7 +239,7 @@ class ExportImportChecks(DeviceChecks):
     def _blob(self, core: Core, **config: object) -> bytes:
         self.require_export(core)
         blob = io.BytesIO()
-        self.compile(core, basic_model(), **config).export_model(blob)
+        self.compile(core, self.basic.model(), **config).export_model(blob)
         return blob.getvalue()
 
     def _run_elsewhere(

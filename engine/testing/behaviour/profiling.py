@@ -7,7 +7,6 @@ import time
 from engine.core import Core
 from engine.plugin_api import AsyncInferRequest, ProfilingInfo
 from engine.testing.behaviour.base import LIMIT, DeviceChecks, stage_count
-from engine.testing.behaviour.cases import basic_model, basic_sample
 
 
 class ProfilingChecks(DeviceChecks):
@@ -15,16 +14,16 @@ class ProfilingChecks(DeviceChecks):
 
     def test_nothing_is_recorded_unless_asked_for(self, core: Core) -> None:
         """Applications that do not profile have no overhead."""
-        request = self.compile(core, basic_model(), PERF_COUNT=False).create_infer_request()
-        self.check_usable(request, basic_sample())
+        request = self.compile(core, self.basic.model(), PERF_COUNT=False).create_infer_request()
+        self.check_usable(request, self.basic.sample())
         info = request.profiling_info
         assert (info.stages, info.nodes) == ((), ())
 
     def test_stages_run_in_order(self, core: Core) -> None:
         """Every stage once, each after the previous one has ended, within the inference."""
-        network = self.compile(core, basic_model(), PERF_COUNT=True)
+        network = self.compile(core, self.basic.model(), PERF_COUNT=True)
         request = network.create_infer_request()
-        for run_it in (_infer, _start_and_wait):
+        for run_it in (self._infer, self._start_and_wait):
             before = time.perf_counter_ns()
             run_it(request)
             after = time.perf_counter_ns()
@@ -38,9 +37,9 @@ class ProfilingChecks(DeviceChecks):
 
     def test_every_node_is_recorded_once(self, core: Core) -> None:
         """Each with its operator and how it ran, within the inference; no records of the previous inference remain."""
-        request = self.compile(core, basic_model(), PERF_COUNT=True).create_infer_request()
+        request = self.compile(core, self.basic.model(), PERF_COUNT=True).create_infer_request()
         infos: list[ProfilingInfo] = []
-        for run_it in (_infer, _start_and_wait, _infer):
+        for run_it in (self._infer, self._start_and_wait, self._infer):
             run_it(request)
             infos.append(request.profiling_info)
         for info in infos:
@@ -58,20 +57,18 @@ class ProfilingChecks(DeviceChecks):
 
     def test_profiles_name_their_request(self, core: Core) -> None:
         """The records of two requests can be distinguished."""
-        network = self.compile(core, basic_model(), PERF_COUNT=True)
+        network = self.compile(core, self.basic.model(), PERF_COUNT=True)
         ids = set()
         for _ in range(3):
             request = network.create_infer_request()
-            _infer(request)
+            self._infer(request)
             assert request.profiling_info.request_id == request.request_id
             ids.add(request.request_id)
         assert len(ids) == 3
 
+    def _infer(self, request: AsyncInferRequest) -> None:
+        request.infer(self.basic.sample().inputs)
 
-def _infer(request: AsyncInferRequest) -> None:
-    request.infer(basic_sample().inputs)
-
-
-def _start_and_wait(request: AsyncInferRequest) -> None:
-    request.start_async(basic_sample().inputs)
-    request.wait(LIMIT)
+    def _start_and_wait(self, request: AsyncInferRequest) -> None:
+        request.start_async(self.basic.sample().inputs)
+        request.wait(LIMIT)

@@ -13,7 +13,6 @@ from engine.errors import DeviceNotFoundError, PropertyError, UnsupportedError
 from engine.plugin_api import CONFIG, METRIC, ExecutableNetwork, Property
 from engine.properties import CONFIG_PROPERTIES, DEVICE_PROPERTIES, NETWORK_METRICS, OPTIMIZATION_CAPABILITIES
 from engine.testing.behaviour.base import DeviceChecks
-from engine.testing.behaviour.cases import basic_model, basic_sample
 
 # Values that are invalid for any property of the type.
 _WRONG_TYPES: Final[Mapping[type, tuple[object, ...]]] = {
@@ -82,11 +81,11 @@ class PropertyChecks(DeviceChecks):
 
     def test_every_config_value_is_kept(self, core: Core, tmp_path: Path) -> None:
         """The configuration of a network can be read back, and results are the same."""
-        sample = basic_sample()
+        sample = self.basic.sample()
         tried = 0
-        for declared, value in _other_values(self.compile(core, basic_model()), tmp_path):
+        for declared, value in _other_values(self.compile(core, self.basic.model()), tmp_path):
             try:
-                network = self.compile(core, basic_model(), **{declared.name: value})
+                network = self.compile(core, self.basic.model(), **{declared.name: value})
             except UnsupportedError:
                 continue  # such as an element type that this machine's hardware lacks
             assert network.get_config(declared.name) == value
@@ -98,9 +97,9 @@ class PropertyChecks(DeviceChecks):
         """For one device, and with lower precedence for all devices; arguments of compile take precedence over both."""
         core.set_property({"PERF_COUNT": True, "NUM_STREAMS": 3})
         core.set_property(self.plugin_name, {"NUM_STREAMS": 2})
-        network = core.compile_model(basic_model(), self.device)
+        network = core.compile_model(self.basic.model(), self.device)
         assert (network.get_config("PERF_COUNT"), network.get_config("NUM_STREAMS")) == (True, 2)
-        network = core.compile_model(basic_model(), self.device, {"NUM_STREAMS": 1, "PERF_COUNT": False})
+        network = core.compile_model(self.basic.model(), self.device, {"NUM_STREAMS": 1, "PERF_COUNT": False})
         assert (network.get_config("PERF_COUNT"), network.get_config("NUM_STREAMS")) == (False, 1)
         assert core.get_property(self.device, "NUM_STREAMS") == 2
         assert Core().get_property(self.device, "NUM_STREAMS") == 0
@@ -112,9 +111,9 @@ class PropertyChecks(DeviceChecks):
             before = core.get_property(self.device, prop.name)
             for value in _wrong_values(prop):
                 for attempt in (
-                    lambda: self.compile(core, basic_model(), **{prop.name: value}),  # noqa: B023
+                    lambda: self.compile(core, self.basic.model(), **{prop.name: value}),  # noqa: B023
                     lambda: core.set_property(self.plugin_name, {"PERF_COUNT": True, prop.name: value}),  # noqa: B023
-                    lambda: core.query_model(basic_model(), self.device, {prop.name: value}),  # noqa: B023
+                    lambda: core.query_model(self.basic.model(), self.device, {prop.name: value}),  # noqa: B023
                 ):
                     with pytest.raises(PropertyError) as caught:
                         attempt()
@@ -126,7 +125,7 @@ class PropertyChecks(DeviceChecks):
     def test_unknown_and_read_only_names_are_refused(self, core: Core, network: ExecutableNetwork) -> None:
         """The message lists the existing names."""
         for attempt in (
-            lambda: self.compile(core, basic_model(), PERF_COUNTS=True),
+            lambda: self.compile(core, self.basic.model(), PERF_COUNTS=True),
             lambda: core.get_property(self.device, "PERF_COUNTS"),
             lambda: network.get_config("PERF_COUNTS"),
             lambda: network.get_property("PERF_COUNTS"),
@@ -136,24 +135,24 @@ class PropertyChecks(DeviceChecks):
         with pytest.raises(PropertyError, match="NETWORK_NAME"):
             network.get_metric("NETWORK_NAMES")
         with pytest.raises(PropertyError, match=r"FULL_DEVICE_NAME is a read-only metric"):
-            self.compile(core, basic_model(), FULL_DEVICE_NAME="mine")
+            self.compile(core, self.basic.model(), FULL_DEVICE_NAME="mine")
         with pytest.raises(PropertyError, match="PERF_COUNT is a config key"):
             network.plugin.get_metric("PERF_COUNT")
 
     def test_every_device_id_compiles(self, core: Core) -> None:
         """By device string and by DEVICE_ID; an unknown id is refused with a list of the existing ones."""
-        sample = basic_sample()
+        sample = self.basic.sample()
         ids = core.get_property(self.device, "AVAILABLE_DEVICES")
         for device_id in ids:
-            named = core.compile_model(basic_model(), self.with_id(device_id), dict(self.config))
+            named = core.compile_model(self.basic.model(), self.with_id(device_id), dict(self.config))
             assert named.get_config("DEVICE_ID") == device_id
-            chosen = core.compile_model(basic_model(), self.with_id(""), {**self.config, "DEVICE_ID": device_id})
+            chosen = core.compile_model(self.basic.model(), self.with_id(""), {**self.config, "DEVICE_ID": device_id})
             for network in (named, chosen):
                 self.assert_outputs(network(sample.inputs), sample.outputs)
         with pytest.raises(DeviceNotFoundError, match=ids[0]):
-            core.compile_model(basic_model(), self.with_id("no-such-device"))
+            core.compile_model(self.basic.model(), self.with_id("no-such-device"))
         with pytest.raises(DeviceNotFoundError, match=ids[0]):
-            core.compile_model(basic_model(), self.with_id(""), {"DEVICE_ID": "no-such-device"})
+            core.compile_model(self.basic.model(), self.with_id(""), {"DEVICE_ID": "no-such-device"})
 
 
 def _other_values(network: ExecutableNetwork, folder: Path) -> Iterator[tuple[Property[Any], object]]:

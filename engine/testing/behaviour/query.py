@@ -12,7 +12,7 @@ from engine.ir import Constant, Parameter, Result
 from engine.placement import inconsistencies
 from engine.plugin_api import SupportLevel
 from engine.testing.behaviour.base import DeviceChecks
-from engine.testing.behaviour.cases import CASES, Case, basic_model, basic_sample, make_model, tensor
+from engine.testing.behaviour.cases import CASES, Case, make_model, tensor
 
 
 class QueryChecks(DeviceChecks):
@@ -65,7 +65,7 @@ class QueryChecks(DeviceChecks):
 
     def test_network_does_not_depend_on_the_model_afterwards(self, core: Core) -> None:
         """The application may change the model, and compile it again, while the first network runs."""
-        model, sample = core.read_model(basic_model()), basic_sample()
+        model, sample = core.read_model(self.basic.model()), self.basic.sample()
         network = core.compile_model(model, self.device, dict(self.config))
         model.remove_result(model.result("product"))
         model.parameter("a").friendly_name = "renamed"
@@ -91,22 +91,26 @@ class QueryChecks(DeviceChecks):
         with pytest.raises(UnsupportedError, match="strange_node") as caught:
             core.compile_model(model, self.device, dict(self.config))
         assert "com.example.unknown" in str(caught.value)
-        self.assert_outputs(self.compile(core, basic_model())(basic_sample().inputs), basic_sample().outputs)
+        self.assert_outputs(
+            self.compile(core, self.basic.model())(self.basic.sample().inputs), self.basic.sample().outputs
+        )
 
     @pytest.mark.parametrize("what", ["empty", "text", "truncated", "cycle", "missing input"])
     def test_wrong_model_is_refused(self, core: Core, what: str) -> None:
         """With a `ModelError`, before the device sees it; another model compiles."""
-        wrong = _wrong_models()[what]
+        wrong = _wrong_models(self.basic.model())[what]
         for attempt in (core.compile_model, core.query_model):
             with pytest.raises(ModelError):
                 attempt(wrong, self.device)
-        self.assert_outputs(self.compile(core, basic_model())(basic_sample().inputs), basic_sample().outputs)
+        self.assert_outputs(
+            self.compile(core, self.basic.model())(self.basic.sample().inputs), self.basic.sample().outputs
+        )
 
     @pytest.mark.parametrize("device", ["", "no such device", "NO_SUCH_DEVICE", ",", ":"])
     def test_wrong_device_is_refused(self, core: Core, device: str) -> None:
         """With an `EngineError` that lists the devices."""
         with pytest.raises(EngineError, match=self.plugin_name):
-            core.compile_model(basic_model(), device)
+            core.compile_model(self.basic.model(), device)
 
 
 def _unknown_operator() -> onnx.ModelProto:
@@ -124,8 +128,8 @@ def _conditional(op_type: str = "Strange", domain: str = "com.example.unknown") 
     return make_model([choice], inputs, [tensor("y", [2])], domains={domain: 1} if domain else {})
 
 
-def _wrong_models() -> dict[str, bytes]:
-    sound = basic_model().SerializeToString()
+def _wrong_models(model: onnx.ModelProto) -> dict[str, bytes]:
+    sound = model.SerializeToString()
     ports = [tensor("x", [2])], [tensor("y", [2])]
     cycle = [helper.make_node("Add", ["x", "q"], ["p"]), helper.make_node("Neg", ["p"], ["q"])]
     cycle.append(helper.make_node("Abs", ["p"], ["y"]))

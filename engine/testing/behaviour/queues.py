@@ -10,7 +10,6 @@ from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, Infe
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.runtime import AsyncInferQueue
 from engine.testing.behaviour.base import LIMIT, DeviceChecks, gated, start_at_gate
-from engine.testing.behaviour.cases import basic_sample
 
 
 class QueueChecks(DeviceChecks):
@@ -30,24 +29,24 @@ class QueueChecks(DeviceChecks):
         for _ in range(2):
             results.clear()
             for seed in range(10):
-                queue.start_async(basic_sample(seed).inputs, seed, timeout=LIMIT)
+                queue.start_async(self.basic.sample(seed).inputs, seed, timeout=LIMIT)
             queue.wait_all(LIMIT)
             assert sorted(results) == list(range(10))
             for seed, result in results.items():
-                for name, value in basic_sample(seed).outputs.items():
+                for name, value in self.basic.sample(seed).outputs.items():
                     self.assert_value(result[name], value, f"{name} of job {seed}")
 
     @pytest.mark.parametrize(("policy", "error"), [("reject", Busy), ("block", DeadlineExceeded)])
     def test_full_queue(self, network: ExecutableNetwork, policy: Any, error: type[InferError]) -> None:
         """No more inferences than the length start; those in flight are not disturbed."""
-        sample = basic_sample()
+        sample = self.basic.sample()
         with gated(network, 0) as gate:
             queue = AsyncInferQueue(network, 1, policy)
         with gate:
             start_at_gate(queue, gate, sample.inputs)
             assert not queue.is_ready
             with pytest.raises(error):
-                queue.start_async(basic_sample(1).inputs, timeout=0.01)
+                queue.start_async(self.basic.sample(1).inputs, timeout=0.01)
             with pytest.raises(DeadlineExceeded):
                 queue.wait_all(0)
         queue.wait_all(LIMIT)
@@ -57,7 +56,7 @@ class QueueChecks(DeviceChecks):
 
     def test_a_failed_job_is_reported_and_harms_no_other(self, network: ExecutableNetwork) -> None:
         """Wrong inputs are refused at once; a callback's error is raised by `wait_all`, once."""
-        sample, done = basic_sample(), list[int]()
+        sample, done = self.basic.sample(), list[int]()
 
         def picky(request: AsyncInferRequest, job: int) -> None:
             if job == 1:
@@ -76,7 +75,7 @@ class QueueChecks(DeviceChecks):
 
     def test_cancelled_queue_can_be_used_again(self, network: ExecutableNetwork) -> None:
         """Everything in flight ends as cancelled."""
-        sample = basic_sample()
+        sample = self.basic.sample()
         with gated(network, 0) as gate:
             queue = AsyncInferQueue(network, 1)
         with gate:

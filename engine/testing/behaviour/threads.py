@@ -6,7 +6,6 @@ from engine.core import Core
 from engine.errors import Busy
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import LIMIT, THREADS, DeviceChecks, in_threads
-from engine.testing.behaviour.cases import basic_model, basic_sample
 
 _ROUNDS = 5
 
@@ -19,17 +18,17 @@ class ThreadChecks(DeviceChecks):
         requests = [network.create_infer_request() for _ in range(THREADS)]
         for shift in range(_ROUNDS):
             for seed, request in enumerate(requests):
-                request.start_async(basic_sample(seed + shift).inputs)
+                request.start_async(self.basic.sample(seed + shift).inputs)
             for seed, request in enumerate(requests):
                 request.wait(LIMIT)
-                self.assert_outputs(request.results, basic_sample(seed + shift).outputs)
+                self.assert_outputs(request.results, self.basic.sample(seed + shift).outputs)
 
     def test_concurrent_calls_of_one_network(self, network: ExecutableNetwork) -> None:
         """Threads that call concurrently do not get each other's results."""
 
         def call(thread: int) -> None:
             for shift in range(_ROUNDS):
-                sample = basic_sample(thread + shift)
+                sample = self.basic.sample(thread + shift)
                 self.assert_outputs(network(sample.inputs), sample.outputs)
 
         in_threads(call)
@@ -42,19 +41,19 @@ class ThreadChecks(DeviceChecks):
             for shift in range(_ROUNDS):
                 request = network.create_infer_request()
                 ids.append(request.request_id)
-                self.check_usable(request, basic_sample(thread + shift))
+                self.check_usable(request, self.basic.sample(thread + shift))
 
         in_threads(make)
         assert len(set(ids)) == THREADS * _ROUNDS
 
     def test_models_are_compiled_by_many_threads(self, core: Core) -> None:
         """One core, one model, many networks, with concurrent inferences."""
-        model = core.read_model(basic_model())
+        model = core.read_model(self.basic.model())
 
         def compile_and_run(thread: int) -> None:
             network = core.compile_model(model, self.device, dict(self.config))
             for shift in range(_ROUNDS):
-                sample = basic_sample(thread + shift)
+                sample = self.basic.sample(thread + shift)
                 self.assert_outputs(network(sample.inputs), sample.outputs)
 
         in_threads(compile_and_run)
@@ -64,7 +63,7 @@ class ThreadChecks(DeviceChecks):
         request, served = network.create_infer_request(), list[int]()
 
         def infer(thread: int) -> None:
-            sample = basic_sample(thread)
+            sample = self.basic.sample(thread)
             for _ in range(_ROUNDS * 4):
                 try:
                     result = request.infer(sample.inputs)
@@ -75,4 +74,4 @@ class ThreadChecks(DeviceChecks):
 
         in_threads(infer)
         assert served
-        self.check_usable(request, basic_sample())
+        self.check_usable(request, self.basic.sample())
