@@ -20,6 +20,8 @@ class Pass(ABC):
         rewrites: how often the last run changed something. Matcher passes count their matches; a model pass may count
             its changes here, otherwise a run that changed something counts as one.
         by_default: False for passes that `CommonOptimizations` runs only where a `PassConfig` enables them.
+        makes: the operators of ONNX's own domain that it may add to a model that has none of them; see
+            `PassConfig.limit_to`. Those of its pattern need not be listed, nor Identity, which other passes remove.
         is_transformation: False for passes that only inspect or check: `ENGINE_PASSES_ONLY` never skips them.
 
     A pass holds state while it runs: use one instance per thread.
@@ -29,6 +31,7 @@ class Pass(ABC):
     config: PassConfig | None = None
     rewrites: int = 0
     by_default: ClassVar[bool] = True
+    makes: ClassVar[frozenset[str]] = frozenset()
     is_transformation: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:

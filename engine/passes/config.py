@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from engine.errors import PassError
 from engine.ir import Node
@@ -14,6 +14,7 @@ from engine.passes.snapshots import Snapshots
 PassLike: TypeAlias = type | str
 """A pass class, or the name of a pass."""
 NodeCallback: TypeAlias = Callable[[Node], bool | str | None]
+_NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class PassConfig:
@@ -39,9 +40,21 @@ class PassConfig:
         for item in passes:
             self._shared.switches[_name(item)] = False
 
+    def limit_to(self, operators: Collection[tuple[str, str]]) -> None:
+        """Skip passes that make other operators than these (domain, name) pairs, unless `enable` names them.
+
+        For devices with few operators: a fusion into an operator for which a device has no kernel would make a model
+        that it can run into one that it cannot. See `Pass.makes`, and `LoweringTable.operators`.
+        """
+        self._shared.operators = frozenset(name for domain, name in operators if not domain)
+
     def is_enabled(self, item: object, by_default: bool = True) -> bool:
         """True if the pass runs; `by_default` is how it was registered."""
-        return self._shared.switches.get(_name(item), by_default)
+        given = self._shared.switches.get(_name(item))
+        if given is not None:
+            return given
+        operators = self._shared.operators
+        return by_default and (operators is None or getattr(item, "makes", _NOTHING) <= operators)
 
     def set_callback(self, *passes: PassLike, callback: NodeCallback) -> None:
         """Set the callback that decides, for these passes (or all, if none are given), which roots to skip.
@@ -69,6 +82,7 @@ class PassConfig:
         theirs.switches = mine.switches | theirs.switches
         theirs.callbacks = mine.callbacks | theirs.callbacks
         theirs.default = theirs.default or mine.default
+        theirs.operators = mine.operators if theirs.operators is None else theirs.operators
         for config in mine.members:
             config._shared = theirs
         theirs.members += mine.members
@@ -110,7 +124,7 @@ class PipelineRun:
 class _Shared:
     """The state that the configs of one pipeline share."""
 
-    __slots__ = ("callbacks", "default", "known", "members", "run", "switches")
+    __slots__ = ("callbacks", "default", "known", "members", "operators", "run", "switches")
 
     def __init__(self, members: list[PassConfig]) -> None:
         self.members = members
@@ -118,6 +132,7 @@ class _Shared:
         self.callbacks: dict[str, NodeCallback] = {}
         self.default: NodeCallback | None = None
         self.known: dict[str, type] = {}
+        self.operators: frozenset[str] | None = None
         self.run: PipelineRun | None = None
 
     def note(self, name: str, kind: type) -> None:

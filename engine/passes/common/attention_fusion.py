@@ -46,6 +46,8 @@ class AttentionFusion(FusionPass):
     if the graph replaces NaN after the Softmax; `RelaxedAttentionFusion` handles these.
     """
 
+    makes = frozenset({"Attention"})
+
     takes_all_rows = False
     """Whether a NaN guard after the Softmax, and a mask that may forbid every key of a row, are also accepted."""
 
@@ -110,6 +112,8 @@ class RelaxedAttentionFusion(AttentionFusion):
     graph that does not replace NaN gives NaN for a row whose keys are all masked, the operator gives 0. Exact for
     inputs without NaN and rows with at least one key. Disabled unless a `PassConfig` enables it.
     """
+
+    makes = frozenset({"Attention"})
 
     by_default = False
 

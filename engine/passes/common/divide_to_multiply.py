@@ -17,6 +17,8 @@ class DivideToMultiply(MatcherPass):
     Rounds twice, whereas the division rounds once, so it is disabled by default in the common optimizations.
     """
 
+    makes = frozenset({"Mul"})
+
     by_default = False
 
     def __init__(self) -> None:

@@ -13,6 +13,8 @@ from engine.passes.pattern import any_input, any_of, wrap_const, wrap_type
 class GeluFusion(FusionPass):
     """Recognises x * 0.5 * (1 + erf(x / sqrt 2)), its three factors in any order, as `Gelu`."""
 
+    makes = frozenset({"Gelu"})
+
     def __init__(self) -> None:
         super().__init__()
         x = any_input()
@@ -29,6 +31,8 @@ class GeluFusion(FusionPass):
 
 class GeluTanhFusion(FusionPass):
     """Recognises x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) as `Gelu(approximate="tanh")`."""
+
+    makes = frozenset({"Gelu"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,6 +11,8 @@ from engine.passes.pattern import Matcher, any_input, rank_equals, type_matches,
 class GemmFusion(FusionPass):
     """Turns Add(MatMul(a, b), c) of matrices into `Gemm`, if c broadcasts to the shape of the product."""
 
+    makes = frozenset({"Gemm"})
+
     def __init__(self) -> None:
         super().__init__()
         is_matrix = rank_equals(2) & type_matches(f32, f16, bf16, f64)

@@ -18,6 +18,8 @@ class GlobalPoolFusion(FusionPass):
     of integers stays: GlobalMaxPool has no integers.
     """
 
+    makes = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
+
     def __init__(self) -> None:
         super().__init__()
         self._x = any_input()

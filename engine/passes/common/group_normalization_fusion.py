@@ -18,6 +18,8 @@ class GroupNormalizationFusion(FusionPass):
     Scale and bias are constants with one value per channel. float64 is not fused: the operator computes in float32.
     """
 
+    makes = frozenset({"GroupNormalization"})
+
     def __init__(self) -> None:
         super().__init__()
         self._x, self._back = any_input(type_matches(f32, f16, bf16)), any_input()

@@ -11,6 +11,8 @@ from engine.passes.pattern import any_input, any_of, attrs_match, wrap_const, wr
 class HardSwishFusion(FusionPass):
     """Recognises x * HardSigmoid(x, 1/6, 0.5), and Clip(x + 3, 0, 6) times x divided by 6, as `HardSwish`."""
 
+    makes = frozenset({"HardSwish"})
+
     def __init__(self) -> None:
         super().__init__()
         x = any_input()

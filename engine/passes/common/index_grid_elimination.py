@@ -21,6 +21,8 @@ class IndexGridElimination(MatcherPass):
     Exporters write masks in this way: position (batch, key) of a mask [batch, keys] for each [batch, 1, 1, keys].
     """
 
+    makes = frozenset({"Expand", "Reshape"})
+
     def __init__(self) -> None:
         super().__init__()
         self.register_matcher(Matcher(wrap_type(["Gather", "GatherND"]), "IndexGridElimination"), self._replace)

@@ -15,6 +15,8 @@ class LayerNormalizationFusion(FusionPass):
     its statistics in float32.
     """
 
+    makes = frozenset({"LayerNormalization"})
+
     def __init__(self) -> None:
         super().__init__()
         self._x, self._scale, self._bias = any_input(type_matches(f32, f16, bf16)), any_input(), any_input()

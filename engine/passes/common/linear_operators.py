@@ -104,6 +104,8 @@ class LinearConcatSplitting(_LinearPass):
     stay in a Concat with one product.
     """
 
+    makes = frozenset({"Add"})
+
     def __init__(self) -> None:
         super().__init__()
         self._register(PRODUCTS, ("Concat",), _split)

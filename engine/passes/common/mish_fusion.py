@@ -10,6 +10,8 @@ from engine.passes.pattern import any_input, wrap_type
 class MishFusion(FusionPass):
     """Recognises x * Tanh(Softplus(x)) as `Mish`."""
 
+    makes = frozenset({"Mish"})
+
     def __init__(self) -> None:
         super().__init__()
         x = any_input()

@@ -44,6 +44,8 @@ class DequantizeSinking(MatcherPass):
     A Transpose of dequantized constants becomes the DequantizeLinear of transposed constants, whatever their scales.
     """
 
+    makes = frozenset({"Clip"})
+
     def __init__(self) -> None:
         super().__init__()
         root = wrap_type([*MOVERS, "MaxPool", "Resize", *_SINKS])

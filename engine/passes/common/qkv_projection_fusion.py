@@ -38,6 +38,8 @@ class QKVProjectionFusion(ModelPass):
     DequantizeLinear of constants with a scale for each column, or for each block of a column, if x is not quantized.
     """
 
+    makes = frozenset({"Split"})
+
     def run_on_model(self, model: Model) -> bool:
         """One walk, bodies included; linear."""
         changed = False

@@ -24,6 +24,8 @@ class ReshapeMerge(MatcherPass):
     runs are still refused.
     """
 
+    makes = frozenset({"Reshape"})
+
     def __init__(self) -> None:
         super().__init__()
         self.register_matcher(Matcher(wrap_type(_SHAPE_ONLY), "ReshapeMerge"), self._replace)

@@ -24,6 +24,8 @@ class RMSNormalizationFusion(FusionPass):
     is not fused: the operator computes in float32.
     """
 
+    makes = frozenset({"RMSNormalization"})
+
     def __init__(self) -> None:
         super().__init__()
         self._x, self._scale = any_input(type_matches(f32, f16, bf16)), any_input()

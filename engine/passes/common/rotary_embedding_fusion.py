@@ -17,6 +17,8 @@ class RotaryEmbeddingFusion(FusionPass):
     itself: the operator takes only that half.
     """
 
+    makes = frozenset({"RotaryEmbedding", "Expand", "Squeeze"})
+
     def __init__(self) -> None:
         super().__init__()
         self._x, self._cosine, self._sine = (

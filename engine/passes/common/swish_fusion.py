@@ -14,6 +14,8 @@ class SwishFusion(FusionPass):
     Does nothing where `SwishDecomposition` is enabled: that is for devices without the operator.
     """
 
+    makes = frozenset({"Swish"})
+
     def __init__(self) -> None:
         super().__init__()
         x = any_input(type_matches(f16, bf16, f32))

@@ -40,6 +40,8 @@ class TransposeMerge(MatcherPass):
 class TransposeToReshape(MatcherPass):
     """Turns a Transpose that moves only dimensions of length 1 into a Reshape, which copies nothing."""
 
+    makes = frozenset({"Reshape"})
+
     def __init__(self) -> None:
         super().__init__()
         self.register_matcher(Matcher(wrap_type("Transpose"), "TransposeToReshape"), self._replace)
