@@ -11,7 +11,19 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from engine.errors import EngineError
-from engine.tools import benchmark, compare, compress, devices, generate, inspect, keygen, passes, query, run
+from engine.tools import (
+    benchmark,
+    compare,
+    compress,
+    devices,
+    generate,
+    inspect,
+    keygen,
+    new_plugin,
+    passes,
+    query,
+    run,
+)
 from engine.tools import compile as compile_
 from engine.tools.options import UsageError
 from engine.tools.output import say
@@ -30,6 +42,7 @@ engine compress model.onnx             # write model.int4.onnx, with weights of 
 engine inspect model.blob              # its content, and whether it loads here
 engine keygen release-2026             # a key, with which `engine compile --sign` signs blobs
 engine benchmark model.blob            # latency and throughput
+engine new-plugin ACME                 # write the package of a plugin for a new device
 """
 
 EXIT_CODES: Final = {
@@ -63,6 +76,7 @@ class Command(Protocol):
 
 COMMANDS: Final[tuple[Command, ...]] = (
     devices, query, run, generate, compare, compile_, compress, inspect, keygen, benchmark, passes,
+    new_plugin,
 )  # fmt: skip
 
 
@@ -119,7 +133,7 @@ def add_arguments(command: Command, parser: argparse.ArgumentParser) -> None:
 
 def command_name(command: Command) -> str:
     """The name of the command on the command line."""
-    return command.__name__.rpartition(".")[2]
+    return command.__name__.rpartition(".")[2].replace("_", "-")
 
 
 def _epilog(examples: str) -> str:

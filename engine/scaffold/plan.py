@@ -1,0 +1,67 @@
+"""`PluginPlan`: the choices for a new plugin, checked before anything is written."""
+
+from __future__ import annotations
+
+import keyword
+from dataclasses import dataclass
+from typing import Final
+
+from engine.errors import PluginError
+from engine.registry import is_device_name
+from engine.scaffold.families import DEFAULT_OPERATORS, divided
+
+_LONGEST: Final = 32
+_PRODUCTS: Final = frozenset({"Conv", "Gemm", "MatMul"})
+
+
+@dataclass(frozen=True, slots=True)
+class PluginPlan:
+    """A device to be, and what its plugin has.
+
+    Raises `PluginError` if the name cannot be one of a device, or `is_native` has nothing to compute, and
+    `UnsupportedError` for an operator with which a plugin cannot begin.
+
+    Attributes:
+        device: the device's name, as `Plugin.name`: upper-case letters, digits and `_`.
+        operators: the operators that it claims, of ONNX's own domain, on float32.
+        is_async: whether host and device stages run on executors of their own.
+        has_export: whether networks are exported and imported.
+        is_native: whether there is a kernel in C++: the matrix product of Conv, Gemm and MatMul.
+    """
+
+    device: str
+    operators: tuple[str, ...] = DEFAULT_OPERATORS
+    is_async: bool = False
+    has_export: bool = False
+    is_native: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_device_name(self.device) or len(self.device) > _LONGEST or self.device.endswith("_"):
+            raise PluginError(
+                f"{self.device!r} is not the name of a device: expected an upper-case letter, then upper-case letters, "
+                f"digits and underscores, at most {_LONGEST} characters, such as ACME or ACME_NPU2"
+            )
+        if not self.operators:
+            raise PluginError("a device needs at least one operator")
+        divided(self.operators)
+        if self.is_native and not _PRODUCTS & set(self.operators):
+            raise PluginError(
+                "the native kernel is a matrix product, which none of the chosen operators needs; "
+                f"add one of {', '.join(sorted(_PRODUCTS))} to them"
+            )
+
+    @property
+    def package(self) -> str:
+        """The name of the Python package."""
+        return f"engine_{self.device.lower()}"
+
+    @property
+    def distribution(self) -> str:
+        """The name of the distribution, which `pip install` takes."""
+        return f"engine-plugin-{self.device.lower().replace('_', '-')}"
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the names of its classes."""
+        prefix = "".join(part.capitalize() for part in self.device.split("_"))
+        return f"{prefix}Device" if keyword.iskeyword(prefix) else prefix
