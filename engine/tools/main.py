@@ -15,6 +15,7 @@ from engine.tools import (
     benchmark,
     compare,
     compress,
+    conformance,
     devices,
     generate,
     inspect,
@@ -43,6 +44,7 @@ engine inspect model.blob              # its content, and whether it loads here
 engine keygen release-2026             # a key, with which `engine compile --sign` signs blobs
 engine benchmark model.blob            # latency and throughput
 engine new-plugin ACME                 # write the package of a plugin for a new device
+engine conformance ACME                # score a device
 """
 
 EXIT_CODES: Final = {
@@ -76,7 +78,7 @@ class Command(Protocol):
 
 COMMANDS: Final[tuple[Command, ...]] = (
     devices, query, run, generate, compare, compile_, compress, inspect, keygen, benchmark, passes,
-    new_plugin,
+    new_plugin, conformance,
 )  # fmt: skip
 
 

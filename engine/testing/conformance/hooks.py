@@ -1,0 +1,84 @@
+"""`HookWatch`: which hook of a plugin is running, readable after the process has died in it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from engine.errors import PluginContractError
+from engine.plugin_api import ExecutableNetwork, Plugin, SyncInferRequest
+
+HOOKS: Final[dict[type, tuple[str, ...]]] = {
+    Plugin: ("__init__", "compile_model", "query_model", "import_network", "device_ids", "metric", "host_features"),
+    ExecutableNetwork: ("create_infer_request_impl", "pipeline", "export_sections", "requirements", "metric"),
+    SyncInferRequest: (
+        "infer_preprocess", "start_pipeline", "wait_pipeline", "infer_postprocess", "abort_pipeline", "request_cancel",
+        "clear_tensors",
+    ),
+}  # fmt: skip
+"""The methods that a plugin implements, by the class that it subclasses."""
+
+
+class HookWatch:
+    """Writes the name of the running hook to a file, and ends children of a hook that forks.
+
+    Classes that are defined after `install` are watched: those of the plugin, which is imported later.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._forks = 0
+        os.register_at_fork(before=self._count_fork)
+
+    def install(self) -> None:
+        """Watch the hooks of classes that are defined from now on, outside the engine."""
+        for base, names in HOOKS.items():
+            self._watch_subclasses(base, names)
+
+    def _watch_subclasses(self, base: type, names: tuple[str, ...]) -> None:
+        def init_subclass(cls: type, /, **options: Any) -> None:
+            super(base, cls).__init_subclass__(**options)  # type: ignore[arg-type]
+            if not cls.__module__.startswith("engine."):
+                for name in names:
+                    function = cls.__dict__.get(name)
+                    if callable(function):
+                        setattr(cls, name, self._watched(function, f"{base.__name__}.{name}"))
+
+        base.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment]
+
+    def _watched(self, function: Callable[..., Any], hook: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*arguments: Any, **options: Any) -> Any:
+            process, forks = os.getpid(), self._forks
+            self._write(hook)
+            try:
+                result = function(*arguments, **options)
+            finally:
+                if os.getpid() != process:
+                    os._exit(0)  # a child would go on with the checks of its parent
+                self._write("")
+            if self._forks != forks:
+                raise PluginContractError(f"{hook} forked the process; start programs with subprocess instead")
+            return result
+
+        return run
+
+    def _count_fork(self) -> None:
+        self._forks += 1
+
+    def _write(self, hook: str) -> None:
+        os.pwrite(self._file, hook.ljust(_WIDTH).encode(), 0)
+
+
+_WIDTH: Final = 64
+
+
+def running_hook(path: Path) -> str:
+    """The hook that was running when the process of a `HookWatch` died; empty if none was, or nothing is known."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,74 @@
+"""A scorecard as text for a terminal, and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import resources
+from typing import Final
+
+from engine.drawing.table import escaped, table
+from engine.errors import PluginError
+from engine.testing.conformance.scorecard import AREAS, Scorecard
+
+_FAULTS: Final = 10
+_SKIPS: Final = 12
+_WIDTH: Final = 100
+
+
+def as_text(card: Scorecard) -> str:
+    """The score by area, what to mend first, and what did not apply."""
+    return "\n".join(_lines(card))
+
+
+def _lines(card: Scorecard) -> Iterator[str]:
+    yield f"{card.device}: {_shown(card.description)}"
+    yield ""
+    rows = [
+        (name, _percent(area.score), area.passed, area.failed, area.skipped, AREAS.get(name, ""))
+        for name, area in card.areas.items()
+    ]
+    yield from table(rows, ("AREA", "SCORE", "PASSED", "FAILED", "N/A", "WHAT IS REQUIRED"))
+    yield ""
+    if card.faults:
+        yield "mend first:"
+        for fault in card.faults[:_FAULTS]:
+            more = f" and {len(fault.checks) - 1} more" if len(fault.checks) > 1 else ""
+            yield f"  {fault.area}: {_shown(fault.checks[0])}{more}"
+            yield f"    required: {_shown(fault.requirement)}"
+            yield f"    found:    {_shown(fault.message)}"
+        if len(card.faults) > _FAULTS:
+            yield f"  and {len(card.faults) - _FAULTS} more reasons; the reports list all of them"
+        yield ""
+    if card.skips:
+        yield "did not apply, most frequent reasons:"
+        yield from (f"  {count:5}  {_shown(reason)}" for reason, count in card.skips[:_SKIPS])
+        yield ""
+    if card.ended_early:
+        yield f"ended early: {card.ended_early}"
+    marks = "full marks" if card.is_perfect else f"{_percent(card.score)} of 100"
+    yield f"score of {card.device}: {marks}"
+
+
+def as_html(card: Scorecard) -> str:
+    """A page without references to other files. Raises `PluginError` without Jinja."""
+    try:
+        import jinja2
+    except ImportError as e:
+        raise PluginError(
+            'the page needs Jinja, which the extra `plugin` installs: pip install "engine-sdk[plugin]"'
+        ) from e
+    text = (resources.files("engine.testing.conformance") / "report.html.jinja").read_text(encoding="utf-8")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    return environment.from_string(text).render(card=card, about=AREAS, percent=_percent)
+
+
+def _percent(score: float | None) -> str:
+    if score is None:
+        return "-"
+    # Rounded down, so that only a perfect score is shown as 100.
+    return f"{int(score * 10) / 10:g}"
+
+
+def _shown(text: str) -> str:
+    line = escaped(text.strip().partition("\n")[0])
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..."

@@ -1,0 +1,95 @@
+"""`run_conformance`: runs the checks in processes of their own, and returns the scorecard."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from engine.errors import PluginError
+
+_NEEDED: Final = ("pytest", "xdist", "pytest_timeout", "jinja2")
+_CREATE: Final = """
+import sys
+from engine.core import Core
+core = Core()
+core.get_property(sys.argv[1], "FULL_DEVICE_NAME")
+"""
+_CREATION_LIMIT: Final = 60.0
+_RESTARTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ConformanceOptions:
+    """What to run, and which reports to write.
+
+    Attributes:
+        device: the device string.
+        limit: how long a check may wait for the device, in seconds.
+        checks: an expression over the names of checks, as pytest's `-k`; all if empty.
+        jobs: how many processes run checks.
+        json: where to write the results as JSON, if anywhere.
+        html: where to write them as a page, if anywhere.
+    """
+
+    device: str
+    limit: float = 60.0
+    checks: str = ""
+    jobs: int = 1
+    json: str | None = None
+    html: str | None = None
+
+
+def run_conformance(options: ConformanceOptions) -> int:
+    """Run the checks and print the score; returns 0 for full marks and 1 otherwise.
+
+    Raises `PluginError` if the device cannot be created, if no check has the name, or without the extra `plugin`.
+    """
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise PluginError(
+            f"the conformance kit needs {', '.join(missing)}, which the extra `plugin` installs: "
+            'pip install "engine-sdk[plugin]"'
+        )
+    _check_creation(options.device)
+    done = subprocess.run(_command(options), check=False)
+    if done.returncode in (0, 1, 2):  # passed, failed, ended early
+        return min(done.returncode, 1)
+    if done.returncode == 5:
+        raise PluginError(f"no check has a name that fits {options.checks!r}")
+    raise PluginError(f"pytest could not run the checks: it ended with exit code {done.returncode}")
+
+
+def _check_creation(device: str) -> None:
+    """Create the device in another process first: if that fails, so would every check."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _CREATE, device],
+            capture_output=True,
+            text=True,
+            timeout=_CREATION_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise PluginError(f"creating {device} did not end within {_CREATION_LIMIT:g} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        said = lines[-1] if lines else f"the process ended with exit code {done.returncode}"
+        raise PluginError(f"{device} cannot be created: {said}")
+
+
+def _command(options: ConformanceOptions) -> list[str]:
+    ini = Path(__file__).with_name("pytest.ini")
+    command = [sys.executable, "-m", "pytest", "-c", str(ini), f"--rootdir={ini.parent}", "-q", "--no-header"]
+    command += ["--engine-device", options.device, "--engine-progress", "--tb=no", "--no-summary"]
+    command += ["--engine-limit", str(options.limit)]
+    command += ["-n", str(options.jobs), "--max-worker-restart", str(_RESTARTS)]
+    if options.checks:
+        command += ["-k", options.checks]
+    for name, path in (("--engine-json", options.json), ("--engine-html", options.html)):
+        if path is not None:
+            command += [name, os.path.abspath(path)]
+    return command

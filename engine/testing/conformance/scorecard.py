@@ -1,0 +1,169 @@
+"""Results of checks, and the score that follows from them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+AREAS: Final[Mapping[str, str]] = {
+    "results": "right results for small models of each kind",
+    "operators": "right results for every operator that the device claims",
+    "query": "queries tell the truth",
+    "requests": "tensors of requests, and wrong ones",
+    "asynchronous": "waiting, callbacks, cancelling, deadlines",
+    "threads": "use by many threads",
+    "shapes": "shapes that change",
+    "states": "values that requests keep",
+    "properties": "metrics and configuration",
+    "profiles": "what PERF_COUNT records",
+    "export": "blobs",
+    "hetero": "models shared with other devices",
+    "remote": "tensors that stay on the device",
+    "memory": "nothing is kept for ever",
+    "isolation": "nothing else in the process is touched",
+}
+"""What each area is about, in the order in which to mend them: later areas rest on earlier ones."""
+
+_NAMES: Final = re.compile(r"`[^`]*`|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check that was run.
+
+    Attributes:
+        name: its name, with its parameters in brackets.
+        area: one of `AREAS`.
+        requirement: what the device is required to do, in words.
+        outcome: "passed", "failed" or "skipped".
+        message: why it failed or was skipped.
+        seconds: how long it took.
+    """
+
+    name: str
+    area: str
+    requirement: str
+    outcome: str
+    message: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AreaScore:
+    """The counts of one area."""
+
+    passed: int
+    failed: int
+    skipped: int
+
+    @property
+    def score(self) -> float | None:
+        """The share of checks that passed, in percent; None if none applied."""
+        applied = self.passed + self.failed
+        return 100.0 * self.passed / applied if applied else None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Checks that failed for one reason.
+
+    Attributes:
+        area: their area.
+        message: the first line of the failure.
+        checks: the names of the checks.
+        requirement: what the first of them requires.
+    """
+
+    area: str
+    message: str
+    checks: tuple[str, ...]
+    requirement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """The result of a run.
+
+    Attributes:
+        device: the device string.
+        description: the device's full name, with the versions of plugin and engine.
+        results: all checks, in the order in which they ran.
+        ended_early: why the run was ended before all checks had run; empty if it was not.
+    """
+
+    device: str
+    description: str
+    results: tuple[CheckResult, ...]
+    ended_early: str = ""
+
+    @property
+    def areas(self) -> dict[str, AreaScore]:
+        """The areas that have checks, in the order of `AREAS`."""
+        counts = Counter((each.area, each.outcome) for each in self.results)
+        present = {each.area for each in self.results}
+        ordered = [*(name for name in AREAS if name in present), *sorted(present - AREAS.keys())]
+        return {
+            name: AreaScore(*(counts[name, outcome] for outcome in ("passed", "failed", "skipped"))) for name in ordered
+        }
+
+    @property
+    def score(self) -> float:
+        """The mean of the areas to which checks applied, in percent; 0 if the run was ended early."""
+        scores = [area.score for area in self.areas.values() if area.score is not None]
+        return sum(scores) / len(scores) if scores and not self.ended_early else 0.0
+
+    @property
+    def is_perfect(self) -> bool:
+        """Whether all checks ran, and none failed."""
+        return bool(self.results) and not self.ended_early and all(each.outcome != "failed" for each in self.results)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What to mend, first things first: by area, and in it the reason of most failures first."""
+        groups: dict[tuple[str, str], list[CheckResult]] = {}
+        for each in self.results:
+            if each.outcome == "failed":
+                # Messages that differ only in names have one reason.
+                groups.setdefault((each.area, _NAMES.sub("", _reason(each.message))), []).append(each)
+        order = {name: place for place, name in enumerate(AREAS)}
+        ranked = sorted(groups.items(), key=lambda item: (order.get(item[0][0], len(order)), -len(item[1])))
+        return [
+            Fault(area, _reason(checks[0].message), tuple(each.name for each in checks), checks[0].requirement)
+            for (area, _), checks in ranked
+        ]
+
+    @property
+    def skips(self) -> list[tuple[str, int]]:
+        """The reasons for which checks were skipped, and how many, most first."""
+        return Counter(each.message for each in self.results if each.outcome == "skipped").most_common()
+
+    def to_json(self) -> dict[str, Any]:
+        """As a value of JSON."""
+        return {
+            "device": self.device,
+            "description": self.description,
+            "score": round(self.score, 1),
+            "ended_early": self.ended_early,
+            "areas": {
+                name: {"about": AREAS.get(name, ""), "score": area.score, **asdict(area)}
+                for name, area in self.areas.items()
+            },
+            "mend_first": [asdict(fault) for fault in self.faults],
+            "skips": [{"reason": reason, "checks": count} for reason, count in self.skips],
+            "checks": [asdict(each) for each in self.results],
+        }
+
+
+def hopeless(results: Iterable[CheckResult], limit: int) -> str:
+    """Why going on makes no sense; empty if it does: everything that applied has failed, `limit` checks or more."""
+    outcomes = Counter(each.outcome for each in results)
+    if outcomes["failed"] >= limit and not outcomes["passed"]:
+        return f"the first {outcomes['failed']} checks that apply have failed, and none has passed"
+    return ""
+
+
+def _reason(message: str) -> str:
+    return message.strip().partition("\n")[0]
