@@ -63,9 +63,9 @@ _EXAMPLES: Final = (
         Example(name, "x, weights", (512, 1025), (512, 1025))
         for name in ("Add", "Div", "Max", "Min", "Mul", "Sub", "Sum")
     ),
-    *(Example(name, "x", (4, 8)) for name in ("Abs", "Exp", "Identity", "Neg", "Relu", "Sigmoid", "Softmax", "Tanh")),
+    *(Example(name, "x", (4, 8)) for name in ("Abs", "Exp", "Neg", "Relu", "Sigmoid", "Softmax", "Tanh")),
     *(Example(name, "x", (1, 2, 8, 8)) for name in ("GlobalAveragePool", "GlobalMaxPool")),
-    Example("Concat", "x, axis=0", (4, 8)),
+    Example("Concat", "x, x, axis=0", (4, 8)),
     Example("Transpose", "x", (4, 8)),
     Example("MaxPool", "x, kernel_shape=[2, 2]", (1, 2, 8, 8)),
     Example("AveragePool", "x, kernel_shape=[2, 2]", (1, 2, 8, 8)),

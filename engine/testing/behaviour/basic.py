@@ -5,6 +5,7 @@ A device need not have any particular operator. Of `OPERATORS`, the first two th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +18,7 @@ from engine.testing.behaviour.cases import Array, Sample, make_model, tensor, va
 
 _MATRIX: Final = (2, 3)
 _MAPS: Final = (1, 2, 3, 3)
+_POINTS: Final = (3, 2, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,17 @@ def _pooled(x: Array) -> Array:
     return np.asarray(np.lib.stride_tricks.sliding_window_view(full, (3, 3), axis=(2, 3)).max(axis=(4, 5)))
 
 
+def _averaged(x: Array) -> Array:
+    full = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)])
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(full, (3, 3), axis=(2, 3)).mean(axis=(4, 5)))
+
+
+def _normalized(x: Array) -> Array:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    scaled = centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + np.float32(1e-5))
+    return np.asarray(scaled * _ROW + _ROW)
+
+
 def _softmax(x: Array) -> Array:
     powers = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
@@ -80,13 +93,27 @@ OPERATORS: Final = (
     BasicOperator("Sigmoid", lambda x: 1 / (1 + np.exp(-x))),
     BasicOperator("Tanh", np.tanh),
     BasicOperator("Softmax", _softmax, attributes={"axis": -1}),
+    BasicOperator("Exp", np.exp),
+    BasicOperator("Erf", lambda x: np.vectorize(math.erf)(x)),
+    BasicOperator("LeakyRelu", lambda x: np.where(x < 0, 0.25 * x, x), attributes={"alpha": 0.25}),
+    BasicOperator("Clip", lambda x: np.clip(x, -1, 1), constants=(np.array(-1, np.float32), np.array(1, np.float32))),
+    BasicOperator("LayerNormalization", _normalized, constants=(_ROW, _ROW), attributes={"axis": -1}),
+    BasicOperator("Transpose", lambda x: x, attributes={"perm": [0, 1]}),
+    BasicOperator("Reshape", lambda x: x, constants=(np.array(_MATRIX, np.int64),)),
+    BasicOperator("Flatten", lambda x: x),
     BasicOperator("Concat", lambda x: x, attributes={"axis": 0}),
     BasicOperator("Identity", lambda x: x),
     BasicOperator("Conv", _convolved, constants=(_CHANNELS.reshape(2, 2, 1, 1),), shape=_MAPS),
     BasicOperator("MaxPool", _pooled, attributes=_WINDOW, shape=_MAPS),
+    BasicOperator("AveragePool", _averaged, attributes={**_WINDOW, "count_include_pad": 1}, shape=_MAPS),
     BasicOperator("Relu", lambda x: np.maximum(x, 0), shape=_MAPS),
+    *(BasicOperator(name, lambda x: x, shape=_POINTS) for name in ("GlobalAveragePool", "GlobalMaxPool")),
+    *(
+        BasicOperator(name, lambda x: x, constants=(np.array([2], np.int64),), shape=_POINTS)
+        for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
+    ),
 )
-"""In order of preference: those that depend on both inputs first."""
+"""In order of preference: those that depend on both inputs first, those that compute nothing last."""
 
 
 @dataclass(frozen=True, slots=True)

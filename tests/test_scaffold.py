@@ -1,0 +1,152 @@
+"""`engine new-plugin`: what it writes is clean, typed and right as it is; a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.errors import EngineError, PluginError, UnsupportedError
+from engine.scaffold import PluginPlan, new_plugin
+from engine.scaffold.families import ELEMENTWISE, FAMILIES
+from engine.tools.main import main
+from tests.testing.made_plugins import make, run
+
+ALL = tuple(name for members in FAMILIES.values() for name in members)
+PLANS = {
+    "default": PluginPlan("PLAIN"),
+    "everything": PluginPlan("ALL_OF_IT", (*ALL, "LayerNormalization", "Gelu", "ReduceSum"), True, True, True),
+    "one": PluginPlan("ONE2", ("Conv",), has_export=True),
+    "only the evaluator": PluginPlan("OTHERS", ("Erf", "LayerNormalization"), is_async=True),
+    "moves": PluginPlan("MOVES", ("Reshape", "Concat"), has_export=True),
+    "pools": PluginPlan("POOLS", ("GlobalMaxPool", "AveragePool")),
+    "no shape is kept": PluginPlan("SUMS", ("ReduceSum",)),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("plugins")
+    return {name: make(plan, folder) for name, plan in PLANS.items()}
+
+
+@pytest.mark.parametrize("tool", [["ruff", "check"], ["ruff", "format", "--check"]], ids=["lint", "format"])
+def test_what_is_written_is_clean(made: dict[str, Path], tool: list[str]) -> None:
+    for folder in made.values():
+        done = subprocess.run([sys.executable, "-m", *tool, "."], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_written_is_typed(made: dict[str, Path]) -> None:
+    root = str(Path(__file__).parents[1])
+    sources = [str(folder / "src" / PLANS[name].package) for name, folder in made.items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", *sources],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_written_scores_full_marks(made: dict[str, Path], name: str, tmp_path: Path) -> None:
+    """With its own tests, which rest on the same checks."""
+    folder, plan, report = made[name], PLANS[name], tmp_path / "score.json"
+    command = ["-m", "engine.tools.main", "conformance", plan.device, "--json", str(report)]
+    if name != "everything":  # which has most of what the others have
+        command += ["-k", "TestBehaviour and (basic or after_export or strided or concurrent or left_out or cached)"]
+    done = run([folder], *command)
+    score = json.loads(report.read_text())
+    assert score["score"] == 100, score["mend_first"]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sum(each["outcome"] == "passed" for each in score["checks"]) > (500 if name == "everything" else 5)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_plugins_own_tests_pass(made: dict[str, Path], name: str) -> None:
+    folder = made[name]
+    own = [str(path) for path in sorted(folder.glob("tests/test_*.py")) if path.stem != "test_suites"]
+    assert bool(own) is not name.startswith(("only", "no shape"))  # for which there is no example
+    if own:
+        done = run([folder], "-m", "pytest", "-q", "-p", "no:cacheprovider", *own)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "skipped" not in done.stdout
+
+
+def test_the_command_says_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-plugin", "ACME", "--ops", "Relu,Add", "--async", "--export"]) == 0
+    said = capsys.readouterr().out
+    assert 'pip install -e "engine-plugin-acme[test]"' in said
+    assert (tmp_path / "engine-plugin-acme/src/engine_acme/lowering/elementwise.py").exists()
+    assert not list((tmp_path / "engine-plugin-acme").rglob("*conv*"))
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "error", "words"),
+    [
+        ("acme", {}, PluginError, "upper-case"),
+        ("2FAST", {}, PluginError, "upper-case"),
+        ("A/B", {}, PluginError, "upper-case"),
+        ("", {}, PluginError, "upper-case"),
+        ("A" * 33, {}, PluginError, "at most 32"),
+        ("ACME_", {}, PluginError, "not the name of a device"),
+        ("CPU", {}, PluginError, "installed already: engine_cpu"),
+        ("ACME", {"operators": ()}, PluginError, "at least one"),
+        ("ACME", {"operators": ("Convolution",)}, UnsupportedError, "'Convolution' is not an operator of ONNX"),
+        ("ACME", {"operators": ("Relu", "Loop")}, UnsupportedError, "Loop: it has a subgraph"),
+        ("ACME", {"operators": ("NonZero",)}, UnsupportedError, "NonZero: its result"),
+        ("ACME", {"operators": ("RandomNormalLike",)}, UnsupportedError, "RandomNormalLike: its result"),
+        ("ACME", {"operators": ("StringConcat",)}, UnsupportedError, "float32"),
+        ("ACME", {"operators": ("Relu",), "is_native": True}, PluginError, "matrix product"),
+    ],
+)
+def test_wrong_plans_are_refused(
+    device: str, options: dict[str, object], error: type[EngineError], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        new_plugin(PluginPlan(device, **options), tmp_path / "new")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name, words in (("full", r"not empty: it has 'notes\.txt'"), ("file", "is a file")):
+        with pytest.raises(PluginError, match=words):
+            new_plugin(PluginPlan("ACME"), tmp_path / name)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full", "notes.txt"]
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert (new_plugin(PluginPlan("ACME"), tmp_path / "empty") / "pyproject.toml").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = itertools.count()
+    write_text = Path.write_text
+
+    def fail(self: Path, *arguments: object, **options: object) -> int:
+        if next(writes) == 5:
+            raise OSError(28, "No space left on device")
+        return write_text(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(OSError, match="No space"):
+        new_plugin(PluginPlan("ACME"), tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_function_of_numpy_has_a_case() -> None:
+    """So that the suites run all of them."""
+    assert set(ELEMENTWISE) <= set(FAMILIES["elementwise"])

@@ -1,0 +1,45 @@
+"""Plugins that the scaffold writes, made importable without pip: what tests of scaffold and kit share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from engine.scaffold import PluginPlan, new_plugin
+
+
+def make(plan: PluginPlan, folder: Path) -> Path:
+    """Write the plugin, build its native kernels if it has any, and describe it as installed; gives its folder."""
+    made = new_plugin(plan, folder / plan.distribution)
+    source = made / "src"
+    if plan.is_native:
+        done = subprocess.run(
+            [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(source)],
+            cwd=made,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    info = source / f"{plan.package}-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {plan.distribution}\nVersion: 0.1.0\n")
+    entry = f"{plan.device} = {plan.package}:{plan.prefix}Plugin"
+    (info / "entry_points.txt").write_text(f"[engine.plugins]\n{entry}\n")
+    return made
+
+
+def run(
+    folders: list[Path], *command: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with plugins on its path."""
+    paths = [str(folder / "src") for folder in folders] + [path for path in sys.path if path]
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd or folders[0],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )

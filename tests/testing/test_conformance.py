@@ -1,0 +1,176 @@
+"""The conformance kit: its scores, and that it survives plugins that end, hang or crash the process."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import PluginError
+from engine.scaffold import PluginPlan
+from engine.testing.conformance.reports import as_html, as_text
+from engine.testing.conformance.running import ConformanceOptions, run_conformance
+from engine.testing.conformance.scorecard import CheckResult, Scorecard, hopeless
+from tests.testing.made_plugins import make, run
+
+PLAN = PluginPlan("FRAIL", ("Add", "Mul"), has_export=True)
+FAULT = """
+import ctypes, os, sys, time
+
+def fail(hook):
+    if hook == os.environ.get("FRAIL_HOOK"):
+        {
+            "exits": lambda: os._exit(3),
+            "raises SystemExit": lambda: sys.exit(3),
+            "hangs": lambda: time.sleep(10**6),
+            "forks": os.fork,
+            "crashes": lambda: ctypes.string_at(0),
+        }[os.environ["FRAIL_FAULT"]]()
+"""
+HOOKS = {
+    "network.py": "    def requirements(self)",
+    "request.py": "    def start_pipeline(self)",
+    "plugin.py": "    def query_model(self,",
+}
+
+
+@pytest.fixture(scope="module")
+def frail(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plugin that fails in one of its hooks when the environment says so."""
+    folder = make(PLAN, tmp_path_factory.mktemp("frail"))
+    package = folder / "src" / PLAN.package
+    (package / "fault.py").write_text(FAULT)
+    for name, hook in HOOKS.items():
+        text = (package / name).read_text()
+        head, body = text.split(hook)
+        signature, _, rest = body.partition('"""\n')
+        called = hook.strip().removeprefix("def ").partition("(")[0]
+        line = f"        __import__('{PLAN.package}.fault').fault.fail({called!r})\n"
+        (package / name).write_text(head + hook + signature + '"""\n' + line + rest)
+    return folder
+
+
+def conformance(folder: Path, *options: str, **environment: str) -> dict[str, Any]:
+    report = folder / "score.json"
+    report.unlink(missing_ok=True)
+    done = run(
+        [folder], "-m", "engine.tools.main", "conformance", "FRAIL", "--json", str(report), *options, **environment
+    )
+    assert report.exists(), done.stdout + done.stderr
+    card: dict[str, Any] = json.loads(report.read_text())
+    assert done.returncode == (0 if card["score"] == 100 else 1), done.stdout + done.stderr
+    return card
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        ("exits", r"the process .* ended or hung while the plugin's ExecutableNetwork.requirements was running"),
+        ("raises SystemExit", "SystemExit"),
+        ("hangs", r"the process .* ended or hung while the plugin's ExecutableNetwork.requirements was running"),
+        ("forks", "ExecutableNetwork.requirements forked the process"),
+        ("crashes", r"the process .* ended or hung while the plugin's ExecutableNetwork.requirements was running"),
+    ],
+)
+def test_a_hook_that_fails_the_process_fails_its_checks_only(frail: Path, fault: str, found: str) -> None:
+    checks = "basic_model_runs or export_to_path or start_and_wait"
+    card = conformance(frail, "-k", checks, "--limit", "2", FRAIL_HOOK="requirements", FRAIL_FAULT=fault)
+    outcomes = {each["name"]: each["outcome"] for each in card["checks"]}
+    assert outcomes == {
+        "test_basic_model_runs": "passed",
+        "test_export_to_path_and_stream": "failed",
+        "test_start_and_wait": "passed",
+    }
+    (mend,) = card["mend_first"]
+    assert re.search(found, mend["message"]), mend["message"]
+    assert mend["requirement"].startswith("Both hold the same network")
+    assert 0 < card["score"] < 100
+
+
+def test_a_run_in_which_nothing_works_ends_early(frail: Path) -> None:
+    card = conformance(frail, FRAIL_HOOK="start_pipeline", FRAIL_FAULT="raises SystemExit")
+    assert card["ended_early"]
+    assert card["score"] == 0
+    assert len(card["checks"]) < 100
+
+
+def test_a_device_that_cannot_be_created(frail: Path) -> None:
+    done = run([frail], "-m", "engine.tools.main", "conformance", "NOSUCH")
+    assert done.returncode == 3
+    assert "NOSUCH cannot be created" in done.stderr
+    (frail / "src" / PLAN.package / "properties.py").rename(frail / "properties.py")
+    try:
+        done = run([frail], "-m", "engine.tools.main", "conformance", "FRAIL")
+    finally:
+        (frail / "properties.py").rename(frail / "src" / PLAN.package / "properties.py")
+    assert done.returncode == 3
+    assert "FRAIL cannot be created" in done.stderr
+    assert "frail.properties" in done.stderr
+
+
+def test_wrong_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PluginError, match="no check has a name"):
+        run_conformance(ConformanceOptions("TEMPLATE", checks="no_such_check"))
+    monkeypatch.setattr("engine.testing.conformance.running.find_spec", lambda name: None)
+    with pytest.raises(PluginError, match=r"engine-sdk\[plugin\]"):
+        run_conformance(ConformanceOptions("TEMPLATE"))
+
+
+def test_the_option_of_pytest_runs_the_same_checks(frail: Path) -> None:
+    done = run([frail], "-m", "pytest", "-q", "--engine-device=FRAIL", "-k", "basic_model_runs", cwd=frail / "src")
+    assert done.returncode == 0, done.stdout
+    assert "score of FRAIL: full marks" in done.stdout
+
+
+def check(name: str, area: str, outcome: str, message: str = "") -> CheckResult:
+    return CheckResult(name, area, f"{name} is required", outcome, message, 0.5)
+
+
+CARD = Scorecard(
+    "ACME",
+    "Acme <1>",
+    (
+        check("a", "export", "failed", "`x` is 1 of 3\nmore"),
+        check("b", "results", "passed"),
+        check("c", "results", "failed", "wrong"),
+        check("d", "export", "failed", "`y` is 2 of 3"),
+        check("e", "states", "skipped", "no states <here>"),
+        check("f", "results", "passed"),
+        check("g", "results", "passed"),
+    ),
+)
+
+
+def test_scores_and_what_to_mend_first() -> None:
+    assert {name: area.score for name, area in CARD.areas.items()} == {"results": 75, "states": None, "export": 0}
+    assert CARD.score == 37.5
+    assert not CARD.is_perfect
+    assert [(fault.area, fault.message, fault.checks) for fault in CARD.faults] == [
+        ("results", "wrong", ("c",)),
+        ("export", "`x` is 1 of 3", ("a", "d")),
+    ]
+    assert CARD.skips == [("no states <here>", 1)]
+    early = Scorecard("ACME", "", (check("b", "results", "passed"),), "it was ended")
+    assert (early.score, early.is_perfect) == (0, False)
+    assert Scorecard("ACME", "", (check("b", "results", "passed"),)).is_perfect
+    assert not Scorecard("ACME", "", ()).is_perfect
+
+
+def test_reports_show_all_of_it() -> None:
+    text, page = as_text(CARD), as_html(CARD)
+    for words in ("37.5 of 100", "mend first", "c is required", "no states"):
+        assert words in text
+    assert text.index("results: c") < text.index("export: a and 1 more")
+    assert "Acme &lt;1&gt;" in page
+    assert "no states &lt;here&gt;" in page
+    assert "<script src" not in page
+
+
+def test_a_run_is_hopeless_only_if_nothing_passes() -> None:
+    failed = [check("a", "results", "failed")] * 5
+    assert hopeless(failed, 5)
+    assert not hopeless(failed, 6)
+    assert not hopeless([*failed, check("b", "results", "passed")], 5)
