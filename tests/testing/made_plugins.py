@@ -22,12 +22,17 @@ def make(plan: PluginPlan, folder: Path) -> Path:
             text=True,
         )
         assert done.returncode == 0, done.stderr
-    info = source / f"{plan.package}-0.1.0.dist-info"
+    describe(plan, made)
+    return made
+
+
+def describe(plan: PluginPlan, folder: Path) -> None:
+    """Describe the plugin as pip does when it installs one."""
+    info = folder / "src" / f"{plan.package}-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {plan.distribution}\nVersion: 0.1.0\n")
     entry = f"{plan.device} = {plan.package}:{plan.prefix}Plugin"
     (info / "entry_points.txt").write_text(f"[engine.plugins]\n{entry}\n")
-    return made
 
 
 def run(

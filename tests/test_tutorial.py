@@ -1,0 +1,62 @@
+"""The tutorial on writing a plugin, followed from the first line to the last."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from engine.scaffold import PluginPlan
+from tests.test_quick_start import DOCS, blocks
+from tests.testing.made_plugins import describe, run
+
+ACME = PluginPlan("ACME")
+
+
+def fits(expected: str, printed: str) -> bool:
+    """Whether each line was printed, in order; `...` stands for anything."""
+    pattern = ".*".join(
+        ".*".join(map(re.escape, line.rstrip().split("..."))) for line in expected.strip("\n").splitlines()
+    )
+    return re.search(pattern, printed, re.DOTALL) is not None
+
+
+def command(folder: Path, line: str) -> str:
+    """Run a command of the engine; its comment gives the exit code, if it is not 0."""
+    program, _, comment = line.partition("  # ")
+    words = shlex.split(program)
+    assert words[0] == "engine", line
+    done = run([folder / ACME.distribution], "-m", "engine.tools.main", *words[1:], cwd=folder)
+    wanted = int(comment.removeprefix("exit code ")) if comment else 0
+    assert done.returncode == wanted, f"{line}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_tutorial(tmp_path: Path) -> None:
+    printed, followed = "", 0
+    for language, content, line in blocks((DOCS / "write-a-plugin.md").read_text(encoding="utf-8")):
+        where, first = f"docs/write-a-plugin.md:{line}", content.partition("\n")[0]
+        kind, _, path = first.removeprefix("# ").partition(": ")
+        if language == "console":
+            printed = ""
+            for each in re.findall(r"^\$ (.*)$", content, re.MULTILINE):
+                if each.startswith("pip install -e"):
+                    describe(ACME, tmp_path / ACME.distribution)  # installed, without a package index
+                elif not each.startswith("pip install"):
+                    printed += command(tmp_path, each)
+        elif language == "text":
+            assert fits(content, printed), f"{where}: printed\n{printed}"
+        elif kind in ("file", "append to"):
+            with open(tmp_path / path, "a" if kind == "append to" else "w", encoding="utf-8") as file:
+                file.write(content)
+        else:
+            done = run([tmp_path / ACME.distribution], "-c", content, cwd=tmp_path)
+            assert done.returncode == 0, f"{where}: {done.stderr}"
+            printed = done.stdout
+        followed += 1
+    assert followed >= 20
+    # What it makes is as clean as what it began with.
+    done = run([tmp_path / ACME.distribution], "-m", "ruff", "check", ".")
+    assert done.returncode == 0, done.stdout
+    done = run([tmp_path / ACME.distribution], "-m", "engine.tools.main", "conformance", "ACME", "-k", "TestBehaviour")
+    assert done.returncode == 0, done.stdout
