@@ -166,6 +166,16 @@ def refine(inferred: ValueType, declared: ValueType | None) -> ValueType:
     return inferred
 
 
+def is_narrower(stated: ValueType, found: ValueType) -> bool:
+    """Whether the shape of a tensor type excludes shapes that the other one allows."""
+    if not isinstance(stated, TensorType) or stated.shape.rank.is_dynamic:
+        return False
+    if not isinstance(found, TensorType) or found.shape.rank.is_dynamic:
+        return True
+    pairs = zip(stated.shape.dims, found.shape.dims, strict=True)
+    return any((one.min, one.max) != (other.min, other.max) for one, other in pairs)
+
+
 def _refine_element(inferred: ValueType | None, declared: ValueType | None) -> ValueType | None:
     return declared if inferred is None else refine(inferred, declared)
 

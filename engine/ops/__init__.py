@@ -20,6 +20,8 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     elementwise,
     flex_attention,
     gather,
+    images,
+    index_values,
     inference,
     linear_attention,
     losses,
@@ -42,7 +44,9 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     softmax,
     text,
     tfidf,
+    training,
     transpose,
+    trees,
 )
 from engine.ops.create import create, make_constructor
 from engine.ops.evaluator import ModelEvaluator, evaluate_model

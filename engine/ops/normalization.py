@@ -285,7 +285,7 @@ def lrn(spec: LrnSpec, x: Array) -> Array:
     before, after = spec.window
     channels = x.shape[1]
     total = np.zeros_like(squares)
-    for offset in range(-before, after + 1):
+    for offset in range(max(-before, 1 - channels), min(after, channels - 1) + 1):
         low, high = max(0, -offset), min(channels, channels - offset)
         if low < high:
             total[:, low:high] += squares[:, low + offset : high + offset]

@@ -114,6 +114,8 @@ class MaxRoiPoolSpec(OperatorSpec):
         given["pooled_shape"] = tuple(given["pooled_shape"])
         if len(given["pooled_shape"]) != 2 or min(given["pooled_shape"]) < 1:
             refuse(node, "pooled_shape", list(given["pooled_shape"]), "2 values, 1 or more")
+        if not math.isfinite(given["spatial_scale"]):
+            refuse(node, "spatial_scale", given["spatial_scale"], "a finite number")
 
 
 @infers("AveragePool", "LpPool", "MaxPool")
@@ -235,6 +237,8 @@ def max_roi_pool(spec: MaxRoiPoolSpec, x: Array, rois: Array) -> Array:
     height, width = x.shape[2:]
     out = np.zeros((len(rois), x.shape[1], *spec.pooled_shape), dtype=x.dtype)
     for index, roi in enumerate(rois):
+        if not 0 <= roi[0] < len(x):
+            raise ModelError(f"batch index {roi[0]} of region {index} is out of range for {len(x)} samples")
         left, top, right, bottom = (math.floor(float(v) * spec.spatial_scale + 0.5) for v in roi[1:])
         rows = _cells(top, bottom, spec.pooled_shape[0], height)
         columns = _cells(left, right, spec.pooled_shape[1], width)

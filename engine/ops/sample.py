@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -93,6 +94,8 @@ class RoiAlignSpec(OperatorSpec):
         for name, least in (("output_height", 1), ("output_width", 1), ("sampling_ratio", 0)):
             if given[name] < least:
                 refuse(node, name, given[name], f"{least} or more")
+        if not math.isfinite(given["spatial_scale"]):
+            refuse(node, "spatial_scale", given["spatial_scale"], "a finite number")
         for index, expected, layout in ((0, 4, "[N, C, H, W]"), (1, 2, "[rois, 4]"), (2, 1, "[rois]")):
             rank = rank_of(node, index)
             if rank not in (None, expected):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.ir import Constant, Dimension, ElementType, Node, PartialShape, TensorType, ValueType, as_dimension
-from engine.ops.registry import attribute, get_op, infers
+from engine.ops.registry import attribute, get_op, infers, restricts
 from engine.ops.rules import check_inputs, fail, tensor_type
 
 
@@ -40,6 +40,8 @@ def _infer_stft(node: Node) -> Sequence[ValueType]:
     step = constant_int(node, 1)
     if step is not None and step < 1:
         fail(node, f"frame_step {step} must be 1 or more")
+    if frame is not None and frame < 1:
+        fail(node, f"frame_length {frame} must be 1 or more")
     frames: int | None = None
     if frame is not None and step is not None and length.is_static:
         if frame > length.min:
@@ -56,6 +58,15 @@ def _frame_length(node: Node, length: Dimension) -> int | None:
         window = tensor_type(node, 2).shape
         return window[0].min if window.rank.is_static and len(window) == 1 and window[0].is_static else None
     return length.min if length.is_static else None
+
+
+@restricts("DFT", "MelWeightMatrix")
+def _restrict_lengths(node: Node) -> None:
+    names = {1: "dft_length"} if node.op_type == "DFT" else {0: "num_mel_bins", 1: "dft_length", 2: "sample_rate"}
+    for index, name in names.items():
+        number = constant_int(node, index) if node.has_input(index) else None
+        if number is not None and number < 1:
+            fail(node, f"{name} is {number}; expected 1 or more")
 
 
 def constant_int(node: Node, index: int) -> int | None:

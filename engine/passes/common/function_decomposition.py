@@ -63,6 +63,9 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
     ]
     for parameter, value in zip(definition.parameters, given, strict=True):
         parameter.output(0).replace(value)
+    for each in made:
+        if not isinstance(each, Constant):  # an error of an inference names the user's node
+            each.friendly_name = f"{node.friendly_name}/{each.friendly_name}"
     values = [result.input_value(0) for result in definition.results[: len(read)]]
     for index, value in enumerate(values):
         if value.node not in made or isinstance(value.node, Constant) or value in values[:index]:
