@@ -54,8 +54,8 @@ from engine.ir.variable import Variable
 __all__ = [
     "DECLARED_LENGTHS", "UNKNOWN", "Constant", "Dimension", "ElementType", "Input", "MapType", "Model", "Node",
     "OptionalType", "Output", "OutputLike", "Parameter", "PartialShape", "Result", "SequenceType", "SparseTensorType",
-    "TensorType", "ValueType", "Variable", "as_dimension", "as_output", "as_shape", "bf16", "boolean", "c128", "c64",
-    "f16", "f32", "f4e2m1", "f64", "f6e2m3", "f6e3m2", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0",
-    "i16", "i2", "i32", "i4", "i64", "i8", "merge_types", "model_identity", "paused_collector", "stored_bytes",
-    "string", "u16", "u2", "u32", "u4", "u64", "u8", "undefined",
+    "TensorType", "ValueType", "Variable", "as_dimension", "as_output", "as_shape", "bf16", "boolean", "c64", "c128",
+    "f4e2m1", "f6e2m3", "f6e3m2", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f16", "f32", "f64",
+    "i2", "i4", "i8", "i16", "i32", "i64", "merge_types", "model_identity", "paused_collector", "stored_bytes",
+    "string", "u2", "u4", "u8", "u16", "u32", "u64", "undefined",
 ]  # fmt: skip

@@ -43,6 +43,8 @@ def is_corrected(op_type: str, domain: str, attributes: Mapping[str, Any]) -> bo
     """
     if domain:
         return False
+    if attributes.get("pads") and attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return True  # ONNX adds the pads, which runtimes ignore
     return op_type in _CORRECTED or (op_type in _POOLING and bool(attributes.get("ceil_mode")))
 
 

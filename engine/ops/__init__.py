@@ -12,6 +12,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     agreement,
     attention,
     classical,
+    classical_specs,
     control_flow,
     conv,
     conv_transpose,

@@ -12,6 +12,7 @@ from typing import Final
 
 from engine.errors import InputError
 from engine.ir import Constant, Dimension, Node, PartialShape, as_dimension
+from engine.ops.attention import AttentionSpec
 from engine.ops.conv import DeformConvSpec
 from engine.ops.recurrent import RecurrentSpec
 from engine.ops.reduce import ArgReduceSpec
@@ -63,7 +64,24 @@ def _compare_channels(node: Node) -> None:
     _compare_layouts(node, _LAYOUTS[node.op_type], {})
 
 
-@compares("AffineGrid", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LRN", "MaxRoiPool", "NonMaxSuppression")
+@compares("AffineGrid")
+def _compare_thetas(node: Node) -> None:
+    theta, size = _shape(node, 0), _shape(node, 1)
+    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    for rank, rows in ((4, 2), (5, 3)):
+        wanted = PartialShape([None, rows, rows + 1])
+        if (
+            size is not None
+            and len(size) == 1
+            and size[0].accepts(rank)
+            and (theta is None or theta.compatible(wanted))
+        ):
+            return
+    if theta is not None and size is not None:
+        fail(node, f"theta has shape {theta} and size {size}; expected [N, 2, 3] and [4], or [N, 3, 4] and [5]")
+
+
+@compares("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LRN", "MaxRoiPool", "NonMaxSuppression")
 def _compare_fixed(node: Node) -> None:
     _compare_layouts(node, _LAYOUTS[node.op_type], {})
     data = _shape(node, 0)
@@ -426,6 +444,9 @@ def _compare_heads(node: Node) -> None:
     for shape, name in ((key, "K"), (value, "V")):
         if query is not None and shape is not None and not shape[0].compatible(query[0]):
             fail(node, f"Q {query} and {name} {shape} have different batch sizes")
+    known = [_shape(node, index) for index in range(node.num_inputs)]
+    if all(shape is None or shape.is_static for shape in known) and None not in known[:3]:
+        AttentionSpec.of(node).at([None if shape is None else shape.get_shape() for shape in known])
     if key is not None and value is not None and len(key) == len(value) == 4 and not key[1].compatible(value[1]):
         fail(node, f"K {key} and V {value} have different numbers of heads")
     if query is not None and key is not None and len(query) == len(key) == 4:
@@ -480,8 +501,10 @@ def _compare_caches(node: Node) -> None:
 @compares("SoftmaxCrossEntropyLoss")
 def _compare_labels(node: Node) -> None:
     scores, labels, weights = (_shape(node, index) for index in range(3))
-    if scores is None or len(scores) < 2:
+    if scores is None:
         return
+    if len(scores) < 2:
+        fail(node, f"scores has shape {scores}; expected [N, C, ...]")
     if labels is not None and not labels.compatible(PartialShape([scores[0], *scores.dims[2:]])):
         fail(node, f"labels have shape {labels}; expected that of scores without its second axis, {scores}")
     if weights is not None and not weights.compatible(PartialShape([scores[1]])):

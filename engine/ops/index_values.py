@@ -71,11 +71,11 @@ def _restrict_slices(node: Node) -> None:
 @restricts("TensorScatter")
 def _restrict_steps(node: Node) -> None:
     starts, past, update, spec = _constant(node, 2), _shape(node, 0), _shape(node, 1), TensorScatterSpec.of(node)
-    if starts is None or past is None or update is None or spec.mode == "circular":
+    if starts is None or past is None or update is None:
         return
-    length, steps = past[spec.axis], update[spec.axis].min
+    length, steps = past[spec.axis], update[spec.axis].min if spec.mode == "linear" else 1
     if length.max is not None:
-        _require(node, "write_indices", starts, -length.max, length.max - max(steps, 1),
+        _require(node, "write_indices", starts, 0, length.max - max(steps, 1),
                  f"{steps} steps and a dimension of {length}")  # fmt: skip
 
 
@@ -153,6 +153,13 @@ def _restrict_lengths(node: Node) -> None:
     lengths = _constant(node, 1)
     if lengths is not None and lengths.min() < 0:
         fail(node, f"shape is {lengths.tolist()}; expected lengths of 0 or more")
+
+
+@restricts("AffineGrid")
+def _restrict_grid(node: Node) -> None:
+    size, theta = _constant(node, 1), _shape(node, 0)
+    if size is not None and theta is not None and not theta[0].accepts(int(size[0])):
+        fail(node, f"size is {size.tolist()}, and theta has {theta[0]} samples; expected equal numbers")
 
 
 @restricts("ReverseSequence")

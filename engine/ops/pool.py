@@ -13,7 +13,7 @@ from engine.errors import ModelError
 from engine.ir import Constant, Node, PartialShape, TensorType, ValueType, i64
 from engine.ops.precision import widened
 from engine.ops.registry import INTERNAL_DOMAIN, evaluates, get_op, infers
-from engine.ops.rules import check_inputs, tensor_type
+from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 from engine.ops.windows import WindowGeometry, WindowSpec, counts, infer_spatial, offsets, padded
@@ -126,6 +126,8 @@ def _infer_pool(node: Node) -> Sequence[ValueType]:
     if data.shape.rank.is_static:
         window = spec.window(spec.kernel_shape, ceil_mode=spec.ceil_mode)
         spatial = infer_spatial(node, window, data.shape.dims[2:])
+        if any(dim.max == 0 for dim in spatial):
+            fail(node, f"a window of {list(spec.kernel_shape)} does not fit an input of shape {data.shape}")
         shape = PartialShape([*data.shape.dims[:2], *spatial])
     outputs = [TensorType(data.element_type, shape), TensorType(i64, shape)]
     return outputs[: node.num_outputs]

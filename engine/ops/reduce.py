@@ -123,12 +123,12 @@ def _infer_reduction(node: Node) -> Sequence[ValueType] | None:
     """The rank that follows from the number of computed axes; ONNX's inference knows none then."""
     if not node.has_input(1):
         return None
+    check_inputs(node, get_op(node.op_type))
     spec, data, known = ReduceSpec.of(node), tensor_type(node, 0), node.input_value(1).node
     if isinstance(known, Constant):
         if data.shape.rank.is_static:
             spec.at(len(data.shape), known.data)
         return None
-    check_inputs(node, get_op(node.op_type))
     axes = tensor_type(node, 1).shape
     if data.shape.rank.is_dynamic:
         return (TensorType(data.element_type, PartialShape.dynamic()),)

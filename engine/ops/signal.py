@@ -31,6 +31,10 @@ def _infer_stft(node: Node) -> Sequence[ValueType]:
     """[batch, length, 1 or 2] to [batch, frames, bins, 2]; ONNX's inference assumes a default of 0 for `onesided`."""
     check_inputs(node, get_op("STFT"))
     signal = tensor_type(node, 0)
+    for index, name in ((1, "frame_step"), (3, "frame_length")):
+        number = tensor_type(node, index).shape if node.has_input(index) else None
+        if number is not None and number.rank.is_static and len(number):
+            fail(node, f"{name} has shape {number}; expected a scalar")
     batch = length = as_dimension(None)
     if signal.shape.rank.is_static:
         if len(signal.shape) not in (2, 3):
@@ -67,6 +71,13 @@ def _restrict_lengths(node: Node) -> None:
         number = constant_int(node, index) if node.has_input(index) else None
         if number is not None and number < 1:
             fail(node, f"{name} is {number}; expected 1 or more")
+    shape = tensor_type(node, 0).shape
+    axis = constant_int(node, 2) if node.op_type == "DFT" and node.has_input(2) else -2
+    if node.op_type != "DFT" or node.has_input(1) or shape.rank.is_dynamic or axis is None:
+        return
+    is_halved = attribute(node, "inverse") and attribute(node, "onesided")
+    if is_halved and -len(shape) <= axis < len(shape) and shape[axis].max in (0, 1):
+        fail(node, f"axis {axis} has length {shape[axis]}; a onesided inverse needs 2 or more, or dft_length")
 
 
 def constant_int(node: Node, index: int) -> int | None:

@@ -175,8 +175,8 @@ class TreeEnsembleClassifierSpec(_LabelledTreesSpec):
     @classmethod
     def _check_weights(cls, node: Node, given: dict[str, Any], places: dict[tuple[int, int], int]) -> None:
         count = len(given["classlabels_int64s"] or given["classlabels_strings"] or ())
-        if not count:
-            refuse(node, "classlabels_int64s", None, "a label for each class, or classlabels_strings")
+        if not count or (given["classlabels_int64s"] and given["classlabels_strings"]):
+            refuse(node, "classlabels_int64s", None, "a label for each class, either there or in classlabels_strings")
         _check_leaf_weights(node, given, places, "class", count)
 
 
