@@ -47,6 +47,8 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
     given = [value for value in node.input_values if value is not None]
     if not all(isinstance(value.type, TensorType) and value.shape.rank.is_static for value in given):
         return False
+    if any(value.shape.is_static and not value.shape.size() for value in given):
+        return False  # ONNX's bodies reshape by 0, which copies a length of other data
     definition = _definition(node, given)
     if definition is None:
         return False
