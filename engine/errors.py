@@ -99,6 +99,10 @@ class InputError(InferError):
     """A tensor given to a request has a wrong name, element type, rank or shape, or is missing."""
 
 
+class DeclarationError(ModelError, InferError):
+    """An inference computed another shape than the model declares for a value; the message names output and node."""
+
+
 class StateError(InferError):
     """The values that a request keeps between inferences cannot be changed in this way, or exceed their bound."""
 

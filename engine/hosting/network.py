@@ -13,7 +13,7 @@ from engine.errors import BlobFormatError, BlobSignatureError, Cancelled, Plugin
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
-from engine.ir import Model, Variable, model_identity
+from engine.ir import DECLARED_LENGTHS, Model, Variable, model_identity
 from engine.properties import (
     DEVICE_ID,
     EXCLUSIVE_ASYNC_REQUESTS,
@@ -311,7 +311,9 @@ def _interface(
     """Name, inputs, outputs and variables of a network, and with variables the identity of its model, else ""."""
     if isinstance(source, Model):
         states = StatePort.of(source)
-        inputs, outputs = ([Port.of(node) for node in nodes] for nodes in (source.parameters, source.results))
+        is_declared = bool(source.rt_info.get(DECLARED_LENGTHS))
+        inputs = [Port.of(node) for node in source.parameters]
+        outputs = [Port.of(node, is_declared=is_declared) for node in source.results]
         if not states:
             return source.name, inputs, outputs, (), ""
         count = len(states)

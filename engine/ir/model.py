@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from engine.errors import GraphError, ModelError, TypeInferenceError
 from engine.ir.collector import paused_collector
@@ -12,6 +12,9 @@ from engine.ir.leaves import Parameter, Result
 from engine.ir.node import Node, Output, OutputLike, Subgraph, _detach, as_output, edits
 from engine.ir.printer import model_to_text
 from engine.ir.variable import Variable
+
+DECLARED_LENGTHS: Final = "declared_lengths"
+"""The rt_info key of a model of which some lengths are known only because its file declares them for values."""
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=Node)

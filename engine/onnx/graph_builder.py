@@ -31,7 +31,7 @@ from engine.onnx.functions import describe
 from engine.onnx.hazards import check_call
 from engine.onnx.input_checks import InputChecker
 from engine.onnx.naming import UniqueNames
-from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_corrected, refine
+from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_corrected, is_narrower, refine
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
 from engine.onnx.values import Values
@@ -51,6 +51,7 @@ class ImportContext:
         opsets: versions by domain.
         exact: the file is canonical and states every type: nothing is upgraded or inferred.
         checker: rejects inputs that an operator does not accept.
+        declared: the names of values whose lengths are known only from the file's declarations.
     """
 
     store: TensorStore
@@ -58,6 +59,7 @@ class ImportContext:
     opsets: Mapping[str, int]
     exact: bool = False
     checker: InputChecker = field(default_factory=InputChecker)
+    declared: set[str] = field(default_factory=set)
 
 
 class GraphBuilder:
@@ -166,7 +168,12 @@ class GraphBuilder:
             self._adopt(self._typed_node(op_type, inputs, attributes, domain, outputs, name), outputs, proto)
             return
         call = OldCall(op_type, domain, version, tuple(inputs), attributes, len(outputs), name)
-        upgraded = upgrade_call(call)
+        try:
+            upgraded = upgrade_call(call)
+        except (ModelError, UnsupportedError) as e:
+            if f"`{name}`" in str(e):
+                raise
+            raise type(e)(f"{describe(proto)}: {e}") from e  # the error names a node that the upgrade made
         if isinstance(upgraded, OldCall):
             self._name_made(_nameless(upgraded.inputs), name, proto)
             node = self._typed_node(
@@ -272,7 +279,10 @@ class GraphBuilder:
     def _with_declared(self, found: ValueType, name: str) -> ValueType:
         if not name or self._declared is None:
             return found
-        return refine(found, self._declared.get(name, self._context.types))
+        stated = refine(found, self._declared.get(name, self._context.types))
+        if stated is not found and is_narrower(stated, found):
+            self._context.declared.add(name)
+        return stated
 
     # -- attributes ---------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import onnx
+import onnx.helper
 import onnx.shape_inference
 
 from engine.onnx.functions import walk_graphs
@@ -48,10 +49,14 @@ def _drop_declared(graph: onnx.GraphProto) -> None:
     kept = [value for value in graph.value_info if value.name in foreign]
     graph.ClearField("value_info")
     graph.value_info.extend(kept)
-    # For a value without a producer, the declaration is the only source of its type.
-    given = foreign | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    # An output without a producer has the type of the input or initializer, whatever it is declared as.
+    given = {value.name: value.type for value in graph.input}
+    for tensor in graph.initializer:
+        given[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     for value in graph.output:
-        if value.name not in given:
+        if value.name in given:
+            value.type.CopyFrom(given[value.name])
+        elif value.name not in foreign:
             value.ClearField("type")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from engine.errors import ModelReadError
-from engine.ir import Model
+from engine.ir import DECLARED_LENGTHS, Model
 from engine.ir.collector import paused_collector
 from engine.onnx.calls import CallChecker
 from engine.onnx.external_data import ExternalData
@@ -82,6 +82,8 @@ def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto, weig
     context = ImportContext(store, types, opsets_of(proto))
     model, _ = GraphBuilder(context, inferred.graph, declared).build()
     describe_model(model, proto)
+    if context.declared:
+        model.rt_info[DECLARED_LENGTHS] = True
     if not proto.graph.name and opened.path is not None:
         model.name = opened.path.stem
     return model

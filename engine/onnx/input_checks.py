@@ -28,13 +28,19 @@ class InputChecker:
         op = get_op(node.op_type, node.domain)
         is_plain = op.rule is None and op.agreement is None and not has_spec(node)
         key = _key_of_elements(node) if is_plain else _key_of_types(node)
+        if not self._has_seen(key):
+            check(node)
+        if op.restriction is not None:
+            op.restriction(node)
+
+    def _has_seen(self, key: tuple[object, ...]) -> bool:
         try:
             if key in self._seen:
-                return
+                return True
             self._seen.add(key)
         except TypeError:  # an unhashable attribute
             pass
-        check(node)
+        return False
 
 
 def _key_of_elements(node: Node) -> tuple[object, ...]:

@@ -43,6 +43,8 @@ def is_corrected(op_type: str, domain: str, attributes: Mapping[str, Any]) -> bo
     """
     if domain:
         return False
+    if attributes.get("pads") and attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return True  # ONNX adds the pads, which runtimes ignore
     return op_type in _CORRECTED or (op_type in _POOLING and bool(attributes.get("ceil_mode")))
 
 
@@ -164,6 +166,16 @@ def refine(inferred: ValueType, declared: ValueType | None) -> ValueType:
     if isinstance(inferred, OptionalType) and isinstance(declared, OptionalType):
         return OptionalType(_refine_element(inferred.element, declared.element))
     return inferred
+
+
+def is_narrower(stated: ValueType, found: ValueType) -> bool:
+    """Whether the shape of a tensor type excludes shapes that the other one allows."""
+    if not isinstance(stated, TensorType) or stated.shape.rank.is_dynamic:
+        return False
+    if not isinstance(found, TensorType) or found.shape.rank.is_dynamic:
+        return True
+    pairs = zip(stated.shape.dims, found.shape.dims, strict=True)
+    return any((one.min, one.max) != (other.min, other.max) for one, other in pairs)
 
 
 def _refine_element(inferred: ValueType | None, declared: ValueType | None) -> ValueType | None:

@@ -12,6 +12,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     agreement,
     attention,
     classical,
+    classical_specs,
     control_flow,
     conv,
     conv_transpose,
@@ -20,6 +21,8 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     elementwise,
     flex_attention,
     gather,
+    images,
+    index_values,
     inference,
     linear_attention,
     losses,
@@ -42,7 +45,9 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     softmax,
     text,
     tfidf,
+    training,
     transpose,
+    trees,
 )
 from engine.ops.create import create, make_constructor
 from engine.ops.evaluator import ModelEvaluator, evaluate_model

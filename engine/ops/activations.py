@@ -177,6 +177,13 @@ def prelu(x: Array, slope: Array) -> Array:
     return result
 
 
+@evaluates("Softsign")
+def softsign(x: Array) -> Array:
+    """x / (1 + |x|) (ONNX Softsign-22); `onnx.reference` fails for scalars."""
+    result: Array = x / (np.abs(x) + x.dtype.type(1))
+    return result
+
+
 @evaluates("HardSwish")
 def hard_swish(x: Array) -> Array:
     """x times HardSigmoid of x with alpha 1/6 and beta 1/2 (ONNX HardSwish-22)."""

@@ -10,10 +10,17 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final
 
+from engine.errors import InputError
 from engine.ir import Constant, Dimension, Node, PartialShape, as_dimension
+from engine.ops.attention import AttentionSpec
+from engine.ops.conv import DeformConvSpec
 from engine.ops.recurrent import RecurrentSpec
+from engine.ops.reduce import ArgReduceSpec
 from engine.ops.registry import attribute, compares
+from engine.ops.rotary import RotarySpec
 from engine.ops.rules import fail, normalize_axis, tensor_type
+from engine.ops.sample import CenterCropPadSpec
+from engine.ops.training import PER_TENSOR
 
 # The layout of each input, in order. Equal names mean equal lengths, `4*H` four times H, `...` any number of axes.
 _LAYOUTS: Final = {
@@ -24,6 +31,8 @@ _LAYOUTS: Final = {
     "GlobalMaxPool": ("N C ...",),
     "LRN": ("N C ...",),
     "MaxRoiPool": ("N C H W", "rois 5"),
+    "AffineGrid": ("N r s",),
+    "RoiAlign": ("N C H W", "rois 4", "rois"),
     "NonMaxSuppression": ("batch boxes 4", "batch classes boxes"),
     "Trilu": ("... rows columns",),
     "RNN": ("S B I", "D H I", "D H H", "D 2*H", "B", "D B H"),
@@ -55,9 +64,71 @@ def _compare_channels(node: Node) -> None:
     _compare_layouts(node, _LAYOUTS[node.op_type], {})
 
 
-@compares("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LRN", "MaxRoiPool", "NonMaxSuppression", "Trilu")
+@compares("AffineGrid")
+def _compare_thetas(node: Node) -> None:
+    theta, size = _shape(node, 0), _shape(node, 1)
+    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    for rank, rows in ((4, 2), (5, 3)):
+        wanted = PartialShape([None, rows, rows + 1])
+        if (
+            size is not None
+            and len(size) == 1
+            and size[0].accepts(rank)
+            and (theta is None or theta.compatible(wanted))
+        ):
+            return
+    if theta is not None and size is not None:
+        fail(node, f"theta has shape {theta} and size {size}; expected [N, 2, 3] and [4], or [N, 3, 4] and [5]")
+
+
+@compares("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LRN", "MaxRoiPool", "NonMaxSuppression")
 def _compare_fixed(node: Node) -> None:
     _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    data = _shape(node, 0)
+    if node.op_type == "GlobalMaxPool" and data is not None and data.is_static:
+        batch, channels, *lengths = data.get_shape()
+        if batch and channels and not prod(lengths):
+            fail(node, f"X has shape {data}; expected maps of 1 element or more, as there is no largest of none")
+
+
+@compares("ArgMax", "ArgMin")
+def _compare_searched(node: Node) -> None:
+    data = _shape(node, 0)
+    if data is not None and data.is_static:
+        try:
+            ArgReduceSpec.of(node).at(data.get_shape())
+        except InputError as e:
+            fail(node, f"data has shape {data}; expected 1 element or more along axis {attribute(node, 'axis')}", e)
+
+
+@compares("ArrayFeatureExtractor", domain="ai.onnx.ml")
+def _compare_features(node: Node) -> None:
+    data = _shape(node, 0)
+    if data is not None and not len(data):
+        fail(node, "X has rank 0; expected 1 or more")
+
+
+@compares(*PER_TENSOR, domain="ai.onnx.preview.training")
+def _compare_optimized(node: Node) -> None:
+    """A tensor, its gradient and its accumulated values have one shape."""
+    given, kinds = range(2, node.num_inputs), PER_TENSOR[node.op_type][0]
+    count = len(given) // kinds
+    for index in given:
+        shape, first = _shape(node, index), _shape(node, 2 + (index - 2) % count)
+        if shape is not None and first is not None and not shape.compatible(first):
+            fail(node, f"input {index} has shape {shape}; expected that of the updated tensor, {first}")
+    for index in (0, 1):
+        shape = _shape(node, index)
+        if shape is not None and not _is_single(shape):
+            fail(node, f"input {index} has shape {shape}; expected one number")
+
+
+@compares("Trilu")
+def _compare_diagonal(node: Node) -> None:
+    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    diagonal = _shape(node, 1)
+    if diagonal is not None and not _is_single(diagonal):
+        fail(node, f"k has shape {diagonal}; expected one number")
 
 
 @compares("RNN", "GRU", "LSTM")
@@ -149,6 +220,41 @@ def _compare_bounds(node: Node) -> None:
             fail(node, f"input {index} has shape {shape}; expected a single value")
 
 
+# -- vectors ----------------------------------------------------------------------------------------------
+
+_VECTORS: Final = {
+    "Squeeze": (1,), "Reshape": (1,), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "CenterCropPad": (1,)
+}  # fmt: skip
+"""Inputs that must be vectors; elsewhere runtimes take one number for a vector."""
+
+
+@compares(*_VECTORS)
+def _compare_vectors(node: Node) -> None:
+    for index in _VECTORS[node.op_type]:
+        shape = _shape(node, index)
+        if shape is not None and len(shape) != 1:
+            fail(node, f"input {index} has shape {shape}; expected a vector")
+    if node.op_type == "CenterCropPad":
+        lengths, axes = _shape(node, 1), CenterCropPadSpec.of(node).axes
+        if lengths is not None and axes is not None and not lengths[0].accepts(len(axes)):
+            fail(node, f"shape has {lengths[0]} lengths; expected one for each of {len(axes)} axes")
+
+
+@compares("Unsqueeze")
+def _compare_new_axes(node: Node) -> None:
+    shape = _shape(node, 1)
+    if shape is not None and len(shape) > 1:
+        fail(node, f"axes has shape {shape}; expected a vector")
+
+
+@compares("RoiAlign")
+def _compare_regions(node: Node) -> None:
+    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    data = _shape(node, 0)
+    if data is not None and 0 in (data[2].max, data[3].max):
+        fail(node, f"X has shape {data}; expected a height and width of 1 or more")
+
+
 # -- gathering and scattering -----------------------------------------------------------------------------
 
 
@@ -176,6 +282,8 @@ def _compare_slices(node: Node) -> None:
     if not PartialShape(data.dims[:batch]).compatible(PartialShape(indices.dims[:batch])):
         fail(node, f"the first {batch} dimensions of data {data} and indices {indices} must be equal")
     depth = indices[-1]
+    if depth.max == 0 and node.op_type == "GatherND":
+        fail(node, f"indices {indices} address no axis; expected 1 or more in the last dimension")
     if depth.min > len(data) - batch:
         fail(node, f"indices address {depth} axes of data, which has {len(data) - batch}")
     if updates is None or depth.is_dynamic:
@@ -301,17 +409,32 @@ def _compare_bias(node: Node) -> None:
 
 @compares("DeformConv")
 def _compare_offsets(node: Node) -> None:
-    data, weight, offset = (_shape(node, index) for index in range(3))
+    data, weight, offset, bias, mask = (_shape(node, index) for index in range(5))
+    for shape, name in ((offset, "offset"), (mask, "mask")):
+        if data is not None and shape is not None and len(shape) != len(data):
+            fail(node, f"{name} has shape {shape}; expected the rank of X, {len(data)}")
     if data is None or weight is None or len(data) < 2 or len(weight) != len(data):
         return
-    group, dims = attribute(node, "group"), weight.dims
+    spec, dims = DeformConvSpec.of(node), weight.dims
+    group, parts = spec.group, spec.offset_group
+    if data[1].is_static and data[1].min % parts:
+        fail(node, f"offset_group {parts} does not divide the {data[1]} channels of X")
+    if dims[0].is_static and dims[0].min % group:
+        fail(node, f"group {group} does not divide the {dims[0]} output channels of W")
+    if bias is not None and not bias.compatible(PartialShape([dims[0]])):
+        fail(node, f"B has shape {bias}; expected one value per output channel, [{dims[0]}]")
     if data[1].is_static and dims[1].is_static and data[1].min != dims[1].min * group:
         fail(node, f"X has {data[1]} channels; W takes {dims[1]} per group, and group is {group}")
-    if offset is None or len(offset) != len(data) or any(dim.is_dynamic for dim in dims[2:]):
+    if any(dim.is_dynamic for dim in dims[2:]):
         return
-    count = attribute(node, "offset_group") * (len(data) - 2) * prod(dim.min for dim in dims[2:])
-    if not offset[0].compatible(data[0]) or not offset[1].accepts(count):
-        fail(node, f"offset has shape {offset}; expected [{data[0]}, {count}, ...]")
+    lengths: list[Dimension] = [as_dimension(None)] * (len(data) - 2)
+    if data.is_static and weight.is_static:
+        lengths = [as_dimension(n) for n in spec.at(data.get_shape(), weight.get_shape()).outputs]
+    positions = parts * prod(dim.min for dim in dims[2:])
+    for shape, name, count in ((offset, "offset", positions * (len(data) - 2)), (mask, "mask", positions)):
+        expected = PartialShape([data[0], count, *lengths])
+        if shape is not None and not shape.compatible(expected):
+            fail(node, f"{name} has shape {shape}; expected {expected}")
 
 
 @compares("Attention")
@@ -321,6 +444,9 @@ def _compare_heads(node: Node) -> None:
     for shape, name in ((key, "K"), (value, "V")):
         if query is not None and shape is not None and not shape[0].compatible(query[0]):
             fail(node, f"Q {query} and {name} {shape} have different batch sizes")
+    known = [_shape(node, index) for index in range(node.num_inputs)]
+    if all(shape is None or shape.is_static for shape in known) and None not in known[:3]:
+        AttentionSpec.of(node).at([None if shape is None else shape.get_shape() for shape in known])
     if key is not None and value is not None and len(key) == len(value) == 4 and not key[1].compatible(value[1]):
         fail(node, f"K {key} and V {value} have different numbers of heads")
     if query is not None and key is not None and len(query) == len(key) == 4:
@@ -334,6 +460,22 @@ def _compare_heads(node: Node) -> None:
         and not (mask[-2].accepts(1) or mask[-2].compatible(query[-2]))
     ):
         fail(node, f"attn_mask {mask} has rows for {mask[-2]} queries; Q is {query}")
+
+
+@compares("FlexAttention", domain="ai.onnx.preview")
+def _compare_flexible_heads(node: Node) -> None:
+    query, key, value = (_shape(node, index) for index in range(3))
+    for shape, name in ((key, "K"), (value, "V")):
+        if query is not None and shape is not None and not shape[0].compatible(query[0]):
+            fail(node, f"Q {query} and {name} {shape} have different batch sizes")
+    if key is not None and value is not None and not (key[1].compatible(value[1]) and key[2].compatible(value[2])):
+        fail(node, f"K {key} and V {value} have different numbers of heads, or lengths")
+    if query is None or key is None:
+        return
+    if not query[3].compatible(key[3]):
+        fail(node, f"the heads of Q {query} and K {key} have different sizes")
+    if query[1].is_static and key[1].is_static and key[1].min and query[1].min % key[1].min:
+        fail(node, f"{key[1]} heads of K do not divide the {query[1]} heads of Q")
 
 
 # -- others -----------------------------------------------------------------------------------------------
@@ -351,13 +493,18 @@ def _compare_caches(node: Node) -> None:
     cosines, sines = _shape(node, 1), _shape(node, 2)
     if cosines is not None and sines is not None and not cosines.compatible(sines):
         fail(node, f"cos_cache has shape {cosines} and sin_cache {sines}; expected equal shapes")
+    shapes = [_shape(node, index) for index in range(node.num_inputs)]
+    if all(shape is None or shape.is_static for shape in shapes) and None not in shapes[:3]:
+        RotarySpec.of(node).at([None if shape is None else shape.get_shape() for shape in shapes])
 
 
 @compares("SoftmaxCrossEntropyLoss")
 def _compare_labels(node: Node) -> None:
     scores, labels, weights = (_shape(node, index) for index in range(3))
-    if scores is None or len(scores) < 2:
+    if scores is None:
         return
+    if len(scores) < 2:
+        fail(node, f"scores has shape {scores}; expected [N, C, ...]")
     if labels is not None and not labels.compatible(PartialShape([scores[0], *scores.dims[2:]])):
         fail(node, f"labels have shape {labels}; expected that of scores without its second axis, {scores}")
     if weights is not None and not weights.compatible(PartialShape([scores[1]])):

@@ -9,8 +9,11 @@ import numpy as np
 
 from engine.errors import ModelError, UnsupportedError
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, i64
-from engine.ops.registry import attribute, evaluates, get_op, infers
+from engine.ops.classical_specs import ImputerSpec
+from engine.ops.reference import compile_onnx
+from engine.ops.registry import Evaluator, attribute, compiles, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
+from engine.ops.spec import evaluates_with_spec
 from engine.ops.tensors import Array
 
 _ML: Final = "ai.onnx.ml"
@@ -50,6 +53,15 @@ def _infer_feature_vectorizer(node: Node) -> Sequence[ValueType]:
 
 def _shapes(node: Node) -> list[PartialShape]:
     return [tensor_type(node, index).shape for index in range(node.num_inputs)]
+
+
+@evaluates_with_spec("Imputer", domain=_ML)
+def imputer(spec: ImputerSpec, x: Array) -> Array:
+    """x with other values for the replaced one, which may be NaN (ONNX-ML Imputer-1)."""
+    is_integral = x.dtype.kind in "iu"
+    replaced: Any = spec.replaced_value_int64 if is_integral else spec.replaced_value_float
+    is_missing = np.isnan(x) if replaced != replaced else x == np.asarray(replaced).astype(x.dtype)
+    return np.where(is_missing, np.asarray(spec.imputed).astype(x.dtype), x)
 
 
 @evaluates("Scaler", domain=_ML)
@@ -94,6 +106,13 @@ def linear_regressor(
         exponentials = np.where(scores == 0, 0, exponentials)
     shares: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
     return shares.astype(np.float32)
+
+
+@compiles("LinearClassifier", domain=_ML)
+def _compile_linear_classifier(node: Node) -> Evaluator:
+    """`onnx.reference` takes no [C], which is one row."""
+    classify = compile_onnx(node)
+    return lambda inputs: classify([np.atleast_2d(inputs[0])])
 
 
 @evaluates("CategoryMapper", domain=_ML)

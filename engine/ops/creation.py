@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from engine.errors import ModelError
-from engine.ir import Constant, ElementType, Node, PartialShape, TensorType, ValueType, i64
+from engine.ir import Constant, ElementType, Node, PartialShape, TensorType, ValueType, f32, f64, i64
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
@@ -30,6 +30,21 @@ class ShapeSpec(OperatorSpec):
     def at(self, lengths: Sequence[LengthT]) -> Sequence[LengthT]:
         """The part of `lengths` that is the result."""
         return lengths[self.start : self.end]
+
+
+@specifies("Range")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeSpec(OperatorSpec):
+    """Evenly spaced numbers; `stash_type` is the type in which those of 16 bits are computed."""
+
+    stash_type: ElementType
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        if given["stash_type"] not in (f32.onnx, f64.onnx):
+            refuse(node, "stash_type", given["stash_type"], f"{f32.onnx} (FLOAT) or {f64.onnx} (DOUBLE)")
+        given["stash_type"] = ElementType.from_onnx(given["stash_type"])
 
 
 @specifies("EyeLike")
@@ -108,6 +123,7 @@ def _infer_range(node: Node) -> Sequence[ValueType]:
     ONNX's inference accepts scalars only, but the function body of AffineGrid in ONNX itself has such vectors.
     """
     check_inputs(node, get_op("Range"))
+    RangeSpec.of(node)
     kinds = [tensor_type(node, index) for index in range(3)]
     for index, kind in enumerate(kinds):
         if kind.shape.rank.is_static and not _may_be_one_number(kind.shape):

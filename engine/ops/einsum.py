@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from engine.errors import TypeInferenceError
 from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType
 from engine.ops.registry import infers
 from engine.ops.rules import broadcast_shapes, fail, tensor_type
-from engine.ops.spec import OperatorSpec, rank_of, refuse, specifies
+from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
+from engine.ops.tensors import Array
 
 EQUATION_FORM: Final = "comma-separated terms of letters and '...', optionally with '->' and an output term"
 
@@ -107,7 +110,10 @@ def _infer_einsum(node: Node) -> Sequence[ValueType] | None:
     types = [tensor_type(node, index) for index in range(node.num_inputs)]
     equation = EinsumSpec.of(node).labels
     if equation is None:
-        return None  # ONNX's own inference reports the error
+        if all(each.shape.rank.is_static for each in types):
+            ranks = ", ".join(str(len(each.shape)) for each in types)
+            fail(node, f"the equation does not fit operands of ranks {ranks}")
+        return None
     lengths = _label_lengths(node, equation, [each.shape.dims for each in types])
     return (TensorType(types[0].element_type, PartialShape([lengths[label] for label in equation.result])),)
 
@@ -129,3 +135,10 @@ def _label_lengths(node: Node, equation: Equation, shapes: Sequence[Sequence[Dim
             except TypeInferenceError as e:
                 fail(node, f"label {label} has lengths {known} and {dim}; expected equal lengths or 1", e)
     return lengths
+
+
+@evaluates_with_spec("Einsum")
+def einsum(spec: EinsumSpec, *operands: Array) -> Array:
+    """The sum of products (ONNX Einsum-28); `onnx.reference` takes an empty equation for a missing one."""
+    result: Array = np.asarray(np.einsum(spec.equation or "->", *operands, optimize=True))
+    return result.astype(operands[0].dtype, copy=False)

@@ -37,6 +37,13 @@ def infer(node: Node) -> Sequence[ValueType]:
     if op is None:
         check_spec(node)
         return (UNKNOWN,) * node.num_outputs
+    found = _inferred(node, op)
+    if op.restriction is not None:
+        op.restriction(node)
+    return found
+
+
+def _inferred(node: Node, op: OpDef) -> tuple[ValueType, ...]:
     if not node.attributes and op.rule is not None:
         return _infer(node, op)  # mostly faster than computing a key
     key = _key(node, op)
@@ -78,7 +85,7 @@ def _infer(node: Node, op: OpDef) -> tuple[ValueType, ...]:
     check_spec(node)
     if op.agreement is not None:
         op.agreement(node)
-    types = None if op.rule is None else op.rule(node)
+    types = _ruled(node, op)
     return _infer_by_schema(node, op) if types is None else tuple(types)
 
 
@@ -101,9 +108,21 @@ def check(node: Node) -> None:
     if op.agreement is not None:
         op.agreement(node)
     if op.rule is not None:
-        op.rule(node)
+        _ruled(node, op)
     else:
         check_inputs(node, op, node.num_formal_inputs)
+
+
+def _ruled(node: Node, op: OpDef) -> Sequence[ValueType] | None:
+    """The output types by the engine's rule; an error always names the node."""
+    if op.rule is None:
+        return None
+    try:
+        return op.rule(node)
+    except TypeInferenceError:
+        raise
+    except ModelError as e:  # such as a negative length
+        fail(node, str(e), e)
 
 
 def _infer_by_schema(node: Node, op: OpDef) -> tuple[ValueType, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, isfinite, prod
 from typing import Any, Final
 
 import numpy as np
@@ -53,6 +53,7 @@ class RowNormalizationSpec(OperatorSpec):
         """See `OperatorSpec.resolve`."""
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
         given["stash_type"] = stash_type(node, given["stash_type"])
+        _check_epsilon(node, given)
 
     @property
     def is_centred(self) -> bool:
@@ -108,6 +109,7 @@ class GroupNormalizationSpec(OperatorSpec):
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec.resolve`."""
+        _check_epsilon(node, given)
         if "num_groups" in given:
             check_min_rank(node, 0, 2)
             if given["num_groups"] < 1:
@@ -142,7 +144,13 @@ class BatchNormalizationSpec(OperatorSpec):
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec.resolve`."""
         check_min_rank(node, 0, 1)
+        _check_epsilon(node, given)
         given["training_mode"] = bool(given["training_mode"])
+
+
+def _check_epsilon(node: Node, given: dict[str, Any]) -> None:
+    if not 0 <= given["epsilon"] < inf:
+        refuse(node, "epsilon", given["epsilon"], "a finite number, 0 or more")
 
 
 @specifies("LpNormalization")
@@ -181,6 +189,9 @@ class LrnSpec(OperatorSpec):
         check_min_rank(node, 0, 2)
         if given["size"] < 1:
             refuse(node, "size", given["size"], "1 or more")
+        for name in ("alpha", "beta", "bias"):
+            if not isfinite(given[name]):
+                refuse(node, name, given[name], "a finite number")
 
     @property
     def window(self) -> tuple[int, int]:
@@ -285,7 +296,7 @@ def lrn(spec: LrnSpec, x: Array) -> Array:
     before, after = spec.window
     channels = x.shape[1]
     total = np.zeros_like(squares)
-    for offset in range(-before, after + 1):
+    for offset in range(max(-before, 1 - channels), min(after, channels - 1) + 1):
         low, high = max(0, -offset), min(channels, channels - offset)
         if low < high:
             total[:, low:high] += squares[:, low + offset : high + offset]

@@ -80,6 +80,8 @@ def _infer_pad(node: Node) -> Sequence[ValueType]:
         count = pads.size() // 2 if pads.is_static and not node.has_input(3) else None
         return (TensorType(data.element_type, PartialShape.dynamic(count)),)
     if amounts is None:
+        if not node.has_input(3) and pads.is_static and pads.size() != 2 * len(data.shape):
+            fail(node, f"{pads.size()} pads do not fit {len(data.shape)} axes; expected two per axis")
         return (TensorType(data.element_type, PartialShape.dynamic(len(data.shape))),)
     if not any(amounts):
         return (data,)

@@ -13,7 +13,7 @@ from engine.errors import ModelError
 from engine.ir import Constant, Node, PartialShape, TensorType, ValueType, i64
 from engine.ops.precision import widened
 from engine.ops.registry import INTERNAL_DOMAIN, evaluates, get_op, infers
-from engine.ops.rules import check_inputs, tensor_type
+from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 from engine.ops.windows import WindowGeometry, WindowSpec, counts, infer_spatial, offsets, padded
@@ -114,6 +114,8 @@ class MaxRoiPoolSpec(OperatorSpec):
         given["pooled_shape"] = tuple(given["pooled_shape"])
         if len(given["pooled_shape"]) != 2 or min(given["pooled_shape"]) < 1:
             refuse(node, "pooled_shape", list(given["pooled_shape"]), "2 values, 1 or more")
+        if not math.isfinite(given["spatial_scale"]):
+            refuse(node, "spatial_scale", given["spatial_scale"], "a finite number")
 
 
 @infers("AveragePool", "LpPool", "MaxPool")
@@ -124,6 +126,8 @@ def _infer_pool(node: Node) -> Sequence[ValueType]:
     if data.shape.rank.is_static:
         window = spec.window(spec.kernel_shape, ceil_mode=spec.ceil_mode)
         spatial = infer_spatial(node, window, data.shape.dims[2:])
+        if any(dim.max == 0 for dim in spatial):
+            fail(node, f"a window of {list(spec.kernel_shape)} does not fit an input of shape {data.shape}")
         shape = PartialShape([*data.shape.dims[:2], *spatial])
     outputs = [TensorType(data.element_type, shape), TensorType(i64, shape)]
     return outputs[: node.num_outputs]
@@ -235,6 +239,8 @@ def max_roi_pool(spec: MaxRoiPoolSpec, x: Array, rois: Array) -> Array:
     height, width = x.shape[2:]
     out = np.zeros((len(rois), x.shape[1], *spec.pooled_shape), dtype=x.dtype)
     for index, roi in enumerate(rois):
+        if not 0 <= roi[0] < len(x):
+            raise ModelError(f"batch index {roi[0]} of region {index} is out of range for {len(x)} samples")
         left, top, right, bottom = (math.floor(float(v) * spec.spatial_scale + 0.5) for v in roi[1:])
         rows = _cells(top, bottom, spec.pooled_shape[0], height)
         columns = _cells(left, right, spec.pooled_shape[1], width)

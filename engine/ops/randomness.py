@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from engine.ir import ElementType
+from engine.ir import ElementType, Node
 from engine.ops.registry import evaluates
+from engine.ops.spec import OperatorSpec, refuse, specifies
 from engine.ops.tensors import Array
+
+
+@specifies("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomSpec(OperatorSpec):
+    """Random values; None as the seed gives other ones in each inference."""
+
+    seed: float | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        if given["seed"] is not None and not math.isfinite(given["seed"]):
+            refuse(node, "seed", given["seed"], "a finite number")
 
 
 @evaluates("RandomNormal")

@@ -15,7 +15,15 @@ from engine.ops.axis_lengths import AxisLengths
 from engine.ops.precision import widened
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
-from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse_rank, resolved_axis, specifies
+from engine.ops.spec import (
+    OperatorSpec,
+    evaluates_with_spec,
+    rank_of,
+    refuse_rank,
+    resolved_axes,
+    resolved_axis,
+    specifies,
+)
 from engine.ops.tensors import Array
 
 _REDUCTIONS: Final = (
@@ -45,12 +53,12 @@ class ReduceSpec(OperatorSpec):
     def at(self, rank: int, axes: ArrayLike | None) -> tuple[int, ...]:
         """The reduced axes in ascending order; `axes` is the value of input 1, None if it is omitted.
 
-        Raises `OperatorSpecError` for an axis out of range.
+        Raises `OperatorSpecError` for an axis out of range or given twice.
         """
         named = [] if axes is None else np.ravel(axes).tolist()
         if not named:
             return () if self.noop_with_empty_axes else tuple(range(rank))
-        return tuple(sorted({resolved_axis(self.node, axis, rank, "axes") for axis in named}))
+        return tuple(sorted(resolved_axes(self.node, named, rank)))
 
 
 @specifies("ArgMax", "ArgMin")
@@ -113,10 +121,15 @@ class CumulativeSpec(OperatorSpec):
 @infers(*_REDUCTIONS)
 def _infer_reduction(node: Node) -> Sequence[ValueType] | None:
     """The rank that follows from the number of computed axes; ONNX's inference knows none then."""
-    if not node.has_input(1) or isinstance(node.input_value(1).node, Constant):
+    if not node.has_input(1):
         return None
     check_inputs(node, get_op(node.op_type))
-    spec, data, axes = ReduceSpec.of(node), tensor_type(node, 0), tensor_type(node, 1).shape
+    spec, data, known = ReduceSpec.of(node), tensor_type(node, 0), node.input_value(1).node
+    if isinstance(known, Constant):
+        if data.shape.rank.is_static:
+            spec.at(len(data.shape), known.data)
+        return None
+    axes = tensor_type(node, 1).shape
     if data.shape.rank.is_dynamic:
         return (TensorType(data.element_type, PartialShape.dynamic()),)
     rank, is_counted = len(data.shape), axes.rank.is_static and len(axes) == 1 and axes[0].is_static

@@ -13,11 +13,12 @@ from typing import Any, Final
 import numpy as np
 import onnx
 
-from engine.errors import DeviceError, EngineError, InferError, OutOfMemoryError, UnsupportedError
+from engine.errors import DeviceError, EngineError, InferError, InputError, OutOfMemoryError, UnsupportedError
 from engine.ir import Node, Output, TensorType, string, undefined
 from engine.limits import LARGE_BYTES, check_bytes, check_growth, current_limits
 from engine.ops.pairwise_coupling import CoupledProbabilities
 from engine.ops.protos import attribute_to_proto
+from engine.ops.refusal import refusal_of
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
 from engine.ops.result_size import guard, value_bytes
 
@@ -42,7 +43,8 @@ def evaluate(node: Node, inputs: Sequence[Any], max_bytes: int | None = None) ->
     `max_bytes` is the largest allowed size of the outputs, by default that of the compilation in progress.
 
     Raises `UnsupportedError` if there is no evaluation, `OutOfMemoryError` before outputs that are too large are
-    allocated, `DeviceError` with node and inputs if it fails.
+    allocated, `InputError` with node and inputs if the operator does not allow their values or lengths, `DeviceError`
+    likewise if it fails for another reason.
     """
     return compile_node(node, max_bytes)(inputs)
 
@@ -59,7 +61,8 @@ def compile_node(node: Node, max_bytes: int | None = None) -> Evaluator:
             f"{node}: operator {node.op_type!r} of domain {node.domain!r} has no reference evaluation; "
             "replace it by operators of ONNX, or compile for a device that supports it"
         )
-    run = (op.evaluator or _compile_onnx)(node)
+    run = (op.evaluator or compile_onnx)(node)
+    refusal = refusal_of(node)
     title, names = str(node), [op.input_name(i) if i < op.max_inputs else f"{i}" for i in range(node.num_inputs)]
     num_outputs = node.num_outputs
     limit = current_limits().tensor_bytes if max_bytes is None else max_bytes
@@ -74,8 +77,11 @@ def compile_node(node: Node, max_bytes: int | None = None) -> Evaluator:
         except (InferError, OutOfMemoryError):
             raise  # an error of a node of a body, which it names, or an interruption
         except Exception as e:
-            given = ", ".join(f"{name} {describe(v)}" for name, v in zip(names, inputs, strict=False))
-            raise _kind(e)(f"{title}: evaluation failed for inputs {given or 'none'}: {e}") from e
+            given = ", ".join(f"{name} {describe(v)}" for name, v in zip(names, inputs, strict=False)) or "none"
+            why = None if isinstance(e, (UnsupportedError, NotImplementedError, MemoryError)) else refusal(inputs, e)
+            if why is not None:
+                raise InputError(f"{title} cannot take inputs {given}: {why}") from e
+            raise _kind(e)(f"{title}: evaluation failed for inputs {given}: {e}") from e
         settled = tuple([_settle(value) for value in outputs[:num_outputs]])
         if limit:  # also for the results that `check_size` does not predict
             check_bytes(sum(map(value_bytes, settled)), title, limit)
@@ -111,7 +117,7 @@ _growth: Final = _Growth()
 
 
 def _kind(error: Exception) -> type[EngineError]:
-    if isinstance(error, UnsupportedError):
+    if isinstance(error, (UnsupportedError, NotImplementedError)):
         return UnsupportedError
     return OutOfMemoryError if isinstance(error, MemoryError) else DeviceError
 
@@ -125,7 +131,8 @@ def describe(value: Any) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def _compile_onnx(node: Node) -> Evaluator:
+def compile_onnx(node: Node) -> Evaluator:
+    """The evaluator of `onnx.reference`, for evaluators that check or normalize its inputs; see `compile_node`."""
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=node.friendly_name)
     proto.input.extend("" if s is None else f"x{i}" for i, s in enumerate(node.input_values))
     proto.output.extend(f"y{i}" for i in range(node.num_outputs))

@@ -93,6 +93,7 @@ class OpDef:
         is_commutative: whether the first two inputs may be swapped.
         is_deterministic: whether equal inputs and attributes give equal outputs.
         agreement: the comparison of its inputs' lengths that ONNX's inference lacks, if any.
+        restriction: the check of the values of its constant inputs that ONNX's inference lacks, if any.
         rule: the engine's type rule, if any.
         evaluator: the engine's evaluator, if any.
         count_outputs: the default number of outputs of a node; None is the number required.
@@ -101,7 +102,7 @@ class OpDef:
     __slots__ = (
         "agreement", "attributes", "count_outputs", "domain", "evaluator", "inputs", "is_commutative",
         "is_deterministic", "is_plain", "max_inputs", "max_outputs", "min_inputs", "min_outputs", "name", "outputs",
-        "required", "rule", "schema",
+        "required", "restriction", "rule", "schema",
     )  # fmt: skip
 
     def __init__(self, schema: onnx.defs.OpSchema) -> None:
@@ -115,6 +116,7 @@ class OpDef:
         self.is_commutative = not self.domain and self.name in _COMMUTATIVE
         self.is_deterministic = self.domain != "" or self.name not in _RANDOM
         self.agreement: Callable[[Node], None] | None = None
+        self.restriction: Callable[[Node], None] | None = None
         self.rule: TypeRule | None = None
         self.evaluator: EvaluatorFactory | None = None
         self.count_outputs: Callable[[Sequence[Any], dict[str, Any]], int] | None = None
@@ -222,6 +224,21 @@ def compares(*op_types: str, domain: str = "") -> Callable[[Callable[[Node], Non
         for op_type in op_types:
             get_op(op_type, domain).agreement = agreement
         return agreement
+
+    return register
+
+
+def restricts(*op_types: str, domain: str = "") -> Callable[[Callable[[Node], None]], Callable[[Node], None]]:
+    """Decorator: the function raises `TypeInferenceError` if a constant input of these operators has a value that they
+    do not allow.
+
+    It is called for every node whose types are valid, without a memo, so it must only read inputs that are constants.
+    """
+
+    def register(restriction: Callable[[Node], None]) -> Callable[[Node], None]:
+        for op_type in op_types:
+            get_op(op_type, domain).restriction = restriction
+        return restriction
 
     return register
 

@@ -158,6 +158,8 @@ class ResizeSpec(OperatorSpec):
         if sizes is None:
             raise ModelError(f"{self.node}: neither scales nor sizes are given")
         self._check_count("sizes", len(sizes), len(lengths))
+        if min(sizes, default=0) < 0:
+            raise OperatorSpecError(f"{self.node}: sizes are {sizes}; allowed: 0 or more")
         factors = [size / n if n else 1.0 for size, n in zip(sizes, lengths, strict=True)]
         if self.keep_aspect_ratio_policy == "stretch":
             return [int(size) for size in sizes], factors

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,6 +30,8 @@ from engine.ops.spec import (
 from engine.ops.tensors import Array
 
 Bound = tuple[float, float]
+_MOST_SAMPLES: Final = 256
+"""Samples along each side of a cell; the time of one cell is that of their square."""
 
 TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
 """How many elements along an axis each mode of interpolation reads."""
@@ -93,6 +96,10 @@ class RoiAlignSpec(OperatorSpec):
         for name, least in (("output_height", 1), ("output_width", 1), ("sampling_ratio", 0)):
             if given[name] < least:
                 refuse(node, name, given[name], f"{least} or more")
+        if given["sampling_ratio"] > _MOST_SAMPLES:
+            refuse(node, "sampling_ratio", given["sampling_ratio"], f"{_MOST_SAMPLES} or less")
+        if not math.isfinite(given["spatial_scale"]):
+            refuse(node, "spatial_scale", given["spatial_scale"], "a finite number")
         for index, expected, layout in ((0, 4, "[N, C, H, W]"), (1, 2, "[rois, 4]"), (2, 1, "[rois]")):
             rank = rank_of(node, index)
             if rank not in (None, expected):

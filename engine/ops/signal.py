@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.ir import Constant, Dimension, ElementType, Node, PartialShape, TensorType, ValueType, as_dimension
-from engine.ops.registry import attribute, get_op, infers
+from engine.ops.registry import attribute, get_op, infers, restricts
 from engine.ops.rules import check_inputs, fail, tensor_type
 
 
@@ -31,6 +31,10 @@ def _infer_stft(node: Node) -> Sequence[ValueType]:
     """[batch, length, 1 or 2] to [batch, frames, bins, 2]; ONNX's inference assumes a default of 0 for `onesided`."""
     check_inputs(node, get_op("STFT"))
     signal = tensor_type(node, 0)
+    for index, name in ((1, "frame_step"), (3, "frame_length")):
+        number = tensor_type(node, index).shape if node.has_input(index) else None
+        if number is not None and number.rank.is_static and len(number):
+            fail(node, f"{name} has shape {number}; expected a scalar")
     batch = length = as_dimension(None)
     if signal.shape.rank.is_static:
         if len(signal.shape) not in (2, 3):
@@ -40,6 +44,8 @@ def _infer_stft(node: Node) -> Sequence[ValueType]:
     step = constant_int(node, 1)
     if step is not None and step < 1:
         fail(node, f"frame_step {step} must be 1 or more")
+    if frame is not None and frame < 1:
+        fail(node, f"frame_length {frame} must be 1 or more")
     frames: int | None = None
     if frame is not None and step is not None and length.is_static:
         if frame > length.min:
@@ -56,6 +62,22 @@ def _frame_length(node: Node, length: Dimension) -> int | None:
         window = tensor_type(node, 2).shape
         return window[0].min if window.rank.is_static and len(window) == 1 and window[0].is_static else None
     return length.min if length.is_static else None
+
+
+@restricts("DFT", "MelWeightMatrix")
+def _restrict_lengths(node: Node) -> None:
+    names = {1: "dft_length"} if node.op_type == "DFT" else {0: "num_mel_bins", 1: "dft_length", 2: "sample_rate"}
+    for index, name in names.items():
+        number = constant_int(node, index) if node.has_input(index) else None
+        if number is not None and number < 1:
+            fail(node, f"{name} is {number}; expected 1 or more")
+    shape = tensor_type(node, 0).shape
+    axis = constant_int(node, 2) if node.op_type == "DFT" and node.has_input(2) else -2
+    if node.op_type != "DFT" or node.has_input(1) or shape.rank.is_dynamic or axis is None:
+        return
+    is_halved = attribute(node, "inverse") and attribute(node, "onesided")
+    if is_halved and -len(shape) <= axis < len(shape) and shape[axis].max in (0, 1):
+        fail(node, f"axis {axis} has length {shape[axis]}; a onesided inverse needs 2 or more, or dft_length")
 
 
 def constant_int(node: Node, index: int) -> int | None:

@@ -1,62 +1,75 @@
-"""Evaluation of TfIdfVectorizer."""
+"""TfIdfVectorizer: its spec and evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from engine.errors import ModelError
+from engine.errors import ModelError, OperatorSpecError
+from engine.ir import Node
 from engine.ops.interruption import current_check
-from engine.ops.registry import evaluates
+from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 
 
-@evaluates("TfIdfVectorizer")
-def tf_idf_vectorizer(
-    x: Array,
-    *,
-    max_gram_length: int,
-    max_skip_count: int,
-    min_gram_length: int,
-    mode: str,
-    ngram_counts: Sequence[int],
-    ngram_indexes: Sequence[int],
-    pool_int64s: Sequence[int] | None,
-    pool_strings: Sequence[str] | None,
-    weights: Sequence[float] | None,
-) -> Array:
+@specifies("TfIdfVectorizer")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TfIdfSpec(OperatorSpec):
+    """How often n-grams occur in rows; the i-th n-gram of the pool counts for column `ngram_indexes[i]`."""
+
+    max_gram_length: int
+    max_skip_count: int
+    min_gram_length: int
+    mode: str
+    ngram_counts: tuple[int, ...]
+    ngram_indexes: tuple[int, ...]
+    pool_int64s: tuple[int, ...] | None
+    pool_strings: tuple[str, ...] | None
+    weights: tuple[float, ...] | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "mode", given["mode"], ("TF", "IDF", "TFIDF"))
+        if min(given["ngram_indexes"], default=0) < 0:
+            refuse(node, "ngram_indexes", min(given["ngram_indexes"]), "0 or more each")
+        if given["weights"] and given["mode"] != "TF" and len(given["weights"]) != len(given["ngram_indexes"]):
+            count = len(given["ngram_indexes"])
+            refuse(node, "weights", f"{len(given['weights'])} values", f"one for each of {count} ngram_indexes")
+        try:
+            _pool(given)
+        except ModelError as e:
+            raise OperatorSpecError(f"{node}: {e}") from e
+
+
+@evaluates_with_spec("TfIdfVectorizer")
+def tf_idf_vectorizer(spec: TfIdfSpec, x: Array) -> Array:
     """How often each n-gram of the pool occurs in a row of x, [C] or [N, C] (ONNX TfIdfVectorizer-9).
 
     The result is f32; the count of the i-th n-gram, scaled by the i-th weight, is in column `ngram_indexes[i]`.
     Elements of an n-gram may have 0 to `max_skip_count` others between them; distances longer than a row, which find
     nothing, take no time.
     """
-    pool = list(pool_strings or pool_int64s or ())
-    if mode not in ("TF", "IDF", "TFIDF"):
-        raise ModelError(f"mode {mode!r} must be TF, IDF or TFIDF")
-    grams = _pool(pool, ngram_counts, len(ngram_indexes), min_gram_length, max_gram_length)
-    columns = np.asarray(ngram_indexes, np.int64)
-    if columns.size and columns.min() < 0:
-        raise ModelError(f"ngram_indexes has {columns.min()}; none may be negative")
+    grams = _pool({field.name: getattr(spec, field.name) for field in fields(spec)})
+    columns = np.asarray(spec.ngram_indexes, np.int64)
     scale = np.ones(columns.size, np.float32)
-    if weights and mode != "TF":
-        if len(weights) != columns.size:
-            raise ModelError(f"there are {len(weights)} weights for the {columns.size} n-grams of ngram_indexes")
-        scale = np.asarray(weights, np.float32)
+    if spec.weights and spec.mode != "TF":
+        scale = np.asarray(spec.weights, np.float32)
     rows = x.reshape(1, -1) if x.ndim < 2 else x
     result = np.zeros((len(rows), columns.max(initial=-1) + 1), np.float32)
     for row, out in zip(rows.tolist(), result, strict=True):
-        counts = _counted(row, grams, columns.size, max_skip_count)
-        np.add.at(out, columns, (counts > 0 if mode == "IDF" else counts) * scale)
+        counts = _counted(row, grams, columns.size, spec.max_skip_count)
+        np.add.at(out, columns, (counts > 0 if spec.mode == "IDF" else counts) * scale)
     return result if x.ndim > 1 else result.reshape(-1)
 
 
-def _pool(
-    pool: Sequence[Any], starts: Sequence[int], count: int, least: int, most: int
-) -> dict[int, dict[tuple[Any, ...], int]]:
-    """For each length of n-grams that counts, the number of each n-gram."""
+def _pool(given: Mapping[str, Any]) -> dict[int, dict[tuple[Any, ...], int]]:
+    """For each length of n-grams that counts, the number of each n-gram. Raises `ModelError`."""
+    pool, starts = list(given["pool_strings"] or given["pool_int64s"] or ()), given["ngram_counts"]
+    count, least, most = len(given["ngram_indexes"]), given["min_gram_length"], given["max_gram_length"]
     grams: dict[int, dict[tuple[Any, ...], int]] = {}
     number = 0
     for length, (start, stop) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):

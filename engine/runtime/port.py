@@ -29,20 +29,24 @@ class Port:
 
     `layout` ("NCHW") and `preprocess` (how the application prepares the data, JSON values) are for the user;
     they come from the `rt_info` of the model's parameter or result and are stored in blobs.
+    `declared_of` names the node that computes an output ("Reshape `r`") if its type depends on what the model's file
+    declares, beyond what follows from the operators; else it is empty.
     """
 
     name: str
     type: ValueType
     layout: str = ""
     preprocess: Mapping[str, Any] = field(default_factory=dict)
+    declared_of: str = ""
 
     @classmethod
-    def of(cls, node: Parameter | Result) -> Port:
+    def of(cls, node: Parameter | Result, *, is_declared: bool = False) -> Port:
         """Describe a model's parameter or result. Raises `ModelError` if its `rt_info` cannot be stored in a blob."""
         name, layout = node.friendly_name, node.rt_info.get("layout", "")
         if not isinstance(layout, str):
             raise ModelError(f'`{name}`: rt_info["layout"] must be a string such as "NCHW"; got {layout!r}')
-        return cls(name, node.type, layout, _as_json(name, node.rt_info.get("preprocess", {})))
+        declared_of = str(node.input_value(0).node) if is_declared and isinstance(node, Result) else ""
+        return cls(name, node.type, layout, _as_json(name, node.rt_info.get("preprocess", {})), declared_of)
 
     @property
     def element_type(self) -> ElementType:
@@ -66,6 +70,8 @@ class Port:
             described["layout"] = self.layout
         if self.preprocess:
             described["preprocess"] = dict(self.preprocess)
+        if self.declared_of:
+            described["declared_of"] = self.declared_of
         return described
 
     @classmethod
@@ -73,9 +79,11 @@ class Port:
         """Read the result of `to_json`. Raises `BlobFormatError` for anything else."""
         try:
             name, layout, preprocess = value["name"], value.get("layout", ""), value.get("preprocess", {})  # type: ignore[index,attr-defined]
-            if not (isinstance(name, str) and isinstance(layout, str) and isinstance(preprocess, dict)):
-                raise TypeError("name and layout must be strings, preprocess a mapping")
-            return cls(name, _type_from_json(value["type"]), layout, preprocess)  # type: ignore[index]
+            declared_of = value.get("declared_of", "")  # type: ignore[attr-defined]
+            texts = (name, layout, declared_of)
+            if not (all(isinstance(text, str) for text in texts) and isinstance(preprocess, dict)):
+                raise TypeError("name, layout and declared_of must be strings, preprocess a mapping")
+            return cls(name, _type_from_json(value["type"]), layout, preprocess, declared_of)  # type: ignore[index]
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, EngineError) as e:
             raise BlobFormatError(f"the description of an input or output is malformed: {e}") from e
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from engine.errors import InputError, PluginContractError
+from engine.errors import DeclarationError, InputError, PluginContractError
 from engine.ir import TensorType
 from engine.runtime.port import Port
 from engine.runtime.states import StatePort
@@ -39,12 +39,7 @@ class Signature:
         self.input_checks = [PortCheck(p, f"{network}: input `{p.name}`") for p in self.inputs]
         self.output_checks = [PortCheck(p, f"{network}: output `{p.name}`") for p in self.outputs]
         self.result_checks = [
-            PortCheck(
-                p,
-                f"{network}: the device's result for output `{p.name}` is not what the model declares",
-                PluginContractError,
-                may_grow=position >= len(self.outputs),
-            )
+            _result_check(p, network, may_grow=position >= len(self.outputs))
             for position, p in enumerate((*self.outputs, *(state.after for state in self.states)))
         ]
         self._ties = _ties((*self.inputs, *(state.before for state in self.states)))
@@ -138,6 +133,14 @@ class Signature:
     def is_tied(self) -> bool:
         """Whether any symbolic dimension occurs in several inputs."""
         return bool(self._ties)
+
+
+def _result_check(port: Port, network: str, *, may_grow: bool) -> PortCheck:
+    if port.declared_of:
+        where = f"{network}: {port.declared_of} gives another shape than the model declares for output `{port.name}`"
+        return PortCheck(port, f"{where} or a value before it", DeclarationError, may_grow=may_grow)
+    where = f"{network}: the device's result for output `{port.name}` is not what the model declares"
+    return PortCheck(port, where, PluginContractError, may_grow=may_grow)
 
 
 def _index(ports: Sequence[Port], what: str, network: str) -> Mapping[str | int, int]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.errors import DeviceError, TypeInferenceError
+from engine.errors import InputError, TypeInferenceError
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, SequenceType, TensorType, boolean, f32, i64
 
 
@@ -185,7 +185,7 @@ def test_scan_inputs_must_have_one_length() -> None:
         ops.create("Scan", [Parameter(f32, [3]), Parameter(f32, [4])], {"body": body, "num_scan_inputs": 2})
     free = Parameter(f32, [None], "p"), Parameter(f32, [None], "q")
     node = ops.create("Scan", list(free), {"body": body.clone(), "num_scan_inputs": 2})
-    with pytest.raises(DeviceError, match=r"sequence lengths \[3, 4\]"):
+    with pytest.raises(InputError, match=r"sequence lengths \[3, 4\]"):
         ops.evaluate_model(Model([node], list(free)), [np.zeros(3, np.float32), np.zeros(4, np.float32)])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.errors import DeviceError, InputError, UnsupportedError
+from engine.errors import InputError, UnsupportedError
 from engine.ir import (
     Constant,
     ElementType,
@@ -71,7 +71,7 @@ def test_resizing_of_nothing(mode: str) -> None:
     value = run("Resize", np.zeros((0, 3, 4), np.float32), None, None, np.array([6, 2]), mode=mode, axes=(-2, -1))
     assert isinstance(value, np.ndarray)
     assert value.shape == (0, 6, 2)
-    with pytest.raises(DeviceError, match="axis 0 is empty and cannot be resized to 3"):
+    with pytest.raises(InputError, match="axis 0 is empty and cannot be resized to 3"):
         run("Resize", np.zeros((0, 4), np.float32), None, None, np.array([3, 4]), mode=mode)
 
 
@@ -108,9 +108,7 @@ def test_custom_operators_say_what_to_do() -> None:
 
 def test_failures_name_node_and_inputs() -> None:
     node = ops.MatMul(Parameter(f32, [None, None]), Parameter(f32, [None, None]), friendly_name="mm")
-    with pytest.raises(
-        DeviceError, match=r"MatMul `mm`: evaluation failed for inputs A float32\[2,3\], B float32\[2,3\]"
-    ):
+    with pytest.raises(InputError, match=r"MatMul `mm` cannot take inputs A float32\[2,3\], B float32\[2,3\]"):
         ops.evaluate(node, [np.zeros((2, 3), np.float32)] * 2)
 
 
@@ -141,7 +139,7 @@ def test_optionals() -> None:
     assert ops.evaluate(ops.Optional(x), [f(1.0)])[0].tolist() == [1.0]
     assert ops.evaluate(ops.OptionalHasElement(empty), [None])[0].tolist() is False
     assert ops.evaluate(ops.OptionalHasElement(x), [f(1.0)])[0].tolist() is True
-    with pytest.raises(DeviceError, match="the optional is empty"):
+    with pytest.raises(InputError, match="the optional is empty"):
         ops.evaluate(ops.OptionalGetElement(empty), [None])
 
 
@@ -153,7 +151,7 @@ def test_sequences_are_copied_not_changed() -> None:
     assert [v.item() for v in longer] == [9, 1, 2]
     assert [v.item() for v in shorter] == [1]
     assert len(sequence) == 2
-    with pytest.raises(DeviceError, match="position 5 is out of range for a sequence of 2"):
+    with pytest.raises(InputError, match="position 5 is out of range for a sequence of 2"):
         ops.evaluate(ops.SequenceAt(s, Parameter(i64, [])), [sequence, np.array(5)])
 
 
@@ -219,7 +217,7 @@ def test_gather_elements_of_more_than_32_rows() -> None:
     data = np.arange(40, dtype=np.float32).reshape(40, 1)
     indices = np.array([[39], [0], [-1]])
     assert run("GatherElements", data, indices, axis=0).tolist() == [[39], [0], [39]]  # type: ignore[attr-defined]
-    with pytest.raises(DeviceError, match=r"indices 40..40 are out of range for length 40; expected -40..39"):
+    with pytest.raises(InputError, match=r"indices 40..40 are out of range for length 40; expected -40..39"):
         run("GatherElements", data, np.array([[40]]), axis=0)
 
 
@@ -383,11 +381,11 @@ def test_what_is_found_not_to_fit_at_inference_is_not_computed() -> None:
         (("CumSum", data, np.array(4)), {}, r"input axis is 4; allowed: -2\.\.1, as the rank is 2"),
         (("Split", data, np.array([1, 1])), {"axis": 1, "outputs": 2}, "do not divide length 3 into 2 parts"),
     ):
-        with pytest.raises(DeviceError, match=words):
+        with pytest.raises(InputError, match=words):
             run(*inputs, **attributes)  # type: ignore[arg-type]
     sizes = [(2, 1, 3, 4), (3, 1, 3, 4), (2, 1, 3, 4)]
     node = ops.Attention(*(Parameter(TensorType(f32, PartialShape([None] * 4))) for _ in sizes))
-    with pytest.raises(DeviceError, match="the batch, the heads of K and V"):
+    with pytest.raises(InputError, match="the batch, the heads of K and V"):
         ops.evaluate(node, [np.ones(shape, np.float32) for shape in sizes])
 
 

@@ -47,6 +47,8 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
     given = [value for value in node.input_values if value is not None]
     if not all(isinstance(value.type, TensorType) and value.shape.rank.is_static for value in given):
         return False
+    if any(value.shape.is_static and not value.shape.size() for value in given):
+        return False  # ONNX's bodies reshape by 0, which copies a length of other data
     definition = _definition(node, given)
     if definition is None:
         return False
@@ -63,6 +65,9 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
     ]
     for parameter, value in zip(definition.parameters, given, strict=True):
         parameter.output(0).replace(value)
+    for each in made:
+        if not isinstance(each, Constant):  # an error of an inference names the user's node
+            each.friendly_name = f"{node.friendly_name}/{each.friendly_name}"
     values = [result.input_value(0) for result in definition.results[: len(read)]]
     for index, value in enumerate(values):
         if value.node not in made or isinstance(value.node, Constant) or value in values[:index]:

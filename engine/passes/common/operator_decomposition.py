@@ -58,6 +58,9 @@ def _replace(node: Node) -> bool:
     if not all(fits(old, new) or not old.num_consumers for old, new in pairs):
         return False
     made = _made(values, given)
+    for index, each in enumerate(made):
+        if not each.has_own_name:  # an error of an inference names the user's node
+            each.friendly_name = f"{node.friendly_name}/{each.op_type}_{index}"
     for index, (_, value) in enumerate(pairs):
         value.node.friendly_name = node.friendly_name if node.num_outputs == 1 else f"{node.friendly_name}.{index}"
     copy_runtime_info(node, made)

@@ -31,7 +31,10 @@ class RotaryPositionsDecomposition(FusionPass):
         positions = spec.position_ids
         if positions is None:
             return None
-        tables = [ops.Gather(node.input_value(index), positions, axis=0) for index in (1, 2)]
+        tables = [
+            ops.Gather(node.input_value(index), positions, axis=0, friendly_name=f"{node.friendly_name}/Gather_{index}")
+            for index in (1, 2)
+        ]
         return [*tables, ops.RotaryEmbedding(node.input_value(0), *tables, **node.attributes)]
 
 

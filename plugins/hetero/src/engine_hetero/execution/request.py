@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from engine.errors import DeclarationError, UnsupportedError
 from engine.plugin_api import (
     AsyncInferRequest,
     Cancelled,
@@ -194,7 +195,7 @@ class HeteroInferRequest(SyncInferRequest):
             f"{self.signature.network}: subgraph {part} of {len(self.requests)} ({wiring.node_count} nodes) failed on "
             f"{wiring.device}: {error}"
         )
-        kinds = (InputError, OutOfMemoryError)
+        kinds = (InputError, OutOfMemoryError, DeclarationError, UnsupportedError)
         return next((kind for kind in kinds if isinstance(error, kind)), DeviceError)(text)
 
     def _record(self) -> None:

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.ir import Constant, Node, Output, Parameter, PartialShape, Result, TensorType, ValueType
+from engine.ir import (
+    DECLARED_LENGTHS,
+    Constant,
+    Node,
+    Output,
+    Parameter,
+    PartialShape,
+    Result,
+    TensorType,
+    ValueType,
+)
 from engine.lowering import SHAPE_SOURCES
 from engine.ops.creation import ShapeSpec
 from engine.plugin_api import Model
@@ -206,4 +216,6 @@ def _model(whole: Model, part: int, results: list[Result], parameters: list[Para
             taken.add(node.friendly_name)
     model = Model(results, parameters, sinks, name=f"{whole.name}.{part}")
     model.opset_imports = dict(whole.opset_imports)
+    if whole.rt_info.get(DECLARED_LENGTHS):
+        model.rt_info[DECLARED_LENGTHS] = True
     return model

@@ -1,0 +1,182 @@
+"""Indices, labels and positions that are constants: refused if they address what is not there.
+
+The same rules explain the failure of an evaluation, whose inputs have become known: see `engine.ops.refusal`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+import numpy as np
+
+from engine.ir import Constant, Dimension, Node, PartialShape, TensorType
+from engine.ops.conv import Col2ImSpec
+from engine.ops.gather import GatherNDSpec, GatherSpec, ReverseSequenceSpec, ScatterElementsSpec, TensorScatterSpec
+from engine.ops.losses import LossSpec
+from engine.ops.pool import MaxUnpoolSpec
+from engine.ops.registry import attribute, restricts
+from engine.ops.rules import fail, normalize_axis
+from engine.ops.tensors import Array
+
+_ML: Final = "ai.onnx.ml"
+
+
+def _constant(node: Node, index: int) -> Array | None:
+    """The value of input `index` if it is a constant with elements."""
+    source = node.input_value(index).node if node.has_input(index) else None
+    return source.data if isinstance(source, Constant) and source.data.size else None
+
+
+def _shape(node: Node, index: int) -> PartialShape | None:
+    """The shape of input `index`, if its rank is known."""
+    value_type = node.input_value(index).type if node.has_input(index) else None
+    is_known = isinstance(value_type, TensorType) and value_type.shape.rank.is_static
+    return value_type.shape if is_known and isinstance(value_type, TensorType) else None
+
+
+def _require(node: Node, what: str, found: Array, low: int, high: int, of: str) -> None:
+    """Fail if a value is not in low..high."""
+    least, most = int(found.min()), int(found.max())
+    if least < low or most > high:
+        fail(node, f"{what} {most if most > high else least} is out of range for {of}; expected {low}..{high}")
+
+
+def _require_index(node: Node, found: Array, length: Dimension, what: str = "index") -> None:
+    """Fail if a value is not in -length..length - 1."""
+    if length.max is not None:
+        _require(node, what, found, -length.max, length.max - 1, f"a dimension of {length}")
+
+
+@restricts("Gather", "GatherElements", "ScatterElements")
+def _restrict_elements(node: Node) -> None:
+    indices, shape = _constant(node, 1), _shape(node, 0)
+    if indices is None or shape is None:
+        return
+    is_gather = node.op_type != "ScatterElements"
+    axis = GatherSpec.of(node).axis if is_gather else ScatterElementsSpec.of(node).axis
+    _require_index(node, indices, shape[axis])
+
+
+@restricts("GatherND", "ScatterND")
+def _restrict_slices(node: Node) -> None:
+    indices, shape = _constant(node, 1), _shape(node, 0)
+    if indices is None or shape is None:
+        return
+    first = GatherNDSpec.of(node).batch_dims if node.op_type == "GatherND" else 0
+    for place in range(indices.shape[-1]):
+        _require_index(node, indices[..., place], shape[first + place])
+
+
+@restricts("TensorScatter")
+def _restrict_steps(node: Node) -> None:
+    starts, past, update, spec = _constant(node, 2), _shape(node, 0), _shape(node, 1), TensorScatterSpec.of(node)
+    if starts is None or past is None or update is None:
+        return
+    length, steps = past[spec.axis], update[spec.axis].min if spec.mode == "linear" else 1
+    if length.max is not None:
+        _require(node, "write_indices", starts, 0, length.max - max(steps, 1),
+                 f"{steps} steps and a dimension of {length}")  # fmt: skip
+
+
+@restricts("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+def _restrict_labels(node: Node) -> None:
+    labels, scores = _constant(node, 1), _shape(node, 0)
+    if labels is None or scores is None:
+        return
+    ignored = LossSpec.of(node).ignore_index
+    counted = labels if ignored is None else labels[labels != ignored]
+    if counted.size:
+        _require_index(node, counted, scores[1], "label")
+
+
+@restricts("RotaryEmbedding")
+def _restrict_positions(node: Node) -> None:
+    positions, cache = _constant(node, 3), _shape(node, 1)
+    if positions is not None and cache is not None:
+        _require_index(node, positions, cache[0], "position")
+
+
+@restricts("MaxUnpool")
+def _restrict_unpooled(node: Node) -> None:
+    places, shape = _constant(node, 1), _shape(node, 0)
+    if places is not None and shape is not None and shape.is_static:
+        count = prod(MaxUnpoolSpec.of(node).unpooled_shape(shape.get_shape()))
+        _require(node, "index", places, -count, count - 1, f"a result of {count} elements")
+
+
+@restricts("RoiAlign")
+def _restrict_batches(node: Node) -> None:
+    samples, shape = _constant(node, 2), _shape(node, 0)
+    if samples is not None and shape is not None and shape[0].max is not None:
+        _require(node, "batch index", samples, 0, shape[0].max - 1, f"{shape[0]} samples")
+
+
+@restricts("MaxRoiPool")
+def _restrict_regions(node: Node) -> None:
+    regions, shape = _constant(node, 1), _shape(node, 0)
+    if regions is not None and shape is not None and shape[0].max is not None:
+        _require(node, "batch index", regions[:, 0], 0, shape[0].max - 1, f"{shape[0]} samples")
+
+
+@restricts("Compress")
+def _restrict_condition(node: Node) -> None:
+    condition, shape = _constant(node, 1), _shape(node, 0)
+    if condition is None or shape is None:
+        return
+    axis = attribute(node, "axis")
+    if axis is not None:
+        length = shape[normalize_axis(node, axis, len(shape))].max
+    else:
+        length = shape.size() if shape.is_static else None
+    chosen = np.flatnonzero(condition)
+    if length is not None and chosen.size and chosen[-1] >= length:
+        fail(node, f"condition chooses element {chosen[-1]} of {length}")
+
+
+@restricts("ArrayFeatureExtractor", domain=_ML)
+def _restrict_features(node: Node) -> None:
+    features, shape = _constant(node, 1), _shape(node, 0)
+    if features is not None and shape is not None and len(shape):
+        _require_index(node, features, shape[-1], "feature")
+
+
+@restricts("Trilu")
+def _restrict_diagonal(node: Node) -> None:
+    diagonal = _constant(node, 1)
+    if diagonal is not None and diagonal.size != 1:
+        fail(node, f"k has shape {list(diagonal.shape)}; expected one number")
+
+
+@restricts("CenterCropPad")
+def _restrict_lengths(node: Node) -> None:
+    lengths = _constant(node, 1)
+    if lengths is not None and lengths.min() < 0:
+        fail(node, f"shape is {lengths.tolist()}; expected lengths of 0 or more")
+
+
+@restricts("AffineGrid")
+def _restrict_grid(node: Node) -> None:
+    size, theta = _constant(node, 1), _shape(node, 0)
+    if size is not None and theta is not None and not theta[0].accepts(int(size[0])):
+        fail(node, f"size is {size.tolist()}, and theta has {theta[0]} samples; expected equal numbers")
+
+
+@restricts("ReverseSequence")
+def _restrict_reversed(node: Node) -> None:
+    counts, shape = _constant(node, 1), _shape(node, 0)
+    length = None if shape is None else shape[ReverseSequenceSpec.of(node).time_axis].max
+    if counts is not None and length is not None:
+        _require(node, "a sequence length", counts, 0, length, f"sequences of {length} steps")
+
+
+@restricts("Col2Im")
+def _restrict_windows(node: Node) -> None:
+    image, block, shape = _constant(node, 1), _constant(node, 2), _shape(node, 0)
+    if image is None or block is None or shape is None or len(shape) != 3:
+        return
+    windows = prod(Col2ImSpec.of(node).at(image.tolist(), block.tolist()).outputs)
+    if not shape[2].accepts(windows) or (shape[1].is_static and shape[1].min % prod(block.tolist())):
+        fail(
+            node, f"windows of {block.tolist()} over {image.tolist()} are {windows} of {prod(block.tolist())} elements"
+        )
