@@ -38,8 +38,8 @@ class Program:
     constants: list[int]
 
     def fill_weights(self, graph: Model) -> None:
-        """Step three of compiling: bring the constants into device memory. On the host they are used in place, as far as
-        their elements are in order."""
+        """Step three of compiling: bring the constants into device memory. On the host they are used in place, if their
+        elements are in order."""
         constants = [node for node in graph.ordered_nodes() if isinstance(node, Constant)]
         for slot, constant in zip(self.constants, constants, strict=True):
             self.memory[slot] = constant_value(constant.data)
