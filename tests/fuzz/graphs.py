@@ -107,7 +107,9 @@ def _on_device(model: Model, feeds: Mapping[str, Array], right: Answers, device:
         network = core().compile_model(model, device, config)
     except UnsupportedError as e:
         # Nodes that run as one have to be on one device, so most affinities at random are refused, as documented.
-        if "different affinities" not in str(e):
+        if device == "OPENCL" and str(e).startswith("OPENCL cannot run"):  # as the message advises
+            device, config = "HETERO:OPENCL,CPU", {"DEVICE_PROPERTIES": {"OPENCL": config}}
+        elif "different affinities" not in str(e):
             raise
         for node in model.ordered_nodes():
             node.rt_info.pop("affinity", None)
