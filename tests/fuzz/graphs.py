@@ -36,6 +36,7 @@ OTHERWISE = {
     "Attention": "requires a mask as long as past and present together",
     "Mod": "stops the process at a divisor of 0",
     "MeanVarianceNormalization": "divides by 0 where all elements are equal",
+    "ReduceProd": "saturates products of integers, which wrap in other operators",
     "GroupNormalization": "subtracts the squared mean from the mean of squares; NaN for 100 + 0.01 * uniform(-1, 1)",
 }
 
