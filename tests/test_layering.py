@@ -38,10 +38,11 @@ ARROWS = {
     "files": {"digest", "permissions"},
     "permissions": set(),
     "digest": set(),
-    "runtime": {"ir", "blob"},
+    "runtime": {"ir", "blob", "threads"},
+    "threads": set(),
     "properties": {"ir", "limits"},
     "blob": {"ir", "files"},
-    "passes": {"onnx", "ops", "ir", "drawing", "files"},
+    "passes": {"onnx", "ops", "ir", "drawing", "files", "threads"},
     "lowering": {"plugin_api", "passes"},
     "onnx": {"ops", "files"},
     "ops": {"ir", "limits"},
@@ -52,7 +53,7 @@ ARROWS = {
 }
 PLUGIN = {
     *("plugin_api", "lowering", "passes", "onnx", "ops", "ir", "runtime"),
-    *("properties", "blob", "native", "errors", "files", "digest", "permissions", "limits"),
+    *("properties", "blob", "native", "errors", "files", "digest", "permissions", "limits", "threads"),
 }
 # Distributions that are not imported under their own name.
 IMPORT_NAMES = {"protobuf": "google"}

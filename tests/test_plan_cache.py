@@ -9,10 +9,12 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from engine.lowering import PlanCache, Shapes
+from engine.threads import Signal
 
 LIMIT = 60.0
 A: Shapes = ((1, 2),)
@@ -39,23 +41,19 @@ class Builder:
         return f"plan of {shapes} number {len(self.built)}"
 
 
-class Waiting(threading.Event):
-    """An event that tells when somebody begins to wait for it."""
-
-    def __init__(self, arrived: threading.Semaphore) -> None:
-        super().__init__()
-        self._arrived = arrived
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._arrived.release()
-        return super().wait(timeout)
-
-
 @pytest.fixture
 def arrived(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Released by each thread that begins to wait for a plan which another builds."""
     semaphore = threading.Semaphore(0)
-    monkeypatch.setattr("engine.lowering.plan_cache.Event", lambda: Waiting(semaphore))
+
+    class Waiting(Signal):
+        __slots__ = ()
+
+        def wait_for(self, found: Callable[[], Any], timeout: float | None = None) -> Any:
+            semaphore.release()
+            return super().wait_for(found, timeout)
+
+    monkeypatch.setattr("engine.lowering.plan_cache.Signal", Waiting)
     return semaphore
 
 

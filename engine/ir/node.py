@@ -503,7 +503,7 @@ class Node:
             types=list(self._types) if same else None,
             friendly_name=self._name,
         )
-        if same:
+        if same and self._seen is not None:
             node._seen = node._input_types()
         if self._rt_info:
             node._rt_info = dict(self._rt_info)

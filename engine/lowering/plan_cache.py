@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from threading import Event
 from typing import Generic, TypeVar
 
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
+from engine.threads import Signal
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 PlanT = TypeVar("PlanT")
@@ -45,6 +45,7 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         self._pending: dict[KeyT, _Pending[PlanT]] = {}
         self._lock = ForkSafeLock()
         """Guards the two tables; held only briefly."""
+        self._changed = Signal(self._lock)
         self._building = building or ForkSafeLock()
         """Never acquired while `_lock` is held."""
         lifecycle.track(self)
@@ -64,11 +65,9 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
                 if made is not None:
                     return self._built(key, made)
             finally:
-                if made is not None and not made.ended.is_set():  # interrupted
-                    with self._lock:
-                        self._pending.pop(key, None)
-                    made.ended.set()
-            pending.ended.wait()
+                if made is not None and not made.has_ended:  # interrupted
+                    self._end(key, made)
+            self._changed.wait_for(lambda each=pending: each.has_ended)  # type: ignore[misc]
             if pending.error is not None:
                 raise pending.error
             if pending.plan is not None:
@@ -100,14 +99,20 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
             pending.error = e
             raise
         finally:
-            with self._lock:
-                self._pending.pop(key, None)
-                dropped = [] if pending.plan is None else self._kept(key, pending.plan)
-            pending.ended.set()
+            dropped = self._end(key, pending)
         if self._dropped is not None:
             for each in dropped:
                 self._dropped(each)
         return plan
+
+    def _end(self, key: KeyT, pending: _Pending[PlanT]) -> list[PlanT]:
+        """Wake what waits for a build, whose plan is cached if there is one; returns the plans evicted for it."""
+        with self._lock:
+            self._pending.pop(key, None)
+            dropped = [] if pending.plan is None else self._kept(key, pending.plan)
+            pending.has_ended = True
+            self._changed.notify_all()
+            return dropped
 
     def _used(self, key: KeyT) -> PlanT:
         """Make a cached plan the most recently used one. Called with the lock held."""
@@ -123,14 +128,15 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
 
     def _after_fork(self) -> None:
         self._pending.clear()
+        self._changed = Signal(self._lock)
 
 
 class _Pending(Generic[PlanT]):
     """A plan that is being built; if it ends with neither plan nor error, the builder was interrupted."""
 
-    __slots__ = ("ended", "error", "plan")
+    __slots__ = ("error", "has_ended", "plan")
 
     def __init__(self) -> None:
-        self.ended = Event()
+        self.has_ended = False
         self.plan: PlanT | None = None
         self.error: Exception | None = None

@@ -113,18 +113,30 @@ _FAR_Q = (1.0, 2.56852019228982242e0, 1.87295284992346725e0, 5.27905102951428412
 def erf(x: Array) -> Array:
     """The error function (ONNX Erf-13), to within two units in the last place of f64."""
     wide = x.astype(np.float64, copy=False)
-    size = np.abs(wide)
-    square = wide * wide
-    near = wide * (np.polyval(_ERF_P, square) / np.polyval(_ERF_Q, square))
+    near, complement = _error_functions(wide)
+    result: Array = np.where(np.abs(wide) <= 0.46875, near, np.copysign(1.0 - complement, wide))
+    return np.where(np.isnan(wide), wide, result).astype(x.dtype)
+
+
+def _complement_of_erf(x: Array) -> Array:
+    """1 - erf(x) in f64; small results are as exact as large ones."""
+    near, complement = _error_functions(x)
+    result: Array = np.where(np.abs(x) <= 0.46875, 1.0 - near, np.where(x < 0, 2.0 - complement, complement))
+    return np.where(np.isnan(x), x, result)
+
+
+def _error_functions(x: Array) -> tuple[Array, Array]:
+    """erf of x, for |x| up to 0.46875, and 1 - erf of |x|, for larger ones."""
+    size = np.abs(x)
+    square = x * x
+    near = x * (np.polyval(_ERF_P, square) / np.polyval(_ERF_Q, square))
     middle = np.exp(-square) * (np.polyval(_MID_P, size) / np.polyval(_MID_Q, size))
     inverse = 1.0 / np.maximum(square, 1.0)
     tail = inverse * (np.polyval(_FAR_P, inverse) / np.polyval(_FAR_Q, inverse))
     far = np.exp(-square) * (1 / np.sqrt(np.pi) - tail) / np.maximum(size, 1.0)
     complement = np.where(size <= 4.0, middle, far)
     # Above 27 the powers overflow before exp(-x^2) reduces them to 0.
-    complement = np.where(size > 27.0, 0.0, complement)
-    result: Array = np.where(size <= 0.46875, near, np.copysign(1.0 - complement, wide))
-    return np.where(np.isnan(wide), wide, result).astype(x.dtype)
+    return near, np.where(size > 27.0, 0.0, complement)
 
 
 # `onnx.reference` suppresses warnings for these by changing the process's filters, which is not thread-safe.
@@ -160,13 +172,17 @@ def mean(*values: Array) -> Array:
 
 @evaluates_with_spec("Gelu")
 def gelu(spec: GeluSpec, x: Array) -> Array:
-    """x times the cumulative normal distribution of x (ONNX Gelu-20), or its approximation by tanh."""
-    wide = widened(x)
+    """x times the cumulative normal distribution of x (ONNX Gelu-20), or its approximation by tanh.
+
+    ONNX's formulas add 1 to what is nearly -1 for negative x; these are equal to them, and exact there, too.
+    """
+    wide = x.astype(np.float64, copy=False)
     if spec.approximate == "tanh":
-        inner = np.sqrt(2 / np.pi).astype(wide.dtype) * (wide + wide.dtype.type(0.044715) * wide**3)
-        result: Array = 0.5 * wide * (1 + np.tanh(inner))
+        # (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)), which overflows to a quotient of 0, the right result.
+        inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+        result: Array = wide / (1 + np.exp(-2 * inner))
     else:
-        result = 0.5 * wide * (1 + erf(wide * wide.dtype.type(np.sqrt(0.5))))
+        result = 0.5 * wide * _complement_of_erf(wide * -np.sqrt(0.5))
     return result.astype(x.dtype)
 
 

@@ -34,7 +34,7 @@ from engine.ops.evaluator import ModelEvaluator
 from engine.ops.registry import Evaluator, compiles, get_op, infers
 from engine.ops.rules import fail, normalize_axis
 from engine.ops.scan import ScanSpec
-from engine.ops.stacks import Stacks
+from engine.ops.stacks import Stacks, empty_stacks
 
 _MAX_ROUNDS = 4
 
@@ -281,32 +281,37 @@ def _compile_if(node: Node) -> Evaluator:
 
 @compiles("Loop")
 def _compile_loop(node: Node) -> Evaluator:
-    body = ModelEvaluator(node.attributes["body"])
+    model: Model = node.attributes["body"]
+    body = ModelEvaluator(model)
     title, formal, num_carried = str(node), node.num_formal_inputs, node.num_formal_inputs - 2
-    stacked_types = [result.type for result in node.attributes["body"].results[1 + num_carried :]]
+    num_stacks, outer = node.num_outputs - num_carried, node.captured_values("body")
 
     def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
         limit = math.inf if inputs[0] is None else int(np.asarray(inputs[0]).reshape(-1)[0])
         condition = True if inputs[1] is None else _as_bool(inputs[1])
         carried, captured = list(inputs[2:formal]), inputs[formal:]
-        stacks = Stacks(title, len(stacked_types))
+        stacks = Stacks(title, num_stacks)
         iteration = 0
         while condition and iteration < limit:
             outputs = body.run([np.asarray(iteration, np.int64), np.asarray(condition), *carried, *captured])
             condition, carried = _as_bool(outputs[0]), outputs[1 : 1 + num_carried]
             stacks.append(outputs[1 + num_carried :])
             iteration += 1
-        return (*carried, *(_stack(stack, t, 0) for stack, t in zip(stacks.columns, stacked_types, strict=True)))
+        if iteration == 0:
+            shapes = [(), (), *map(_shape, carried), *map(_captured_shape, outer, captured)]
+            return (*carried, *empty_stacks(model, shapes, [0] * num_stacks))
+        return (*carried, *(np.stack(stack) for stack in stacks.columns))
 
     return run
 
 
 @compiles("Scan")
 def _compile_scan(node: Node) -> Evaluator:
-    body = ModelEvaluator(node.attributes["body"])
+    model: Model = node.attributes["body"]
+    body = ModelEvaluator(model)
     spec = ScanSpec.of(node)
     title, formal, num_state = str(node), node.num_formal_inputs, spec.num_states
-    stacked_types = [result.type for result in node.attributes["body"].results[num_state:]]
+    outer = node.captured_values("body")
     in_axes, in_reversed = spec.scan_input_axes, spec.scan_input_directions
     out_axes, out_reversed = spec.scan_output_axes, spec.scan_output_directions
 
@@ -319,14 +324,18 @@ def _compile_scan(node: Node) -> Evaluator:
         lengths = {len(sequence) for sequence in sequences}
         if len(lengths) != 1:
             raise ModelError(f"the scan inputs have sequence lengths {sorted(lengths)}; expected equal lengths")
-        stacks = Stacks(title, len(stacked_types))
+        if lengths == {0}:
+            shapes = [*map(_shape, states), *(each.shape[1:] for each in sequences)]
+            shapes += map(_captured_shape, outer, captured)
+            return (*states, *empty_stacks(model, shapes, out_axes))
+        stacks = Stacks(title, len(out_axes))
         for elements in zip(*sequences, strict=True):
             outputs = body.run([*states, *(np.asarray(element) for element in elements), *captured])
             states = outputs[:num_state]
             stacks.append(outputs[num_state:])
         stacked = [
-            _stack(stack[::-1] if is_reversed else stack, t, axis)
-            for stack, t, axis, is_reversed in zip(stacks.columns, stacked_types, out_axes, out_reversed, strict=True)
+            np.stack(stack[::-1] if is_reversed else stack, axis=axis)
+            for stack, axis, is_reversed in zip(stacks.columns, out_axes, out_reversed, strict=True)
         ]
         return (*states, *stacked)
 
@@ -358,14 +367,12 @@ def _as_bool(value: Any) -> bool:
     return bool(np.asarray(value).reshape(-1)[0])
 
 
-def _stack(values: list[Any], value_type: ValueType, axis: int) -> Any:
-    if values:
-        return np.stack(values, axis=axis)
-    if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
-        raise ModelError("no iteration ran, so the shape of a scan output is unknown")
-    shape = [dim.min if dim.is_static else 0 for dim in value_type.shape]
-    shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 0)
-    return np.empty(shape, dtype=value_type.element_type.numpy)
+def _shape(value: Any) -> tuple[int, ...] | None:
+    return value.shape if isinstance(value, (np.ndarray, np.generic)) else None
+
+
+def _captured_shape(source: Output, value: Any) -> Any:
+    return source.node.data if isinstance(source.node, Constant) else _shape(value)
 
 
 def _count_results(body_name: str, skipped: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from engine.errors import InputError
 from engine.ir import Constant, Model, Node, Output
 from engine.ops.interruption import current_check
-from engine.ops.reference import compile_node
+from engine.ops.reference import compile_node, constant_value
 from engine.ops.registry import Evaluator
 
 
@@ -58,8 +58,11 @@ class ModelEvaluator:
         if len(inputs) != self._num_inputs:
             raise InputError(f"model `{self.name}` takes {self._num_inputs} inputs, got {len(inputs)}")
         values: list[Any] = [*inputs, *([None] * (self._num_slots + 1 - len(inputs)))]  # the last one stays None
-        for slot, constant in self._constants:
-            values[slot] = constant.data
+        for index, (slot, constant) in enumerate(self._constants):
+            data = constant.data
+            values[slot] = value = constant_value(data)
+            if value is not data:  # a copy, which an iteration of a loop leaves to the next one
+                self._constants[index] = slot, Constant(value)
         check = current_check()
         if check is not None:
             check()  # the loop of a body without nodes can be endless, too

@@ -222,7 +222,10 @@ TimeStep = Callable[[Array, list[Array]], list[Array]]
 
 
 def _sigmoid(x: Array) -> Array:
-    return 0.5 * (1 + np.tanh(0.5 * x))
+    # exp of -|x| neither overflows nor cancels: a gate that is nearly closed is exact to the last bits, too.
+    small = np.exp(-np.abs(x))
+    result: Array = np.where(x < 0, small, 1) / (1 + small)
+    return result
 
 
 _FUNCTIONS: Final[dict[str, Callable[[Array, float, float], Any]]] = {

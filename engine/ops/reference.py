@@ -21,6 +21,7 @@ from engine.ops.protos import attribute_to_proto
 from engine.ops.refusal import refusal_of
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
 from engine.ops.result_size import guard, value_bytes
+from engine.ops.tensors import Array
 
 _HOMES: Final[dict[str, str]] = {
     "": "onnx.reference.ops",
@@ -89,6 +90,15 @@ def compile_node(node: Node, max_bytes: int | None = None) -> Evaluator:
         return settled if len(settled) == num_outputs else settled + (None,) * (num_outputs - len(settled))
 
     return call
+
+
+def constant_value(data: Array) -> Array:
+    """The data of a constant as an evaluator reads it: contiguous, a copy if need be.
+
+    The layout decides in which order numpy and its BLAS add up. A folded Transpose is a view of other data, but an
+    exported network stores its elements in order, and gives the same results, bit for bit.
+    """
+    return np.asarray(data, order="C")
 
 
 class _Growth:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from engine.ir import ElementType
 from engine.ops.tensors import Array
+from engine.threads import in_threads
 
 _PART: Final = 1 << 15
 """Elements that are searched at a time, so that they and all temporaries stay in a core's cache."""
@@ -81,8 +81,8 @@ def search_blocks(
         return _square(difference), _square(values), float(np.abs(difference).max(initial=0))
 
     tasks = [(index, start) for index in range(count) for start in range(0, columns, width)]
-    with ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1, _MAX_THREADS)) as pool:
-        errors, sums, largest = zip(*pool.map(search_part, tasks), strict=True)
+    threads = min(os.cpu_count() or 1, _MAX_THREADS)
+    errors, sums, largest = zip(*in_threads(search_part, tasks, threads, "block-search"), strict=True)
     return BlockCodes(codes, scales, zero_points, math.fsum(errors), math.fsum(sums), max(largest))
 
 

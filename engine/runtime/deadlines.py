@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from engine.errors import InferError
 from engine.runtime.lifecycle import Participant, lifecycle
+from engine.threads import start_thread
 
 _log = logging.getLogger("engine.runtime")
 
@@ -61,7 +62,7 @@ class DeadlineTimer(Participant):
     def _started_thread(self) -> threading.Thread:
         thread = threading.Thread(target=self._work, name="engine-deadlines", daemon=True)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError as e:
             raise InferError(f"the thread that watches deadlines cannot start: {e}") from e
         return thread

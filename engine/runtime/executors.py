@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from engine.errors import InferError
 from engine.runtime.lifecycle import Participant, lifecycle
+from engine.threads import start_thread
 
 Task: TypeAlias = Callable[[], object]
 
@@ -125,7 +126,7 @@ class _Pool:
         name = f"{self.name}-{len(self.threads)}" if self.limit > 1 else self.name
         thread = threading.Thread(target=self._work, name=name, daemon=True)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError as e:
             if not self.threads:
                 raise InferError(f"executor {self.name} cannot start a thread: {e}") from e
@@ -133,6 +134,8 @@ class _Pool:
         self.threads.append(thread)
 
     def _work(self) -> None:
+        if not self._has_place():
+            return
         while (task := self._next()) is not None:
             try:
                 task()
@@ -140,6 +143,19 @@ class _Pool:
                 _log.exception("executor %s: a task raised", self.name)
             # An idle thread must not keep the last task's request and network alive.
             del task
+
+    def _has_place(self) -> bool:
+        """Whether the current thread is one of the pool's, of which there are no more than `limit`.
+
+        If Ctrl-C interrupts the start of a thread, the thread may run all the same, or never.
+        """
+        thread = threading.current_thread()
+        with self._lock:
+            if thread not in self.threads:
+                if len(self.threads) >= self.limit:
+                    return False
+                self.threads.append(thread)
+            return True
 
     def _next(self) -> Task | None:
         if self._abandoned:

@@ -13,6 +13,7 @@ from engine.runtime.async_request import AsyncInferRequest
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.runtime.run import CallbackFailure, require_callable, seconds
+from engine.threads import Signal
 
 JobCallback: TypeAlias = Callable[[AsyncInferRequest, Any], object]
 
@@ -69,7 +70,7 @@ class AsyncInferQueue(Participant):
         self._failures = 0
         self._idle = deque(self._requests)
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Signal(self._lock)
         lifecycle.track(self)
 
     def set_callback(self, callback: JobCallback | None) -> None:
@@ -82,7 +83,7 @@ class AsyncInferQueue(Participant):
         `InferError` if `callback` is not callable.
         """
         require_callable(callback)
-        with self._lock:  # not the condition, see `ForkSafeLock`
+        with self._lock:
             if len(self._idle) < len(self._requests):
                 raise Busy("the queue has inferences in flight; wait_all before set_callback")
             self._callback = callback
@@ -120,10 +121,10 @@ class AsyncInferQueue(Participant):
         """
         self._require_may_wait("wait_all")
         time_limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
+        if not self._changed.wait_for(lambda: len(self._idle) == len(self._requests), time_limit):
+            running = len(self._requests) - len(self._idle)
+            raise DeadlineExceeded(f"{running} inferences of the queue still run after waiting {timeout} s")
         with self._lock:
-            if not self._changed.wait_for(lambda: len(self._idle) == len(self._requests), time_limit):
-                running = len(self._requests) - len(self._idle)
-                raise DeadlineExceeded(f"{running} inferences of the queue still run after waiting {timeout} s")
             error, failures = self._first_error, self._failures
             self._first_error, self._failures = None, 0
         if isinstance(error, CallbackFailure):
@@ -151,10 +152,17 @@ class AsyncInferQueue(Participant):
                 raise Busy(f"all {len(self._requests)} requests of the queue are in flight; try again later")
             if not self._idle:
                 self._require_may_wait("start_async")
-            if not self._changed.wait_for(lambda: bool(self._idle), time_limit):
-                raise DeadlineExceeded(f"no request of the queue became idle within {timeout} s")
+
+        def take() -> AsyncInferRequest | None:
+            if not self._idle:
+                return None
             taken.append((self._idle[0], self._idle[0].starts))
             return self._idle.popleft()
+
+        found = self._changed.wait_for(take, time_limit)
+        if found is None:
+            raise DeadlineExceeded(f"no request of the queue became idle within {timeout} s")
+        return found
 
     def _require_may_wait(self, what: str) -> None:
         if self._callback_executor.owns_current_thread():
@@ -211,8 +219,7 @@ class AsyncInferQueue(Participant):
             self.wait_all()
             return
         self.cancel()
-        with self._lock:
-            self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
+        self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
 
     def _end_exit(self, timeout: float) -> None:
         if isinstance(self._first_error, CallbackFailure):
@@ -220,6 +227,6 @@ class AsyncInferQueue(Participant):
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Signal(self._lock)
         self._idle = deque(self._requests)
         self._userdata.clear()

@@ -179,6 +179,17 @@ def test_clone_is_deep_and_shares_constant_data() -> None:
     assert "MatMul" in model.to_text()
 
 
+def test_a_clone_infers_what_its_original_has_not_yet() -> None:
+    """A constant that takes the place of a value of the same type decides more lengths, in a clone, too."""
+    x, lengths = Parameter(f32, [4, 1], "x"), Parameter(i64, [2], "lengths")
+    shaped = ops.Reshape(x, lengths, friendly_name="shaped")
+    model = Model([shaped], [x, lengths])
+    lengths.output(0).replace(Constant([2, -1]).output(0))
+    copy = model.clone()
+    assert copy.validate()
+    assert str(copy.node("shaped").output(0).type) == "f32[2,2]"
+
+
 def test_values_that_are_no_tensors_say_so() -> None:
     s = Parameter(SequenceType(TensorType(f32, Parameter(f32, [2]).output(0).shape)), friendly_name="s")
     assert str(s.type) == "seq(f32[2])"

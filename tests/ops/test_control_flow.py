@@ -178,6 +178,41 @@ def test_scan_over_nothing() -> None:
     assert (state.tolist(), sums.shape) == ([1, 2], (0, 2))
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_what_a_scan_over_nothing_stacks_has_the_lengths_of_the_values_given(axis: int) -> None:
+    """Not 0 for each length that the model leaves open: a device that knows the lengths would answer otherwise."""
+    start, x = Parameter(f32, [None, None], "start"), Parameter(f32, [None, None, None], "x")
+    model = Model(scan({"scan_output_axes": [axis]}, start, x).outputs, [start, x])
+    _, sums = ops.evaluate_model(model, [np.zeros((4, 1), np.float32), np.zeros((0, 4, 1), np.float32)])
+    shape = [4, 1]
+    shape.insert(axis % 3, 0)
+    assert sums.shape == tuple(shape)
+    assert str(model.parameters[1].type) == "f32[?,?,?]"  # inference for these lengths has changed no type
+
+
+def test_what_a_loop_without_iterations_stacks() -> None:
+    """The lengths of its first iteration; 0 for one that depends on values."""
+    trips, x = Parameter(i64, [], "trips"), Parameter(f32, [None], "x")
+    i, go, state = Parameter(i64, [], "i"), Parameter(boolean, [], "go"), Parameter(f32, [None], "s")
+    grown = ops.Concat(state, state, axis=0)
+    body = Model([go, grown, ops.Identity(grown), ops.NonZero(state)], [i, go, state], name="b")
+    model = Model(ops.create("Loop", [trips, None, x], {"body": body}).outputs, [trips, x])
+    state_then, grown_then, places = ops.evaluate_model(model, [np.array(0), f(1, 2, 3)])
+    assert (state_then.tolist(), grown_then.shape, places.shape) == ([1, 2, 3], (0, 6), (0, 1, 0))
+
+
+def test_a_body_that_could_not_run_matters_only_if_it_runs() -> None:
+    trips, x = Parameter(i64, [], "trips"), Parameter(f32, None, "x")
+    i, go, state = Parameter(i64, [], "i"), Parameter(boolean, [], "go"), Parameter(f32, None, "s")
+    product = ops.MatMul(state, Constant(np.ones((3, 3), np.float32)))
+    body = Model([go, state, ops.Reshape(product, Constant([-1]))], [i, go, state], name="b")
+    model = Model(ops.create("Loop", [trips, None, x], {"body": body}).outputs, [trips, x])
+    _, sums = ops.evaluate_model(model, [np.array(0), f(1, 2)])
+    assert sums.shape == (0, 0)
+    with pytest.raises(DeviceError, match="MatMul"):
+        ops.evaluate_model(model, [np.array(1), f(1, 2)])
+
+
 def test_scan_inputs_must_have_one_length() -> None:
     a, b = Parameter(f32, None, "a"), Parameter(f32, None, "b")
     body = Model([ops.Add(a, b)], [a, b])

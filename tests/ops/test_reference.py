@@ -397,3 +397,28 @@ def test_split_into_parts_of_one_size_and_of_given_sizes() -> None:
         np.testing.assert_array_equal(np.concatenate(parts), arrays[0])
         wanted = [3, 0, 4] if len(arrays) > 1 else [3, 3, 1] if len(data) == arrays[0].size else [1, 1, 0, 0]
         assert [part.size for part in parts] == wanted
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_negative_numbers_is_exact(approximate: str) -> None:
+    """1 + erf(x) cancels below -1: every digit of the small results would be wrong."""
+    x = np.linspace(-12, 3, 301).astype(np.float32)
+    exact = [_exact_gelu(float(each), approximate) for each in x]
+    # f64 is exact to 1e-13 even after the exponential function, so only the last rounding is left.
+    np.testing.assert_allclose(run("Gelu", x, approximate=approximate), exact, rtol=2**-23, atol=2**-149)
+
+
+def _exact_gelu(x: float, approximate: str) -> float:
+    if approximate == "none":
+        return 0.5 * x * math.erfc(-x / math.sqrt(2))
+    return x / (1 + math.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def test_gates_that_are_nearly_closed_are_exact() -> None:
+    """A gate of 1e-5 that is wrong by the epsilon of 1 makes a hidden state wrong by a thousandth."""
+    x = np.linspace(-60, 60, 121).astype(np.float32)
+    one = np.ones((1, 1, 1), np.float32)
+    found = run("RNN", x.reshape(1, -1, 1), one, 0 * one, hidden_size=1, activations=["Sigmoid"], outputs=2)[1]  # type: ignore[index]
+    exact = [1 / (1 + math.exp(-float(each))) for each in x]
+    # The roundings of an exponential function, a sum and a quotient.
+    np.testing.assert_allclose(found.reshape(-1), exact, rtol=4 * 2**-23)

@@ -219,7 +219,7 @@ def test_no_lock_that_another_thread_holds_during_a_fork_is_missing_in_the_child
         request.start_async(x, deadline=30)
         request.wait(30)
         locks = [
-            request._lock, queue._changed, network._creating, network.plugin._lock, shared._pool._changed,
+            request._lock, queue._lock, network._creating, network.plugin._lock, shared._pool._changed,
             network.task_executor._pool._changed, deadlines.deadline_timer._changed,
         ]
         held, release = threading.Event(), threading.Event()

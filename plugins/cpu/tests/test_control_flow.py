@@ -249,6 +249,33 @@ def test_scan_axes_and_directions(in_axis: int, out_axis: int, directions: tuple
     assert_like_others(model, values(element, shape), peer=not is_passed)  # onnxruntime 1.31 stacks zeros then
 
 
+@pytest.mark.parametrize("lengths", [[None, None], ["a", "b"], [4, None], [4, 1]])
+def test_what_a_scan_over_nothing_stacks_does_not_depend_on_what_the_model_states(lengths: list[Any]) -> None:
+    state, x = Parameter(f32, lengths, "x0"), Parameter(f32, [None, *lengths], "x1")
+    s, e = Parameter(f32, lengths, "s"), Parameter(f32, lengths, "e")
+    total = ops.Add(s, e)
+    flat = ops.Reshape(total, ops.Concat(ops.Shape(total), Constant([1]), axis=0))
+    target = Parameter(i64, [2], "t")
+    parts = [total, flat, ops.NonZero(total), ops.Reshape(total, target)]
+    body = Model([Result(value, f"r{i}") for i, value in enumerate((total, *parts))], [s, e], captures=[target])
+    attributes = {"body": body, "num_scan_inputs": 1, "scan_output_axes": (1, 0, -1, 0)}
+    node = ops.create("Scan", [state, x, Constant([2, -1])], attributes, num_outputs=5, friendly_name="loop")
+    model = Model([Result(value, f"y{i}") for i, value in enumerate(node.outputs)], [state, x])
+    found = assert_like_others(model, values([4, 1], [0, 4, 1]), peer=False)  # onnxruntime 1.32 refuses no steps
+    assert [each.shape for each in found] == [(4, 1), (4, 0, 1), (0, 4, 1, 1), (2, 0, 0), (0, 2, 2)]
+
+
+def test_what_a_loop_without_iterations_stacks() -> None:
+    """A carried value that grows has another length in each iteration: the stack's is that of the first."""
+
+    def build(trip: Output, go: Output, carried: Sequence[Output], captured: Sequence[Output]) -> Any:
+        return [go, ops.Concat(carried[0], carried[0], axis=0)], [ops.Concat(carried[0], carried[0], axis=0)]
+
+    model, _ = loop([["n"]], build)
+    found = assert_like_others(model, {"m": np.array(0), **values([3])}, peer=False)  # it gives zeros for "n"
+    assert [each.shape for each in found] == [(3,), (0, 6)]
+
+
 def test_scan_over_nothing() -> None:
     state, x = Parameter(f32, [2], "x0"), Parameter(f32, [0, 2], "x1")
     s, e = Parameter(f32, [2], "s"), Parameter(f32, [2], "e")

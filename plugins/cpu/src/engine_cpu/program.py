@@ -15,6 +15,7 @@ from engine.errors import Cancelled
 from engine.ir import Constant, Model, Output
 from engine.limits import check_bytes
 from engine.native import CancelFlag, Plan, PlanRunner
+from engine.ops.reference import constant_value
 from engine_cpu.routine_draft import RoutineDraft
 from engine_cpu.segment import LoweredSegment
 
@@ -107,7 +108,9 @@ class Program:
             for value in writes:
                 slots[value] = len(slots)
         self.outputs = tuple(slots[value] for value in outputs)
-        self.constants: dict[int, Array] = {slot: read(constant) for slot, constant in constants.items()}
+        self.constants: dict[int, Array] = {
+            slot: constant_value(read(constant)) for slot, constant in constants.items()
+        }
         """The data of the constants that segments read, by slot."""
         self._template: list[Value] = [self.constants.get(slot) for slot in range(len(slots))]
         self.segments = self._scheduled(slots, constants, segments)

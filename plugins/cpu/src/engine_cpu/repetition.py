@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from engine.errors import InputError
+from engine.errors import InputError, ModelError
 from engine.ir import Node, Output, TensorType
 from engine.native import NO_VALUE, Plan
+from engine.ops.stacks import empty_stacks
 from engine_cpu.bodies import Body, BodyCompiler, BodyGraph
 from engine_cpu.body_profile import profiled_body
 from engine_cpu.native_repetition import NativeRepetition
@@ -37,8 +38,6 @@ class RepetitionSegment(Segment):
         self._positions = [index for index, value in enumerate(formal) if value is not None]
         self._reads: list[Output] = [value for value in formal if value is not None] + list(graph.captured)
         self._num_formal = len(formal)
-        stacked = graph.model.results[int(self.form.is_loop) + self.form.carried :]
-        self._stack_types = [result.type for result in stacked]
         self.native = NativeRepetition.of(
             (self.name, self.op_type), self.form, self._body.program, graph.model, compiler.threads, compiler.streams
         )
@@ -112,7 +111,9 @@ class RepetitionSegment(Segment):
             _elements(value, axis, is_reversed)
             for value, (axis, is_reversed) in zip(given[form.fixed + form.carried :], form.elements, strict=True)
         ]
-        stacks = [Stack(f"{self.op_type} `{self.name}`", t, index) for index, t in enumerate(self._stack_types)]
+        if not condition or limit == 0:
+            return [*carried, *self._empty_stacks(carried, given, captured)]
+        stacks = [Stack(f"{self.op_type} `{self.name}`", index) for index in range(len(form.stacks))]
         trip = 0
         while condition and trip < limit:
             inference.check_cancelled()
@@ -130,6 +131,22 @@ class RepetitionSegment(Segment):
             for stack, (axis, is_reversed) in zip(stacks, form.stacks, strict=True)
         ]
         return [*carried, *stacked]
+
+    def _empty_stacks(
+        self, carried: Sequence[Value], given: Sequence[Value], captured: Sequence[Value]
+    ) -> Sequence[Array]:
+        form = self.form
+        scanned = zip(given[form.fixed + form.carried :], form.elements, strict=True)
+        elements = [np.delete(value.shape, axis).tolist() for value, (axis, _) in scanned]
+        shapes = [*[()] * form.fixed, *map(_shape, carried), *elements, *map(_shape, captured)]
+        try:
+            return empty_stacks(self._body.model, shapes, [axis for axis, _ in form.stacks])
+        except ModelError as e:
+            raise InputError(f"{self.op_type} `{self.name}`: {e}") from e
+
+
+def _shape(value: Value) -> tuple[int, ...] | None:
+    return value.shape if isinstance(value, np.ndarray) else None
 
 
 def _static_length(formal: Sequence[Output | None], form: RepetitionForm) -> int | None:

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from engine.errors import InputError, OutOfMemoryError
-from engine.ir import TensorType, ValueType
 from engine.limits import available_memory
 from engine_cpu.program import Array, Value
 
@@ -39,9 +38,8 @@ def too_large(name: str, what: str) -> OutOfMemoryError:
 class Stack:
     """Elements whose number, and maybe shape, shows only while a loop runs."""
 
-    def __init__(self, name: str, value_type: ValueType, index: int) -> None:
+    def __init__(self, name: str, index: int) -> None:
         self._what = f"{name}, stacked output {index}"
-        self._type = value_type
         self._elements: list[Array] = []
         self._nbytes = 0
         self._checked = _UNCHECKED
@@ -62,17 +60,12 @@ class Stack:
                 raise too_large(self._what, f"more than {self._nbytes} bytes")
 
     def array(self, axis: int, *, is_reversed: bool = False) -> Array:
-        """All elements along a new axis, from the last one on if it is reversed."""
-        if self._elements:
-            elements = self._elements[::-1] if is_reversed else self._elements
-            try:
-                return np.ascontiguousarray(np.stack(elements, axis=axis))
-            except MemoryError as e:
-                raise too_large(self._what, f"{self._nbytes} bytes") from e
-        shape = _element_shape(self._type)
-        if shape is None or not isinstance(self._type, TensorType):
-            raise InputError(f"{self._what}: no iteration ran, and the number of its dimensions is unknown")
-        return np.empty(stacked_shape(shape, 0, axis), self._type.element_type.numpy)
+        """All elements along a new axis, from the last one on if it is reversed; there is at least one."""
+        elements = self._elements[::-1] if is_reversed else self._elements
+        try:
+            return np.ascontiguousarray(np.stack(elements, axis=axis))
+        except MemoryError as e:
+            raise too_large(self._what, f"{self._nbytes} bytes") from e
 
 
 def stacked_shape(element: Sequence[int], trips: int, axis: int) -> tuple[int, ...]:
@@ -80,9 +73,3 @@ def stacked_shape(element: Sequence[int], trips: int, axis: int) -> tuple[int, .
     shape = list(element)
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, trips)
     return tuple(shape)
-
-
-def _element_shape(value_type: ValueType) -> list[int] | None:
-    if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
-        return None
-    return [dim.min if dim.is_static else 0 for dim in value_type.shape]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.ir import Constant
-from engine.ops.reference import compile_node
+from engine.ops.reference import compile_node, constant_value
 from engine.plugin_api import Model
 
 Value = Any
@@ -38,10 +38,11 @@ class Program:
     constants: list[int]
 
     def fill_weights(self, graph: Model) -> None:
-        """Step three of compiling: bring the constants into device memory. On the host they are used in place."""
+        """Step three of compiling: bring the constants into device memory. On the host they are used in place, if their
+        elements are in order."""
         constants = [node for node in graph.ordered_nodes() if isinstance(node, Constant)]
         for slot, constant in zip(self.constants, constants, strict=True):
-            self.memory[slot] = constant.data
+            self.memory[slot] = constant_value(constant.data)
 
 
 def map_to_device(graph: Model) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from engine.runtime.lifecycle import Participant, lifecycle
+from engine.threads import Signal
 
 
 class Turns(Participant):
@@ -17,12 +18,12 @@ class Turns(Participant):
         self._done: dict[int, BaseException | None] = {}
         self._is_over = False
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Signal(self._lock)
         lifecycle.track(self)
 
     def begin(self) -> None:
         """Reset for a new inference."""
-        with self._lock:  # not the condition, see `ForkSafeLock`
+        with self._lock:
             self.inference += 1
             self._claimed.clear()
             self._done.clear()
@@ -46,9 +47,8 @@ class Turns(Participant):
 
     def wait(self, part: int) -> None:
         """Wait for a part that another thread runs; raise its error."""
-        with self._lock:
-            self._changed.wait_for(lambda: part in self._done)
-            error = self._done[part]
+        self._changed.wait_for(lambda: part in self._done)
+        error = self._done[part]
         if error is not None:
             try:
                 raise error
@@ -67,12 +67,11 @@ class Turns(Participant):
 
     def is_idle_within(self, seconds: float) -> bool:
         """Wait for the running parts; False if some still run after the timeout."""
-        with self._lock:
-            return self._changed.wait_for(lambda: self._claimed <= self._done.keys(), seconds)
+        return self._changed.wait_for(lambda: self._claimed <= self._done.keys(), seconds)
 
     def _after_fork(self) -> None:
         """Drop parts that ran in other threads of the parent, which never end in the child."""
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Signal(self._lock)
         self.abandon()
         self._done = dict.fromkeys(range(self._parts))

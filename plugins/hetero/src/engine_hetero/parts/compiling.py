@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from engine.plugin_api import (
@@ -17,6 +16,7 @@ from engine.plugin_api import (
     SupportLevel,
     UnsupportedError,
 )
+from engine.threads import in_threads
 from engine_hetero.device_list import DeviceList
 from engine_hetero.parts.splitting import PartModel
 
@@ -51,11 +51,11 @@ class Compiler:
         if not parts:
             return [], []
         batches = _batches(parts)
-        with ThreadPoolExecutor(min(len(batches), _MAX_THREADS), "HETERO:compile") as pool:
-            compiled = pool.map(
-                lambda batch: [self._compile(number, parts[number], len(parts)) for number in batch], batches
-            )
-            results = [result for results in compiled for result in results]
+        compiled = in_threads(
+            lambda batch: [self._compile(number, parts[number], len(parts)) for number in batch],
+            batches, _MAX_THREADS, "HETERO:compile",
+        )  # fmt: skip
+        results = [result for results in compiled for result in results]
         order = [number for batch in batches for number in batch]
         by_number = dict(zip(order, results, strict=True))
         networks = [by_number[number] for number in range(len(parts))]
