@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from engine.testing.conformance.selection import LIMIT, SELECTED
+
 if TYPE_CHECKING:
     from engine.testing.conformance.hooks import HookWatch
     from engine.testing.conformance.scorecard import CheckResult, Scorecard
@@ -25,13 +27,6 @@ SUITE: Final = Path(__file__).with_name("suite.py")
 _HOPELESS: Final = 40
 _FOLDER: Final = "ENGINE_CONFORMANCE_FOLDER"
 """The environment variable with the folder in which processes that run checks name the running hook."""
-
-_LIMIT: Final = 60.0
-
-selected_device = "TEMPLATE"
-"""The device of `--engine-device`, which `suite.py` reads when it is collected."""
-selected_limit = _LIMIT
-"""The seconds of `--engine-limit`, which it reads, too."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine-limit",
         metavar="SECONDS",
         type=float,
-        default=_LIMIT,
+        default=LIMIT,
         help="how long a check may wait for the device (default: 60); the class attribute `limit` of a suite",
     )
     group.addoption("--engine-json", metavar="FILE", help="write the score and all results as JSON")
@@ -52,11 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Select the device, and collect the suite if no test files are named."""
-    global selected_device, selected_limit
     device = config.getoption("--engine-device")
     reports = [config.getoption(name) for name in ("--engine-json", "--engine-html")]
     if device:
-        selected_device, selected_limit = device, config.getoption("--engine-limit")
+        SELECTED.device, SELECTED.limit = device, config.getoption("--engine-limit")
         if config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args[:] = [str(SUITE)]
     if not device and not any(reports):
@@ -98,7 +92,7 @@ class _Run:
         for item in items:
             if has_timeout:
                 # A check itself gives up after the limit; this is for a hook that never returns.
-                limit = getattr(getattr(item, "cls", None), "limit", _LIMIT)
+                limit = getattr(getattr(item, "cls", None), "limit", LIMIT)
                 item.add_marker(pytest.mark.timeout(1.5 * limit, method="thread"))
         items.sort(key=lambda item: not item.name.startswith("test_basic_model_runs"))
 

@@ -1,18 +1,18 @@
 """The suites for the device of `--engine-device`, as the module that pytest collects."""
 
 from engine.testing import BehaviourSuite, OperatorSuite
-from engine.testing.conformance import pytest_plugin
+from engine.testing.conformance.selection import SELECTED
 
 
 class TestBehaviour(BehaviourSuite):
     """See `BehaviourSuite`."""
 
-    device = pytest_plugin.selected_device
-    limit = pytest_plugin.selected_limit
+    device = SELECTED.device
+    limit = SELECTED.limit
 
 
 class TestOperators(OperatorSuite):
     """See `OperatorSuite`."""
 
-    device = pytest_plugin.selected_device
-    limit = pytest_plugin.selected_limit
+    device = SELECTED.device
+    limit = SELECTED.limit

@@ -1,0 +1,21 @@
+"""What the options of pytest select, for the suite that pytest collects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+LIMIT: Final = 60.0
+"""The seconds that a check may wait for the device, unless an option says otherwise."""
+
+
+@dataclass(slots=True)
+class Selection:
+    """The device, and how long a check may wait for it."""
+
+    device: str = "TEMPLATE"
+    limit: float = LIMIT
+
+
+SELECTED: Final = Selection()
+"""Set before the suite is collected."""
