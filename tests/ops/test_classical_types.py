@@ -1,0 +1,34 @@
+"""Types of classifiers of `ai.onnx.ml`: without them, nothing that reads their scores has a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.ir import Parameter, PartialShape, f32
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"classlabels_ints": (3, 5)}, ["i64[?]", "f32[?,2]"]),
+        ({"classlabels_strings": ("a", "b", "c")}, ["string[?]", "f32[?,3]"]),
+    ],
+)
+def test_a_linear_classifier_has_a_score_for_each_class(labels: dict[str, Any], expected: list[str]) -> None:
+    (classes,) = map(len, labels.values())
+    x = Parameter(f32, PartialShape([-1, 4]), "x")
+    attributes = {"coefficients": tuple(map(float, range(4 * classes))), "intercepts": (0.0,) * classes} | labels
+    node = ops.create("LinearClassifier", [x], attributes, num_outputs=2, domain="ai.onnx.ml")
+    assert [str(output.type) for output in node.outputs] == expected
+    found = ops.evaluate(node, [np.ones((7, 4), np.float32)])
+    assert [value.shape for value in found] == [(7,), (7, classes)]
+
+
+def test_the_rank_of_the_scores_of_a_support_vector_machine() -> None:
+    x = Parameter(f32, PartialShape([5, 4]), "x")
+    node = ops.create("SVMClassifier", [x], {"classlabels_ints": (3, 5)}, num_outputs=2, domain="ai.onnx.ml")
+    assert [str(output.type) for output in node.outputs] == ["i64[5]", "f32[5,?]"]
