@@ -47,7 +47,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     tfidf,
     training,
     transpose,
-    trees,
+    tree_scores,
 )
 from engine.ops.create import create, make_constructor
 from engine.ops.evaluator import ModelEvaluator, evaluate_model

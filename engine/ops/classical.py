@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.errors import ModelError, UnsupportedError
-from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, i64
+from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, i64, string
 from engine.ops.classical_specs import ImputerSpec
 from engine.ops.reference import compile_onnx
 from engine.ops.registry import Evaluator, attribute, compiles, evaluates, get_op, infers
@@ -40,6 +40,21 @@ def _infer_regressor(node: Node) -> Sequence[ValueType]:
     if data.rank.is_static:
         rows = data[0] if len(data) > 1 else as_dimension(1)
     return (TensorType(f32, PartialShape([rows, targets])),)
+
+
+@infers("LinearClassifier", "SVMClassifier", domain=_ML)
+def _infer_classifier(node: Node) -> Sequence[ValueType]:
+    """ONNX gives a LinearClassifier no columns. Those of an SVMClassifier depend on how it votes."""
+    check_inputs(node, get_op(node.op_type, _ML))
+    data = tensor_type(node, 0).shape
+    names = attribute(node, "classlabels_strings")
+    count = len(names or attribute(node, "classlabels_ints") or ())
+    columns = count if node.op_type == "LinearClassifier" and count > 1 else None
+    rows = as_dimension(None)
+    if data.rank.is_static:
+        rows = data[0] if len(data) > 1 else as_dimension(1)
+    labels = TensorType(string if names else i64, PartialShape([rows]))
+    return labels, TensorType(f32, PartialShape([rows, columns]))
 
 
 @infers("FeatureVectorizer", domain=_ML)
@@ -108,8 +123,8 @@ def linear_regressor(
     return shares.astype(np.float32)
 
 
-@compiles("LinearClassifier", domain=_ML)
-def _compile_linear_classifier(node: Node) -> Evaluator:
+@compiles("LinearClassifier", "SVMClassifier", "SVMRegressor", domain=_ML)
+def _compile_classifier(node: Node) -> Evaluator:
     """`onnx.reference` takes no [C], which is one row."""
     classify = compile_onnx(node)
     return lambda inputs: classify([np.atleast_2d(inputs[0])])

@@ -239,8 +239,9 @@ class FeatureVectorizerSpec(OperatorSpec):
             check_rank(node, index, 1, 2)
 
 
-@compares("Scaler", "Imputer", "LinearRegressor", "LinearClassifier", "SVMRegressor", "SVMClassifier", "ZipMap",
-          "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", domain=_ML)  # fmt: skip
+@compares(
+    "Scaler", "Imputer", "LinearRegressor", "LinearClassifier", "SVMRegressor", "SVMClassifier", "ZipMap", domain=_ML
+)
 def _compare_features(node: Node) -> None:
     width = _width(node, 0)
     spec: Any = OperatorSpec.of(node)
@@ -262,12 +263,8 @@ def _compare_features(node: Node) -> None:
             classes = 1 if node.op_type == "SVMRegressor" else len(spec.classlabels_ints or spec.classlabels_strings)
             found = len(spec.support_vectors or ()) if vectors else len(spec.coefficients)
             is_fit = found == (vectors or classes) * width
-        case "ZipMap":
+        case _:  # ZipMap
             is_fit = len(spec.classlabels_int64s or spec.classlabels_strings) == width
-        case _:
-            is_leaf = [mode == "LEAF" for mode in spec.nodes_modes]
-            read = [each for each, leaf in zip(spec.nodes_featureids, is_leaf, strict=True) if not leaf]
-            is_fit = all(0 <= each < width for each in read)
     if not is_fit:
         fail(node, f"X has {width} features, which its attributes do not fit")
 

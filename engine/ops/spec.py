@@ -21,6 +21,7 @@ create a new one after changing the node or the types of its inputs.
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -240,8 +241,13 @@ def _exact(value: object) -> object:
     """A key for the value of an attribute that distinguishes 0.0 from -0.0, which are equal."""
     if type(value) is float:
         return value.hex()
-    if type(value) is not tuple or {*map(type, value)} <= _WITHOUT_ZEROS:
+    if type(value) is not tuple:
         return value
+    types = {*map(type, value)}
+    if types <= _WITHOUT_ZEROS:
+        return value
+    if types == {float}:
+        return array("d", value).tobytes()  # thresholds of trees are a hundred thousand numbers
     return tuple(map(_exact, value))
 
 

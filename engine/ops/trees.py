@@ -1,228 +1,311 @@
-"""Ensembles of decision trees (`ai.onnx.ml`): specs that refuse nodes and leaves that do not exist, and cycles."""
+"""Tree ensembles of `ai.onnx.ml`: their spec, which reads and checks the trees, and type rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import OperatorSpecError
-from engine.ir import Node
+from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, f64, i64, string
+from engine.ops.flat_trees import MODES, FlatTrees, LinkedTrees, TreeError, flatten
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
+from engine.ops.tensors import Array
 
-_ML: Final = "ai.onnx.ml"
-_MEMBER: Final = 6
-_MODES: Final = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "LEAF")
-_TRANSFORMS: Final = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-_AGGREGATES: Final = ("AVERAGE", "SUM", "MIN", "MAX")
+ML: Final = "ai.onnx.ml"
+AGGREGATES: Final = ("AVERAGE", "SUM", "MIN", "MAX")
+TRANSFORMS: Final = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+"""Names of aggregate_function and post_transform; the numbers in TreeEnsemble-5 are their indices."""
+_MOST_NODES: Final = 1 << 28
 
 
-@specifies("TreeEnsemble", domain=_ML)
+@specifies("TreeEnsembleRegressor", "TreeEnsembleClassifier", "TreeEnsemble", domain=ML)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TreeEnsembleSpec(OperatorSpec):
-    """Trees whose inner nodes and leaves are numbered from 0, apart (ONNX-ML TreeEnsemble-5).
+class TreeSpec(OperatorSpec):
+    """TreeEnsembleRegressor-5, TreeEnsembleClassifier-5 and TreeEnsemble-5 of `ai.onnx.ml`.
+
+    The sum of weights (or their mean, minimum, maximum) of the leaves that a row [F] reaches, one for each target, plus
+    base values; a target without weights has 0. `trees.dtype` is f64 if the input or a tensor of the attributes is.
 
     Attributes:
-        nodes_truenodeids: for each inner node the inner node, or where `nodes_trueleafs` is 1 the leaf, for which its
-            comparison is true; `nodes_falsenodeids` and `nodes_falseleafs` likewise.
-        tree_roots: the root of each tree.
+        aggregate: one of `AGGREGATES`; a classifier sums.
+        transform: one of `TRANSFORMS`, of the scores of a row; also of a single target, unlike in onnxruntime.
+        targets: the number of sums.
+        base: added to them; empty for zeros.
+        columns: the number of scores of a row.
+        complement: how a classifier with two classes gets the scores of both from the only sum s: "one" is [1 - s, s],
+            "negative" [-s, s]; "" if each score is a sum.
+        is_share: whether the sum of class 1 is a probability, which decides for the class if above 0.5; otherwise the
+            greatest score decides, the first of equal ones.
+        labels: of the classes; empty for a regressor.
     """
 
-    aggregate_function: int
-    leaf_targetids: tuple[int, ...]
-    leaf_weights: Any = field(hash=False)
-    membership_values: Any = field(hash=False)
-    n_targets: int
-    nodes_falseleafs: tuple[int, ...]
-    nodes_falsenodeids: tuple[int, ...]
-    nodes_featureids: tuple[int, ...]
-    nodes_missing_value_tracks_true: tuple[int, ...] | None
-    nodes_modes: Any = field(hash=False)
-    nodes_splits: Any = field(hash=False)
-    nodes_trueleafs: tuple[int, ...]
-    nodes_truenodeids: tuple[int, ...]
-    post_transform: int
-    tree_roots: tuple[int, ...]
+    aggregate: str
+    transform: str
+    targets: int
+    base: tuple[float, ...]
+    columns: int
+    complement: str
+    is_share: bool
+    labels: tuple[int, ...] | tuple[str, ...]
+    trees: FlatTrees
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
-        _check_ids(node, "post_transform", [given["post_transform"]], len(_TRANSFORMS))
-        _check_ids(node, "aggregate_function", [given["aggregate_function"]], len(_AGGREGATES))
-        if (given["n_targets"] or 0) < 1:
-            refuse(node, "n_targets", given["n_targets"], "1 or more")
-        count, leaves = len(given["nodes_featureids"]), len(given["leaf_targetids"])
-        per_node = ("nodes_modes", "nodes_splits", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs",
-                    "nodes_falseleafs", "nodes_missing_value_tracks_true")  # fmt: skip
-        _check_lengths(node, given, per_node, count, "nodes_featureids")
-        _check_lengths(node, given, ("leaf_weights",), leaves, "leaf_targetids")
-        _check_ids(node, "leaf_targetids", given["leaf_targetids"], given["n_targets"])
-        _check_ids(node, "tree_roots", given["tree_roots"], count)
-        modes = np.ravel(given["nodes_modes"]).tolist()
-        _check_ids(node, "nodes_modes", modes, _MEMBER + 1)
-        members = given["membership_values"]
-        sets = 0 if members is None else int(np.isnan(np.asarray(members, np.float64)).sum())
-        if sets != modes.count(_MEMBER):
-            refuse(node, "membership_values", f"{sets} sets", f"one for each of {modes.count(_MEMBER)} nodes of MEMBER")
-        after: list[list[int]] = [[] for _ in range(count)]
-        for side in ("true", "false"):
-            for place, (to, is_leaf) in enumerate(
-                zip(given[f"nodes_{side}nodeids"], given[f"nodes_{side}leafs"], strict=True)
-            ):
-                _check_ids(node, f"nodes_{side}nodeids", [to], leaves if is_leaf else count)
-                if not is_leaf:
-                    after[place].append(to)
-        _check_acyclic(node, after)
+        given |= {"aggregate": "SUM", "complement": "", "is_share": False, "labels": ()}
+        try:
+            if node.op_type == "TreeEnsemble":
+                _resolve_linked(node, given)
+            elif node.op_type == "TreeEnsembleRegressor":
+                _resolve_regressor(node, given)
+            else:
+                _resolve_classifier(node, given)
+        except TreeError as e:
+            refuse(node, e.name, _shortened(node.attributes.get(e.name)), e.problem, e)
+        if len(given["base"]) not in (0, given["targets"]):
+            refuse(node, "base_values", given["base"], f"nothing, or {given['targets']} values, one for each target")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LabelledTreesSpec(OperatorSpec):
-    """Trees whose nodes have numbers of their own within each tree; leaves are nodes of mode LEAF."""
-
-    nodes_falsenodeids: tuple[int, ...] | None
-    nodes_featureids: tuple[int, ...] | None
-    nodes_missing_value_tracks_true: tuple[int, ...] | None
-    nodes_modes: tuple[str, ...] | None
-    nodes_nodeids: tuple[int, ...] | None
-    nodes_treeids: tuple[int, ...] | None
-    nodes_truenodeids: tuple[int, ...] | None
-    nodes_values: tuple[float, ...] | None
-    nodes_values_as_tensor: Any = field(hash=False)
-    post_transform: str
-
-    @classmethod
-    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
-        check_choice(node, "post_transform", given["post_transform"], _TRANSFORMS)
-        trees = given["nodes_treeids"] or ()
-        required = ("nodes_nodeids", "nodes_modes", "nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids")
-        for name in required:
-            given[name] = given[name] or ()
-        values = "nodes_values_as_tensor" if given["nodes_values_as_tensor"] is not None else "nodes_values"
-        _check_lengths(node, given, (*required, values, "nodes_missing_value_tracks_true"), len(trees), "nodes_treeids")
-        if not trees:
-            refuse(node, "nodes_treeids", [], "a tree or more")
-        places = {key: place for place, key in enumerate(zip(trees, given["nodes_nodeids"], strict=True))}
-        if len(places) < len(trees):
-            refuse(node, "nodes_nodeids", given["nodes_nodeids"], "each number once within a tree")
-        after: list[list[int]] = [[] for _ in trees]
-        for place, (tree, mode) in enumerate(zip(trees, given["nodes_modes"], strict=True)):
-            check_choice(node, "nodes_modes", mode, _MODES)
-            for name in ("nodes_truenodeids", "nodes_falsenodeids") if mode != "LEAF" else ():
-                after[place].append(_place(node, name, places, tree, given[name][place]))
-        _check_acyclic(node, after)
-        cls._check_weights(node, given, places)
-
-    @classmethod
-    def _check_weights(cls, node: Node, given: dict[str, Any], places: dict[tuple[int, int], int]) -> None:
-        """Check the attributes that give each leaf its weights."""
-        raise NotImplementedError
+def _shortened(value: Any) -> Any:
+    """What a message shows of an attribute."""
+    length = len(value) if isinstance(value, (tuple, np.ndarray)) else 0
+    return f"{length} values" if length > 8 else value
 
 
-def _check_leaf_weights(
-    node: Node, given: dict[str, Any], places: dict[tuple[int, int], int], kind: str, count: int
-) -> None:
-    weights = f"{kind}_weights_as_tensor"
-    weights = weights if given[weights] is not None else f"{kind}_weights"
-    ids, trees, nodes = (given[f"{kind}_{name}"] or () for name in ("ids", "treeids", "nodeids"))
-    _check_lengths(node, given, (weights, f"{kind}_treeids", f"{kind}_nodeids"), len(ids), f"{kind}_ids")
-    _check_ids(node, f"{kind}_ids", ids, count)
-    for tree, number in zip(trees, nodes, strict=True):
-        _place(node, f"{kind}_nodeids", places, tree, number)
+def _dtype(node: Node, *tensors: Any) -> np.dtype[Any]:
+    value_type = node.input_value(0).type
+    is_double = isinstance(value_type, TensorType) and value_type.element_type is f64
+    is_double |= any(isinstance(each, np.ndarray) and each.dtype == np.float64 for each in tensors)
+    return np.dtype(np.float64 if is_double else np.float32)
 
 
-@specifies("TreeEnsembleRegressor", domain=_ML)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeEnsembleRegressorSpec(_LabelledTreesSpec):
-    """Trees with targets at their leaves (ONNX-ML TreeEnsembleRegressor-3)."""
-
-    aggregate_function: str
-    base_values: tuple[float, ...] | None
-    n_targets: int
-    target_ids: tuple[int, ...] | None
-    target_nodeids: tuple[int, ...] | None
-    target_treeids: tuple[int, ...] | None
-    target_weights: tuple[float, ...] | None
-    target_weights_as_tensor: Any = field(hash=False)
-
-    @classmethod
-    def _check_weights(cls, node: Node, given: dict[str, Any], places: dict[tuple[int, int], int]) -> None:
-        check_choice(node, "aggregate_function", given["aggregate_function"], _AGGREGATES)
-        count = given["n_targets"]
-        if (count or 0) < 1:
-            refuse(node, "n_targets", count, "1 or more")
-        _check_leaf_weights(node, given, places, "target", count)
-        if len(given["base_values"] or ()) not in (0, 1, count):
-            refuse(node, "base_values", given["base_values"], f"a value for each of {count} targets")
-
-
-@specifies("TreeEnsembleClassifier", domain=_ML)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeEnsembleClassifierSpec(_LabelledTreesSpec):
-    """Trees with classes at their leaves (ONNX-ML TreeEnsembleClassifier-3)."""
-
-    base_values: tuple[float, ...] | None
-    class_ids: tuple[int, ...] | None
-    class_nodeids: tuple[int, ...] | None
-    class_treeids: tuple[int, ...] | None
-    class_weights: tuple[float, ...] | None
-    class_weights_as_tensor: Any = field(hash=False)
-    classlabels_int64s: tuple[int, ...] | None
-    classlabels_strings: tuple[str, ...] | None
-
-    @classmethod
-    def _check_weights(cls, node: Node, given: dict[str, Any], places: dict[tuple[int, int], int]) -> None:
-        count = len(given["classlabels_int64s"] or given["classlabels_strings"] or ())
-        if not count or (given["classlabels_int64s"] and given["classlabels_strings"]):
-            refuse(node, "classlabels_int64s", None, "a label for each class, either there or in classlabels_strings")
-        _check_leaf_weights(node, given, places, "class", count)
-
-
-def _check_lengths(node: Node, given: dict[str, Any], names: Iterable[str], count: int, like: str) -> None:
-    """Refuse attributes that do not have `count` values; an optional one may be missing."""
-    for name in names:
-        value = given[name]
-        is_optional = name == "nodes_missing_value_tracks_true"
-        if is_optional and not value:
-            continue
-        found = 0 if value is None else int(np.size(value))
-        if found != count:
-            raise OperatorSpecError(f"{node}: attribute {name} has {found} values; allowed: {count}, as {like} has")
-
-
-def _check_ids(node: Node, name: str, ids: Sequence[int], count: int) -> None:
-    """Refuse numbers that are not in 0..count - 1."""
-    for each in ids:
-        if not 0 <= each < count:
-            _refuse_id(node, name, each, f"0..{count - 1}" if count else "none")
-
-
-def _place(node: Node, name: str, places: dict[tuple[int, int], int], tree: int, number: int) -> int:
-    found = places.get((tree, number))
-    if found is None:
-        _refuse_id(node, name, number, f"the number of a node of tree {tree}")
+def _numbers(node: Node, name: str) -> tuple[float, ...] | tuple[int, ...]:
+    """A list of numbers, or the tensor that may be given instead; empty if there is neither."""
+    tensor = node.attributes.get(f"{name}_as_tensor")
+    if isinstance(tensor, np.ndarray):
+        return tuple(tensor.reshape(-1).tolist())
+    found = node.attributes.get(name, ())
+    if not isinstance(found, tuple) or not all(isinstance(each, (int, float)) for each in found):
+        refuse(node, name, _shortened(found), "a list of numbers")
     return found
 
 
-def _refuse_id(node: Node, name: str, found: int, allowed: str) -> NoReturn:
-    raise OperatorSpecError(f"{node}: attribute {name} has {found}; allowed: {allowed}")
+def _integers(node: Node, name: str, count: int | None = None, *, optional: bool = False) -> Sequence[int]:
+    found = node.attributes.get(name, ())
+    if not isinstance(found, tuple) or not all(isinstance(each, int) for each in found):
+        refuse(node, name, _shortened(found), "a list of integers")
+    if optional and not found and count is not None:
+        return (0,) * count
+    if count is not None and len(found) != count:
+        raise TreeError(name, f"{count} values, one for each of the others")
+    return found
 
 
-def _check_acyclic(node: Node, after: Sequence[Sequence[int]]) -> None:
-    """Refuse trees in which a node comes after itself: an evaluation would not end."""
-    waiting = [0] * len(after)
-    for targets in after:
-        for to in targets:
-            waiting[to] += 1
-    ready = [place for place, count in enumerate(waiting) if not count]
-    done = 0
-    while ready:
-        done += 1
-        for to in after[ready.pop()]:
-            waiting[to] -= 1
-            if not waiting[to]:
-                ready.append(to)
-    if done < len(after):
-        raise OperatorSpecError(f"{node}: node {next(p for p, c in enumerate(waiting) if c)} of a tree leads to itself")
+def _tree_of_ids(node: Node, leaves: str, targets: int) -> tuple[LinkedTrees, set[int], bool, np.dtype[Any]]:
+    """Trees given by ids, with what their leaves' weights refer to, and whether all weights are 0 or more."""
+    tree_ids = _integers(node, "nodes_treeids")
+    count = len(tree_ids)
+    node_ids = _integers(node, "nodes_nodeids", count)
+    names = node.attributes.get("nodes_modes", ())
+    if not isinstance(names, tuple) or len(names) != count or not set(names) <= set(MODES) - {"BRANCH_MEMBER"}:
+        allowed = ", ".join(each for each in MODES if each != "BRANCH_MEMBER")
+        raise TreeError("nodes_modes", f"{count} values of {allowed}")
+    modes = [MODES.index(name) for name in names]
+    features = _integers(node, "nodes_featureids", count)
+    values = _numbers(node, "nodes_values")
+    if len(values) != count:
+        raise TreeError("nodes_values", f"{count} values, one for each of the others")
+    places = {key: index for index, key in enumerate(zip(tree_ids, node_ids, strict=True))}
+    if len(places) != count:
+        raise TreeError("nodes_nodeids", "each id once for a tree")
+    branches = {}
+    for name in ("nodes_truenodeids", "nodes_falsenodeids"):
+        ids = _integers(node, name, count)
+        found = [places.get(key, -1) for key in zip(tree_ids, ids, strict=True)]
+        _check_branches(name, modes, found)
+        branches[name] = found
+    _check_features(modes, features)
+    weight_trees = _integers(node, f"{leaves}_treeids")
+    number = len(weight_trees)
+    weights = _numbers(node, f"{leaves}_weights")
+    if len(weights) != number:
+        raise TreeError(f"{leaves}_weights", f"{number} values, one for each of {leaves}_treeids")
+    weight_targets = _integers(node, f"{leaves}_ids", number)
+    if not all(0 <= each < targets for each in weight_targets):
+        raise TreeError(f"{leaves}_ids", f"0..{targets - 1}")
+    by_leaf: dict[int, list[tuple[int, float]]] = {}
+    for tree, leaf, target, weight in zip(
+        weight_trees, _integers(node, f"{leaves}_nodeids", number), weight_targets, weights, strict=True
+    ):
+        place = places.get((tree, leaf))
+        if place is None:
+            raise TreeError(f"{leaves}_nodeids", f"nodes that exist; tree {tree} has no node {leaf}")
+        by_leaf.setdefault(place, []).append((target, weight))
+    linked = LinkedTrees(
+        modes=modes,
+        features=features,
+        values=values,
+        true=branches["nodes_truenodeids"],
+        false=branches["nodes_falsenodeids"],
+        missing=_integers(node, "nodes_missing_value_tracks_true", count, optional=True),
+        members={},
+        roots=list({tree: index for index, tree in reversed(list(enumerate(tree_ids)))}.values())[::-1],
+        weights=by_leaf,
+    )
+    tensors = [
+        node.attributes.get(f"{name}_as_tensor") for name in ("nodes_values", f"{leaves}_weights", "base_values")
+    ]
+    return linked, set(weight_targets), all(each >= 0 for each in weights), _dtype(node, *tensors)
+
+
+def _check_branches(name: str, modes: Sequence[int], found: Sequence[int]) -> None:
+    for index, (mode, branch) in enumerate(zip(modes, found, strict=True)):
+        if mode != len(MODES) - 1 and not 0 <= branch < len(modes):
+            raise TreeError(name, f"ids of nodes of the same tree; that of node {index} names none")
+
+
+def _check_features(modes: Sequence[int], features: Sequence[int]) -> None:
+    for mode, feature in zip(modes, features, strict=True):
+        if mode != len(MODES) - 1 and not 0 <= feature < 1 << 31:
+            raise TreeError("nodes_featureids", "0 or more, less than 2^31")
+
+
+def _resolve_regressor(node: Node, given: dict[str, Any]) -> None:
+    aggregate, targets = node.attributes.get("aggregate_function", "SUM"), node.attributes.get("n_targets")
+    check_choice(node, "aggregate_function", aggregate, AGGREGATES)
+    if not isinstance(targets, int) or not 0 < targets < _MOST_NODES:
+        refuse(node, "n_targets", targets, "the number of targets, 1 or more")
+    linked, _, _, dtype = _tree_of_ids(node, "target", targets)
+    given |= {"aggregate": aggregate, "targets": targets, "columns": targets, "base": _numbers(node, "base_values")}
+    given |= {"transform": _transform(node), "trees": flatten(linked, dtype)}
+
+
+def _transform(node: Node) -> Any:
+    transform = node.attributes.get("post_transform", "NONE")
+    check_choice(node, "post_transform", transform, TRANSFORMS)
+    return transform
+
+
+def _resolve_classifier(node: Node, given: dict[str, Any]) -> None:
+    labels = node.attributes.get("classlabels_int64s") or node.attributes.get("classlabels_strings") or ()
+    if not isinstance(labels, tuple) or not labels:
+        refuse(node, "classlabels_int64s", labels, "the label of each class, here or in classlabels_strings")
+    if node.attributes.get("classlabels_int64s") and node.attributes.get("classlabels_strings"):
+        refuse(node, "classlabels_strings", _shortened(labels), "nothing beside classlabels_int64s")
+    classes = len(labels)
+    transform, base = _transform(node), _numbers(node, "base_values")
+    linked, used, is_positive, dtype = _tree_of_ids(node, "class", classes)
+    given |= {"labels": labels, "targets": classes, "columns": classes, "transform": transform, "base": base}
+    has_sum = classes <= 2 and used <= {0}
+    if classes == 1 and labels != (1,):
+        refuse(node, "classlabels_int64s", labels, "two labels or more, or only label 1")
+    if has_sum:
+        is_plain = transform in ("NONE", "PROBIT")
+        complement = "one" if is_plain and (is_positive or transform == "PROBIT") else "negative"
+        given |= {"targets": 1, "columns": 2, "base": base[:1], "complement": complement}
+        if classes == 1:
+            given["labels"] = (0, 1)
+    given["is_share"] = classes == 2 and used == {1} and is_positive and transform == "NONE"
+    given["trees"] = flatten(linked, dtype)
+
+
+def _resolve_linked(node: Node, given: dict[str, Any]) -> None:
+    """TreeEnsemble-5: nodes and leaves by position. Leaves follow the nodes in `LinkedTrees`."""
+    attributes = node.attributes
+    splits, codes, weights = (_tensor(node, name) for name in ("nodes_splits", "nodes_modes", "leaf_weights"))
+    count, leaves = len(splits), len(weights)
+    modes = [int(each) for each in codes]
+    if len(modes) != count or not all(0 <= each < len(MODES) - 1 for each in modes):
+        raise TreeError("nodes_modes", f"{count} values of 0..{len(MODES) - 2}")
+    features = _integers(node, "nodes_featureids", count)
+    _check_features(modes, features)
+    targets = attributes.get("n_targets", 0)
+    ids = _integers(node, "leaf_targetids", leaves)
+    if not isinstance(targets, int) or not 0 < targets < _MOST_NODES:
+        refuse(node, "n_targets", targets, "the number of targets, 1 or more")
+    if not all(0 <= each < targets for each in ids):
+        raise TreeError("leaf_targetids", f"0..{targets - 1}")
+    branches = []
+    for side in ("true", "false"):
+        places = _integers(node, f"nodes_{side}nodeids", count)
+        are_leaves = _integers(node, f"nodes_{side}leafs", count)
+        for place, is_leaf in zip(places, are_leaves, strict=True):
+            if not 0 <= place < (leaves if is_leaf else count):
+                what = f"0..{leaves - 1}, the leaves" if is_leaf else f"0..{count - 1}, the nodes"
+                raise TreeError(f"nodes_{side}nodeids", what)
+        branches.append([p + count if is_leaf else p for p, is_leaf in zip(places, are_leaves, strict=True)])
+    roots = _integers(node, "tree_roots")
+    if not all(0 <= each < count for each in roots):
+        raise TreeError("tree_roots", f"0..{count - 1}, the nodes")
+    true, false = branches
+    # A node whose branches are the same leaf stands for a tree of only this leaf.
+    starts = [true[each] if true[each] == false[each] >= count else each for each in roots]
+    missing = _integers(node, "nodes_missing_value_tracks_true", count, optional=True)
+    linked = LinkedTrees(
+        modes=[*modes, *(len(MODES) - 1,) * leaves],
+        features=features,
+        values=splits.tolist(),
+        true=true,
+        false=false,
+        missing=missing,
+        members=_members(node, modes),
+        roots=starts,
+        weights={count + index: [pair] for index, pair in enumerate(zip(ids, weights.tolist(), strict=True))},
+    )
+    given["aggregate"] = _coded(node, "aggregate_function", AGGREGATES, default=1)
+    given["transform"] = _coded(node, "post_transform", TRANSFORMS, default=0)
+    trees = flatten(linked, _dtype(node, splits, weights))
+    given |= {"targets": targets, "columns": targets, "base": (), "trees": trees}
+
+
+def _coded(node: Node, name: str, names: Sequence[str], default: int) -> str:
+    code: Any = node.attributes.get(name, default)
+    if code not in range(len(names)):
+        refuse(node, name, code, ", ".join(f"{number} ({each})" for number, each in enumerate(names)))
+    return names[int(code)]
+
+
+def _tensor(node: Node, name: str) -> Array:
+    found = node.attributes.get(name)
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+        refuse(node, name, found, "a tensor of numbers")
+    return found.reshape(-1)
+
+
+def _members(node: Node, modes: Sequence[int]) -> dict[int, Sequence[float]]:
+    """The values of each node that tests for membership: in the order of the nodes, each set ending with a NaN."""
+    places = [index for index, mode in enumerate(modes) if MODES[mode] == "BRANCH_MEMBER"]
+    given = _tensor(node, "membership_values").tolist() if "membership_values" in node.attributes else []
+    sets: list[list[float]] = [[]]
+    for value in given:
+        if value == value:
+            sets[-1].append(value)
+        else:
+            sets.append([])
+    if len(sets) - 1 != len(places) or sets[-1]:
+        raise TreeError("membership_values", f"{len(places)} sets, one for each BRANCH_MEMBER, each followed by a NaN")
+    return dict(zip(places, sets, strict=False))
+
+
+@infers("TreeEnsembleRegressor", "TreeEnsembleClassifier", "TreeEnsemble", domain=ML)
+def _infer_trees(node: Node) -> Sequence[ValueType]:
+    """[N, F] or [F]: [N, columns], and for a classifier the labels [N]."""
+    check_inputs(node, get_op(node.op_type, ML))
+    spec, data = TreeSpec.of(node), tensor_type(node, 0)
+    rows = as_dimension(None)
+    if data.shape.rank.is_static:
+        if len(data.shape) not in (1, 2):
+            fail(node, f"the input has {len(data.shape)} dimensions; expected [rows, features], or [features]")
+        rows, width = data.shape[0] if len(data.shape) == 2 else as_dimension(1), data.shape[-1]
+        if width.is_static and width.min < spec.trees.num_features:
+            fail(node, f"rows have {width.min} features; the trees read {spec.trees.num_features}")
+    element: ElementType = data.element_type if node.op_type == "TreeEnsemble" else f32
+    scores = TensorType(element, PartialShape([rows, spec.columns]))
+    if not spec.labels:
+        return (scores,)
+    label = string if isinstance(spec.labels[0], str) else i64
+    return TensorType(label, PartialShape([rows])), scores
