@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,16 @@ def test_networks_of_other_devices_say_what_to_do(core: Core, context: RemoteCon
     for device in ("CPU", "TEMPLATE", "LEAST"):
         with pytest.raises(InputError, match=r"in context \d+ of LEAST.*without a context.*compile_model.*to_host\(\)"):
             core.compile_model(model(), device)([tensor])
+
+
+def test_a_network_from_the_cache_takes_tensors_too(core: Core, tmp_path: Path) -> None:
+    context = core.create_context("TEMPLATE")
+    tensor = context.create_tensor(f32, [3])
+    tensor.copy_from(X)
+    for is_cached in (False, True):
+        network = core.compile_model(model(), context, {"CACHE_DIR": str(tmp_path / "cache")})
+        assert network.get_property("LOADED_FROM_CACHE") is is_cached
+        np.testing.assert_array_equal(network([tensor])[0], 2 * X)
 
 
 # -- contexts -----------------------------------------------------------------------------------------------------

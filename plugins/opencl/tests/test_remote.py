@@ -333,6 +333,9 @@ def test_shared_virtual_memory_of_the_application(device: OpenclDevice) -> None:
     network = core.compile_model(squaring(64), context)
     np.testing.assert_allclose(network([tensor])[0], squared(ramp(64)), rtol=1e-5)
     np.testing.assert_array_equal(tensor.to_host(), ramp(64))
+    host = np.frombuffer((ctypes.c_float * 64).from_address(address), np.float32)
+    assert tensor.shares_memory(host[63:])
+    assert not tensor.shares_memory(ramp(64))
     if device.handle.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_BUFFER:
         assert ctypes.c_float.from_address(address).value == -1
 

@@ -79,7 +79,7 @@ def memory_of(context: RemoteContext, device: OpenclDevice, handle: Any, nbytes:
     if isinstance(handle, cl.Buffer):
         memory = _in_buffer(context, device, handle)
     elif isinstance(handle, cl.SVMPointer):
-        memory = _in_svm(device, handle)
+        memory = _in_svm(context, device, handle)
     elif isinstance(handle, np.ndarray) or hasattr(handle, "__dlpack__"):
         memory = _on_host(context, device, handle)
     else:
@@ -117,11 +117,13 @@ def _place(buffer: Any) -> tuple[object, int]:
     return (buffer.int_ptr, 0) if root is None else (root.int_ptr, buffer.offset)
 
 
-def _in_svm(device: OpenclDevice, pointer: Any) -> Memory:
+def _in_svm(context: RemoteContext, device: OpenclDevice, pointer: Any) -> Memory:
     """A buffer over shared virtual memory, which OpenCL keeps coherent with it (OpenCL 3.0, 5.2.1)."""
     import pyopencl as cl
 
     start, size = pointer.svm_ptr, pointer.size
+    if start % (alignment := device.in_place_regions.alignment):
+        raise InputError(f"{context}: shared virtual memory must start at a multiple of {alignment} bytes")
     # The application may have allocated it coarse-grained, so that the host must map it: no view.
     host = np.frombuffer((ctypes.c_ubyte * size).from_address(start), np.uint8)
     buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,15 @@ class Memory:
     def overlaps(self, other: Memory) -> bool:
         """Whether both have bytes in common."""
         return self.space == other.space and self.start < other.stop and other.start < self.stop
+
+    def overlaps_array(self, array: NDArray[Any]) -> bool:
+        """Whether an array may have bytes in common with it, also where the host must not access them."""
+        if self.space != HOST:
+            return False
+        size = self.stop - self.start
+        memory: Any = (ctypes.c_ubyte * size).from_address(self.start)
+        own: NDArray[Any] = np.frombuffer(memory, np.uint8)
+        return np.may_share_memory(own, array)
 
 
 class OpenclTensor(RemoteTensor):
@@ -123,9 +133,9 @@ class OpenclTensor(RemoteTensor):
 
     def shares_memory(self, other: object) -> bool:
         """See `RemoteTensor`: also the same buffer, and parts of one that overlap."""
-        if super().shares_memory(other):
-            return True
-        return isinstance(other, OpenclTensor) and self.memory.overlaps(other.memory)
+        if isinstance(other, np.ndarray):
+            return self.memory.overlaps_array(other)
+        return super().shares_memory(other) or (isinstance(other, OpenclTensor) and self.memory.overlaps(other.memory))
 
     def release(self) -> None:
         """Drop the buffer; running inferences refer to it themselves."""
