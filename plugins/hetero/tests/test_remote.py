@@ -70,6 +70,19 @@ def test_a_value_passes_a_part_of_another_device_without_being_copied(outer: str
         assert transfers(network, outer) == (2 * count * 2 * NBYTES, 2 * count * 2 * NBYTES)
 
 
+@pytest.mark.opencl
+@pytest.mark.parametrize("config", [{"DEVICE_ID": "0"}, {"DEVICE_NAME": ""}])
+def test_the_context_is_on_the_device_that_its_configuration_selects(config: dict[str, str]) -> None:
+    core = Core()
+    if "DEVICE_NAME" in config:
+        config = {"DEVICE_NAME": core.get_property("OPENCL", "FULL_DEVICE_NAME")}
+    network = core.compile_model(
+        round_trip("OPENCL", "CPU"), "HETERO:OPENCL,CPU", {"DEVICE_PROPERTIES": {"OPENCL": config}}
+    )
+    np.testing.assert_allclose(network([given()])[0], expected(given()), rtol=1e-5)
+    assert transfers(network, "OPENCL") == (2 * NBYTES, 2 * NBYTES)
+
+
 def test_a_value_that_others_read_too_is_copied_once() -> None:
     network = Core().compile_model(round_trip("TEMPLATE", "CPU", more=True), "HETERO:TEMPLATE,CPU")
     for count in range(1, 3):

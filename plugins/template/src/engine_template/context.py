@@ -57,6 +57,7 @@ class TemplateTensor(RemoteTensor):
     """
 
     context: TemplateContext
+    _is_owner = False
 
     def __init__(
         self,
