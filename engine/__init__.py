@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from engine.errors import EngineError
     from engine.ir import Model
     from engine.plugin_api import ExecutableNetwork, QueryResult
-    from engine.runtime import AsyncInferQueue, AsyncInferRequest, InferResult
+    from engine.runtime import AsyncInferQueue, AsyncInferRequest, InferResult, RemoteContext, RemoteTensor
 
     __version__: str
 
 __all__ = [
     "AsyncInferQueue", "AsyncInferRequest", "Core", "EngineError", "ExecutableNetwork", "InferResult", "Model",
-    "QueryResult", "__version__",
+    "QueryResult", "RemoteContext", "RemoteTensor", "__version__",
 ]  # fmt: skip
 
 # Loaded on first use, so that `import engine` is fast and a plugin imports only the modules that it uses.
@@ -39,6 +39,8 @@ _HOMES = {
     "InferResult": "engine.runtime",
     "Model": "engine.ir",
     "QueryResult": "engine.plugin_api",
+    "RemoteContext": "engine.runtime",
+    "RemoteTensor": "engine.runtime",
 }
 
 

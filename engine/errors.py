@@ -39,6 +39,10 @@ class UnsupportedError(EngineError):
     """A device, or the engine, does not support something that a model uses; the message gives node and reason."""
 
 
+class NotOnHostError(UnsupportedError, BufferError):
+    """The memory of a remote tensor cannot be accessed by the host, so that it is no array and no DLPack tensor."""
+
+
 class UnknownOperatorError(UnsupportedError, AttributeError):
     """An operator is not in the operator set; the message lists similar names."""
 
@@ -117,6 +121,10 @@ class Cancelled(InferError):
 
 class DeadlineExceeded(InferError, TimeoutError):
     """A deadline or a wait's timeout passed before the request finished."""
+
+
+class ContextClosed(InferError):
+    """A remote context was closed, and it or one of its tensors was used."""
 
 
 class CallbackError(InferError):

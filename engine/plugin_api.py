@@ -7,6 +7,9 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 | `Plugin`            | `compile_model`             | required | compiles a model for the device                     |
 |                     | `query_model`               | required | reports how the device runs each operation          |
 |                     | `import_network`            | optional | rebuilds an exported network                        |
+|                     | `create_context`            | optional | makes a context, for tensors in the device's memory |
+|                     | `compile_in_context`        | optional | compiles a model for a context                      |
+|                     | `import_in_context`         | optional | rebuilds an exported network for a context          |
 |                     | `device_ids`                | optional | lists the devices of this machine                   |
 |                     | `metric`                    | optional | returns the device's metrics                        |
 |                     | `host_features`             | optional | returns this machine's features that blobs require  |
@@ -24,8 +27,25 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 |                     | `clear_tensors`             | optional | releases memory                                     |
 |                     | `bind_again`                | optional | binds inputs of known types and shapes quickly      |
 
+A device with contexts has two more classes, and its requests take their tensors: `SyncInferRequest.inputs` has those
+that are inputs, `remote_output` those that are outputs.
+
+| class               | hook                        |          | what it does                                        |
+|---------------------|-----------------------------|----------|-----------------------------------------------------|
+| `RemoteContext`     | `create_tensor_impl`        | required | makes a tensor in the device's memory               |
+|                     | `wrap_impl`                 | optional | makes a tensor in memory that exists already        |
+|                     | `close_impl`                | optional | releases the context's resources                    |
+| `RemoteTensor`      | `handle`                    | required | returns the device's own object for the memory      |
+|                     | `read`                      | required | copies the elements to the host                     |
+|                     | `write`                     | required | copies elements from the host                       |
+|                     | `copy_on_device`            | optional | copies from another tensor of the context           |
+|                     | `host_view`                 | optional | returns the memory as an array, if the host sees it |
+|                     | `shares_memory`             | optional | compares the memory of two tensors                  |
+|                     | `release`                   | optional | drops the memory                                    |
+
 Class attributes: `Plugin.name`, `version` and `api_version` are required; `Plugin.properties` and
-`ExecutableNetwork.metrics` declare properties in addition to those of all devices.
+`ExecutableNetwork.metrics` declare properties in addition to those of all devices, `Plugin.context_handles` what
+`create_context` takes of an application.
 
 The engine provides everything else: the asynchronous request, the queue, configuration, metrics, checks of tensors,
 files and exception wrapping. A hook may raise any `EngineError`, which reaches the user unchanged; any other exception
@@ -44,12 +64,14 @@ from engine.blob import BlobManifest, BlobReader, BlobWriter
 from engine.errors import (
     Busy,
     Cancelled,
+    ContextClosed,
     DeadlineExceeded,
     DeviceError,
     DeviceNotFoundError,
     EngineError,
     InferError,
     InputError,
+    NotOnHostError,
     OutOfMemoryError,
     PluginContractError,
     PluginError,
@@ -69,12 +91,15 @@ from engine.runtime import (
     Pipeline,
     Port,
     ProfilingInfo,
+    RemoteContext,
+    RemoteTensor,
     RequestOwner,
     Signature,
     Stage,
     StageProfile,
     SyncInferRequest,
     ThreadExecutor,
+    Transfers,
     shared_executor,
 )
 from engine.support import QueryResult, RefusalCause, Support, SupportLevel
@@ -90,14 +115,14 @@ else:
 
 __all__ = [
     "API_VERSION", "CONFIG", "METRIC", "AsyncInferRequest", "BlobManifest", "BlobReader", "BlobWriter", "Busy",
-    "Cancelled", "Config", "CoreHandle", "Crossing", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError",
-    "ElementType", "EngineError", "ExecutableNetwork", "Executor", "Features", "InferError", "InferResult",
-    "InlineExecutor", "InputError", "Model", "Mutability", "NodeProfile", "NodeRefusal", "OutOfMemoryError",
-    "PartialShape", "Pipeline", "PlacedSubgraph", "PlacementReport", "Plugin", "PluginContractError", "PluginError",
-    "PluginT", "Port",
-    "ProfilingInfo", "Property", "PropertyError", "PropertySet", "QueryResult", "RefusalCause", "RequestOwner",
-    "Signature", "Stage", "StageProfile", "Support", "SupportLevel", "SyncInferRequest", "TensorType",
-    "ThreadExecutor", "UnsupportedError", "ValueType", "engine_version", "shared_executor",
+    "Cancelled", "Config", "ContextClosed", "CoreHandle", "Crossing", "DeadlineExceeded", "DeviceError",
+    "DeviceNotFoundError", "ElementType", "EngineError", "ExecutableNetwork", "Executor", "Features", "InferError",
+    "InferResult", "InlineExecutor", "InputError", "Model", "Mutability", "NodeProfile", "NodeRefusal",
+    "NotOnHostError", "OutOfMemoryError", "PartialShape", "Pipeline", "PlacedSubgraph", "PlacementReport", "Plugin",
+    "PluginContractError", "PluginError", "PluginT", "Port", "ProfilingInfo", "Property", "PropertyError",
+    "PropertySet", "QueryResult", "RefusalCause", "RemoteContext", "RemoteTensor", "RequestOwner", "Signature",
+    "Stage", "StageProfile", "Support", "SupportLevel", "SyncInferRequest", "TensorType", "ThreadExecutor",
+    "Transfers", "UnsupportedError", "ValueType", "engine_version", "shared_executor",
 ]  # fmt: skip
 
 
@@ -118,6 +143,8 @@ class Plugin(HostedPlugin):
     """Required. The `API_VERSION` that the plugin was written for, as an int literal."""
     properties: ClassVar[Iterable[Property[Any]]] = ()
     """Optional. The device's own metrics and config keys; those of all devices may be redeclared with other limits."""
+    context_handles: ClassVar[Mapping[str, str]] = {}
+    """Optional. The native objects of an application that `create_context` takes: their names, and what each is."""
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__()
@@ -145,6 +172,26 @@ class Plugin(HostedPlugin):
         """
         raise UnsupportedError(f"{self.name} cannot import compiled networks; compile the model instead")
 
+    def create_context(self, device: str, config: Config, handles: Mapping[str, object]) -> RemoteContext:
+        """Optional. Make a context, whose tensors stay in the device's memory.
+
+        `device` is the device string to report; `config` is complete and validated, and selects the device; `handles`
+        has some of `context_handles`, or none. Raise `InputError` for a handle that is not what its description says.
+        If this method is not overridden, REMOTE_CONTEXT_SUPPORT is False.
+        """
+        raise UnsupportedError(f"{self.name} has no remote contexts")
+
+    def compile_in_context(self, model: Model, config: Config, context: RemoteContext) -> ExecutableNetwork:
+        """Optional. Like `compile_model`, for a network that takes the tensors of an open context of this plugin.
+
+        By default it is `compile_model`, for devices whose contexts matter to requests only.
+        """
+        return self.compile_model(model, config)
+
+    def import_in_context(self, blob: BlobReader, config: Config, context: RemoteContext) -> ExecutableNetwork:
+        """Optional. Like `import_network`, for a network that takes the tensors of a context; by default the same."""
+        return self.import_network(blob, config)
+
     def device_ids(self) -> Sequence[str]:
         """Optional. The ids of the present devices, the default first; if empty, the plugin is unavailable."""
         return ("0",)
@@ -166,6 +213,9 @@ class Plugin(HostedPlugin):
     def _imports_networks(self) -> bool:
         return type(self).import_network is not Plugin.import_network
 
+    def _makes_contexts(self) -> bool:
+        return type(self).create_context is not Plugin.create_context
+
 
 class ExecutableNetwork(HostedNetwork[PluginT]):
     """A model compiled for a device. Holds the state that its requests share; all methods are thread-safe.
@@ -175,8 +225,8 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
     model)` for `Plugin.compile_model`, and `imported(plugin, config, blob)` for `Plugin.import_network`. A network
     that reads attributes of its plugin names the plugin's class for type checkers: `ExecutableNetwork["MyPlugin"]`.
 
-    Provided by the engine: `plugin`, `config`, `name`, `signature` with `inputs` and `outputs`, `is_profiling`, and the
-    executors `task_executor`, with NUM_STREAMS threads, and `callback_executor`.
+    Provided by the engine: `plugin`, `config`, `name`, `context`, `signature` with `inputs` and `outputs`,
+    `is_profiling`, and the executors `task_executor`, with NUM_STREAMS threads, and `callback_executor`.
 
     Args:
         plugin: the plugin that creates the network.
@@ -227,13 +277,18 @@ class CoreHandle(Protocol):
     def read_model(self, model: Any) -> Model:
         """Import an ONNX model from a path, bytes, a stream or a ModelProto."""
 
-    def compile_model(self, model: Any, device: str, config: Mapping[str, object] | None = None) -> ExecutableNetwork:
-        """Compile a model, or a path to one, for any device."""
+    def compile_model(
+        self, model: Any, device: str | RemoteContext, config: Mapping[str, object] | None = None
+    ) -> ExecutableNetwork:
+        """Compile a model, or a path to one, for any device or context."""
 
     def import_model(
-        self, blob: Any, device: str | None = None, config: Mapping[str, object] | None = None
+        self, blob: Any, device: str | RemoteContext | None = None, config: Mapping[str, object] | None = None
     ) -> ExecutableNetwork:
         """Import a compiled network from a path, bytes or a stream, or a part of a blob: `reader.nested(section)`."""
+
+    def create_context(self, device: str, properties: Mapping[str, object] | None = None) -> RemoteContext:
+        """Make a context of a device, for tensors in its memory."""
 
     def query_model(self, model: Any, device: str, config: Mapping[str, object] | None = None) -> QueryResult:
         """Return how a device supports each node of a model."""

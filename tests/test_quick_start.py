@@ -18,16 +18,20 @@ from typing import Any
 
 import pytest
 
+from engine import Core
 from engine.tools.main import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 QUICK_START = DOCS / "quick-start.md"
 TUTORIAL = DOCS / "language-models.md"
-GUIDES = {QUICK_START: 11, DOCS / "hetero.md": 11, DOCS / "stateful-models.md": 6, TUTORIAL: 11}
+REMOTE = DOCS / "remote-tensors.md"
+GUIDES = {QUICK_START: 11, DOCS / "hetero.md": 11, DOCS / "stateful-models.md": 6, TUTORIAL: 11, REMOTE: 6}
 """Each guide, and how many blocks of Python it has at least."""
 NEEDED = {TUTORIAL: ("llguidance", "onnxscript", "torch", "transformers")}
 """The packages of the extra `tutorial`."""
+DEVICES = {REMOTE: "OPENCL"}
+"""The devices that need more than a package."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -57,6 +61,8 @@ def test_the_code_runs_and_prints_what_stands_below_it(
 ) -> None:
     for package in NEEDED.get(guide, ()):
         pytest.importorskip(package, reason=f"{package} is not installed: pip install 'engine-sdk[tutorial]'")
+    if (device := DEVICES.get(guide)) and device in (missing := Core().unavailable_devices):
+        pytest.skip(str(missing[device]))
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "guide"}
     found = blocks(guide.read_text(encoding="utf-8"))

@@ -15,12 +15,19 @@ from engine.core.cache import CompileCache
 from engine.core.compatibility import check_for_plugin
 from engine.core.device_name import DeviceName, is_device_id, parse_device
 from engine.core.fingerprint import cache_key, plugin_identity
-from engine.core.plugin_calls import compile_network, import_network, query_network
+from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, verify_blob, with_signature
-from engine.errors import DeviceNotFoundError, EngineError, PluginContractError, PluginError, PropertyError
+from engine.errors import (
+    DeviceNotFoundError,
+    EngineError,
+    PluginContractError,
+    PluginError,
+    PropertyError,
+    UnsupportedError,
+)
 from engine.ir import Model
-from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
+from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
 from engine.properties import (
     ALLOW_SHARED_CACHE,
     AVAILABLE_DEVICES,
@@ -30,6 +37,7 @@ from engine.properties import (
     DEVICE_PRIORITIES,
     ENABLE_MMAP,
     IMPORT_EXPORT_SUPPORT,
+    REMOTE_CONTEXT_SUPPORT,
     Config,
     PropertySet,
 )
@@ -81,9 +89,11 @@ class Core:
         return read_model(model, weights)
 
     def compile_model(
-        self, model: Model | ModelSource, device: str, config: Mapping[str, object] | None = None
+        self, model: Model | ModelSource, device: str | RemoteContext, config: Mapping[str, object] | None = None
     ) -> ExecutableNetwork:
-        """Compile a model, or anything that `read_model` takes, for a device.
+        """Compile a model, or anything that `read_model` takes, for a device, or for a context of `create_context`.
+
+        The requests of a network that is compiled for a context take the context's tensors as inputs and outputs.
 
         `config` overrides the defaults that `set_property` has set. If CACHE_DIR is set and the device can export
         networks, the result of an equal compilation is loaded from there, as the metric LOADED_FROM_CACHE tells. The
@@ -92,34 +102,39 @@ class Core:
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
         node that the device cannot run, and other `EngineError`s of the device.
         """
+        context, device = self._target(device)
         plugin, stated = self._settled(device, config)
+        _require_owner(context, plugin)
         defaults = plugin.config
         complete = defaults.merged(stated)
         ready = self._ready(model)
         if not complete[CACHE_DIR] or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
-            return compile_network(plugin, ready, stated)
+            return compile_network(plugin, ready, stated, context)
         cache = CompileCache(
             complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES], is_shared=complete[ALLOW_SHARED_CACHE]
         )
         identity = self._identity(plugin, complete)
         key = cache_key(ready, identity)
-        network = cache.load(key, lambda reader: self._load(plugin, reader, complete))
+        network = cache.load(key, lambda reader: self._load(plugin, reader, complete, context))
         if network is None:
-            network = compile_network(plugin, ready, stated)
+            network = compile_network(plugin, ready, stated, context)
             # If defaults or files changed meanwhile, the network may use the new ones, and the key the old ones.
             if plugin.config is defaults and self._identity(plugin, complete) == identity:
                 cache.store(key, network)
         return network
 
     def import_model(
-        self, blob: BlobInput | BlobReader, device: str | None = None, config: Mapping[str, object] | None = None
+        self,
+        blob: BlobInput | BlobReader,
+        device: str | RemoteContext | None = None,
+        config: Mapping[str, object] | None = None,
     ) -> ExecutableNetwork:
         """Import a compiled network from a path, bytes or a binary stream, which is read to the blob's end.
 
         A plugin passes a blob that its own contains as `reader.nested(section)`, so that the signature covers it, too.
 
-        `device` defaults to the one that the blob was compiled for. The configuration is the exported one,
-        overridden by `config`. A file is read into memory, or mapped with ENABLE_MMAP.
+        `device`, or a context of one, defaults to the device that the blob was compiled for. The configuration is the
+        exported one, overridden by `config`. A file is read into memory, or mapped with ENABLE_MMAP.
 
         Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, `BlobSignatureError` as
         TRUSTED_KEYS and REQUIRE_SIGNATURE say, and, for device and configuration, the errors of `compile_model`.
@@ -129,12 +144,41 @@ class Core:
         else:
             reader = None if isinstance(blob, (str, os.PathLike)) else BlobReader(blob)
         manifest = _manifest_of(blob) if reader is None else reader.manifest  # type: ignore[arg-type]
-        plugin, stated = self._settled(manifest.device if device is None else device, config, manifest.config)
+        context, device = self._target(manifest.device if device is None else device)
+        plugin, stated = self._settled(device, config, manifest.config)
+        _require_owner(context, plugin)
         if reader is None:
             is_mapped = plugin.config.merged(stated)[ENABLE_MMAP] and may_be_mapped(blob, self._defaults)
             reader = BlobReader(blob, mmap=is_mapped)  # type: ignore[arg-type]
         verify_blob(reader, self._defaults)
-        return self._import(plugin, reader, stated)
+        return self._import(plugin, reader, stated, context)
+
+    def create_context(self, device: str, properties: Mapping[str, object] | None = None) -> RemoteContext:
+        """Make a context of a device: `create_context("OPENCL.1")`. Its tensors stay in the device's memory.
+
+        `properties`: config keys that select the device, and native objects of the application that the context is made
+        of, by the names that the device documents, such as OPENCL's `OCL_CONTEXT` and `OCL_QUEUE`.
+
+        Raises `UnsupportedError` for a device without contexts, `PropertyError` for unknown properties, `InputError`
+        for native objects that do not fit, and the errors of `compile_model` for the device.
+        """
+        target, plugin = self._resolve(device)
+        if not plugin.get_metric(REMOTE_CONTEXT_SUPPORT.name):
+            others = ", ".join(self._with_contexts()) or "another device (none of this machine has any)"
+            raise UnsupportedError(
+                f"{plugin.name} has no remote contexts; set arrays, which its requests use in place, or create a "
+                f"context of {others}"
+            )
+        given = dict(properties or {})
+        handles = {name: given.pop(name) for name in plugin.context_handles if name in given}
+        if unknown := [name for name in given if name not in plugin.declared]:
+            listed = "; ".join(f"{name}: {what}" for name, what in plugin.context_handles.items()) or "none"
+            raise PropertyError(
+                f"{plugin.name}: a context has no property {unknown[0]!r}; it takes config keys of the device, and "
+                f"these native objects: {listed}"
+            )
+        _, stated = self._settled(device, given)
+        return create_context(plugin, str(target), stated, handles)
 
     def query_model(
         self, model: Model | ModelSource, device: str, config: Mapping[str, object] | None = None
@@ -284,6 +328,22 @@ class Core:
                 unavailable[name] = e
         return available, unavailable
 
+    def _target(self, device: str | RemoteContext) -> tuple[RemoteContext | None, str]:
+        """The context that a network is for, if any, and its device."""
+        if not isinstance(device, RemoteContext):
+            return None, device
+        device.require_open()
+        return device, device.device
+
+    def _with_contexts(self) -> list[str]:
+        found = []
+        for name in self._registry.names:
+            with suppress(EngineError):
+                plugin = self._registry.get(name)
+                if plugin.get_metric(REMOTE_CONTEXT_SUPPORT.name) and plugin.get_metric(AVAILABLE_DEVICES.name):
+                    found.append(name)
+        return found
+
     def _settled(
         self, device: str, config: Mapping[str, object] | None, exported: Mapping[str, Any] | None = None
     ) -> tuple[Plugin, dict[str, Any]]:
@@ -300,17 +360,21 @@ class Core:
         model.validate()
         return model
 
-    def _import(self, plugin: Plugin, reader: BlobReader, stated: Mapping[str, Any]) -> ExecutableNetwork:
+    def _import(
+        self, plugin: Plugin, reader: BlobReader, stated: Mapping[str, Any], context: RemoteContext | None
+    ) -> ExecutableNetwork:
         device_id = _device_id(plugin, reader.manifest, stated.get(DEVICE_ID.name, ""))
         check_for_plugin(plugin, reader.manifest, device_id).require()
-        return import_network(plugin, reader, stated)
+        return import_network(plugin, reader, stated, context)
 
-    def _load(self, plugin: Plugin, reader: BlobReader, complete: Config) -> ExecutableNetwork:
+    def _load(
+        self, plugin: Plugin, reader: BlobReader, complete: Config, context: RemoteContext | None
+    ) -> ExecutableNetwork:
         """Load a cached network as if it had been compiled with the configuration `complete`."""
         reader.admit()
         # The blob's own configuration may name another device string than this compilation.
         exported = {name: complete[name] for name in reader.manifest.config if name in complete}
-        return self._import(plugin, reader, {**exported, **complete.explicit})
+        return self._import(plugin, reader, {**exported, **complete.explicit}, context)
 
     def _identity(self, plugin: Plugin, config: Config, above: tuple[Plugin, ...] = ()) -> dict[str, Any]:
         """The identity of the plugin and its configuration, with the identities of the devices that it runs on."""
@@ -322,6 +386,14 @@ class Core:
                 if other is not plugin and other not in above:
                     targets.append(self._identity(other, other.config.merged(stated), (*above, plugin)))
         return plugin_identity(plugin, config, targets)
+
+
+def _require_owner(context: RemoteContext | None, plugin: Plugin) -> None:
+    if context is not None and context.plugin is not plugin:
+        raise UnsupportedError(
+            f"{context} was created by another Core, or before its plugin was unloaded; create one with this core: "
+            f"core.create_context({context.device!r})"
+        )
 
 
 def _manifest_of(blob: BlobInput) -> BlobManifest:

@@ -12,21 +12,28 @@ from engine.hosting import not_initialised, plugin_errors, wrong_return
 from engine.ir import Constant, Model, Parameter, Result, stored_bytes
 from engine.limits import Limits, compilation
 from engine.placement import inconsistencies
-from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
+from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
 from engine.properties import DEVICE_ID, MAX_FOLDED_BYTES, MAX_FOLDED_WORK, MAX_TENSOR_BYTES, Config
 from engine.runtime.lifecycle import lifecycle
 
 
-def compile_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> ExecutableNetwork:
+def compile_network(
+    plugin: Plugin, model: Model, config: Mapping[str, object] | None = None, context: RemoteContext | None = None
+) -> ExecutableNetwork:
     """Compile with the device's defaults overridden by `config`; only `EngineError`s are raised."""
     merged = _complete_config(plugin, plugin.config.merged(config))
     what = f"compiling `{model.name}`"
     with lifecycle.working(what), plugin_errors(plugin.name, what), _limited(merged, model):
-        network = plugin.compile_model(model, merged)
-    return _checked_network(plugin, network, "compile_model")
+        if context is None:
+            network = plugin.compile_model(model, merged)
+        else:
+            network = plugin.compile_in_context(model, merged, context)
+    return _checked_network(plugin, network, "compile_model" if context is None else "compile_in_context", context)
 
 
-def import_network(plugin: Plugin, blob: BlobReader, config: Mapping[str, object] | None = None) -> ExecutableNetwork:
+def import_network(
+    plugin: Plugin, blob: BlobReader, config: Mapping[str, object] | None = None, context: RemoteContext | None = None
+) -> ExecutableNetwork:
     """Import with the device's defaults, overridden by the exported configuration, overridden by `config`.
 
     The blob's manifest must have been checked for this plugin. Only `EngineError`s are raised.
@@ -36,8 +43,27 @@ def import_network(plugin: Plugin, blob: BlobReader, config: Mapping[str, object
     merged = _complete_config(plugin, plugin.config.merged(exported).merged(config))
     what = "importing a network"
     with lifecycle.working(what), plugin_errors(plugin.name, what), _limited(merged):
-        network = plugin.import_network(blob, merged)
-    return _checked_network(plugin, network, "import_network")
+        if context is None:
+            network = plugin.import_network(blob, merged)
+        else:
+            network = plugin.import_in_context(blob, merged, context)
+    return _checked_network(plugin, network, "import_network" if context is None else "import_in_context", context)
+
+
+def create_context(
+    plugin: Plugin, device: str, config: Mapping[str, object], handles: Mapping[str, object]
+) -> RemoteContext:
+    """Make a context with the device's defaults overridden by `config`; only `EngineError`s are raised."""
+    merged = _complete_config(plugin, plugin.config.merged(config))
+    with plugin_errors(plugin.name, "creating a context"):
+        context = plugin.create_context(device, merged, handles)
+    if not isinstance(context, RemoteContext):
+        raise wrong_return(plugin.name, "create_context", context, "RemoteContext")
+    if not hasattr(context, "handles"):
+        raise not_initialised(plugin.name, context, "plugin, device, handles")
+    if context.plugin is not plugin:
+        raise PluginContractError(f"plugin {plugin.name}: {type(context).__name__} must be made with this plugin")
+    return context
 
 
 def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> QueryResult:
@@ -75,9 +101,11 @@ def _limited(config: Config, model: Model | None = None) -> AbstractContextManag
     return compilation(limits, (lambda: 0) if model is None else lambda: stored_bytes(model))
 
 
-def _checked_network(plugin: Plugin, network: object, method: str) -> ExecutableNetwork:
+def _checked_network(plugin: Plugin, network: object, method: str, context: RemoteContext | None) -> ExecutableNetwork:
     if not isinstance(network, ExecutableNetwork):
         raise wrong_return(plugin.name, method, network, "ExecutableNetwork")
     if not hasattr(network, "signature"):
         raise not_initialised(plugin.name, network, "plugin, config, source")
+    if context is not None:
+        network.use_context(context)
     return network

@@ -30,6 +30,7 @@ from engine.runtime import (
     InferResult,
     Pipeline,
     Port,
+    RemoteContext,
     Signature,
     StatePort,
     SyncInferRequest,
@@ -70,6 +71,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self.loaded_from_cache = False
         self.task_executor = self._make_task_executor()
         self.callback_executor: Executor = ThreadExecutor(f"{plugin.name}:{self.name}:callbacks")
+        self._context: RemoteContext | None = None
         self._declared = NETWORK_METRICS.combined(self.metrics)
         self._request_ids = itertools.count()
         self._creating = ForkSafeLock()
@@ -109,6 +111,18 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     def plugin(self) -> HostedPluginT:
         """The plugin that created the network."""
         return self._plugin
+
+    @final
+    @property
+    def context(self) -> RemoteContext | None:
+        """The context that the network was compiled or imported for, whose remote tensors its requests take."""
+        return self._context
+
+    @final
+    def use_context(self, context: RemoteContext) -> None:
+        """Take the remote tensors of a context. Called by the engine, before any request is made."""
+        self._context = context
+        self.signature.use_context(context)
 
     # -- inference ----------------------------------------------------------------------------------------
 

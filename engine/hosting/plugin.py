@@ -38,6 +38,10 @@ class HostedPlugin(ABC):
     def _imports_networks(self) -> bool:
         """Whether the plugin defines `import_network`."""
 
+    @abstractmethod
+    def _makes_contexts(self) -> bool:
+        """Whether the plugin defines `create_context`."""
+
     @final
     @property
     def declared(self) -> PropertySet:
@@ -77,6 +81,8 @@ class HostedPlugin(ABC):
                 return self._device_ids()
             case "IMPORT_EXPORT_SUPPORT":
                 return self._imports_networks()
+            case "REMOTE_CONTEXT_SUPPORT":
+                return self._makes_contexts()
         value = self.metric(name, self.resolve_device_id(device_id))
         match name:
             case "FULL_DEVICE_NAME" if value is None:

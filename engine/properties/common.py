@@ -29,6 +29,13 @@ OPTIMIZATION_CAPABILITIES: Property[tuple[str, ...]] = Property(
 IMPORT_EXPORT_SUPPORT = Property(
     "IMPORT_EXPORT_SUPPORT", bool, False, METRIC, "Whether compiled networks can be exported and imported."
 )
+REMOTE_CONTEXT_SUPPORT = Property(
+    "REMOTE_CONTEXT_SUPPORT",
+    bool,
+    False,
+    METRIC,
+    "Whether `Core.create_context` makes contexts for the device, whose tensors stay in its memory.",
+)
 NETWORK_NAME = Property("NETWORK_NAME", str, "", METRIC, "The name of the model that was compiled.")
 OPTIMAL_NUMBER_OF_INFER_REQUESTS = Property(
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS",
@@ -177,6 +184,7 @@ DEVICE_PROPERTIES = PropertySet(
     FULL_DEVICE_NAME,
     OPTIMIZATION_CAPABILITIES,
     IMPORT_EXPORT_SUPPORT,
+    REMOTE_CONTEXT_SUPPORT,
     *CONFIG_PROPERTIES,
 )
 """The metrics of every device."""

@@ -5,6 +5,7 @@ from engine.runtime.executors import Executor, InlineExecutor, ThreadExecutor, s
 from engine.runtime.growing import GrowingArray, GrowingForm, GrowingSet
 from engine.runtime.port import Port
 from engine.runtime.queue import AsyncInferQueue
+from engine.runtime.remote import RemoteContext, RemoteTensor, Transfers
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
 from engine.runtime.run import RequestState
 from engine.runtime.signature import Signature
@@ -25,6 +26,8 @@ __all__ = [
     "Pipeline",
     "Port",
     "ProfilingInfo",
+    "RemoteContext",
+    "RemoteTensor",
     "RequestOwner",
     "RequestState",
     "Signature",
@@ -33,6 +36,7 @@ __all__ = [
     "StatePort",
     "SyncInferRequest",
     "ThreadExecutor",
+    "Transfers",
     "VariableState",
     "shared_executor",
 ]

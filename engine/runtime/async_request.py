@@ -22,6 +22,7 @@ from engine.errors import (
 from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
+from engine.runtime.remote import RemoteTensor
 from engine.runtime.result import InferResult, ProfilingInfo
 from engine.runtime.run import CallbackFailure, RequestState, Run, require_callable, seconds, wake
 from engine.runtime.state_file import read_state, write_state
@@ -268,7 +269,7 @@ class AsyncInferRequest(Participant):
     # -- tensors ------------------------------------------------------------------------------------------
 
     def set_input_tensor(self, key: str | int, value: Value) -> None:
-        """Bind one input by name or index; arrays and DLPack tensors in host memory are used in place.
+        """Bind one input by name or index; arrays, DLPack tensors in host memory and remote tensors are used in place.
 
         When an inference starts, it copies strided and unaligned arrays and the members of sequences; anything else
         is read while the inference runs. Raises `Busy`, and `InputError` if the value does not fit, which leaves the
@@ -278,8 +279,11 @@ class AsyncInferRequest(Participant):
             self._require_idle("set_input_tensor")
             self._request.set_input_tensor(key, value)
 
-    def set_output_tensor(self, key: str | int, array: Array | None) -> None:
-        """Have inferences write an output into `array`; None undoes that. Raises `InputError`, `Busy`."""
+    def set_output_tensor(self, key: str | int, array: Array | RemoteTensor | None) -> None:
+        """Have inferences write an output into `array`; None undoes that. Raises `InputError`, `Busy`.
+
+        With a remote tensor, the output stays on the device, and is that tensor in the results.
+        """
         with self._lock:
             self._require_idle("set_output_tensor")
             self._request.set_output_tensor(key, array)

@@ -11,6 +11,7 @@ import numpy as np
 from engine.errors import DeclarationError, InputError, PluginContractError
 from engine.ir import TensorType
 from engine.runtime.port import Port
+from engine.runtime.remote import RemoteContext, RemoteTensor
 from engine.runtime.states import StatePort
 from engine.runtime.values import Array, PortCheck, Value, is_copy
 
@@ -18,8 +19,8 @@ from engine.runtime.values import Array, PortCheck, Value, is_copy
 class Signature:
     """Ports, the maps from name or index to index, and their checks; one per network, shared by its requests.
 
-    Immutable and thread-safe. `network` names the network in messages. `states` are the variables: stages see them as
-    further inputs and outputs, behind those of the user.
+    Immutable once it is given its context, and thread-safe. `network` names the network in messages. `states` are the
+    variables: stages see them as further inputs and outputs, behind those of the user.
     """
 
     __slots__ = (
@@ -43,6 +44,11 @@ class Signature:
             for position, p in enumerate((*self.outputs, *(state.after for state in self.states)))
         ]
         self._ties = _ties((*self.inputs, *(state.before for state in self.states)))
+
+    def use_context(self, context: RemoteContext) -> None:
+        """Admit the remote tensors of a context as inputs and outputs."""
+        for check in (*self.input_checks, *self.output_checks):
+            check.context = context
 
     def find_input(self, key: str | int) -> int:
         """Return the index of an input. Raises `InputError` listing the inputs."""
@@ -164,7 +170,11 @@ def _ties(ports: Sequence[Port]) -> list[tuple[str, list[tuple[int, int]]]]:
 
 
 def overlaps(array: Array, others: Sequence[Any]) -> bool:
-    """Whether `array` may share memory with any array among `others`; sequences count as sharing."""
-    return any(
-        np.may_share_memory(array, other) if isinstance(other, np.ndarray) else other is not None for other in others
-    )
+    """Whether `array` may share memory with any value among `others`; sequences count as sharing."""
+    return any(_overlap(array, other) for other in others)
+
+
+def _overlap(array: Array, other: Any) -> bool:
+    if isinstance(other, np.ndarray):
+        return np.may_share_memory(array, other)
+    return other.shares_memory(array) if isinstance(other, RemoteTensor) else other is not None

@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.errors import DeviceError, EngineError, InferError, InputError, PluginContractError
 from engine.ir import OptionalType, ValueType
+from engine.runtime.remote import RemoteContext, RemoteTensor
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
 from engine.runtime.signature import Signature, overlaps
 from engine.runtime.states import States
@@ -34,6 +35,10 @@ class RequestOwner(Protocol):
     def is_profiling(self) -> bool:
         """Whether PERF_COUNT is set."""
 
+    @property
+    def context(self) -> RemoteContext | None:
+        """The context that the network was compiled for."""
+
     def next_request_id(self) -> int:
         """Return a number that no other request of the network has."""
 
@@ -46,15 +51,18 @@ class SyncInferRequest(ABC):
 
     Stages read `self.inputs`, a list in input order of C-contiguous numpy arrays (or lists, None), which they
     must not write to; they set every output once, through `output_buffer` or `store_output`; and they call
-    `check_cancelled` between pieces of work. The variables of a model are its last inputs and outputs: the base class
-    passes their values on from one inference to the next. Keep references to parts of the network (its compiled plan),
-    not to the network itself: the cycle would keep its memory until a garbage collection.
+    `check_cancelled` between pieces of work. If the network was compiled for `self.context`, inputs may be tensors of
+    that context, and outputs may have to be written to such (`remote_output`). The variables of a model are its last
+    inputs and outputs: the base class passes their values on from one inference to the next. Keep references to parts
+    of the network (its compiled plan), not to the network itself: the cycle would keep its memory until a garbage
+    collection.
     """
 
     def __init__(self, network: RequestOwner) -> None:
         self.signature = network.signature
         self.request_id = network.next_request_id()
         self.is_profiling = network.is_profiling
+        self.context = network.context
         # Calling the base class's empty stages would take a tenth of a small network's time.
         self._own_stages = [name for name in STAGES if getattr(type(self), name) is not getattr(SyncInferRequest, name)]
         self._no_inputs = [_absent(port.type) for port in self.signature.inputs]
@@ -64,7 +72,7 @@ class SyncInferRequest(ABC):
         """Whether `bind_again` has bound the inputs of this inference."""
         self._copied_inputs: dict[int, Value] = {}  # the users' values of which `inputs` has copies
         self._outputs: list[Value] = []
-        self._user_outputs: dict[int, Array] = {}
+        self._user_outputs: dict[int, Array | RemoteTensor] = {}
         self._in_place: set[int] = set()
         self._no_outputs = [_MISSING] * (len(self.signature.outputs) + len(self.signature.states))
         self._cancellation: EngineError | None = None
@@ -120,28 +128,58 @@ class SyncInferRequest(ABC):
         It is the user's array if one was set, is C-contiguous and aligned, and does not overlap the inputs.
         """
         check = self._result_check(index)
-        if self._user_outputs and index in self._in_place and self._user_outputs[index].shape == shape:
-            buffer = self._user_outputs[index]
+        target = self._user_outputs.get(index) if self._user_outputs else None
+        if isinstance(target, np.ndarray) and index in self._in_place and target.shape == shape:
+            buffer = target
         else:
-            if self._user_outputs:
+            if target is not None:
                 self._check_user_shape(index, shape)
             buffer = np.empty(shape, check.dtype or self.signature.outputs[index].element_type.numpy)
         self._outputs[index] = buffer if check.has_admitted(shape) else check.admit(buffer)
         return buffer
 
+    def remote_output(self, index: int, shape: tuple[int, ...]) -> RemoteTensor | None:
+        """Return the remote tensor that output `index` of `shape` must be written to, and set it as the output.
+
+        None if the user has set none: then set the output as a value on the host. If not `can_write_early(index)`, it
+        shares memory with an input: write it when the inputs have been read. A value that is already on the host, such
+        as a constant, is brought there by `store_output` instead.
+        """
+        target = self._user_outputs.get(index) if self._user_outputs else None
+        if not isinstance(target, RemoteTensor):
+            return None
+        self._check_user_shape(index, shape)
+        self._outputs[index] = target
+        return target
+
+    def can_write_early(self, index: int) -> bool:
+        """Whether the tensor set for output `index` can be written while inputs are still read."""
+        return index in self._in_place
+
     def store_output(self, index: int, value: Value, *, copy: bool = True) -> None:
         """Set the value of output `index`.
 
         Pass `copy=False` only for a new array that nothing else refers to: never an input, a view of one, a
-        constant, or memory that the next inference reuses. Raises `PluginContractError` if the value does not fit.
+        constant, or memory that the next inference reuses. An input that is a remote tensor can be passed on, too.
+        Raises `PluginContractError` if the value does not fit.
         """
+        target = self._user_outputs.get(index) if self._user_outputs else None
+        if isinstance(value, RemoteTensor):
+            if isinstance(target, RemoteTensor):
+                self._check_user_shape(index, value.shape)
+                target.copy_from(value)
+                self._outputs[index] = target
+                return
+            value, copy = value.to_host(), False
         value = self._result_check(index).admit(value)
-        if index in self._user_outputs:
+        if target is not None:
             self._check_user_shape(index, value.shape)
-            if index in self._in_place:
-                np.copyto(self._user_outputs[index], value)
-                value = self._user_outputs[index]
-                copy = False
+            if isinstance(target, RemoteTensor):
+                target.copy_from(value)
+                value, copy = target, False
+            elif index in self._in_place:
+                np.copyto(target, value)
+                value, copy = target, False
         self._outputs[index] = _copied(value) if copy else value
 
     def store_outputs(self, values: list[Value], *, are_known: bool = False) -> None:
@@ -204,8 +242,8 @@ class SyncInferRequest(ABC):
         """Bind one input as `set_inputs` does. Raises `InputError` if it does not fit, and keeps the old one."""
         self.set_inputs({self.signature.find_input(key): value})
 
-    def set_output_tensor(self, key: str | int, array: Array | None) -> None:
-        """Have inferences write an output into `array`; None undoes that. Raises `InputError`."""
+    def set_output_tensor(self, key: str | int, array: Array | RemoteTensor | None) -> None:
+        """Have inferences write an output into `array`, also a remote one; None undoes that. Raises `InputError`."""
         index = self.signature.find_output(key)
         if array is None:
             self._user_outputs.pop(index, None)
@@ -270,7 +308,7 @@ class SyncInferRequest(ABC):
 
     def begin(self, inputs: object = None) -> None:
         """Bind `inputs`, check that none is missing, and discard the last inference's outputs and profile."""
-        is_plain = not self._copied_inputs and not self._user_outputs and self.states is None
+        is_plain = not self._copied_inputs and not self._user_outputs and self.states is None and self.context is None
         bound = self.bind_again(inputs) if is_plain else None
         self.is_bound_again = bound is not None
         if bound is not None:
@@ -297,6 +335,10 @@ class SyncInferRequest(ABC):
             if value is _MISSING:
                 port = self.signature.inputs[index]
                 raise InputError(f"{self.signature.network}: input `{port.name}` ({port.type}) is missing")
+        if self.context is not None:
+            for tensor in (*self.inputs, *self._user_outputs.values()):
+                if isinstance(tensor, RemoteTensor):
+                    tensor.context.require_open()
         if self.states is not None:
             given = self.inputs[: len(self.signature.inputs)]
             self.inputs = given + self.states.begin(self.signature.lengths(given))
@@ -335,7 +377,10 @@ class SyncInferRequest(ABC):
         if self._user_outputs:
             for index, array in self._user_outputs.items():
                 if outputs[index] is not array:
-                    np.copyto(array, outputs[index])
+                    if isinstance(array, RemoteTensor):
+                        array.copy_from(outputs[index])
+                    else:
+                        np.copyto(array, outputs[index])
                     outputs[index] = array
         if self.states is not None:
             count = len(self.signature.outputs)
@@ -377,7 +422,7 @@ class SyncInferRequest(ABC):
         if array is not None and array.shape != shape:
             raise InputError(
                 f"{self.signature.network}: output `{self.signature.outputs[index].name}` has shape {shape} for "
-                f"these inputs, but the array set for it has {array.shape}"
+                f"these inputs, but the tensor set for it has {array.shape}"
             )
 
     def _writable_in_place(self) -> set[int]:
@@ -385,13 +430,23 @@ class SyncInferRequest(ABC):
         arrays = list(self._user_outputs.items())
         for position, (index, array) in enumerate(arrays):
             for other, taken in arrays[:position]:
-                if np.shares_memory(array, taken):
+                if _share(array, taken):
                     names = f"`{self.signature.outputs[other].name}` and `{self.signature.outputs[index].name}`"
-                    raise InputError(f"{self.signature.network}: the arrays set for {names} share memory")
+                    raise InputError(f"{self.signature.network}: the tensors set for {names} share memory")
+            if isinstance(array, RemoteTensor):
+                if not any(array.shares_memory(value) for value in self.inputs):
+                    in_place.add(index)
+                continue
             flags = array.flags
             if flags.c_contiguous and flags.aligned and not overlaps(array, self.inputs):
                 in_place.add(index)
         return in_place
+
+
+def _share(first: Array | RemoteTensor, second: Array | RemoteTensor) -> bool:
+    if isinstance(first, RemoteTensor):
+        return first.shares_memory(second)
+    return second.shares_memory(first) if isinstance(second, RemoteTensor) else np.shares_memory(first, second)
 
 
 def _absent(value_type: ValueType) -> Value:

@@ -12,10 +12,11 @@ from engine.errors import EngineError, InputError
 from engine.ir import ElementType, MapType, OptionalType, SequenceType, TensorType, ValueType, string, undefined
 from engine.runtime.growing import GrowingArray
 from engine.runtime.port import Port
+from engine.runtime.remote import RemoteContext, RemoteTensor, refusal
 
 Array: TypeAlias = NDArray[Any]
 Value: TypeAlias = Any
-"""A tensor: numpy array; a sequence: list of values; an optional: a value or None; a map: dict."""
+"""A tensor: numpy array or `RemoteTensor`; a sequence: list of values; an optional: a value or None; a map: dict."""
 
 _REMEMBERED_SHAPES = 64
 
@@ -31,9 +32,10 @@ class PortCheck:
 
     Attributes:
         dtype: the numpy type of its arrays; None for strings and for values that are not tensors.
+        context: the context whose remote tensors it admits; None admits none.
     """
 
-    __slots__ = ("_error", "_fitting", "_may_grow", "_where", "dtype", "port")
+    __slots__ = ("_error", "_fitting", "_may_grow", "_where", "context", "dtype", "port")
 
     def __init__(
         self, port: Port, where: str, error: type[EngineError] = InputError, *, may_grow: bool = False
@@ -43,14 +45,15 @@ class PortCheck:
         self._where = where
         self._error = error
         self._fitting: set[tuple[int, ...]] = set()
+        self.context: RemoteContext | None = None
         is_plain = isinstance(port.type, TensorType) and port.type.element_type not in (string, undefined)
         self.dtype = port.element_type.numpy if is_plain else None
 
     def admit(self, value: Value) -> Value:
         """Return `value` in the form that stages read: C-contiguous aligned numpy arrays of the port's type and shape.
 
-        Arrays of this form, and DLPack tensors in host memory, are not copied. With `may_grow`, the value may be a
-        `GrowingArray`, which is returned as it is.
+        Arrays of this form, DLPack tensors in host memory, and remote tensors are not copied. With `may_grow`, the
+        value may be a `GrowingArray`, which is returned as it is.
         """
         if self._may_grow and type(value) is GrowingArray:
             self._guarded(lambda: self._check_tensor(value))
@@ -65,12 +68,17 @@ class PortCheck:
         """Whether this shape is in the cache of admitted shapes."""
         return shape in self._fitting
 
-    def admit_output(self, array: object) -> Array:
-        """Return the array that a user provides for an output; it may be strided, and must be writable."""
-        admitted: Array = self._guarded(lambda: self._admit_output(array))
+    def admit_output(self, array: object) -> Array | RemoteTensor:
+        """Return the tensor that a user provides for an output; it may be strided, and must be writable."""
+        admitted: Array | RemoteTensor = self._guarded(lambda: self._admit_output(array))
         return admitted
 
-    def _admit_output(self, value: object) -> Array:
+    def _admit_output(self, value: object) -> Array | RemoteTensor:
+        if isinstance(value, RemoteTensor):
+            self._check_remote(value)
+            if not value.is_writable:
+                raise _Mismatch("the remote tensor is read-only; pass a writable one")
+            return value
         array = value if isinstance(value, np.ndarray) else _from_dlpack(value)
         if not array.flags.writeable:
             raise _Mismatch("the array is read-only; pass a writable one")
@@ -84,18 +92,26 @@ class PortCheck:
             reason = str(e)
         raise self._error(f"{self._where}: {reason}")
 
+    def _check_remote(self, tensor: RemoteTensor) -> None:
+        if reason := refusal(tensor, self.context):
+            raise _Mismatch(reason)
+        self._check_tensor(tensor)
+
     def _admit_any(self, value: Value) -> Value:
+        if isinstance(value, RemoteTensor):
+            self._check_remote(value)
+            return value
         if self.dtype is None and not isinstance(self.port.type, TensorType):
             return _admit(value, self.port.type)
         array = _as_array(value, self.port.element_type)
         self._check_tensor(array)
         return array
 
-    def _check_tensor(self, array: Array | GrowingArray) -> None:
+    def _check_tensor(self, array: Array | GrowingArray | RemoteTensor) -> None:
         if self.dtype is not None and array.dtype == self.dtype and array.shape in self._fitting:
             return
         if not isinstance(self.port.type, TensorType):
-            raise _Mismatch(f"only a tensor can be set as output; {self.port.name} is {self.port.type}")
+            raise _Mismatch(f"only a tensor can be set here; {self.port.name} is {self.port.type}")
         _check_tensor(array, self.port.type)
         if len(self._fitting) >= _REMEMBERED_SHAPES:
             self._fitting.clear()
@@ -179,7 +195,7 @@ def _as_strings(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _check_tensor(array: Array | GrowingArray, expected: TensorType) -> None:
+def _check_tensor(array: Array | GrowingArray | RemoteTensor, expected: TensorType) -> None:
     dtype = expected.element_type.numpy
     if expected.element_type is not undefined and array.dtype != dtype:
         shown = "str" if expected.element_type is string else dtype

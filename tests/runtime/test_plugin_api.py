@@ -37,6 +37,8 @@ from engine.plugin_api import (
     Property,
     QueryResult,
     RefusalCause,
+    RemoteContext,
+    RemoteTensor,
     Support,
     SupportLevel,
     SyncInferRequest,
@@ -495,8 +497,9 @@ def test_the_overview_of_the_contract_has_every_hook_and_says_which_are_required
             name = cells[0] or name
             listed[name, cells[1]] = cells[2]
     hooks = {}
-    for contract in (Plugin, ExecutableNetwork, SyncInferRequest):
+    for contract in (Plugin, ExecutableNetwork, SyncInferRequest, RemoteContext, RemoteTensor):
         for hook, member in vars(contract).items():
+            member = member.fget if isinstance(member, property) else member
             if inspect.isfunction(member) and not hook.startswith("_"):
                 word = re.match(r"Required\.|Optional[.,]|", inspect.getdoc(member))[0].strip(".,").lower()
                 assert (word == "required") == getattr(member, "__isabstractmethod__", False), hook
@@ -505,7 +508,10 @@ def test_the_overview_of_the_contract_has_every_hook_and_says_which_are_required
     assert listed == hooks
 
 
-@pytest.mark.parametrize("contract", [Plugin, ExecutableNetwork, SyncInferRequest, plugin_api.CoreHandle, QueryResult])
+@pytest.mark.parametrize(
+    "contract",
+    [Plugin, ExecutableNetwork, SyncInferRequest, plugin_api.CoreHandle, QueryResult, RemoteContext, RemoteTensor],
+)
 def test_everything_that_signatures_mention_can_be_imported_from_the_contract(contract):
     found = {kind for hint in typing.get_type_hints(contract).values() for kind in mentioned(hint)}
     for name, member in vars(contract).items():

@@ -38,6 +38,7 @@ class Echo(SyncInferRequest):
 
 class Owner:
     is_profiling = False
+    context = None
 
     def __init__(self, inputs, outputs=None):
         named = [Port(f"x{i}", t) for i, t in enumerate(inputs)]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from engine_template import TemplatePlugin
+from engine_template.context import TemplateTensor
 from engine_template.network import TemplateNetwork
 from engine_template.request import TemplateInferRequest
 
@@ -27,6 +28,7 @@ from engine.plugin_api import (
     Property,
     QueryResult,
     RefusalCause,
+    RemoteTensor,
     Support,
     SyncInferRequest,
     UnsupportedError,
@@ -74,6 +76,50 @@ def network_fault(cls: type[_Network]) -> type[_Network]:
 
 
 # -- requests -----------------------------------------------------------------------------------------------
+
+
+@request_fault
+class TakesTensorsByTheHost(TemplateInferRequest):
+    """Right, but each tensor on the device makes a trip through the host."""
+
+    def infer_preprocess(self) -> None:
+        self.inputs = [value.to_host() if isinstance(value, RemoteTensor) else value for value in self.inputs]
+        super().infer_preprocess()
+
+
+@request_fault
+class WritesTensorsEarly(TemplateInferRequest):
+    """The kernels write into the tensor of an output while they still read an input that lies there."""
+
+    def start_pipeline(self) -> None:
+        for index, output in enumerate(self.signature.outputs):
+            tensor = self.remote_output(index, output.shape.get_shape())
+            if isinstance(tensor, TemplateTensor):
+                tensor.device_array[...] = 0
+        super().start_pipeline()
+
+
+@request_fault
+class KeepsTensors(TemplateInferRequest):
+    def infer_preprocess(self) -> None:
+        self.kept = [*getattr(self, "kept", []), *self.inputs]
+        super().infer_preprocess()
+
+
+@request_fault
+class WritesToTensorsOfTheLastInference(TemplateInferRequest):
+    """As a device whose kernels stay bound to memory that is no longer set."""
+
+    def infer_postprocess(self) -> None:
+        tensors: dict[int, TemplateTensor] = getattr(self, "tensors", {})
+        results = [self.memory[slot] for slot in self.program.outputs]
+        super().infer_postprocess()
+        for index, value in enumerate(results):
+            if isinstance(self.get_output_tensor(index), TemplateTensor):
+                tensors[index] = self.get_output_tensor(index)
+            elif index in tensors:
+                tensors[index].device_array[...] = value
+        self.tensors = tensors
 
 
 @request_fault
@@ -404,6 +450,13 @@ class FailsWithAnOption(_Device):
             assert isinstance(network, TemplateNetwork)
             network.program.inputs[1] = network.program.inputs[0]
         return network
+
+
+@device
+class HasNoContexts(_Device):
+    """No fault: a device need not have contexts."""
+
+    create_context = TemplatePlugin.__mro__[1].create_context  # type: ignore[assignment]
 
 
 @device

@@ -71,6 +71,15 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ("REPORTS_A_WRONG_TYPE", "test_device_metrics", {}, "reports an invalid metric"),
     ("HAS_NO_NAME", "test_device_describes_itself", {}, "strip"),
     ("FAILS_WITH_AN_OPTION", "test_every_config_value_is_kept", {}, "evaluation failed"),
+    (
+        "TAKES_TENSORS_BY_THE_HOST",
+        "test_chain_in_device_memory",
+        {},
+        "copied tensors of the context by way of the host",
+    ),
+    ("WRITES_TENSORS_EARLY", "test_output_in_the_memory_of_an_input", {}, "output `"),
+    ("KEEPS_TENSORS", "test_tensor_lives_while_it_is_used", {}, "a tensor outlives its use"),
+    ("WRITES_TO_TENSORS_OF_THE_LAST_INFERENCE", "test_output_stays_remote", {}, "of the inference before"),
     ("EXPORTS_THOUGH_IT_DECLARES_NOT", "test_export_that_is_not_declared_is_refused", {}, "DID NOT RAISE"),
 ]
 
@@ -78,11 +87,13 @@ SKIPS: list[tuple[str, str, dict[str, Any], str]] = [
     ("CANNOT_EXPORT", "test_import_from_path_bytes_and_stream", {}, "IMPORT_EXPORT_SUPPORT = False"),
     ("CANNOT_EXPORT", "test_case_after_export_and_import", {"case": "convolution"}, "IMPORT_EXPORT_SUPPORT = False"),
     ("KNOWS_NO_STRINGS", "test_case", {"case": "strings"}, "no strings here; use numbers"),
+    ("HAS_NO_CONTEXTS", "test_chain_in_device_memory", {}, "REMOTE_CONTEXT_SUPPORT = False"),
 ]
 
 PASSES: list[tuple[str, str, dict[str, Any]]] = [
     ("CANNOT_EXPORT", "test_export_that_is_not_declared_is_refused", {}),
     ("KNOWS_NO_STRINGS", "test_case", {"case": "convolution"}),
+    ("HAS_NO_CONTEXTS", "test_context_or_reason", {}),
     ("PLACES_EVERY_OPERATION", "test_query_answers_for_every_node", {"case": "convolution"}),
 ]
 
@@ -110,6 +121,8 @@ def run_check(device: str, check: str, given: dict[str, Any], tmp_path: Path) ->
     arguments: dict[str, Any] = {"core": Core(), "tmp_path": folder}
     arguments |= {name: CASE[value] if name == "case" else value for name, value in given.items()}
     needed = inspect.signature(function).parameters
+    if "context" in needed:
+        arguments["context"] = BehaviourSuite.context.__wrapped__(suite, arguments["core"])
     if "network" in needed:
         arguments["network"] = BehaviourSuite.network.__wrapped__(suite, arguments["core"])
     function(**{name: arguments[name] for name in needed})

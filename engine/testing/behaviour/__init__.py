@@ -13,6 +13,7 @@ from engine.testing.behaviour.profiling import ProfilingChecks
 from engine.testing.behaviour.properties import PropertyChecks
 from engine.testing.behaviour.query import QueryChecks
 from engine.testing.behaviour.queues import QueueChecks
+from engine.testing.behaviour.remote import RemoteChecks
 from engine.testing.behaviour.requests import RequestChecks
 from engine.testing.behaviour.results import ResultChecks
 from engine.testing.behaviour.states import StateChecks
@@ -20,7 +21,7 @@ from engine.testing.behaviour.threads import ThreadChecks
 
 __all__ = [
     "AsyncChecks", "BehaviourSuite", "DeviceChecks", "ExportImportChecks", "ProfilingChecks", "PropertyChecks",
-    "QueryChecks", "QueueChecks", "RequestChecks", "ResultChecks", "StateChecks",
+    "QueryChecks", "QueueChecks", "RemoteChecks", "RequestChecks", "ResultChecks", "StateChecks",
     "ThreadChecks",
 ]  # fmt: skip
 
@@ -36,5 +37,6 @@ class BehaviourSuite(
     ExportImportChecks,
     QueryChecks,
     StateChecks,
+    RemoteChecks,
 ):
     """All checks. Set `device` and, if needed, `config`, `rtol` and `atol`; see `DeviceChecks`."""

@@ -81,9 +81,9 @@ def test_a_file_that_changes_during_a_compilation_is_not_stored_under_the_old_ke
 
     compile_parts = Compiler.compile
 
-    def changing(self: Compiler, parts: Any) -> Any:
+    def changing(self: Compiler, parts: Any, contexts: Any) -> Any:
         file.write_text(json.dumps({"last": "CPU"}))
-        return compile_parts(self, parts)
+        return compile_parts(self, parts, contexts)
 
     with monkeypatch.context() as patch:
         patch.setattr(Compiler, "compile", changing)

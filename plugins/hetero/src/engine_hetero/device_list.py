@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError
+from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError, RemoteContext
 from engine.properties import (
     DEVICE_PRIORITIES,
     ENABLE_MMAP,
@@ -17,6 +17,7 @@ from engine.properties import (
     NUM_STREAMS,
     PERF_COUNT,
     PERFORMANCE_HINT,
+    REMOTE_CONTEXT_SUPPORT,
 )
 from engine_hetero.properties import DEVICE_CONFIGS, PARTITION_STRATEGY
 
@@ -80,6 +81,12 @@ class DeviceList:
             for (limit, most), least in zip(whole.items(), _LEAST_FOLDED.values(), strict=True)
         }
         return {**config, **shares}
+
+
+def new_contexts(core: CoreHandle, devices: DeviceList, names: Iterable[str]) -> dict[str, RemoteContext]:
+    """A context for each of these devices that has contexts. Raises their errors."""
+    able = [name for name in names if core.get_property(name, REMOTE_CONTEXT_SUPPORT.name)]
+    return {name: core.create_context(name, devices.config_of(name)) for name in able}
 
 
 def _config_of(name: str, core: CoreHandle, config: Config, own: Any) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from engine.plugin_api import (
     shared_executor,
 )
 from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
-from engine_hetero.device_list import DeviceList
+from engine_hetero.device_list import DeviceList, new_contexts
 from engine_hetero.division import Divider
 from engine_hetero.execution.dataflow import Dataflow
 from engine_hetero.execution.request import HeteroInferRequest
@@ -27,13 +27,13 @@ from engine_hetero.parts.blob_parts import read_parts, write_parts
 from engine_hetero.parts.certificate import Certificate
 from engine_hetero.parts.compiling import Compiler
 from engine_hetero.parts.wiring import Wiring
-from engine_hetero.properties import SUBGRAPH_COUNT, SUBGRAPH_DEVICES, SUBGRAPH_LOWER_BOUND
+from engine_hetero.properties import HOST_TRANSFERS, SUBGRAPH_COUNT, SUBGRAPH_DEVICES, SUBGRAPH_LOWER_BOUND
 
 
 class HeteroNetwork(ExecutableNetwork):
     """Holds the parts' networks; a blob also contains the wiring and the certificate."""
 
-    metrics = (SUBGRAPH_COUNT, SUBGRAPH_LOWER_BOUND, SUBGRAPH_DEVICES)
+    metrics = (SUBGRAPH_COUNT, SUBGRAPH_LOWER_BOUND, SUBGRAPH_DEVICES, HOST_TRANSFERS)
     dataflow: Dataflow
     certificate: Certificate
 
@@ -50,7 +50,8 @@ class HeteroNetwork(ExecutableNetwork):
         while True:
             division = divider.divide()
             parts, wiring = division.split()
-            networks, refused = compiler.compile(parts)
+            contexts = new_contexts(plugin.core, devices, wiring.devices_that_read_themselves)
+            networks, refused = compiler.compile(parts, contexts)
             for each in refused:
                 if each.part.device in asked_again:
                     raise compiler.contradiction(each)
@@ -117,6 +118,8 @@ class HeteroNetwork(ExecutableNetwork):
                 return tuple(part.device for part in parts)
             case "EXECUTION_DEVICES":
                 return tuple(dict.fromkeys(part.device for part in parts))
+            case HOST_TRANSFERS.name:
+                return _transfers(self.dataflow)
             case OPTIMAL_NUMBER_OF_INFER_REQUESTS.name:
                 networks = self.dataflow.networks
                 devices = dict.fromkeys(part.device for part in parts)
@@ -128,6 +131,15 @@ class HeteroNetwork(ExecutableNetwork):
                     or None
                 )
         return None
+
+
+def _transfers(dataflow: Dataflow) -> dict[str, dict[str, int]]:
+    found = {}
+    for network, part in zip(dataflow.networks, dataflow.wiring.parts, strict=True):
+        if network.context is not None:
+            moved = network.context.transfers
+            found[part.device] = {"to_device": moved.to_device, "to_host": moved.to_host}
+    return found
 
 
 def _requests_of(networks: Sequence[ExecutableNetwork]) -> int:

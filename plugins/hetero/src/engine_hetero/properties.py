@@ -79,6 +79,14 @@ SUBGRAPH_LOWER_BOUND = Property(
 SUBGRAPH_DEVICES = Property(
     "SUBGRAPH_DEVICES", tuple, None, METRIC, "The device of each subgraph, in an order of execution."
 )
+HOST_TRANSFERS = Property(
+    "HOST_TRANSFERS",
+    dict,
+    {},
+    METRIC,
+    "For each device whose subgraphs pass tensors to each other in its memory, the bytes that all inferences so far "
+    "have copied from the host to the device and back.",
+)
 OWN_PROPERTIES = (
     PLACEMENT, AFFINITY_FILE, CALIBRATION_FILE, MEASURE_SECONDS, PARTITION_STRATEGY, PARTITION_MODE, DEVICE_CONFIGS,
 )  # fmt: skip

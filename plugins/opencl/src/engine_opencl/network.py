@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from engine.errors import BlobFormatError
+from engine.errors import BlobFormatError, PropertyError
 from engine.ir import Model
 from engine.lowering import GraphNetwork, PreparedGraph, check_precision, constants_of, known_shapes, read_graph
 from engine.lowering.tuning import read_choices, write_choices
@@ -16,6 +16,7 @@ from engine.plugin_api import (
     Config,
     Executor,
     Pipeline,
+    RemoteContext,
     SyncInferRequest,
     ThreadExecutor,
 )
@@ -27,7 +28,7 @@ from engine_opencl.execution.pool import ContextPool
 from engine_opencl.execution.request import OpenclInferRequest
 from engine_opencl.lowering import LOWERINGS, OpenclGraph
 from engine_opencl.plan import WEIGHT
-from engine_opencl.programs.programs import Building
+from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.properties import (
     COMPILE_EFFORT,
     DEVICE_NAME,
@@ -37,6 +38,7 @@ from engine_opencl.properties import (
     PLAN_CACHE_SIZE,
     TRUST_BLOB,
 )
+from engine_opencl.remote.context import OpenclContext
 from engine_opencl.transform import prepare_model
 from engine_opencl.tuning.tuner import OpenclTuner
 
@@ -59,22 +61,27 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
 
     metrics = (KERNEL_CHOICES,)
     device: OpenclDevice
+    programs: Programs
 
     @classmethod
-    def compiled(cls, plugin: OpenclPlugin, config: Config, model: Model) -> OpenclNetwork:
+    def compiled(
+        cls, plugin: OpenclPlugin, config: Config, model: Model, context: RemoteContext | None = None
+    ) -> OpenclNetwork:
         """Compile the user's model."""
         network = cls(plugin, config, model)
-        network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
+        network.place(config, context)
         on_integers = network.device.facts.multiplies_integers
         network.load(prepare_model(model, config[INFERENCE_PRECISION_HINT], on_integers=on_integers))
         return network
 
     @classmethod
-    def imported(cls, plugin: OpenclPlugin, config: Config, blob: BlobReader) -> OpenclNetwork:
+    def imported(
+        cls, plugin: OpenclPlugin, config: Config, blob: BlobReader, context: RemoteContext | None = None
+    ) -> OpenclNetwork:
         """Load an exported network: its graph is already transformed. Raises `UnsupportedError`."""
         network = cls(plugin, config, blob.manifest)
         check_precision(network.name, _precision_of(blob), config[INFERENCE_PRECISION_HINT])
-        network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
+        network.place(config, context)
         prepared = PreparedGraph.of(read_graph(blob), LOWERINGS)
         made_by, here = bytes(blob.section(COMPILER)).decode(errors="replace"), network.device.identity
         choices = read_choices(bytes(blob.section(CHOICES)))
@@ -91,6 +98,22 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
             _log.info("OPENCL: network `%s`: the blob's compiled programs are not used; see TRUST_BLOB", network.name)
         network.load(prepared, programs, choices if made_by == here else None)
         return network
+
+    def place(self, config: Config, context: RemoteContext | None) -> None:
+        """Decide on the device, and on the programs that are compiled in its OpenCL context."""
+        if context is None:
+            self.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
+            self.programs = self.plugin.programs(self.device)
+            return
+        assert isinstance(context, OpenclContext)
+        if config[DEVICE_ID] or config[DEVICE_NAME]:
+            stated = device_of(config[DEVICE_ID], config[DEVICE_NAME])
+            if stated.device_id != context.opencl.device_id:
+                raise PropertyError(
+                    f"OPENCL: {context} is on device {context.opencl.device_id}, and the configuration selects "
+                    f"{stated.device_id}; omit {DEVICE_ID.name} and {DEVICE_NAME.name}"
+                )
+        self.device, self.programs = context.opencl, context.programs
 
     def load(
         self, prepared: OpenclGraph, programs: Mapping[str, bytes] | None = None, choices: dict[str, str] | None = None
@@ -110,7 +133,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
             programs or {},
             self.config[ALLOW_SHARED_CACHE],
         )
-        device_programs = self.plugin.programs(self.device)
+        device_programs = self.programs
         self.tuner = OpenclTuner(self.device, device_programs, how, self.config[COMPILE_EFFORT], choices=choices or {})
         size, profiling = self.config[PLAN_CACHE_SIZE], self.is_profiling
         self.pool = ContextPool(prepared, self.device, device_programs, how, self.tuner, size, profiling)

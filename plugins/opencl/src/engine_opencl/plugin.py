@@ -15,6 +15,7 @@ from engine.plugin_api import (
     Model,
     Plugin,
     QueryResult,
+    RemoteContext,
 )
 from engine.properties import DEVICE_ID
 from engine_opencl.devices.device import OpenclDevice, device_of, find_devices
@@ -28,6 +29,7 @@ from engine_opencl.properties import (
     PLAN_CACHE_SIZE,
     TRUST_BLOB,
 )
+from engine_opencl.remote.handles import CONTEXT_HANDLES
 
 if TYPE_CHECKING:
     from engine_opencl.programs.programs import Programs
@@ -51,6 +53,8 @@ class OpenclPlugin(Plugin):
         DRIVER_VERSION,
         DEVICE_MEMORY,
     )
+
+    context_handles = CONTEXT_HANDLES
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__(core)
@@ -81,6 +85,24 @@ class OpenclPlugin(Plugin):
         from engine_opencl.network import OpenclNetwork
 
         return OpenclNetwork.imported(self, config, blob)
+
+    def create_context(self, device: str, config: Config, handles: Mapping[str, object]) -> RemoteContext:
+        """A context for the device, or one made of an application's context and queue."""
+        from engine_opencl.remote.context import OpenclContext
+
+        return OpenclContext.created(self, device, config, handles, self.programs)
+
+    def compile_in_context(self, model: Model, config: Config, context: RemoteContext) -> ExecutableNetwork:
+        """A new network whose kernels and buffers are in the OpenCL context of `context`."""
+        from engine_opencl.network import OpenclNetwork
+
+        return OpenclNetwork.compiled(self, config, model, context)
+
+    def import_in_context(self, blob: BlobReader, config: Config, context: RemoteContext) -> ExecutableNetwork:
+        """A network from a blob, whose kernels and buffers are in the OpenCL context of `context`."""
+        from engine_opencl.network import OpenclNetwork
+
+        return OpenclNetwork.imported(self, config, blob, context)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """The support of each operation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 
 from engine.errors import UnsupportedError
 from engine.ir import Node
@@ -17,9 +18,11 @@ from engine.plugin_api import (
     Plugin,
     QueryResult,
     RefusalCause,
+    RemoteContext,
     Support,
     ThreadExecutor,
 )
+from engine_template.context import TemplateContext
 from engine_template.network import TemplateNetwork
 from engine_template.properties import TRANSFORMATIONS
 
@@ -50,6 +53,11 @@ class TemplatePlugin(Plugin):
         """The support of each operation, by friendly name."""
         operations = [n for n in model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")]
         return QueryResult({node.friendly_name: support_of(node) for node in operations})
+
+    def create_context(self, device: str, config: Config, handles: Mapping[str, object]) -> RemoteContext:
+        """A context, for tensors that stay in the device's memory. Networks need not know it when they are compiled:
+        if their kernels belonged to a context, `compile_in_context` would be overridden, too."""
+        return TemplateContext(self, device, handles)
 
     def metric(self, name: str, device_id: str) -> object:
         """The facts about the device; None leaves the declared default."""

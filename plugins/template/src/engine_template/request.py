@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from engine.ops.interruption import interruptible
 from engine.plugin_api import RequestOwner, SyncInferRequest
+from engine_template.context import TemplateTensor
 from engine_template.program import Program, Value
 
 
@@ -21,6 +24,10 @@ class TemplateInferRequest(SyncInferRequest):
         """Host: bring inputs to the device. The engine has already checked names, types and shapes."""
         self.memory = self.program.memory.copy()
         for slot, value in zip(self.program.inputs, self.inputs, strict=True):
+            if isinstance(value, TemplateTensor):  # it is on the device already
+                value = value.device_array
+            elif self.context is not None and isinstance(value, np.ndarray):
+                self.context.count_transfer(to_device=value.nbytes)
             self.memory[slot] = value
 
     def start_pipeline(self) -> None:
@@ -47,8 +54,19 @@ class TemplateInferRequest(SyncInferRequest):
 
     def infer_postprocess(self) -> None:
         """Host: bring results back. Outputs are copied, since they may share memory with inputs or constants."""
+        on_device = []
         for index, slot in enumerate(self.program.outputs):
-            self.store_output(index, self.memory[slot])
+            value = self.memory[slot]
+            tensor = self.remote_output(index, np.shape(value)) if isinstance(value, np.ndarray) else None
+            if isinstance(tensor, TemplateTensor):
+                on_device.append((tensor, value.copy()))
+                continue
+            if self.context is not None and isinstance(value, np.ndarray):
+                self.context.count_transfer(to_host=value.nbytes)
+            self.store_output(index, value)
+        # Last, since a result may lie in an input, and that in the memory of an output.
+        for tensor, value in on_device:
+            tensor.device_array[...] = value
         self.memory = []
 
     def abort_pipeline(self) -> None:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from engine.ir import TensorType
 from engine.native import empty_aligned
-from engine.plugin_api import ExecutableNetwork, Executor
+from engine.plugin_api import ExecutableNetwork, Executor, RemoteTensor
 from engine_hetero.execution.early_starts import EarlyStarts
-from engine_hetero.parts.wiring import NETWORK, Source, Wiring
+from engine_hetero.parts.wiring import NETWORK, PartWiring, Source, Wiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ class Dataflow:
         executors: the executor of each part for asynchronous runs: one per device.
         links: the links of each part.
         buffers: the (part, output) with memory bound once: static tensors that other parts read.
+        remote: those of `buffers` in the memory of a device, of which another part reads them; parts on other devices
+            get copies.
         early: which parts start before their turn.
         outputs: for each output of the network, its index, its source, and whether it must be copied.
     """
@@ -50,19 +52,34 @@ class Dataflow:
     executors: tuple[Executor, ...]
     links: tuple[PartLinks, ...]
     buffers: tuple[tuple[int, int], ...]
+    remote: frozenset[tuple[int, int]]
     early: EarlyStarts
     outputs: tuple[tuple[int, Source, bool], ...]
 
     @classmethod
     def of(cls, wiring: Wiring, networks: Sequence[ExecutableNetwork], executors: Sequence[Executor]) -> Dataflow:
-        """Decide which values are bound once."""
+        """Decide which values are bound once, and which of them stay on their device."""
         bound = {
             (source.part, source.index)
             for part in wiring.parts
             for source in part.inputs
             if source.part != NETWORK and source.lengths is None and _is_bindable(networks[source.part], source.index)
         }
-        read = {(s.part, s.index) for part in wiring.parts for s in part.inputs if (s.part, s.index) not in bound}
+        remote = frozenset(
+            (source.part, source.index)
+            for part in wiring.parts
+            for source in part.inputs
+            if wiring.stays_on_device(part, source)
+            and (source.part, source.index) in bound
+            and networks[source.part].context is not None
+        )
+
+        def is_bound_for(part: PartWiring, source: Source) -> bool:
+            if source.lengths is not None or (source.part, source.index) not in bound:
+                return False
+            return (source.part, source.index) not in remote or wiring.stays_on_device(part, source)
+
+        read = {(s.part, s.index) for part in wiring.parts for s in part.inputs if not is_bound_for(part, s)}
         read |= {(source.part, source.index) for source in wiring.outputs}
         # Lengths are read from an array, whether it is bound or not.
         read |= {(s.part, s.index) for part in wiring.parts for s in part.inputs if s.lengths is not None}
@@ -71,21 +88,25 @@ class Dataflow:
             once: list[tuple[int, Source]] = []
             each: list[tuple[int, Source]] = []
             for position, source in enumerate(part.inputs):
-                is_bound = source.lengths is None and (source.part, source.index) in bound
-                (once if is_bound else each).append((position, source))
+                (once if is_bound_for(part, source) else each).append((position, source))
             kept = tuple(index for index in range(part.output_count) if (number, index) in read)
             written = tuple(index for index in range(part.output_count) if (number, index) in bound)
             links.append(PartLinks(written, tuple(once), tuple(each), kept))
         buffers = tuple(sorted(bound))
-        outputs = tuple(_outputs(wiring, bound))
-        return cls(wiring, tuple(networks), tuple(executors), tuple(links), buffers, EarlyStarts(wiring), outputs)
+        outputs = tuple(_outputs(wiring, bound - remote))
+        early = EarlyStarts(wiring)
+        return cls(wiring, tuple(networks), tuple(executors), tuple(links), buffers, remote, early, outputs)
 
-    def new_buffers(self) -> dict[tuple[int, int], NDArray[np.generic]]:
-        """Memory of one request for values that are written by one part and read by another without a host copy."""
-        buffers = {}
+    def new_buffers(self) -> dict[tuple[int, int], NDArray[np.generic] | RemoteTensor]:
+        """Memory of one request for values that are written by one part and read by another without a copy."""
+        buffers: dict[tuple[int, int], NDArray[np.generic] | RemoteTensor] = {}
         for part, index in self.buffers:
-            port = self.networks[part].outputs[index]
-            buffers[part, index] = _empty(port.shape.get_shape(), port.element_type.numpy)
+            network = self.networks[part]
+            port = network.outputs[index]
+            if (part, index) in self.remote and network.context is not None:
+                buffers[part, index] = network.context.create_tensor(port.element_type, port.shape.get_shape())
+            else:
+                buffers[part, index] = _empty(port.shape.get_shape(), port.element_type.numpy)
         return buffers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,6 +20,7 @@ from engine.plugin_api import (
     InputError,
     NodeProfile,
     OutOfMemoryError,
+    RemoteTensor,
     RequestOwner,
     SyncInferRequest,
 )
@@ -182,7 +184,13 @@ class HeteroInferRequest(SyncInferRequest):
             self.dataflow.early.add_measurement(part, (end - start) * 1e-9)
 
     def _value(self, source: Source) -> Any:
-        value = self.inputs[source.index] if source.part == NETWORK else self.values[source.part][source.index]
+        if source.part == NETWORK:
+            value = self.inputs[source.index]
+        else:
+            values = self.values[source.part]
+            value = values[source.index]
+            if source.lengths is None and isinstance(value, RemoteTensor):
+                value = values[source.index] = value.to_host()  # once, for all readers on other devices
         return value if source.lengths is None else _lengths(value, source.lengths)
 
     def _explained(self, part: int, error: EngineError) -> EngineError:
@@ -223,5 +231,5 @@ _FIRST_RETRY: Final = 0.001
 
 def _lengths(value: Any, lengths: Lengths) -> np.ndarray[Any, Any]:
     if lengths.is_size:
-        return np.array(value.size, np.int64)
+        return np.array(math.prod(value.shape), np.int64)
     return np.array(value.shape[lengths.start : lengths.end], np.int64)

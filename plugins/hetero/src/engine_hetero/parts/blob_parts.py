@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
-from engine.plugin_api import BlobReader, BlobWriter, CoreHandle, ExecutableNetwork, Signature
-from engine_hetero.device_list import DeviceList
+from engine.plugin_api import BlobReader, BlobWriter, CoreHandle, ExecutableNetwork, RemoteContext, Signature
+from engine_hetero.device_list import DeviceList, new_contexts
 from engine_hetero.execution.dataflow import Dataflow
 from engine_hetero.parts.certificate import Certificate
 from engine_hetero.parts.wiring import Wiring
@@ -54,7 +55,8 @@ def read_parts(
                 f"the blob has a part for {device}, which is not among the devices {', '.join(devices.names)}; "
                 "import it with the devices that it was compiled for, or compile the model again"
             )
-    networks = [_import(core, blob, devices, number, part.device) for number, part in enumerate(wiring.parts)]
+    contexts = new_contexts(core, devices, wiring.devices_that_read_themselves)
+    networks = [_import(core, blob, devices, number, part.device, contexts) for number, part in enumerate(wiring.parts)]
     for number, (part, network) in enumerate(zip(wiring.parts, networks, strict=True)):
         if (len(part.inputs), part.output_count) != (len(network.inputs), len(network.outputs)):
             raise BlobCorruptError(
@@ -64,9 +66,16 @@ def read_parts(
     return wiring, certificate, networks
 
 
-def _import(core: CoreHandle, blob: BlobReader, devices: DeviceList, number: int, device: str) -> ExecutableNetwork:
+def _import(
+    core: CoreHandle,
+    blob: BlobReader,
+    devices: DeviceList,
+    number: int,
+    device: str,
+    contexts: Mapping[str, RemoteContext],
+) -> ExecutableNetwork:
     try:
-        return core.import_model(blob.nested(_part(number)), device, devices.config_of(device))
+        return core.import_model(blob.nested(_part(number)), contexts.get(device, device), devices.config_of(device))
     except BlobError as e:
         raise type(e)(f"part {number} on {device}: {e}") from e
 

@@ -12,6 +12,7 @@ from engine.plugin_api import (
     EngineError,
     ExecutableNetwork,
     OutOfMemoryError,
+    RemoteContext,
     Support,
     SupportLevel,
     UnsupportedError,
@@ -42,8 +43,10 @@ class Compiler:
     core: CoreHandle
     devices: DeviceList
 
-    def compile(self, parts: Sequence[PartModel]) -> tuple[list[ExecutableNetwork], list[Refused]]:
-        """The networks of the parts, and the parts that their devices refused.
+    def compile(
+        self, parts: Sequence[PartModel], contexts: Mapping[str, RemoteContext]
+    ) -> tuple[list[ExecutableNetwork], list[Refused]]:
+        """The networks of the parts, each for the context of its device, if any, and the parts that were refused.
 
         Raises `DeviceNotFoundError` if a device is no longer available, `DeviceError` if it fails, each naming part,
         device and cause.
@@ -52,7 +55,7 @@ class Compiler:
             return [], []
         batches = _batches(parts)
         compiled = in_threads(
-            lambda batch: [self._compile(number, parts[number], len(parts)) for number in batch],
+            lambda batch: [self._compile(number, parts[number], len(parts), contexts) for number in batch],
             batches, _MAX_THREADS, "HETERO:compile",
         )  # fmt: skip
         results = [result for results in compiled for result in results]
@@ -62,9 +65,12 @@ class Compiler:
         refused = [each for each in networks if isinstance(each, Refused)]
         return [each for each in networks if not isinstance(each, Refused)], refused
 
-    def _compile(self, number: int, part: PartModel, parts: int) -> ExecutableNetwork | Refused:
+    def _compile(
+        self, number: int, part: PartModel, parts: int, contexts: Mapping[str, RemoteContext]
+    ) -> ExecutableNetwork | Refused:
+        target = contexts.get(part.device, part.device)
         try:
-            return self.core.compile_model(part.model, part.device, self.devices.config_of_part(part.device, parts))
+            return self.core.compile_model(part.model, target, self.devices.config_of_part(part.device, parts))
         except UnsupportedError as e:
             return Refused(number, part, e)
         except DeviceNotFoundError as e:

@@ -77,6 +77,17 @@ class Wiring:
         if not 0 <= source.index < count:
             raise BlobFormatError(f"{where} reads value {source.index} of part {source.part}, which has {count} values")
 
+    def stays_on_device(self, reader: PartWiring, source: Source) -> bool:
+        """Whether a part reads a value of another part on its own device, so that the value need not leave it."""
+        return source.part != NETWORK and source.lengths is None and self.parts[source.part].device == reader.device
+
+    @property
+    def devices_that_read_themselves(self) -> tuple[str, ...]:
+        """The devices of which one part reads a value of another."""
+        return tuple(
+            dict.fromkeys(p.device for p in self.parts if any(self.stays_on_device(p, source) for source in p.inputs))
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The wiring as JSON values."""
         return {

@@ -96,7 +96,7 @@ class OpenclDevice:
 
     @property
     def context(self) -> Any:
-        """The one `cl.Context` of the device in this process. Thread-safe."""
+        """The `cl.Context`: the one of the device in this process, or an application's. Thread-safe."""
         import pyopencl as cl
 
         require_first_process()
@@ -104,6 +104,12 @@ class OpenclDevice:
             if self._context is None:
                 self._context = cl.Context([self.handle])
             return self._context
+
+    def in_context(self, context: Any) -> OpenclDevice:
+        """The device in a `cl.Context` of the application."""
+        made = OpenclDevice(self.device_id, self.handle, self.position, self.memory_kind)
+        made._context = context
+        return made
 
     def new_queue(self, *, profiling: bool = False) -> Any:
         """An in-order command queue."""

@@ -31,7 +31,7 @@ class InPlaceRegions:
     """
 
     def __init__(self, alignment: int = POINTER_ALIGNMENT) -> None:
-        self._alignment = alignment
+        self.alignment = alignment
         self._in_use: dict[tuple[int, int], tuple[Any, int]] = {}
         self._lock = threading.Lock()
 
@@ -39,7 +39,7 @@ class InPlaceRegions:
         """A buffer in the memory of an input, until `release`; None if the input should or must be copied."""
         import pyopencl as cl
 
-        if value.nbytes < MIN_BYTES or (begin := value.ctypes.data) % self._alignment:
+        if value.nbytes < MIN_BYTES or (begin := value.ctypes.data) % self.alignment:
             return None
         region = begin, begin + value.nbytes
         with self._lock:

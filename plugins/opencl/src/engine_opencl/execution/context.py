@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,19 @@ from engine_opencl.execution.kernels import new_kernel
 from engine_opencl.memory import Arena, new_arena
 from engine_opencl.memory.weights import Weights
 from engine_opencl.plan import Buffer, Launch, LaunchPlan
+from engine_opencl.remote.tensor import OpenclTensor
 
 _FIRST_FLUSH = 8
 """The number of launches after which the queue is flushed: a driver may defer commands until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A tensor that an output is written to; not `is_early` if it shares memory with an input."""
+
+    index: int
+    tensor: OpenclTensor
+    is_early: bool
 
 
 class Context:
@@ -43,9 +54,22 @@ class Context:
             self._arena: Arena = new_arena(device, plan, profiling=profiling)
             self._faults = self._new_faults()
         self._held: dict[Buffer, Any] = {}
-        self._readers: dict[Buffer, list[tuple[Any, int]]] = {b: [] for b in plan.inputs if b is not None}
+        self._users: dict[Buffer, list[tuple[Any, int]]] = {
+            each: [] for each in (*plan.inputs, *plan.outputs) if isinstance(each, Buffer)
+        }
+        """The arguments of kernels that are inputs or outputs."""
         self._in_place: dict[Buffer, NDArray[np.uint8]] = {}
         self._bound_elsewhere: set[Buffer] = set()
+        self._remote: list[Any] = []
+        """The memory of tensors that kernels use, which they do not keep alive."""
+        self._before: list[Any] = []
+        self._copies: list[tuple[Any, Any, int]] = []
+        self._copied: list[Any] = []
+        self._left: frozenset[Buffer] = frozenset()
+        """Of an inference with tensors: the events that it waits for, its copies on the device (target, source, bytes)
+        and their events, and the outputs that are not fetched."""
+        self.copied_bytes = 0
+        """The bytes of inputs that the last inference copied from the host."""
         with self._driver_errors("binding kernels"):
             self._steps = [self._step(launch, weights) for launch in plan.launches]
         self._last_uses = _last_uses(plan)
@@ -85,22 +109,70 @@ class Context:
         check_limits(self._device, launch, kernel)
         for position, argument in enumerate(launch.arguments):
             kernel.set_arg(position, self._memory_of(argument, weights) if isinstance(argument, Buffer) else argument)
-            if isinstance(argument, Buffer) and argument in self._readers:
-                self._readers[argument].append((kernel, position))
+            if isinstance(argument, Buffer) and argument in self._users:
+                self._users[argument].append((kernel, position))
         return kernel, launch.global_size, launch.local_size or None
 
     # -- one inference ------------------------------------------------------------------------------------
 
-    def upload(self, values: Sequence[Any]) -> None:
-        """Bring the inputs to the device; the arrays must not change until `wait`."""
-        given = [
-            (buffer, _bytes(value))
+    def upload(self, values: Sequence[Any], targets: Sequence[Target] = ()) -> None:
+        """Bring the inputs to the device; the arrays must not change until `wait`.
+
+        Inputs that are tensors, and the tensors of outputs, are bound to the kernels.
+        """
+        used = [
+            (buffer, value)
             for buffer, value in zip(self.plan.inputs, values, strict=True)
             if buffer is not None and value.nbytes
         ]
+        given = [(buffer, _bytes(value)) for buffer, value in used if not isinstance(value, OpenclTensor)]
+        tensors = [(buffer, value) for buffer, value in used if isinstance(value, OpenclTensor)]
         self._arena.begin()
         with self._driver_errors("uploading inputs"):
-            self._arena.upload([each for each in given if not self._is_read_in_place(*each)])
+            copied = [each for each in given if not self._is_read_in_place(*each)]
+            self.copied_bytes = sum(value.nbytes for _, value in copied)
+            if tensors or targets or self._bound_elsewhere:
+                self._bind_tensors(tensors, targets)
+            self._arena.upload(copied)
+
+    def _bind_tensors(self, tensors: Sequence[tuple[Buffer, OpenclTensor]], targets: Sequence[Target]) -> None:
+        """Bind tensors to kernels, or have them copied on the device where they cannot be bound."""
+        # All at first, since a closed context is an error, after which the bindings must be as they were.
+        given = [(buffer, tensor.memory, tensor.nbytes) for buffer, tensor in tensors]
+        taken = [(target, target.tensor.memory, target.tensor.nbytes) for target in targets if target.tensor.nbytes]
+        for queue in [tensor.queue for _, tensor in tensors] or [target.tensor.queue for target in targets]:
+            self._before = queue.after_application()
+            break  # all are of one context
+        self._remote = [memory for _, memory, _ in (*given, *taken)]
+        outputs = self.plan.outputs
+        bound = set(self._in_place)
+        for buffer, memory, nbytes in given:
+            if buffer in self._last_uses:  # it is fetched as an output, too
+                self._copy_to_arena(buffer, memory.buffer, nbytes)
+            else:
+                self._bind(buffer, memory.buffer)
+                bound.add(buffer)
+        for target, memory, nbytes in taken:
+            output = outputs[target.index]
+            assert isinstance(output, Buffer)
+            if target.is_early and sum(each is output for each in outputs) == 1 and output not in self.plan.inputs:
+                self._bind(output, memory.buffer)
+                bound.add(output)
+            else:
+                self._copies.append((memory.buffer, output, nbytes))
+        for buffer in self._bound_elsewhere - bound:
+            self._bind(buffer, self._arena.part(buffer))
+        self._bound_elsewhere = bound
+        kept = {target.index for target in targets}
+        fetched = {each for index, each in enumerate(outputs) if isinstance(each, Buffer) and index not in kept}
+        self._left = frozenset(self._last_uses.keys() - fetched)
+
+    def _copy_to_arena(self, buffer: Buffer, memory: Any, nbytes: int) -> None:
+        part, before = self._arena.part(buffer), self._before
+        event = self._cl.enqueue_copy(self._queue, part, memory, byte_count=nbytes, wait_for=before)
+        self._queue.flush()
+        self._copied.append(event)
+        self._arena.uploads.append(event)
 
     def _is_read_in_place(self, buffer: Buffer, value: NDArray[np.uint8]) -> bool:
         """Bind an input to be read in place, if that is possible and worthwhile."""
@@ -119,7 +191,7 @@ class Context:
         return self._arena.reads_in_place and buffer not in self._last_uses
 
     def _bind(self, buffer: Buffer, memory: Any) -> None:
-        for kernel, position in self._readers[buffer]:
+        for kernel, position in self._users[buffer]:
             kernel.set_arg(position, memory)
 
     def compute(self, check_cancelled: Callable[[], None]) -> None:
@@ -127,9 +199,9 @@ class Context:
         enqueue, queue, kept = self._cl.enqueue_nd_range_kernel, self._queue, self._kept
         self._computed = events = {}
         with self._driver_errors("enqueueing kernels"):
-            if self._arena.uploads:
-                # The kernels' queue is in-order.
-                self._cl.enqueue_barrier(queue, wait_for=self._arena.uploads[-1:])
+            if self._arena.uploads or self._before:
+                # The kernels' queue is in-order, and so is that of uploads.
+                self._cl.enqueue_barrier(queue, wait_for=[*self._arena.uploads[-1:], *self._before])
             if self._faults is not None:
                 self._faults.begin(queue)
             self._enqueued_ns = time.perf_counter_ns()
@@ -142,8 +214,13 @@ class Context:
                     queue.flush()
             if self._faults is not None:
                 self._faults.fetch(queue)
+            for memory, buffer, nbytes in self._copies:
+                source = self._arena.part(buffer)
+                self._copied.append(self._cl.enqueue_copy(queue, memory, source, byte_count=nbytes))
             queue.flush()
-            written = {b: None if use is None else events[use] for b, use in self._last_uses.items()}
+            written = {
+                b: None if use is None else events[use] for b, use in self._last_uses.items() if b not in self._left
+            }
             self._arena.fetch(written, queue)
 
     def wait(self) -> None:
@@ -153,6 +230,8 @@ class Context:
             # not wait for commands flushed before (Mesa 22.3).
             if self._steps:
                 self._computed[len(self._steps) - 1].wait()
+            for event in self._copied:
+                event.wait()
             if self._faults is not None:
                 self._faults.wait()
         if self._faults is not None:
@@ -178,6 +257,8 @@ class Context:
         for value in self._in_place.values():
             self._regions.release(value)
         self._in_place.clear()
+        self._remote, self._before, self._copies, self._copied = [], [], [], []
+        self._left = frozenset()
 
     def drain(self) -> None:
         """Wait until all commands of an inference have ended. Raises `DeviceError`."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.errors import OutOfMemoryError
 from engine.lowering import PlanCache, Shapes, shapes_of
+from engine.plugin_api import RemoteTensor
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.compiler import build_plan
 from engine_opencl.devices.device import OpenclDevice, require_first_process
@@ -47,7 +48,7 @@ class ContextPool:
 
     def take(self, values: Sequence[Any]) -> Context:
         """A context for inputs of these shapes, owned by the caller. Raises `InputError`, `OutOfMemoryError`."""
-        bound = tuple(values[number].tobytes() for number in self._prepared.bound)
+        bound = tuple(_on_host(values[number]).tobytes() for number in self._prepared.bound)
         return self.take_for(shapes_of(values), bound)
 
     def take_for(self, shapes: Shapes, bound: tuple[bytes, ...] = ()) -> Context:
@@ -99,3 +100,8 @@ class ContextPool:
         with self._lock:
             self._idle.pop(id(plan), None)
             self._weights.keep({name for kept in self.plans.plans() for name in kept.weights})
+
+
+def _on_host(value: Any) -> Any:
+    """The value of an input that plans depend on."""
+    return value.to_host() if isinstance(value, RemoteTensor) else value

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engine.plugin_api import EngineError, RequestOwner, SyncInferRequest
+from engine_opencl.execution.context import Target
 from engine_opencl.plan import Buffer
+from engine_opencl.remote.tensor import OpenclTensor
 
 if TYPE_CHECKING:
     from engine_opencl.execution.context import Context
@@ -23,11 +25,21 @@ class OpenclInferRequest(SyncInferRequest):
         super().__init__(network)
         self._pool = pool
         self._context: Context | None = None
+        self._remote: set[int] = set()
+        """The outputs that stay on the device."""
 
     def infer_preprocess(self) -> None:
         """Bring the inputs to the device."""
         self._context = context = self._pool.take(self.inputs)
-        context.upload(self.inputs)
+        plan = context.plan
+        targets = []
+        for index in range(len(plan.outputs)) if self.has_output_tensors else ():
+            if isinstance(plan.outputs[index], Buffer):
+                tensor = self.remote_output(index, plan.shapes[index])
+                if isinstance(tensor, OpenclTensor):
+                    targets.append(Target(index, tensor, self.can_write_early(index)))
+        self._remote = {target.index for target in targets}
+        context.upload(self.inputs, targets)
 
     def start_pipeline(self) -> None:
         """Enqueue all kernels."""
@@ -43,11 +55,18 @@ class OpenclInferRequest(SyncInferRequest):
         """Fetch the outputs, directly into the user's arrays if set."""
         context = self._context
         assert context is not None
+        fetched = 0
         for index, output in enumerate(context.plan.outputs):
+            if index in self._remote:
+                continue
             if isinstance(output, Buffer):
-                context.download(index, self.output_buffer(index, context.plan.shapes[index]))
+                buffer = self.output_buffer(index, context.plan.shapes[index])
+                context.download(index, buffer)
+                fetched += buffer.nbytes
             else:
                 self.store_output(index, self.inputs[output] if isinstance(output, int) else output)
+        if self.context is not None:
+            self.context.count_transfer(to_device=context.copied_bytes, to_host=fetched)
         if self.is_profiling:
             names: dict[str, int] = {}
             for node in context.profiles():

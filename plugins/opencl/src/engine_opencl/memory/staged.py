@@ -83,7 +83,7 @@ class StagedArena(Arena):
         """Enqueue the copies to staging memory, each after the last kernel that uses the output."""
         for buffer, last in written.items():
             part, staging = self.part(buffer), self._staging.view(("out", buffer))
-            behind = [last] if last is not None else self.uploads[-1:]
+            behind = [last] if last is not None else self.uploads
             self._fetched[buffer] = [
                 self._cl.enqueue_copy(
                     self._download,
