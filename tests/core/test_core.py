@@ -493,6 +493,27 @@ def test_a_blob_of_something_else_says_why_it_cannot_be_used(core: Core, model: 
     assert core.check_blob(blob).compatible
 
 
+def test_a_blob_of_another_plugin_for_a_device_of_the_same_name_is_refused(core: Core, model: onnx.ModelProto) -> None:
+    """With one reason each: of a blob for another device, the plugin is another one anyway."""
+    blob = exported(core, model)
+    reader = BlobReader(blob)
+    for changes, reason in (
+        ({"plugin_name": "OTHER"}, "plugin: the blob was compiled for 'OTHER', this host has 'SCALE'"),
+        (
+            {"device": "OTHER", "plugin_name": "OTHER"},
+            "device: the blob was compiled for 'OTHER', this host has 'SCALE'",
+        ),
+    ):
+        forged = io.BytesIO()
+        writer = BlobWriter(replace(reader.manifest, **changes))
+        writer.add_section("factor", reader.section("factor"))
+        writer.write(forged)
+        (found,) = core.check_blob(forged.getvalue(), "SCALE").reasons
+        assert found.startswith(reason)
+        with pytest.raises(BlobIncompatibleError, match=reason):
+            core.import_model(forged.getvalue(), "SCALE")
+
+
 def test_requirements_are_compared_with_the_device_that_is_meant(
     core: Core, model: onnx.ModelProto, scale: Scale
 ) -> None:
