@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+# Of the native core; their faults are made by `native.py`.
+FOLDERS: Final = ("csrc/graph", "csrc/kernels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ ROOMS: Final = {
         ("engine/lowering/*.py",),
         ("tests/test_lowering.py", "tests/test_lengths.py", "tests/test_plan_cache.py", "plugins/cpu/tests"),
     ),
-    "onnx": Room(("engine/onnx/**/*.py",), ("tests/onnx",)),
+    "onnx": Room(("engine/onnx/*.py", "engine/onnx/contrib/*.py"), ("tests/onnx",)),
     "opencl": Room(("plugins/opencl/src/engine_opencl/**/*.py",), ("plugins/opencl/tests",)),
     "ops": Room(("engine/ops/*.py", "engine/ops/internal/*.py"), ("tests/ops", "plugins/template/tests")),
     "passes": Room(("engine/passes/**/*.py",), ("tests/passes",)),
@@ -46,4 +48,5 @@ ROOMS: Final = {
     "template": Room(("plugins/template/src/engine_template/*.py",), ("plugins/template/tests",)),
     "testing": Room(("engine/testing/**/*.py",), ("tests/testing",)),
     "tools": Room(("engine/tools/*.py", "engine/drawing/*.py"), ("tests/tools",)),
+    "upgrades": Room(("engine/onnx/upgrades/*.py",), ("tests/onnx/test_upgrades.py",)),
 }  # fmt: skip
