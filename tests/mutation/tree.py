@@ -51,13 +51,15 @@ class Tree:
         }
 
     def tests_of(self, path: Path, line: int) -> list[str]:
-        """The tests that execute a line of a module, the fastest first, as many as run in half of the time limit; those
-        that execute anything of the module if the line runs when it is imported."""
+        """The tests that execute a line of a module, the fastest first, as many as run in half of the time limit.
+
+        If it runs when the module is imported, those that execute anything of the module, or else all of the room's.
+        """
         here = self.executed.get(str(self.root / path.relative_to(ROOT)), {})
         first, last = _statement(path, line)
         tests = {test for each in range(first, last + 1) for test in here.get(each, ())}
         if not tests and any(each in here for each in range(first, last + 1)):
-            tests = {test for each in here.values() for test in each}
+            tests = {test for each in here.values() for test in each} or set(self.seconds)
         chosen, left = [], self.timeout / 2
         for test in sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test)):
             left -= self.seconds.get(test, 0.0)
