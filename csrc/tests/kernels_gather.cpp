@@ -61,8 +61,8 @@ void append(ByteVector& to, const ByteVector& from, std::int64_t at, std::int64_
 void gathers(const Target& target) {
   for (const std::int64_t element : {1, 2, 4, 8})
     for (const std::int64_t inner : {1, 3, 16, 100})
-      for (const std::int64_t width : {4, 8}) {
-        const Ints indices = random_indices(11, 7, 1);
+      for (const auto& [width, count] : {std::pair<int, int>{4, 11}, {8, 11}, {8, 1}}) {  // workers share or have rows
+        const Ints indices = random_indices(count, 7, 1);
         const ByteVector data = random_bytes(static_cast<std::size_t>(3 * 7 * inner * element), 2);
         ByteVector expected;
         for (std::int64_t o = 0; o < 3; ++o)
@@ -75,7 +75,7 @@ void gathers(const Target& target) {
                                        {"outer", 3},
                                        {"axis", 7},
                                        {"inner", inner},
-                                       {"count", 11}},
+                                       {"count", count}},
                                       {data, index_bytes(indices, width)}, actual);
         expect(actual[0] == expected && !fault.found, "gather of blocks of " + std::to_string(inner * element));
       }

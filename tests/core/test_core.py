@@ -444,6 +444,7 @@ def test_a_blob_decides_on_no_folder_and_on_no_trust(
     scale.properties = (*scale.properties, file, trust)
     folder = str(tmp_path / "cache")
     said = {"CACHE_DIR": folder, "ENABLE_MMAP": True, "TABLE_FILE": "/etc/passwd", "TRUST": True}
+    said["ALLOW_SHARED_CACHE"] = True
     blob = exported(core, model, {**said, "CACHE_DIR": "", "SHIFT": 5})
     manifest = BlobReader(blob).manifest
     assert manifest.config == {"SHIFT": 5}, "nor is anything of this machine written"
@@ -453,7 +454,8 @@ def test_a_blob_decides_on_no_folder_and_on_no_trust(
     writer.write(forged)
     network = core.import_model(forged.getvalue())
     assert {name: network.get_config(name) for name in (*said, "SHIFT")} == {
-        "CACHE_DIR": "", "ENABLE_MMAP": False, "TABLE_FILE": "", "TRUST": False, "SHIFT": 5
+        "CACHE_DIR": "", "ENABLE_MMAP": False, "TABLE_FILE": "", "TRUST": False, "SHIFT": 5,
+        "ALLOW_SHARED_CACHE": False,
     }  # fmt: skip
     core.set_property({"CACHE_DIR": "here"})
     assert core.import_model(forged.getvalue()).get_config("CACHE_DIR") == "here"

@@ -27,6 +27,8 @@ from engine.native import cpu_features, isas_within
 
 # Without optimisations that only take time: the release's objects of all other files are linked to it.
 _VARIANT: Final = build.Variant(build.OBJECTS / "mutation", ("-O1", "-DNDEBUG"))
+# The faulty file alone is instrumented: a read beyond a buffer, which changes no result, is noticed as CI notices it.
+_CHECKED: Final = ("-fsanitize=address",)
 # Pattern, replacements: comparisons, boundaries, signs, off by one, conditions.
 _RULES: Final = tuple(
     (re.compile(pattern), replacements)
@@ -176,7 +178,15 @@ def _is_noticed(fault: NativeFault, scratch: Path, timeout: float) -> bool | Non
 
 def _compiles(unit: build.Unit, source: Path) -> bool:
     """Compile a copy of the unit's source to an object beside it."""
-    command = (*build.compiler(), *build.BASE_FLAGS, *_VARIANT.flags, f"-I{build.SOURCES}", "-w", *unit.flags)
+    command = (
+        *build.compiler(),
+        *build.BASE_FLAGS,
+        *_VARIANT.flags,
+        *_CHECKED,
+        f"-I{build.SOURCES}",
+        "-w",
+        *unit.flags,
+    )
     own = f"-iquote{unit.source.parent}"
     done = subprocess.run(
         [*command, own, "-c", str(source), "-o", str(source.with_suffix(".o"))],
@@ -195,7 +205,7 @@ def _fails(unit: build.Unit, faulty: Path, timeout: float) -> bool:
     for program in _programs(unit.source):
         _compile_tests((program,))
         target = faulty.with_name("program")
-        build.link_program([*objects, _test_object(program)], target, build.RELEASE)
+        build.link_program([*objects, _test_object(program)], target, build.Variant(_VARIANT.objects, _CHECKED))
         try:
             done = subprocess.run([target], capture_output=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:

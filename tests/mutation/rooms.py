@@ -30,7 +30,10 @@ ROOMS: Final = {
         ("engine/core/*.py", "engine/hosting/*.py", "engine/registry.py"), ("tests/core", "tests/test_registry.py")
     ),
     "cpu": Room(("plugins/cpu/src/engine_cpu/**/*.py",), ("plugins/cpu/tests",)),
-    "files": Room(("engine/files.py", "engine/digest.py"), ("tests/test_files.py", "tests/onnx")),
+    "files": Room(
+        ("engine/files.py", "engine/digest.py"),
+        ("tests/test_files.py", "tests/onnx/test_external_data.py", "tests/onnx/test_safetensors.py"),
+    ),
     "generation": Room(("engine/generation/*.py",), ("tests/test_generation.py", "tests/test_scheduler.py")),
     "hetero": Room(("plugins/hetero/src/engine_hetero/**/*.py",), ("plugins/hetero/tests",)),
     "ir": Room(("engine/ir/*.py",), ("tests/ir", "tests/passes")),
@@ -48,5 +51,5 @@ ROOMS: Final = {
     "template": Room(("plugins/template/src/engine_template/*.py",), ("plugins/template/tests",)),
     "testing": Room(("engine/testing/**/*.py",), ("tests/testing",)),
     "tools": Room(("engine/tools/*.py", "engine/drawing/*.py"), ("tests/tools",)),
-    "upgrades": Room(("engine/onnx/upgrades/*.py",), ("tests/onnx/test_upgrades.py",)),
+    "upgrades": Room(("engine/onnx/upgrades/*.py",), ("tests/onnx/test_upgrades.py", "tests/onnx/test_versions.py")),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import shutil
@@ -34,9 +35,8 @@ class Tree:
 
     def prepare(self) -> None:
         """Copy the checkout, and note which of the room's tests execute which lines; RuntimeError if none ran."""
-        if not self.root.exists():
-            shutil.copytree(ROOT, self.root, symlinks=True, ignore=_NOT_COPIED)
-        noted = self.root / f"executed-{'-'.join(self.room.modules).replace('/', '_').replace('*', '')}.json"
+        shutil.copytree(ROOT, self.root, symlinks=True, ignore=_NOT_COPIED, dirs_exist_ok=True)
+        noted = self.root / f"executed-{self._state()}.json"
         if not noted.exists():
             files = os.pathsep.join(str(path) for path in self._files())
             environment = {"ENGINE_MUTATED_FILES": files, "ENGINE_EXECUTED": str(noted)}
@@ -71,7 +71,6 @@ class Tree:
     def notices(self, path: Path, code: str, tests: Sequence[str]) -> bool:
         """Whether one of some tests fails with other code in a module."""
         target = self.root / path.relative_to(ROOT)
-        before = target.read_text(encoding="utf-8")
         named = self.root / "chosen.txt"
         named.write_text("\n".join(tests), encoding="utf-8")
         try:
@@ -80,8 +79,14 @@ class Tree:
             if result in (_USAGE, _NONE):
                 result = self._pytest(sorted({test.partition("::")[0] for test in tests}), {}, self.timeout)
         finally:
-            target.write_text(before, encoding="utf-8")
+            shutil.copy2(path, target)
         return result != _PASSED
+
+    def _state(self) -> str:
+        """What the lines and tests that were noted depend on."""
+        tests = [ROOT / name for name in self.room.tests]
+        found = [*self.room.files(), *(path for each in tests for path in ([each], each.rglob("*.py"))[each.is_dir()])]
+        return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(found))).hexdigest()[:16]
 
     def _files(self) -> list[Path]:
         return [self.root / path.relative_to(ROOT) for path in self.room.files()]
