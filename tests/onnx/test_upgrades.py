@@ -734,6 +734,17 @@ def test_a_bound_takes_the_type_of_the_data_where_that_is_unknown() -> None:
     assert [value and value.node.op_type for value in result.inputs[1:]] == ["CastLike", "CastLike"]
 
 
+@pytest.mark.parametrize(("element_type", "made"), [(undefined, "CastLike"), (f32, "Cast")])
+@pytest.mark.parametrize("version", [6, 7])
+def test_a_mask_takes_the_type_of_the_data(version: int, element_type: ElementType, made: str) -> None:
+    x = Parameter(element_type, [2], "x").output(0)
+    result = upgrade_call(OldCall("Dropout", "", version, (x,), {"is_test": 1} if version == 6 else {}, 2, "drop"))
+    assert not isinstance(result, OldCall)
+    mask = result[1]
+    assert mask.node.op_type == made
+    assert mask.element_type is element_type
+
+
 @pytest.mark.parametrize("opset", [5, 6])
 @pytest.mark.parametrize("kind", [onnx.TensorProto.INT32, onnx.TensorProto.STRING, onnx.TensorProto.UINT8])
 def test_a_clip_of_a_type_that_its_version_lacks_is_refused(opset: int, kind: int) -> None:
