@@ -316,7 +316,7 @@ void not_a_number(const Target& target) {
     run_bytes(
         target, scatter_operations, "scatter_elements",
         {{"type", "f32"}, {"op", op}, {"index_bytes", 8}, {"data_shape", Ints{3}}, {"shape", Ints{3}}, {"axis", 0}},
-        {bytes_of_values<float>({kNan, 1, 2}), index_bytes({0, 1, 2}, 8), bytes_of_values<float>({1, kNan, 2})},
+        {bytes_of_values<float>({1, kNan, 2}), index_bytes({0, 1, 2}, 8), bytes_of_values<float>({kNan, 1, 2})},
         actual);
     const auto values = values_of_bytes<float>(actual[0]);
     expect(std::isnan(values[0]) && std::isnan(values[1]) && values[2] == 2, "a NaN wins");
