@@ -331,6 +331,9 @@ void nothing(const Target& target) {
   run_bytes(target, gather_operations, "gather",
             {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 2}, {"axis", 0}, {"inner", 2}, {"count", 0}}, {{}, {}},
             empty);
+  run_bytes(target, gather_operations, "gather",
+            {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 2}, {"axis", 3}, {"inner", 0}, {"count", 1}},
+            {{}, index_bytes({2}, 8)}, empty);
   std::vector<ByteVector> kept = {ByteVector(12)};
   const ByteVector data = random_bytes(12, 1);
   run_bytes(target, scatter_operations, "scatter_elements",
