@@ -176,6 +176,26 @@ void test_three_devices_are_proven(int rounds) {
   }
 }
 
+// A node that can run with its predecessor or with its successor runs where fewer bytes cross, also if there are so
+// many that no minimum cut is searched.
+void test_fewer_bytes() {
+  constexpr std::int64_t kLarge = std::int64_t{1} << 41;
+  for (const std::int64_t before : {1, 10})
+    for (const std::int64_t after : {1, 10}) {
+      Case given;  // 0 -> 1 -> 2, of devices 0, 1 and 0; 3 is between 0 and 2, and of device 0
+      given.nodes = 4;
+      given.edges = {{0, 1}, {1, 2}, {0, 3}, {3, 2}};
+      given.affinity = {0, 1, 0, 0};
+      given.bytes = {kLarge, 1000, before, after};
+      const Dag dag(given.nodes, given.edges);
+      const Request request = request_for(given, "potential", "min_subgraphs", true);
+      const Partition made = partition(dag, request);
+      check(given, dag, request, made, "a choice");
+      expect(made.order.size() == 3 && made.crossing_bytes == kLarge + 1000 + std::min(before, after),
+             "fewest bytes cross");
+    }
+}
+
 void test_atoms(int rounds) {
   std::mt19937_64 random(4);
   int refused = 0;
@@ -270,6 +290,7 @@ int main() {
   test_random_graphs(random_cases(80'000), 9, 2);
   test_fewest_of_all(random_cases(6'000));
   test_three_devices_are_proven(60);
+  test_fewer_bytes();
   test_atoms(random_cases(10'000));
   test_repair(random_cases(10'000));
   test_larger_graphs();

@@ -61,8 +61,8 @@ void append(ByteVector& to, const ByteVector& from, std::int64_t at, std::int64_
 void gathers(const Target& target) {
   for (const std::int64_t element : {1, 2, 4, 8})
     for (const std::int64_t inner : {1, 3, 16, 100})
-      for (const std::int64_t width : {4, 8}) {
-        const Ints indices = random_indices(11, 7, 1);
+      for (const auto& [width, count] : {std::pair<int, int>{4, 11}, {8, 11}, {8, 1}}) {  // workers share or have rows
+        const Ints indices = random_indices(count, 7, 1);
         const ByteVector data = random_bytes(static_cast<std::size_t>(3 * 7 * inner * element), 2);
         ByteVector expected;
         for (std::int64_t o = 0; o < 3; ++o)
@@ -75,7 +75,7 @@ void gathers(const Target& target) {
                                        {"outer", 3},
                                        {"axis", 7},
                                        {"inner", inner},
-                                       {"count", 11}},
+                                       {"count", count}},
                                       {data, index_bytes(indices, width)}, actual);
         expect(actual[0] == expected && !fault.found, "gather of blocks of " + std::to_string(inner * element));
       }
@@ -316,7 +316,7 @@ void not_a_number(const Target& target) {
     run_bytes(
         target, scatter_operations, "scatter_elements",
         {{"type", "f32"}, {"op", op}, {"index_bytes", 8}, {"data_shape", Ints{3}}, {"shape", Ints{3}}, {"axis", 0}},
-        {bytes_of_values<float>({kNan, 1, 2}), index_bytes({0, 1, 2}, 8), bytes_of_values<float>({1, kNan, 2})},
+        {bytes_of_values<float>({1, kNan, 2}), index_bytes({0, 1, 2}, 8), bytes_of_values<float>({kNan, 1, 2})},
         actual);
     const auto values = values_of_bytes<float>(actual[0]);
     expect(std::isnan(values[0]) && std::isnan(values[1]) && values[2] == 2, "a NaN wins");
@@ -331,6 +331,9 @@ void nothing(const Target& target) {
   run_bytes(target, gather_operations, "gather",
             {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 2}, {"axis", 0}, {"inner", 2}, {"count", 0}}, {{}, {}},
             empty);
+  run_bytes(target, gather_operations, "gather",
+            {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 2}, {"axis", 3}, {"inner", 0}, {"count", 1}},
+            {{}, index_bytes({2}, 8)}, empty);
   std::vector<ByteVector> kept = {ByteVector(12)};
   const ByteVector data = random_bytes(12, 1);
   run_bytes(target, scatter_operations, "scatter_elements",

@@ -143,6 +143,27 @@ void best(const Target& target) {
         check_best(target, s, std::min(k, s.axis), samples(s.count(), 2));
 }
 
+// The only extreme is found wherever it is.
+void one_extreme(const Target& target) {
+  for (const Sizes& s : {Sizes{1, 150, 1}, Sizes{1, 9, 3}})
+    for (std::int64_t at = 0; at < s.count(); ++at)
+      for (const float value : {100.0f, -100.0f}) {
+        auto x = samples(s.count(), 4);
+        x[static_cast<std::size_t>(at)] = value;
+        check_extremes(target, s, x);
+      }
+}
+
+// Zeros of either sign are equal: the first one wins.
+void signed_zeros(const Target& target) {
+  for (const Sizes& s : {Sizes{2, 70, 1}, Sizes{1, 40, 20}}) {
+    std::vector<float> x(static_cast<std::size_t>(s.count()));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = i % 7 == 3 ? 1.0f : i % 3 == 0 ? -0.0f : 0.0f;
+    check_extremes(target, s, x);
+    check_best(target, s, 30, x);
+  }
+}
+
 void not_finite(const Target& target) {
   for (const Sizes& s : {Sizes{2, 70, 1}, Sizes{1, 40, 20}})
     for (const float special : {kNan, kInf, -kInf})
@@ -259,6 +280,8 @@ void refused(const Target& target) {
 int main() {
   return run_cases({{"extremes", extremes},
                     {"best", best},
+                    {"one extreme", one_extreme},
+                    {"signed zeros", signed_zeros},
                     {"not finite", not_finite},
                     {"running sums", sums},
                     {"running types", running_types},

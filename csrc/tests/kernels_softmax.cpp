@@ -97,6 +97,16 @@ void not_finite(const Target& target) {
       }
 }
 
+// A number whose exponential overflows is found wherever it is.
+void one_large(const Target& target) {
+  for (const std::int64_t axis : {19, 83, 150})
+    for (std::int64_t at = 0; at < axis; ++at) {
+      auto x = random_floats(axis, 6);
+      x[at] = 1e4f;
+      check(target, {1, axis, 1, 0, false}, x);
+    }
+}
+
 // Rows as codes: each within half a unit of the exact share, but for rounding errors.
 template <class X>
 void check_codes(const Target& target, const SoftmaxBytesArgs& args, const std::vector<X>& x) {
@@ -167,6 +177,7 @@ int main() {
                     {"columns", columns},
                     {"shared rows", shared_rows},
                     {"not finite", not_finite},
+                    {"one large", one_large},
                     {"codes", codes},
                     {"codes of NaN", codes_of_nan}});
 }

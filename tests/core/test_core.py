@@ -444,6 +444,7 @@ def test_a_blob_decides_on_no_folder_and_on_no_trust(
     scale.properties = (*scale.properties, file, trust)
     folder = str(tmp_path / "cache")
     said = {"CACHE_DIR": folder, "ENABLE_MMAP": True, "TABLE_FILE": "/etc/passwd", "TRUST": True}
+    said["ALLOW_SHARED_CACHE"] = True
     blob = exported(core, model, {**said, "CACHE_DIR": "", "SHIFT": 5})
     manifest = BlobReader(blob).manifest
     assert manifest.config == {"SHIFT": 5}, "nor is anything of this machine written"
@@ -453,7 +454,8 @@ def test_a_blob_decides_on_no_folder_and_on_no_trust(
     writer.write(forged)
     network = core.import_model(forged.getvalue())
     assert {name: network.get_config(name) for name in (*said, "SHIFT")} == {
-        "CACHE_DIR": "", "ENABLE_MMAP": False, "TABLE_FILE": "", "TRUST": False, "SHIFT": 5
+        "CACHE_DIR": "", "ENABLE_MMAP": False, "TABLE_FILE": "", "TRUST": False, "SHIFT": 5,
+        "ALLOW_SHARED_CACHE": False,
     }  # fmt: skip
     core.set_property({"CACHE_DIR": "here"})
     assert core.import_model(forged.getvalue()).get_config("CACHE_DIR") == "here"
@@ -491,6 +493,27 @@ def test_a_blob_of_something_else_says_why_it_cannot_be_used(core: Core, model: 
             other.import_model(blob, device)
         assert str(caught.value) == "; ".join(check.reasons)
     assert core.check_blob(blob).compatible
+
+
+def test_a_blob_of_another_plugin_for_a_device_of_the_same_name_is_refused(core: Core, model: onnx.ModelProto) -> None:
+    """With one reason each: of a blob for another device, the plugin is another one anyway."""
+    blob = exported(core, model)
+    reader = BlobReader(blob)
+    for changes, reason in (
+        ({"plugin_name": "OTHER"}, "plugin: the blob was compiled for 'OTHER', this host has 'SCALE'"),
+        (
+            {"device": "OTHER", "plugin_name": "OTHER"},
+            "device: the blob was compiled for 'OTHER', this host has 'SCALE'",
+        ),
+    ):
+        forged = io.BytesIO()
+        writer = BlobWriter(replace(reader.manifest, **changes))
+        writer.add_section("factor", reader.section("factor"))
+        writer.write(forged)
+        (found,) = core.check_blob(forged.getvalue(), "SCALE").reasons
+        assert found.startswith(reason)
+        with pytest.raises(BlobIncompatibleError, match=reason):
+            core.import_model(forged.getvalue(), "SCALE")
 
 
 def test_requirements_are_compared_with_the_device_that_is_meant(

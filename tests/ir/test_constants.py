@@ -13,6 +13,8 @@ from engine.errors import ModelError
 from engine.ir import Constant, Model, Parameter, Result, SequenceType, bf16, boolean, f16, f32, i64, string, u4, u8
 from engine.onnx import join_model, model_to_proto, read_model, split_model
 
+PAGE = mmap.PAGESIZE
+
 
 @pytest.mark.parametrize(
     ("value", "element_type", "message"),
@@ -81,6 +83,32 @@ def test_released_pages_of_a_mapped_file_are_read_again(tmp_path: Path) -> None:
     tail = Constant(constant.data[99_990:])
     tail.release()  # less than a page
     np.testing.assert_array_equal(tail.data, expected[99_990:])
+
+
+class Watched(mmap.mmap):
+    """A mapping that notes which pages are released."""
+
+    released: list[tuple[int, ...]]
+
+    def madvise(self, *arguments: int) -> None:
+        self.released.append(arguments)
+        super().madvise(*arguments)
+
+
+@pytest.mark.parametrize("begin", [0, 1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE])
+@pytest.mark.parametrize("size", [1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE - 1, 2 * PAGE, 3 * PAGE + 7])
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="the system releases no pages")
+def test_the_pages_that_are_released_are_those_within_the_array(tmp_path: Path, begin: int, size: int) -> None:
+    """Weights that follow each other in a file share pages: those of a neighbour that is in use stay loaded."""
+    path = tmp_path / "data"
+    path.write_bytes(bytes(6 * PAGE))
+    with open(path, "rb") as file:
+        mapped = Watched(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped.released = []
+    Constant(np.frombuffer(memoryview(mapped)[begin : begin + size], np.uint8)).release()
+    within = [page for page in range(6) if begin <= page * PAGE and (page + 1) * PAGE <= begin + size]
+    expected = [(mmap.MADV_DONTNEED, within[0] * PAGE, len(within) * PAGE)] if within else []
+    assert mapped.released == expected
 
 
 def test_what_was_written_is_never_released(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
@@ -101,8 +102,23 @@ def test_cuts_refuse_costs_that_do_not_fit() -> None:
         graph.min_cut([(0, 1)], [0, 0], [0, 0], [-4])
     with pytest.raises(PartitionError, match="do not fit into 64 bits"):
         graph.min_cut([], [2**62, 2**62], [0, 0], [])
-    with pytest.raises(GraphError, match="to node 2"):
-        graph.min_cut([(0, 2)], [0, 0], [0, 0], [0])
+
+
+@pytest.mark.parametrize("edge", [(-1, 1), (2, 1), (0, -1), (0, 2)])
+def test_edges_refuse_nodes_that_there_are_not(edge: tuple[int, int]) -> None:
+    with pytest.raises(GraphError, match=rf"from node {edge[0]} to node {edge[1]}; expected nodes 0\.\.1 of 2"):
+        graph.min_cut([edge], [0, 0], [0, 0], [0])
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("which", ["node_seconds", "edge_seconds"])
+def test_a_partition_refuses_times_that_are_none(which: str, at: int, value: float) -> None:
+    times = [0.0, 1.0, 2.0]
+    times[at] = value
+    costs = graph.Costs(**{which: times})
+    with pytest.raises(PartitionError, match=rf"{which} number {at} is .*expected a finite time, 0 or more"):
+        graph.partition_graph([(0, 1), (1, 2), (0, 2)], [0, 1, 0], costs=costs)
 
 
 def test_threads_partition_side_by_side() -> None:

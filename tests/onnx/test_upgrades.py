@@ -656,6 +656,20 @@ def test_static_shapes_leave_no_shape_computations() -> None:
     assert result.inputs[1].shape == [3, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("scales", "expected"),
+    [((1, 1, 2, 1.5), "floor"), ((1, 1, 1, 1), "floor"), ((1, 1, 0.5, 0.6), "ceil"), ((1, 1, 2, 0.5), None)],
+)
+def test_known_scales_leave_one_resize(scales: tuple[float, ...], expected: str | None) -> None:
+    """Only images that grow in one direction and shrink in the other are resized twice."""
+    x, known = Parameter(f32, [1, 1, 4, 4], "x"), Constant(np.array(scales, np.float32))
+    result = upgrade_call(OldCall("Resize", "", 10, (x.output(0), known.output(0)), {}, 1, "node"))
+    if isinstance(result, OldCall):
+        assert result.attributes["nearest_mode"] == expected
+    else:
+        assert expected is None
+
+
 def test_a_call_that_needs_nothing_comes_back_with_the_canonical_version() -> None:
     x = Parameter(f32, [2], "x").output(0)
     call = OldCall("Relu", "", 6, (x,), {}, 1, "relu")
@@ -732,6 +746,17 @@ def test_a_bound_takes_the_type_of_the_data_where_that_is_unknown() -> None:
     result = upgrade_call(OldCall("Clip", "", 6, (x,), {"min": 0.0, "max": 6.0}, 1, "clip"))
     assert isinstance(result, OldCall)
     assert [value and value.node.op_type for value in result.inputs[1:]] == ["CastLike", "CastLike"]
+
+
+@pytest.mark.parametrize(("element_type", "made"), [(undefined, "CastLike"), (f32, "Cast")])
+@pytest.mark.parametrize("version", [6, 7])
+def test_a_mask_takes_the_type_of_the_data(version: int, element_type: ElementType, made: str) -> None:
+    x = Parameter(element_type, [2], "x").output(0)
+    result = upgrade_call(OldCall("Dropout", "", version, (x,), {"is_test": 1} if version == 6 else {}, 2, "drop"))
+    assert not isinstance(result, OldCall)
+    mask = result[1]
+    assert mask.node.op_type == made
+    assert mask.element_type is element_type
 
 
 @pytest.mark.parametrize("opset", [5, 6])

@@ -52,6 +52,13 @@ class DeviceChecks:
         """A new core for each check."""
         return Core()
 
+    _core: Core | None = None
+
+    @pytest.fixture(autouse=True)
+    def _keep_core(self, core: Core) -> None:
+        """The core of the check, which may know devices that no other does."""
+        self._core = core
+
     @pytest.fixture
     def network(self, core: Core) -> ExecutableNetwork:
         """The basic model, compiled."""
@@ -69,13 +76,13 @@ class DeviceChecks:
         """The basic model of the device; None if it supports no operator that can make one."""
         key = self.device, repr(dict(self.config))
         if key not in _found:
-            core = Core()
+            core = self._core or Core()
             _found[key] = find_basic(lambda model: core.query_model(model, self.device, dict(self.config)).is_supported)
         return _found[key]
 
     def why_not_basic(self) -> str:
         """Why the device has no basic model."""
-        answer = Core().query_model(BASIC.model(), self.device, dict(self.config))
+        answer = (self._core or Core()).query_model(BASIC.model(), self.device, dict(self.config))
         reason = next(iter(answer.at(SupportLevel.REFUSED).values())).reason
         names = ", ".join(dict.fromkeys(operator.op_type for operator in OPERATORS))
         return f"{self.device} supports float32 in none of {names}, of which the basic model is made; of Add: {reason}"

@@ -132,11 +132,13 @@ def test_parts_of_one_product_are_read_as_a_whole(rows: str, kv_heads: int, appl
     assert (counts["FusedAttention"], counts["Split"]) == (1, 0)
 
 
-@pytest.mark.parametrize("change", ["softcap", "read again", "other order", "four dimensions"])
+@pytest.mark.parametrize("change", ["softcap", "read again", "other order", "four dimensions", "wider values"])
 def test_what_the_packed_form_has_no_room_for_stays(change: str, apply: Apply) -> None:
-    shape = [B, S, 6 * D] if change != "four dimensions" else [B, H, S, 3 * D]
-    x = Parameter(f32, shape, "x")
+    shapes = {"four dimensions": [B, H, S, 3 * D], "wider values": [B, S, 8 * D]}
+    x = Parameter(f32, shapes.get(change, [B, S, 6 * D]), "x")
     split = ops.create("Split", [x], {"axis": -1, "num_outputs": 3}, num_outputs=3)
+    if change == "wider values":
+        split = ops.create("Split", [x, Constant(np.array([2 * D, 2 * D, 4 * D]))], {"axis": -1}, num_outputs=3)
     q, k, v = (split.output(index) for index in ((1, 0, 2) if change == "other order" else range(3)))
     heads = {} if change == "four dimensions" else {"q_num_heads": 2, "kv_num_heads": 2}
     more = {"softcap": 2.0} if change == "softcap" else {}

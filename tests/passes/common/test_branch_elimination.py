@@ -44,6 +44,17 @@ def test_the_chosen_branch_takes_the_place_of_the_if(apply: Callable[..., Counte
     assert apply(scripted(0), BranchElimination, inputs=feed) == {"Identity": 2, "Gather": 2, "Sub": 1}
 
 
+def test_what_is_noted_of_the_if_is_noted_of_its_branch() -> None:
+    model = scripted(1)
+    (decided,) = (node for node in model.ordered_nodes() if node.op_type == "If")
+    decided.rt_info["origin"] = "decided"
+    manager = Manager()
+    manager.register_pass(BranchElimination)
+    assert manager.run_passes(model)
+    noted = {node.op_type for node in model.ordered_nodes() if node.rt_info.get("origin") == "decided"}
+    assert noted == {"Neg", "Reshape", "Identity"}
+
+
 def test_an_if_in_the_chosen_branch_is_decided_too(apply: Callable[..., Counter[str]]) -> None:
     text = """
     <ir_version: 8, opset_import: ["": 16]>

@@ -97,10 +97,11 @@ def test_other_constants_stay(shape: tuple[int, ...], apply: Apply) -> None:
     assert apply(model, ConvBiasFusion, modified=False)["Add"] == 1
 
 
-def padded(pads: list[int], **more: Any) -> Model:
-    x = Parameter(f32, [N, C, SIZE, SIZE], "x")
+def padded(pads: list[int], *, channels: int = C, **more: Any) -> Model:
+    x = Parameter(f32, [N, channels, SIZE, SIZE], "x")
+    own = {"auto_pad": more.pop("auto_pad")} if "auto_pad" in more else {"pads": [1, 1, 0, 0]}
     pad = ops.Pad(x, Constant(np.array(pads, np.int64)), *more.pop("inputs", ()), **more)
-    return Model([ops.Conv(pad, array(M, C, 3, 3), pads=[1, 1, 0, 0])], [x])
+    return Model([ops.Conv(pad, array(M, C, 3, 3), **own)], [x])
 
 
 def test_zero_padding_goes_into_the_convolution(apply: Apply) -> None:
@@ -116,8 +117,24 @@ def test_zero_padding_goes_into_the_convolution(apply: Apply) -> None:
         lambda: padded([0, 0, -1, 0, 0, 0, 0, 0]),
         lambda: padded([0, 0, 1, 1, 0, 0, 1, 1], mode="reflect"),
         lambda: padded([0, 0, 1, 1, 0, 0, 1, 1], inputs=[Constant(1.0)]),
+        lambda: padded([1, 0, 1, 1, 0, 0, 1, 1]),
+        lambda: padded([0, 0, 1, 1, 1, 0, 1, 1]),
+        lambda: padded([0, 1, 1, 1, 0, 0, 1, 1], channels=C - 1),
+        lambda: padded([0, 0, 1, 1, 0, 1, 1, 1], channels=C - 1),
+        lambda: padded([1, 1], inputs=[None, Constant(np.array([2], np.int64))]),
+        lambda: padded([0, 0, 1, 1, 0, 0, 1, 1], auto_pad="SAME_UPPER"),
     ],
-    ids=["negative", "reflected", "of-ones"],
+    ids=[
+        "negative",
+        "reflected",
+        "of-ones",
+        "batch-before",
+        "batch-after",
+        "channel-before",
+        "channel-after",
+        "one-axis",
+        "automatic",
+    ],
 )
 def test_other_padding_stays(model: Callable[[], Model], apply: Apply) -> None:
     assert apply(model(), PadConvFusion, modified=False)["Pad"] == 1

@@ -107,6 +107,8 @@ def test_operators_that_do_not_mind_come_to_the_other_layout(make: Callable[[Nod
         lambda x: ops.LayerNormalization(x, Constant(np.ones(3, "f"))),
         lambda x: ops.Unsqueeze(ops.ReduceMax(x, ints(3), keepdims=0), ints(3)),
         lambda x: ops.MatMul(x, Constant(np.ones([3, 3], "f"))),
+        lambda x: ops.Pad(x, ints(0, 1, 2, 0, 0, 0, 0, 3), None, ints(3, 1, 0, 2)),
+        lambda x: ops.Slice(x, ints(0, 1, 0, 0), ints(9, 9, 9, 9)),
     ],
 )
 def test_operators_that_mind_stay(make: Callable[[Node], Node], apply: Apply) -> None:
