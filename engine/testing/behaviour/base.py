@@ -40,8 +40,10 @@ class DeviceChecks:
         device: the device string, such as "EXAMPLE", "EXAMPLE.1" or "HETERO:EXAMPLE,TEMPLATE".
         config: the configuration that checks compile with; keys set by a check take precedence.
         rtol, atol: the largest relative and absolute error of a floating-point result.
+        area: what the checks of a group are about, under which a report counts them.
     """
 
+    area: ClassVar[str]
     device: ClassVar[str]
     config: ClassVar[Mapping[str, object]] = {}
     rtol: ClassVar[float] = 1e-5
@@ -248,9 +250,12 @@ def is_freed(reference: weakref.ref[Any]) -> bool:
     return reference() is None
 
 
-def run_python(script: str, *arguments: str) -> str:
-    """Run a script in another process with the same import path; return its standard output."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+def run_python(script: str, *arguments: str, **variables: str) -> str:
+    """Run a script in another process with the same import path; return its standard output.
+
+    `variables` are added to its environment.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **variables}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, *arguments],
         capture_output=True,
