@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from engine.core import Core
+from engine.errors import EngineError
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, SupportLevel
 from engine.testing.behaviour.base import LIMIT, DeviceChecks
 from engine.testing.behaviour.basic import BasicOperator
-from engine.testing.behaviour.cases import Array
+from engine.testing.behaviour.cases import Array, make_model, tensor
 from engine.testing.behaviour.claims import claimed, lengths_answer, lengths_model
 from engine.testing.behaviour.numeric import Expected
 
 _MANY: Final = 40
 """More lengths than a device keeps plans for, usually."""
+
+_TYPES: Final = {"f": onnx.TensorProto.FLOAT, "i": onnx.TensorProto.INT64}
+_MISFITS: Final = ("Add", "MatMul", "Concat", "Reshape", "Gather")
 
 
 class LengthChecks(DeviceChecks):
@@ -67,6 +73,19 @@ class LengthChecks(DeviceChecks):
         for turn, lengths in enumerate(((2, 6), (3, 4), (6, 2), (12, 1), (1, 12), (2, 6), (0, 5), (5, 0))):
             self.run_length(request, operators, lengths, turn)
 
+    @pytest.mark.parametrize("what", _MISFITS)
+    def test_lengths_that_do_not_fit(self, core: Core, what: str) -> None:
+        """They are an error and never a result; the request is usable afterwards."""
+        model, right, wrong = _misfit(what)
+        for node, support in core.query_model(model, self.device, dict(self.config)).at(SupportLevel.REFUSED).items():
+            pytest.skip(f"{self.device} refuses `{node}` of {what}: {support.reason}")
+        request = self.compile(core, model).create_infer_request()
+        expected = request.infer(right)[0]
+        for _ in range(2):
+            with pytest.raises(EngineError):
+                request.infer(wrong)
+            np.testing.assert_array_equal(request.infer(right)[0], expected)
+
     def dynamic(self, core: Core, symbols: int = 1) -> tuple[ExecutableNetwork, list[BasicOperator]]:
         """A network of what the device claims with so many symbolic lengths; without any the check is skipped."""
         names = ("N", "M")[:symbols]
@@ -106,3 +125,26 @@ class LengthChecks(DeviceChecks):
     def _x_of(operators: Sequence[BasicOperator], lengths: tuple[int, ...], turn: int) -> Array:
         shape = (*lengths, *operators[0].shape[len(lengths) :])
         return np.random.default_rng(turn).uniform(-1, 1, shape).astype(np.float32)
+
+
+def _misfit(op_type: str) -> tuple[onnx.ModelProto, dict[str, Array], dict[str, Array]]:
+    """A model of symbolic lengths, inputs that fit, and inputs that only their lengths or values show to be wrong."""
+    attributes: dict[str, Any] = {"axis": 1} if op_type == "Concat" else {}
+    constants: dict[str, Array] = {"b": np.array([2, -1])} if op_type == "Reshape" else {}
+    fits: Array
+    does_not: Array
+    a, fits, does_not = _ones(2, 3), _ones(2, 3), _ones(4, 3)
+    if op_type == "MatMul":
+        fits, does_not = _ones(3, 4), _ones(5, 4)
+    elif op_type == "Gather":
+        fits, does_not = np.array([1, 0]), np.array([2, 0])
+    ports = [tensor("a", ["N", "K"]), tensor("b", ["M", "L"][: fits.ndim], _TYPES[fits.dtype.kind])]
+    right, wrong = {"a": a, "b": fits}, {"a": a, "b": does_not}
+    if op_type == "Reshape":
+        ports, right, wrong = ports[:1], {"a": a}, {"a": _ones(1, 7)}
+    node = helper.make_node(op_type, ["a", "b"], ["y"], name="node", **attributes)
+    return make_model([node], ports, [tensor("y", ["P", "Q"])], constants), right, wrong
+
+
+def _ones(*shape: int) -> Array:
+    return np.ones(shape, np.float32)
