@@ -5,7 +5,7 @@ A device need not have any particular operator. Of `OPERATORS`, the first two th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ class BasicOperator:
 
     Attributes:
         op_type: the operator.
-        answer: its result, from as many inputs as `arity` says.
+        answer: its result, from as many inputs as `arity` says and the constants.
         arity: how many of its inputs are not constant: 1 or 2.
         constants: its other inputs.
         attributes: its attributes.
@@ -39,6 +39,11 @@ class BasicOperator:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = _MATRIX
 
+    def compute(self, inputs: Sequence[Array], constants: Sequence[Array] | None = None) -> Array:
+        """Its result in float32, for the first of `inputs`, with its own constants or others."""
+        given = (*inputs[: self.arity], *(self.constants if constants is None else constants))
+        return np.asarray(self.answer(*given), np.float32)
+
     def node(self, inputs: list[str], output: str, name: str) -> onnx.NodeProto:
         """The operator, applied to the first of `inputs`; constants are named after the node."""
         constants = [f"{name}_{index}" for index in range(len(self.constants))]
@@ -47,8 +52,8 @@ class BasicOperator:
         )
 
 
-def _convolved(x: Array) -> Array:
-    return np.asarray(np.einsum("nchw,oc->nohw", x, _CHANNELS))
+def _convolved(x: Array, w: Array) -> Array:
+    return np.asarray(np.einsum("nchw,oc->nohw", x, w[:, :, 0, 0]))
 
 
 def _pooled(x: Array) -> Array:
@@ -72,8 +77,8 @@ OPERATORS: Final = (
     BasicOperator("Sub", np.subtract, 2),
     BasicOperator("Max", np.maximum, 2),
     BasicOperator("Min", np.minimum, 2),
-    BasicOperator("MatMul", lambda x: x @ _SQUARE, constants=(_SQUARE,)),
-    BasicOperator("Gemm", lambda x: x @ _SQUARE + _ROW, constants=(_SQUARE, _ROW)),
+    BasicOperator("MatMul", lambda x, w: x @ w, constants=(_SQUARE,)),
+    BasicOperator("Gemm", lambda x, w, c: x @ w + c, constants=(_SQUARE, _ROW)),
     BasicOperator("Relu", lambda x: np.maximum(x, 0)),
     BasicOperator("Neg", np.negative),
     BasicOperator("Abs", np.abs),
@@ -114,11 +119,7 @@ class BasicModel:
 
     def answer(self, a: Array, b: Array) -> dict[str, Array]:
         """The outputs for these inputs."""
-        total, product = (
-            self.first.answer(*(a, b)[: self.first.arity]),
-            self.second.answer(*(b, a)[: self.second.arity]),
-        )
-        return {"total": np.asarray(total, np.float32), "product": np.asarray(product, np.float32)}
+        return {"total": self.first.compute((a, b)), "product": self.second.compute((b, a))}
 
     def sample(self, seed: int = 0) -> Sample:
         """Inputs, which depend on the seed, and the answer."""

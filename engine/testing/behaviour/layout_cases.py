@@ -86,6 +86,40 @@ def _broadcasts() -> Iterator[NumericCase]:
         yield several_inputs(f"{op_type}: three inputs", (a, b, c), lambda a, b, c, f=function: f(f(a, b), c))
 
 
+def _slice(what: str, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> NumericCase:
+    x, lists = drawn(4, 5, 6, seed=1), (starts, ends, axes, steps)
+    answer = x
+    for start, end, axis, step in zip(*lists, strict=True):
+        # Beyond -length, an end of a negative step is the place before the first element.
+        stop = None if step < 0 and end < -x.shape[axis] else end
+        answer = np.moveaxis(np.moveaxis(answer, axis, 0)[slice(start, stop, step)], 0, axis)
+    given = tuple(np.array(each, np.int64) for each in lists)
+    expected = Expected(np.ascontiguousarray(answer))
+    return NumericCase(f"Slice: {what}", "Slice", (x, *given), (expected,), constants=(1, 2, 3, 4))
+
+
+def _parts() -> Iterator[NumericCase]:
+    yield _slice("two axes", [1, 2], [3, 5], [0, 2], [1, 1])
+    yield _slice("axes out of order", [1, 2], [3, 5], [2, 0], [1, 1])
+    yield _slice("steps", [0, 1], [4, 6], [0, -1], [2, 3])
+    yield _slice("negative steps", [-1, 3], [-(2**31), 0], [1, 2], [-1, -2])
+    yield _slice("bounds beyond the end", [-100, 2], [100, 2**40], [0, 1], [1, 1])
+    x = drawn(3, 4, 5, seed=2)
+    for axis in (0, 1, -1):
+        index = np.array([[0, -1], [2, -3]], np.int64)
+        name, taken = f"Gather: axis {axis}, from the end too", Expected(np.take(x, index, axis=axis))
+        yield NumericCase(name, "Gather", (x, index), (taken,), {"axis": axis}, (1,))
+    y, pads = drawn(2, 3, 4, seed=3), [(0, 1), (2, 0), (1, 2)]
+    flat = np.array([*(before for before, _ in pads), *(after for _, after in pads)], np.int64)
+    value = np.array(2.5, np.float32)
+    filled = Expected(np.pad(y, pads, constant_values=2.5))
+    yield NumericCase("Pad: constant", "Pad", (y, flat, value), (filled,), constants=(1, 2))
+    for mode in ("edge", "reflect"):
+        pads = [(0, 1), (2, 0), (1, 2)]
+        answer = Expected(np.pad(y, pads, mode=mode))
+        yield NumericCase(f"Pad: {mode}", "Pad", (y, flat), (answer,), {"mode": mode}, (1,))
+
+
 def _integers() -> Iterator[NumericCase]:
     """Whole numbers that float32 or float64 does not hold, and sums that wrap around as in two's complement."""
     for name, odd in (("int32", 2**24 + 1), ("int64", 2**53 + 1)):
@@ -118,4 +152,4 @@ def _splits() -> Iterator[NumericCase]:
     yield NumericCase("TopK: values and indices", "TopK", (x, count), both, constants=(1,))
 
 
-LAYOUTS: Final = (*_axes(), *_reshapes(), *_broadcasts(), *_integers(), *_splits())
+LAYOUTS: Final = (*_axes(), *_reshapes(), *_parts(), *_broadcasts(), *_integers(), *_splits())
