@@ -33,11 +33,8 @@ class HonestyChecks(DeviceChecks):
     @pytest.mark.parametrize("op_type", MAKERS)
     def test_random_nodes(self, core: Core, op_type: str) -> None:
         """Each random node is either right and runs as the query says, or refused with a reason, by name."""
-        ran = 0
         for seed in range(_NODES):
-            ran += self._check_node(core, random_node(op_type, seed), f"{op_type}, seed {seed}")
-        if not ran:
-            pytest.skip(f"{self.device} refuses {op_type}, with a reason and by name")
+            self._check_node(core, random_node(op_type, seed), f"{op_type}, seed {seed}")
 
     @pytest.mark.parametrize("seed", range(8))
     def test_random_models(self, core: Core, seed: int) -> None:
@@ -55,15 +52,14 @@ class HonestyChecks(DeviceChecks):
         if {support.level for support in answer.nodes.values()} == {SupportLevel.NATIVE}:
             _check_native(request.profiling_info.nodes, f"model {seed}")
 
-    def _check_node(self, core: Core, case: OperatorCase, where: str) -> bool:
-        """Whether the node was accepted."""
+    def _check_node(self, core: Core, case: OperatorCase, where: str) -> None:
         for as_constants in (False, True):
             model, feeds = case.model(as_constants=as_constants)
             answer = core.query_model(model, self.device, dict(self.config))
             refused = answer.at(SupportLevel.REFUSED)
             if not refused and feeds:
                 self._check_claimed(core, case, model, feeds, where)
-                return True
+                return
             for name, support in refused.items():
                 assert support.cause, f"{where}: `{name}` is refused without a cause"
                 assert support.reason.strip(), f"{where}: `{name}` is refused without a reason"
@@ -72,7 +68,6 @@ class HonestyChecks(DeviceChecks):
                     core.compile_model(model, self.device, dict(self.config))
                 is_named = any(name in str(caught.value) for name in refused)
                 assert is_named, f"{where}: the error names none of {', '.join(refused)}: {caught.value}"
-        return False
 
     def _check_claimed(self, core: Core, case: OperatorCase, model: Model, feeds: dict[str, Any], where: str) -> None:
         answer = core.query_model(model, self.device, dict(self.config))

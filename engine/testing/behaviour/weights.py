@@ -87,7 +87,7 @@ class WeightChecks(DeviceChecks):
             network = self.compile(core, model, **self._reproducibly(core))
             first, second = _blob(network), _blob(network)
             assert first == second, f"two exports of one network differ {_difference(first, second)}"
-            third = _blob(self.compile(Core(), model, **self._reproducibly(core)))
+            third = _blob(self.compile(core, model, **self._reproducibly(core)))
             assert first == third, f"the exports of two compilations differ {_difference(first, third)}"
 
     def test_equal_blobs_from_other_processes(self, core: Core, tmp_path: Path) -> None:
