@@ -12,8 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from engine.errors import OperatorSpecError
-from engine.ir import Node, Output
+from engine.ir import Node, Output, PartialShape, TensorType, ValueType, as_dimension
 from engine.ops.precision import widened
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, check_rank, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 
@@ -189,6 +191,24 @@ class RecurrentSpec(OperatorSpec):
             steps=steps, batch=batch, inputs=inputs, directions=directions, gates=gates, hidden=hidden,
             batch_first=self.batch_first,
         )  # fmt: skip
+
+
+@infers("RNN", "GRU", "LSTM")
+def _infer_recurrent(node: Node) -> Sequence[ValueType]:
+    """ONNX takes the length of the states from hidden_size only, which may be omitted: it is that of R, too."""
+    check_inputs(node, get_op(node.op_type))
+    spec, x, r = RecurrentSpec.of(node), tensor_type(node, 0), tensor_type(node, 2).shape
+    unknown = as_dimension(None)
+    steps, batch = (x.shape[0], x.shape[1]) if x.shape.rank.is_static else (unknown, unknown)
+    hidden = as_dimension(spec.hidden_size) if spec.hidden_size is not None else unknown
+    if r.rank.is_static:
+        hidden = hidden.merge(r[2]) if hidden.compatible(r[2]) else hidden  # `compares` reports the contradiction
+    directions = as_dimension(len(spec.is_reversed))
+    y, state = [steps, directions, batch, hidden], [directions, batch, hidden]
+    if spec.batch_first:  # `steps` is the batch then, and the other way round
+        y, state = [steps, batch, directions, hidden], [steps, directions, hidden]
+    shapes = [y, state, state][: node.num_outputs]
+    return [TensorType(x.element_type, PartialShape(shape)) for shape in shapes]
 
 
 def _activations(node: Node, given: dict[str, Any]) -> tuple[tuple[RecurrentActivation, ...], ...]:

@@ -42,8 +42,10 @@ class OperatorSuite:
         config: the configuration that cases compile with.
         levels: the levels of support at which an ONNX case runs. Cases of `engine.ops.cases` run only with native
             support, since the reference evaluator would be compared with itself.
+        area: as of the groups of the behaviour suite.
     """
 
+    area: ClassVar[str] = "operators"
     device: ClassVar[str]
     config: ClassVar[Mapping[str, object]] = {}
     levels: ClassVar[frozenset[SupportLevel]] = _NATIVE

@@ -12,6 +12,7 @@ import pytest
 from engine import ops
 from engine.errors import OperatorSpecError
 from engine.ir import Node, Parameter, PartialShape, f32
+from engine.ops.create import create
 from engine.ops.recurrent import RecurrentActivation, RecurrentSpec
 
 A = RecurrentActivation
@@ -103,3 +104,16 @@ def test_lengths_that_do_not_fit() -> None:
     ):
         with pytest.raises(OperatorSpecError, match="hidden_size 4 and direction forward"):
             spec.at(shapes)
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize(("op_type", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_the_length_of_the_states_is_that_of_r(op_type: str, gates: int, layout: int) -> None:
+    x = Parameter(f32, ["S", 2, 3] if not layout else [2, "S", 3], "x")
+    w, r = Parameter(f32, [2, gates * 5, 3], "w"), Parameter(f32, [2, gates * 5, 5], "r")
+    attributes = {"direction": "bidirectional", "layout": layout}
+    node = create(op_type, [x, w, r], attributes, num_outputs=2)
+    expected = (["S", 2, 2, 5], [2, 2, 5]) if not layout else ([2, "S", 2, 5], [2, 2, 5])
+    assert [output.shape for output in node.outputs] == [PartialShape(shape) for shape in expected]
+    unknown = create(op_type, [x, w, Parameter(f32, PartialShape.dynamic(), "r")], attributes, num_outputs=2)
+    assert unknown.output(1).shape == PartialShape([2, 2, -1])

@@ -8,7 +8,12 @@ two operators that the device claims.
 
 from engine.testing.behaviour.async_requests import AsyncChecks
 from engine.testing.behaviour.base import DeviceChecks
+from engine.testing.behaviour.divisions import DivisionChecks
 from engine.testing.behaviour.export_import import ExportImportChecks
+from engine.testing.behaviour.honesty import HonestyChecks
+from engine.testing.behaviour.large import LargeChecks
+from engine.testing.behaviour.lengths import LengthChecks
+from engine.testing.behaviour.operators import OperatorChecks
 from engine.testing.behaviour.profiling import ProfilingChecks
 from engine.testing.behaviour.properties import PropertyChecks
 from engine.testing.behaviour.query import QueryChecks
@@ -18,16 +23,20 @@ from engine.testing.behaviour.requests import RequestChecks
 from engine.testing.behaviour.results import ResultChecks
 from engine.testing.behaviour.states import StateChecks
 from engine.testing.behaviour.threads import ThreadChecks
+from engine.testing.behaviour.weights import WeightChecks
 
 __all__ = [
-    "AsyncChecks", "BehaviourSuite", "DeviceChecks", "ExportImportChecks", "ProfilingChecks", "PropertyChecks",
-    "QueryChecks", "QueueChecks", "RemoteChecks", "RequestChecks", "ResultChecks", "StateChecks",
-    "ThreadChecks",
+    "AsyncChecks", "BehaviourSuite", "DeviceChecks", "DivisionChecks", "ExportImportChecks", "HonestyChecks",
+    "LargeChecks", "LengthChecks", "OperatorChecks", "ProfilingChecks", "PropertyChecks", "QueryChecks",
+    "QueueChecks", "RemoteChecks", "RequestChecks", "ResultChecks", "StateChecks", "ThreadChecks", "WeightChecks",
 ]  # fmt: skip
 
 
 class BehaviourSuite(
     ResultChecks,
+    LargeChecks,
+    OperatorChecks,
+    LengthChecks,
     RequestChecks,
     AsyncChecks,
     QueueChecks,
@@ -35,7 +44,10 @@ class BehaviourSuite(
     PropertyChecks,
     ProfilingChecks,
     ExportImportChecks,
+    WeightChecks,
     QueryChecks,
+    HonestyChecks,
+    DivisionChecks,
     StateChecks,
     RemoteChecks,
 ):

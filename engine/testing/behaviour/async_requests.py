@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -30,6 +30,8 @@ from engine.testing.behaviour.cases import counting_case
 
 class AsyncChecks(DeviceChecks):
     """An asynchronous request ends with the right result or the right error, and can then be used again."""
+
+    area: ClassVar[str] = "asynchronous"
 
     def test_start_and_wait(self, network: ExecutableNetwork) -> None:
         """The same request is started repeatedly; waiting twice has no effect."""

@@ -40,8 +40,10 @@ class DeviceChecks:
         device: the device string, such as "EXAMPLE", "EXAMPLE.1" or "HETERO:EXAMPLE,TEMPLATE".
         config: the configuration that checks compile with; keys set by a check take precedence.
         rtol, atol: the largest relative and absolute error of a floating-point result.
+        area: what the checks of a group are about, under which a report counts them.
     """
 
+    area: ClassVar[str]
     device: ClassVar[str]
     config: ClassVar[Mapping[str, object]] = {}
     rtol: ClassVar[float] = 1e-5
@@ -50,14 +52,7 @@ class DeviceChecks:
     @pytest.fixture
     def core(self) -> Core:
         """A new core for each check."""
-        return Core()
-
-    _core: Core | None = None
-
-    @pytest.fixture(autouse=True)
-    def _keep_core(self, core: Core) -> None:
-        """The core of the check, which may know devices that no other does."""
-        self._core = core
+        return self.new_core()
 
     @pytest.fixture
     def network(self, core: Core) -> ExecutableNetwork:
@@ -72,17 +67,21 @@ class DeviceChecks:
             pytest.skip(self.why_not_basic())
         return found
 
+    def new_core(self) -> Core:
+        """A core that knows the device; one that no entry point names is registered by a subclass."""
+        return Core()
+
     def find_basic(self) -> BasicModel | None:
         """The basic model of the device; None if it supports no operator that can make one."""
         key = self.device, repr(dict(self.config))
         if key not in _found:
-            core = self._core or Core()
+            core = self.new_core()
             _found[key] = find_basic(lambda model: core.query_model(model, self.device, dict(self.config)).is_supported)
         return _found[key]
 
     def why_not_basic(self) -> str:
         """Why the device has no basic model."""
-        answer = (self._core or Core()).query_model(BASIC.model(), self.device, dict(self.config))
+        answer = self.new_core().query_model(BASIC.model(), self.device, dict(self.config))
         reason = next(iter(answer.at(SupportLevel.REFUSED).values())).reason
         names = ", ".join(dict.fromkeys(operator.op_type for operator in OPERATORS))
         return f"{self.device} supports float32 in none of {names}, of which the basic model is made; of Add: {reason}"
@@ -255,9 +254,12 @@ def is_freed(reference: weakref.ref[Any]) -> bool:
     return reference() is None
 
 
-def run_python(script: str, *arguments: str) -> str:
-    """Run a script in another process with the same import path; return its standard output."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+def run_python(script: str, *arguments: str, **variables: str) -> str:
+    """Run a script in another process with the same import path; return its standard output.
+
+    `variables` are added to its environment.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **variables}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, *arguments],
         capture_output=True,

@@ -6,7 +6,7 @@ A device need not have any particular operator. Of `OPERATORS`, the first two th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ class BasicOperator:
 
     Attributes:
         op_type: the operator.
-        answer: its result, from as many inputs as `arity` says.
+        answer: its result, from as many inputs as `arity` says and the constants.
         arity: how many of its inputs are not constant: 1 or 2.
         constants: its other inputs.
         attributes: its attributes.
@@ -41,6 +41,11 @@ class BasicOperator:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = _MATRIX
 
+    def compute(self, inputs: Sequence[Array], constants: Sequence[Array] | None = None) -> Array:
+        """Its result in float32, for the first of `inputs`, with its own constants or others."""
+        given = (*inputs[: self.arity], *(self.constants if constants is None else constants))
+        return np.asarray(self.answer(*given), np.float32)
+
     def node(self, inputs: list[str], output: str, name: str) -> onnx.NodeProto:
         """The operator, applied to the first of `inputs`; constants are named after the node."""
         constants = [f"{name}_{index}" for index in range(len(self.constants))]
@@ -49,8 +54,8 @@ class BasicOperator:
         )
 
 
-def _convolved(x: Array) -> Array:
-    return np.asarray(np.einsum("nchw,oc->nohw", x, _CHANNELS))
+def _convolved(x: Array, w: Array) -> Array:
+    return np.asarray(np.einsum("nchw,oc->nohw", x, w[:, :, 0, 0]))
 
 
 def _pooled(x: Array) -> Array:
@@ -63,10 +68,10 @@ def _averaged(x: Array) -> Array:
     return np.asarray(np.lib.stride_tricks.sliding_window_view(full, (3, 3), axis=(2, 3)).mean(axis=(4, 5)))
 
 
-def _normalized(x: Array) -> Array:
+def _normalized(x: Array, scale: Array, bias: Array) -> Array:
     centred = x - x.mean(axis=-1, keepdims=True)
     scaled = centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + np.float32(1e-5))
-    return np.asarray(scaled * _ROW + _ROW)
+    return np.asarray(scaled * scale + bias)
 
 
 def _softmax(x: Array) -> Array:
@@ -85,8 +90,8 @@ OPERATORS: Final = (
     BasicOperator("Sub", np.subtract, 2),
     BasicOperator("Max", np.maximum, 2),
     BasicOperator("Min", np.minimum, 2),
-    BasicOperator("MatMul", lambda x: x @ _SQUARE, constants=(_SQUARE,)),
-    BasicOperator("Gemm", lambda x: x @ _SQUARE + _ROW, constants=(_SQUARE, _ROW)),
+    BasicOperator("MatMul", lambda x, w: x @ w, constants=(_SQUARE,)),
+    BasicOperator("Gemm", lambda x, w, c: x @ w + c, constants=(_SQUARE, _ROW)),
     BasicOperator("Relu", lambda x: np.maximum(x, 0)),
     BasicOperator("Neg", np.negative),
     BasicOperator("Abs", np.abs),
@@ -96,10 +101,10 @@ OPERATORS: Final = (
     BasicOperator("Exp", np.exp),
     BasicOperator("Erf", lambda x: np.vectorize(math.erf)(x)),
     BasicOperator("LeakyRelu", lambda x: np.where(x < 0, 0.25 * x, x), attributes={"alpha": 0.25}),
-    BasicOperator("Clip", lambda x: np.clip(x, -1, 1), constants=(np.array(-1, np.float32), np.array(1, np.float32))),
+    BasicOperator("Clip", np.clip, constants=(np.array(-1, np.float32), np.array(1, np.float32))),
     BasicOperator("LayerNormalization", _normalized, constants=(_ROW, _ROW), attributes={"axis": -1}),
     BasicOperator("Transpose", lambda x: x, attributes={"perm": [0, 1]}),
-    BasicOperator("Reshape", lambda x: x, constants=(np.array(_MATRIX, np.int64),)),
+    BasicOperator("Reshape", lambda x, _: x, constants=(np.array(_MATRIX, np.int64),)),
     BasicOperator("Flatten", lambda x: x),
     BasicOperator("Concat", lambda x: x, attributes={"axis": 0}),
     BasicOperator("Identity", lambda x: x),
@@ -109,7 +114,7 @@ OPERATORS: Final = (
     BasicOperator("Relu", lambda x: np.maximum(x, 0), shape=_MAPS),
     *(BasicOperator(name, lambda x: x, shape=_POINTS) for name in ("GlobalAveragePool", "GlobalMaxPool")),
     *(
-        BasicOperator(name, lambda x: x, constants=(np.array([2], np.int64),), shape=_POINTS)
+        BasicOperator(name, lambda x, _: x, constants=(np.array([2], np.int64),), shape=_POINTS)
         for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
     ),
 )
@@ -141,11 +146,7 @@ class BasicModel:
 
     def answer(self, a: Array, b: Array) -> dict[str, Array]:
         """The outputs for these inputs."""
-        total, product = (
-            self.first.answer(*(a, b)[: self.first.arity]),
-            self.second.answer(*(b, a)[: self.second.arity]),
-        )
-        return {"total": np.asarray(total, np.float32), "product": np.asarray(product, np.float32)}
+        return {"total": self.first.compute((a, b)), "product": self.second.compute((b, a))}
 
     def sample(self, seed: int = 0) -> Sample:
         """Inputs, which depend on the seed, and the answer."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -52,6 +52,8 @@ print(json.dumps(said, default=dict))
 
 class ExportImportChecks(DeviceChecks):
     """An imported network equals the exported one; damaged or foreign blobs are reported as such."""
+
+    area: ClassVar[str] = "export"
 
     def test_import_from_path_bytes_and_stream(self, core: Core, tmp_path: Path) -> None:
         """All forms, with and without the device; a stream is read exactly to the end of the blob."""

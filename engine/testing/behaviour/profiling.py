@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import ClassVar
 
 from engine.core import Core
 from engine.plugin_api import AsyncInferRequest, ProfilingInfo
@@ -11,6 +12,8 @@ from engine.testing.behaviour.base import LIMIT, DeviceChecks, stage_count
 
 class ProfilingChecks(DeviceChecks):
     """With PERF_COUNT, stages and nodes of an inference are recorded; without it, nothing."""
+
+    area: ClassVar[str] = "profiles"
 
     def test_nothing_is_recorded_unless_asked_for(self, core: Core) -> None:
         """Applications that do not profile have no overhead."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 
@@ -27,6 +27,8 @@ _WRONG_TYPES: Final[Mapping[type, tuple[object, ...]]] = {
 
 class PropertyChecks(DeviceChecks):
     """Declared properties can be read and set; others are refused with a list of the declared ones."""
+
+    area: ClassVar[str] = "properties"
 
     def test_device_metrics(self, core: Core) -> None:
         """Every metric in SUPPORTED_METRICS can be read, and the metrics of all devices are present."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import onnx
 import pytest
 from onnx import helper
@@ -17,6 +19,8 @@ from engine.testing.behaviour.cases import CASES, Case, make_model, tensor
 
 class QueryChecks(DeviceChecks):
     """A query answers for every node, and compiling agrees with it."""
+
+    area: ClassVar[str] = "query"
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_query_answers_for_every_node(self, core: Core, case: Case) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,6 +14,8 @@ from engine.testing.behaviour.base import LIMIT, DeviceChecks, gated, start_at_g
 
 class QueueChecks(DeviceChecks):
     """A queue runs every job once, never exceeds its length, and reports failures."""
+
+    area: ClassVar[str] = "asynchronous"
 
     @pytest.mark.parametrize("jobs", [0, 1, 3])
     def test_every_job_runs_once(self, network: ExecutableNetwork, jobs: int) -> None:

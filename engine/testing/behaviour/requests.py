@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -32,6 +32,8 @@ def _wrong_values(shape: tuple[int, ...]) -> dict[str, tuple[Any, tuple[str, ...
 
 class RequestChecks(DeviceChecks):
     """A request accepts the declared tensors, uses them in place, and stays usable after invalid ones."""
+
+    area: ClassVar[str] = "requests"
 
     def test_inputs_by_name_index_and_order(self, network: ExecutableNetwork) -> None:
         """A mapping, a list, and tensors set one by one are the same to the device."""

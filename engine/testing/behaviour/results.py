@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from engine.testing.behaviour.cases import CASES, Case
 
 class ResultChecks(DeviceChecks):
     """The results of a network do not depend on how it was created or is run."""
+
+    area: ClassVar[str] = "results"
 
     def test_basic_model_runs(self, core: Core) -> None:
         """Without this model the other checks have nothing to run."""

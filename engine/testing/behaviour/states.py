@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -69,6 +69,8 @@ def chunk(tokens: int, start: float = 0.0, batch: int = 1) -> Array:
 
 class StateChecks(DeviceChecks):
     """A request keeps the variables of a model; other requests, and the network, do not see them."""
+
+    area: ClassVar[str] = "states"
 
     def stateful(self, core: Core, bound: int | None = None, **config: object) -> ExecutableNetwork:
         """The model with variables, compiled, or the check skipped with the device's reason."""

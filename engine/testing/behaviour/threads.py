@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from engine.core import Core
 from engine.errors import Busy
 from engine.plugin_api import ExecutableNetwork
@@ -12,6 +14,8 @@ _ROUNDS = 5
 
 class ThreadChecks(DeviceChecks):
     """Networks, requests and cores can be used from many threads concurrently."""
+
+    area: ClassVar[str] = "threads"
 
     def test_concurrent_requests(self, network: ExecutableNetwork) -> None:
         """Eight concurrent asynchronous requests, each with its own inputs."""

@@ -20,11 +20,16 @@ class TestHeteroOfTwoHalves(BehaviourSuite):
 
     device = "HETERO:PICKY,CPU"
 
-    @pytest.fixture
-    def core(self, picky_core: Core) -> Core:
-        return picky_core
+    @pytest.fixture(autouse=True)
+    def _with_picky(self, picky_core: Core) -> None:
+        self.picky_core = picky_core
+
+    def new_core(self) -> Core:
+        return self.picky_core
 
     # Another process, and a core of the check's own, have no device PICKY.
     test_import_in_another_process = None
     test_case_in_another_process = None
     test_cached_network = None
+    test_large_weights_in_another_process = None
+    test_equal_blobs_from_other_processes = None

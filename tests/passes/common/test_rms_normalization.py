@@ -63,7 +63,7 @@ def normalized(
         {"data": f16, "wide": True, "narrow": f16},
         {"epsilon": [1e-3]},
     ],
-    ids=str,
+    ids=lambda form: ",".join(form) or "plain",
 )
 def test_what_the_operator_computes_is_recognised(form: dict[str, Any], apply: Apply) -> None:
     rtol = None if form.get("data", f32) is f32 else 2e-2
@@ -95,7 +95,7 @@ def test_what_the_operator_computes_is_recognised(form: dict[str, Any], apply: A
         {"narrow": f16},
         {"other": True},
     ],
-    ids=str,
+    ids=lambda form: ",".join(form) or "plain",
 )
 def test_what_it_does_not_compute_stays(form: dict[str, Any], apply: Apply) -> None:
     assert "RMSNormalization" not in apply(normalized(**form), RMSNormalizationFusion, modified=False)
