@@ -8,7 +8,13 @@ two operators that the device claims.
 
 from engine.testing.behaviour.async_requests import AsyncChecks
 from engine.testing.behaviour.base import DeviceChecks
+from engine.testing.behaviour.collisions import CollisionChecks
+from engine.testing.behaviour.completion import CompletionChecks
+from engine.testing.behaviour.effects import EffectChecks
 from engine.testing.behaviour.export_import import ExportImportChecks
+from engine.testing.behaviour.isolation import IsolationChecks
+from engine.testing.behaviour.memory import MemoryChecks
+from engine.testing.behaviour.profiles import ProfileChecks
 from engine.testing.behaviour.profiling import ProfilingChecks
 from engine.testing.behaviour.properties import PropertyChecks
 from engine.testing.behaviour.query import QueryChecks
@@ -19,7 +25,8 @@ from engine.testing.behaviour.states import StateChecks
 from engine.testing.behaviour.threads import ThreadChecks
 
 __all__ = [
-    "AsyncChecks", "BehaviourSuite", "DeviceChecks", "ExportImportChecks", "ProfilingChecks", "PropertyChecks",
+    "AsyncChecks", "BehaviourSuite", "CollisionChecks", "CompletionChecks", "DeviceChecks", "EffectChecks",
+    "ExportImportChecks", "IsolationChecks", "MemoryChecks", "ProfileChecks", "ProfilingChecks", "PropertyChecks",
     "QueryChecks", "QueueChecks", "RequestChecks", "ResultChecks", "StateChecks",
     "ThreadChecks",
 ]  # fmt: skip
@@ -36,5 +43,11 @@ class BehaviourSuite(
     ExportImportChecks,
     QueryChecks,
     StateChecks,
+    EffectChecks,
+    CompletionChecks,
+    CollisionChecks,
+    ProfileChecks,
+    IsolationChecks,
+    MemoryChecks,
 ):
     """All checks. Set `device` and, if needed, `config`, `rtol` and `atol`; see `DeviceChecks`."""

@@ -6,7 +6,7 @@ import time
 
 from engine.core import Core
 from engine.plugin_api import AsyncInferRequest, ProfilingInfo
-from engine.testing.behaviour.base import LIMIT, DeviceChecks, stage_count
+from engine.testing.behaviour.base import DeviceChecks, stage_count
 
 
 class ProfilingChecks(DeviceChecks):
@@ -71,4 +71,4 @@ class ProfilingChecks(DeviceChecks):
 
     def _start_and_wait(self, request: AsyncInferRequest) -> None:
         request.start_async(self.basic.sample().inputs)
-        request.wait(LIMIT)
+        request.wait(self.limit)

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from engine.core import Core
@@ -20,9 +22,9 @@ class TestHeteroOfTwoHalves(BehaviourSuite):
 
     device = "HETERO:PICKY,CPU"
 
-    @pytest.fixture
-    def core(self, picky_core: Core) -> Core:
-        return picky_core
+    @pytest.fixture(autouse=True)
+    def _device_picky(self, make_picky_core: Callable[[], Core]) -> None:
+        self.make_core = make_picky_core
 
     # Another process, and a core of the check's own, have no device PICKY.
     test_import_in_another_process = None
