@@ -30,3 +30,7 @@ class TestHeteroOfTwoHalves(BehaviourSuite):
     test_import_in_another_process = None
     test_case_in_another_process = None
     test_cached_network = None
+    test_nothing_is_printed = None
+    test_no_files_are_left_in_the_working_directory = None
+    test_process_state_is_not_changed = None
+    test_networks_leave_no_threads = None
