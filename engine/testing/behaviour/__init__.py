@@ -2,7 +2,8 @@
 
 A plugin subclasses `BehaviourSuite` in a test file and names its device; pytest does the rest. A group of checks can be
 subclassed separately. A check that does not apply, because of the device's declaration (IMPORT_EXPORT_SUPPORT) or its
-refusal of a model, is skipped with the device's reason. Most checks run the basic model (`basic.py`), which is made of
+refusal of a model, is skipped with the device's reason. The class attributes `limit` and `memory_share` set how long a
+check may wait and how much the checks of memory repeat. Most checks run the basic model (`basic.py`), which is made of
 two operators that the device claims.
 """
 
