@@ -36,8 +36,8 @@ class MemoryChecks(DeviceChecks):
     Attributes:
         COMPILATIONS, INFERENCES: how many of each a full run makes.
         memory_share: the share of them that is run; 1.0 is a full run. In a short run, a leak has to be larger to be
-            found: one of Python objects or arrays from about 0.7 KB a compilation and 90 bytes an inference, one of
-            native memory from about 0.5 MB and 50 KB. In a full run these are 40 and 20 bytes, 24 KB and 2.4 KB.
+            found: one of Python objects or arrays from about 1 KB a compilation and 115 bytes an inference, one of
+            native memory from about 0.5 MB and 50 KB. In a full run these are 65 and 21 bytes, 25 KB and 2.5 KB.
     """
 
     area: ClassVar[str] = "memory"
