@@ -16,10 +16,7 @@ from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, Engi
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.runtime import RequestState
 from engine.testing.behaviour.base import (
-    LIMIT,
     DeviceChecks,
-    eventually,
-    gated_request,
     is_freed,
     stage_count,
     start_at_gate,
@@ -39,7 +36,7 @@ class AsyncChecks(DeviceChecks):
         for seed in range(5):
             sample = self.basic.sample(seed)
             request.start_async(sample.inputs)
-            request.wait(LIMIT)
+            request.wait(self.limit)
             request.wait()
             assert request.state is RequestState.IDLE
             assert request.error is None
@@ -61,7 +58,7 @@ class AsyncChecks(DeviceChecks):
 
     def test_cancelling_the_task_that_awaits_cancels_the_inference(self, network: ExecutableNetwork) -> None:
         """The device stops the inference of a cancelled task."""
-        request, gate = gated_request(network)
+        request, gate = self.gated_request(network)
 
         async def give_up() -> None:
             await asyncio.wait_for(_result(request), 0.01)
@@ -80,7 +77,7 @@ class AsyncChecks(DeviceChecks):
         for seed in range(3):
             sample = self.basic.sample(seed)
             request.start_async(sample.inputs)
-            request.wait(LIMIT)
+            request.wait(self.limit)
             done, error, results = seen[seed]
             assert done is request
             assert error is None
@@ -96,6 +93,9 @@ class AsyncChecks(DeviceChecks):
         seeds, seen = iter(range(1, 6)), [dict[str, Any]()]
 
         def again(done: AsyncInferRequest, error: EngineError | None) -> None:
+            if error is not None:
+                finished.set()
+                return
             seen.append(dict(done.results))
             seed = next(seeds, None)
             if seed is None:
@@ -105,7 +105,9 @@ class AsyncChecks(DeviceChecks):
 
         request.set_callback(again)
         request.start_async(self.basic.sample(0).inputs)
-        assert finished.wait(LIMIT)
+        assert finished.wait(self.limit), "timed out: the callbacks did not go on"
+        request.wait(self.limit)
+        assert len(seen) == 1 + 6
         for seed, results in enumerate(seen[1:]):
             for name, value in self.basic.sample(seed).outputs.items():
                 self.assert_value(results[name], value, name)
@@ -116,9 +118,9 @@ class AsyncChecks(DeviceChecks):
         request.set_callback(lambda done, error: done.results["no such output"])
         request.start_async(sample.inputs)
         with pytest.raises(CallbackError) as caught:
-            request.wait(LIMIT)
+            request.wait(self.limit)
         assert isinstance(caught.value.__cause__, KeyError)
-        request.wait(LIMIT)
+        request.wait(self.limit)
         self.assert_outputs(request.results, sample.outputs)
         self.check_usable(other, sample)
         request.set_callback(None)
@@ -127,7 +129,7 @@ class AsyncChecks(DeviceChecks):
     def test_a_running_request_is_busy(self, network: ExecutableNetwork) -> None:
         """Operations that would disturb the inference are refused, and do not disturb it."""
         sample, other = self.basic.sample(1), self.basic.sample(2)
-        request, gate = gated_request(network)
+        request, gate = self.gated_request(network)
         with gate:
             start_at_gate(request, gate, sample.inputs)
             assert request.state is RequestState.BUSY
@@ -143,27 +145,27 @@ class AsyncChecks(DeviceChecks):
             for attempt in attempts:
                 with pytest.raises(Busy):
                     attempt()
-        request.wait(LIMIT)
+        request.wait(self.limit)
         self.assert_outputs(request.results, sample.outputs)
         self.check_usable(request, other)
 
     def test_wait_that_times_out(self, network: ExecutableNetwork) -> None:
         """The inference continues and can be waited for again; a timeout of 0 only polls."""
         sample = self.basic.sample()
-        request, gate = gated_request(network, stage_count(network))
+        request, gate = self.gated_request(network, stage_count(network))
         with gate:
             start_at_gate(request, gate, sample.inputs)
             for timeout in (0, 0.01):
                 with pytest.raises(DeadlineExceeded, match="it keeps running"):
                     request.wait(timeout)
             assert request.state is RequestState.BUSY
-        request.wait(LIMIT)
+        request.wait(self.limit)
         self.assert_outputs(request.results, sample.outputs)
 
     def test_cancel_between_any_two_stages(self, network: ExecutableNetwork) -> None:
         """The inference ends with `Cancelled`, has no results, and the device releases it."""
         for position in range(stage_count(network) + 1):
-            request, gate = gated_request(network, position)
+            request, gate = self.gated_request(network, position)
             with gate:
                 start_at_gate(request, gate, self.basic.sample(1).inputs)
                 request.cancel()
@@ -174,10 +176,10 @@ class AsyncChecks(DeviceChecks):
     def test_deadline_between_any_two_stages(self, network: ExecutableNetwork) -> None:
         """The inference ends with `DeadlineExceeded`, even if nothing waits for it."""
         for position in range(stage_count(network) + 1):
-            request, gate = gated_request(network, position)
+            request, gate = self.gated_request(network, position)
             with gate:
                 start_beside(request, self.basic.sample(1).inputs, deadline=0.005)
-                eventually(lambda: _is_late(request), "the deadline cancels the inference")  # noqa: B023
+                self.eventually(lambda: _is_late(request), "the deadline cancels the inference")  # noqa: B023
             self._check_ended(request, DeadlineExceeded)
 
     def test_a_loop_that_goes_on_and_on_can_be_ended(self, core: Core) -> None:
@@ -186,22 +188,22 @@ class AsyncChecks(DeviceChecks):
         request = self.compile_or_skip(core, case).create_infer_request()
         endless = {"trips": np.array(2**62)}
         start_beside(request, endless)
-        eventually(lambda: request.starts > 0, "the inference starts")
+        self.eventually(lambda: request.starts > 0, "the inference starts")
         with pytest.raises(DeadlineExceeded, match="it keeps running"):
             request.wait(0.02)
         request.cancel()
         with pytest.raises(Cancelled):
-            request.wait(LIMIT)
+            request.wait(self.limit)
         start_beside(request, endless, deadline=0.02)
-        eventually(lambda: request.starts > 1, "the inference starts")
+        self.eventually(lambda: request.starts > 1, "the inference starts")
         with pytest.raises(DeadlineExceeded, match="deadline"):
-            request.wait(LIMIT)
+            request.wait(self.limit)
         self.check_usable(request, case.samples[0])
 
     def _check_ended(self, request: AsyncInferRequest, error: type[EngineError]) -> None:
         for _ in range(2):
             with pytest.raises(error):
-                request.wait(LIMIT)
+                request.wait(self.limit)
         with pytest.raises(error):
             _ = request.results
         assert isinstance(request.error, error)
@@ -214,8 +216,8 @@ class AsyncChecks(DeviceChecks):
         request = network.create_infer_request()
         for seed in range(3):
             sample = self.basic.sample(seed)
-            request.start_async(sample.inputs, deadline=LIMIT)
-            request.wait(LIMIT)
+            request.start_async(sample.inputs, deadline=self.limit)
+            request.wait(self.limit)
             self.assert_outputs(request.results, sample.outputs)
         for deadline in (0, -1, float("nan"), "soon"):
             with pytest.raises(InferError, match="deadline"):
@@ -236,21 +238,23 @@ class AsyncChecks(DeviceChecks):
         sample, results, done = self.basic.sample(), dict[str, Any](), threading.Event()
 
         def keep(request: AsyncInferRequest, error: EngineError | None) -> None:
-            results.update(request.results)
+            if error is None:
+                results.update(request.results)
             done.set()
 
-        request, gate = gated_request(network)
+        request, gate = self.gated_request(network)
         with gate:
             request.set_callback(keep)
             start_at_gate(request, gate, sample.inputs)
             alive = weakref.ref(request), weakref.ref(network)
             del request, network
             gc.collect()
-        assert done.wait(LIMIT)
+        assert done.wait(self.limit), "timed out: the callback was not called"
+        assert results, "the inference failed"
         for name, value in sample.outputs.items():
             self.assert_value(results[name], value, name)
-        eventually(lambda: is_freed(alive[0]), "the request is freed after its last inference")
-        eventually(lambda: is_freed(alive[1]), "the network is freed after its last inference")
+        self.eventually(lambda: is_freed(alive[0]), "the request is freed after its last inference")
+        self.eventually(lambda: is_freed(alive[1]), "the network is freed after its last inference")
 
     def test_network_is_freed_with_its_last_request(self, core: Core) -> None:
         """A request keeps its network alive, and nothing else does: networks hold weights."""
@@ -261,7 +265,7 @@ class AsyncChecks(DeviceChecks):
         self.check_usable(request, self.basic.sample())
         assert not is_freed(alive)
         del request
-        eventually(lambda: is_freed(alive), "the network is freed when nothing refers to it")
+        self.eventually(lambda: is_freed(alive), "the network is freed when nothing refers to it")
 
 
 def _is_late(request: AsyncInferRequest) -> bool:

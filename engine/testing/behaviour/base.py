@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from engine.testing.behaviour.basic import BASIC, OPERATORS, BasicModel, find_ba
 from engine.testing.behaviour.cases import Case, Sample, Values
 
 LIMIT: Final = 60.0
-"""Seconds after which a waiting check fails instead of hanging; far above the time of any correct device."""
+"""The default of `DeviceChecks.limit`, in seconds."""
 
 _found: Final[dict[tuple[str, str], BasicModel | None]] = {}
 """The basic models by device string and configuration."""
@@ -41,6 +41,8 @@ class DeviceChecks:
         config: the configuration that checks compile with; keys set by a check take precedence.
         rtol, atol: the largest relative and absolute error of a floating-point result.
         area: what the checks of a group are about, under which a report counts them.
+        limit: seconds after which a waiting check fails instead of hanging; far above the time of a correct device.
+        patience: seconds that a check waits for what must not happen.
     """
 
     area: ClassVar[str]
@@ -48,11 +50,17 @@ class DeviceChecks:
     config: ClassVar[Mapping[str, object]] = {}
     rtol: ClassVar[float] = 1e-5
     atol: ClassVar[float] = 1e-6
+    limit: ClassVar[float] = LIMIT
+    patience: ClassVar[float] = 0.2
 
     @pytest.fixture
     def core(self) -> Core:
         """A new core for each check."""
-        return self.new_core()
+        return self.make_core()
+
+    def make_core(self) -> Core:
+        """A new core. Override it for a device that is registered instead of installed."""
+        return Core()
 
     @pytest.fixture
     def network(self, core: Core) -> ExecutableNetwork:
@@ -67,21 +75,17 @@ class DeviceChecks:
             pytest.skip(self.why_not_basic())
         return found
 
-    def new_core(self) -> Core:
-        """A core that knows the device; one that no entry point names is registered by a subclass."""
-        return Core()
-
     def find_basic(self) -> BasicModel | None:
         """The basic model of the device; None if it supports no operator that can make one."""
         key = self.device, repr(dict(self.config))
         if key not in _found:
-            core = self.new_core()
+            core = self.make_core()
             _found[key] = find_basic(lambda model: core.query_model(model, self.device, dict(self.config)).is_supported)
         return _found[key]
 
     def why_not_basic(self) -> str:
         """Why the device has no basic model."""
-        answer = self.new_core().query_model(BASIC.model(), self.device, dict(self.config))
+        answer = self.make_core().query_model(BASIC.model(), self.device, dict(self.config))
         reason = next(iter(answer.at(SupportLevel.REFUSED).values())).reason
         names = ", ".join(dict.fromkeys(operator.op_type for operator in OPERATORS))
         return f"{self.device} supports float32 in none of {names}, of which the basic model is made; of Add: {reason}"
@@ -145,26 +149,48 @@ class DeviceChecks:
         """Fail unless the request gives right results, both synchronously and asynchronously."""
         self.assert_outputs(request.infer(sample.inputs), sample.outputs)
         request.start_async(sample.inputs)
-        request.wait(LIMIT)
+        request.wait(self.limit)
         self.assert_outputs(request.results, sample.outputs)
+
+    def eventually(self, condition: Callable[[], bool], what: str) -> None:
+        """Fail unless the condition becomes true within the limit."""
+        eventually(condition, what, self.limit)
+
+    def in_threads(self, work: Callable[[int], object]) -> None:
+        """Call `work` with 0 to 7 concurrently; raise the first error. Each thread has to end within the limit."""
+        in_threads(work, self.limit)
+
+    def gated(self, network: ExecutableNetwork, position: int) -> AbstractContextManager[Gate]:
+        """`gated`, with the limit of this class."""
+        return gated(network, position, self.limit)
+
+    def gated_request(self, network: ExecutableNetwork, position: int = 0) -> tuple[AsyncInferRequest, Gate]:
+        """Return a new request with a gate before the stage at `position`."""
+        with self.gated(network, position) as gate:
+            return network.create_infer_request(), gate
 
 
 class Gate:
     """A stage that stops each request that reaches it until the gate is opened or the `with` block ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float = LIMIT) -> None:
+        self._limit = limit
         self._reached = threading.Semaphore(0)
         self._opened = threading.Event()
 
     def stage(self) -> None:
         """Wait until the gate is opened. Runs as a stage of a request's pipeline."""
         self._reached.release()
-        if not self._opened.wait(LIMIT):
+        if not self._opened.wait(self._limit):
             raise TimeoutError("timed out: the gate was not opened")
 
     def wait_until_reached(self) -> None:
         """Return when one more request has reached the gate."""
-        assert self._reached.acquire(timeout=LIMIT), "timed out: the request did not reach the gate"
+        assert self.is_reached(self._limit), "timed out: the request did not reach the gate"
+
+    def is_reached(self, timeout: float) -> bool:
+        """Whether one more request reaches the gate within `timeout` seconds."""
+        return self._reached.acquire(timeout=timeout)
 
     def open(self) -> None:
         """Let all current and later requests continue."""
@@ -178,29 +204,34 @@ class Gate:
 
 
 @contextmanager
-def gated(network: ExecutableNetwork, position: int) -> Iterator[Gate]:
+def gated(network: ExecutableNetwork, position: int, limit: float = LIMIT) -> Iterator[Gate]:
     """Add a gate before the stage at `position` (or after the last) to requests created in this context.
 
     It runs on the executor of the adjacent stage, so that requests change executors as they would without it.
     """
-    gate, pipeline = Gate(), network.pipeline
+    gate, pipeline = Gate(limit), network.pipeline
 
     def with_gate(request: SyncInferRequest) -> Pipeline:
         steps = list(pipeline(request))
         executor = steps[min(position, len(steps) - 1)][0]
         return [*steps[:position], (executor, gate.stage), *steps[position:]]
 
-    network.pipeline = with_gate  # type: ignore[method-assign]
-    try:
+    with replaced_pipeline(network, with_gate):
         yield gate
+
+
+@contextmanager
+def replaced_pipeline(network: ExecutableNetwork, pipeline: Callable[[SyncInferRequest], Pipeline]) -> Iterator[None]:
+    """Give this pipeline to requests that are created in this context."""
+    former = vars(network).get("pipeline")
+    vars(network)["pipeline"] = pipeline
+    try:
+        yield
     finally:
-        del network.pipeline
-
-
-def gated_request(network: ExecutableNetwork, position: int = 0) -> tuple[AsyncInferRequest, Gate]:
-    """Return a new request with a gate before the stage at `position`."""
-    with gated(network, position) as gate:
-        return network.create_infer_request(), gate
+        if former is None:
+            del vars(network)["pipeline"]
+        else:
+            vars(network)["pipeline"] = former
 
 
 def stage_count(network: ExecutableNetwork) -> int:
@@ -219,21 +250,21 @@ def start_beside(request: AsyncInferRequest | AsyncInferQueue, inputs: object, *
     threading.Thread(target=request.start_async, args=(inputs,), kwargs=limits, daemon=True).start()
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Fail unless the condition becomes true in time."""
-    end = time.monotonic() + LIMIT
+def eventually(condition: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
+    """Fail unless the condition becomes true within `limit` seconds."""
+    end = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < end, f"timed out waiting: {what}"
         time.sleep(0.001)
 
 
-def in_threads(work: Callable[[int], object]) -> None:
+def in_threads(work: Callable[[int], object], limit: float = LIMIT) -> None:
     """Call `work` with 0 to 7 concurrently, each on its own thread; raise the first error."""
     start, errors = threading.Barrier(THREADS), list[BaseException]()
 
     def guarded(number: int) -> None:
         try:
-            start.wait(LIMIT)
+            start.wait(limit)
             work(number)
         except BaseException as e:
             errors.append(e)
@@ -242,7 +273,7 @@ def in_threads(work: Callable[[int], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(LIMIT)
+        thread.join(limit)
         assert not thread.is_alive(), "a thread did not end in time"
     if errors:
         raise errors[0]
@@ -252,6 +283,12 @@ def is_freed(reference: weakref.ref[Any]) -> bool:
     """Whether the referent of the weak reference is freed after a garbage collection."""
     gc.collect()
     return reference() is None
+
+
+def are_freed(references: Iterable[weakref.ref[Any]]) -> bool:
+    """Whether the referents of all weak references are freed after a garbage collection."""
+    gc.collect()
+    return all(reference() is None for reference in references)
 
 
 def run_python(script: str, *arguments: str, **variables: str) -> str:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from engine.core import Core
 from engine.plugin_api import AsyncInferRequest, ProfilingInfo
-from engine.testing.behaviour.base import LIMIT, DeviceChecks, stage_count
+from engine.testing.behaviour.base import DeviceChecks, stage_count
 
 
 class ProfilingChecks(DeviceChecks):
@@ -74,4 +74,4 @@ class ProfilingChecks(DeviceChecks):
 
     def _start_and_wait(self, request: AsyncInferRequest) -> None:
         request.start_async(self.basic.sample().inputs)
-        request.wait(LIMIT)
+        request.wait(self.limit)

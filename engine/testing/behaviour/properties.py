@@ -85,7 +85,7 @@ class PropertyChecks(DeviceChecks):
         """The configuration of a network can be read back, and results are the same."""
         sample = self.basic.sample()
         tried = 0
-        for declared, value in _other_values(self.compile(core, self.basic.model()), tmp_path):
+        for declared, value in other_values(self.compile(core, self.basic.model()), tmp_path):
             try:
                 network = self.compile(core, self.basic.model(), **{declared.name: value})
             except UnsupportedError:
@@ -157,7 +157,7 @@ class PropertyChecks(DeviceChecks):
             core.compile_model(self.basic.model(), self.with_id(""), {"DEVICE_ID": "no-such-device"})
 
 
-def _other_values(network: ExecutableNetwork, folder: Path) -> Iterator[tuple[Property[Any], object]]:
+def other_values(network: ExecutableNetwork, folder: Path) -> Iterator[tuple[Property[Any], object]]:
     """A value of each config property that differs from the network's."""
     for declared in network.plugin.declared.of(CONFIG):
         current = network.get_config(declared.name)

@@ -13,7 +13,7 @@ from onnx import helper
 from engine.core import Core
 from engine.errors import EngineError, InferError, InputError
 from engine.plugin_api import ExecutableNetwork
-from engine.testing.behaviour.base import LIMIT, DeviceChecks
+from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.cases import Array, Case, make_model, tensor, values
 
 
@@ -93,7 +93,7 @@ class RequestChecks(DeviceChecks):
             self.assert_outputs(request.infer(), self.basic.answer(view, b))
             frames += 1
             request.start_async()
-            request.wait(LIMIT)
+            request.wait(self.limit)
             self.assert_outputs(request.results, self.basic.answer(view, b))
             frames += 1
             self.assert_outputs(request.infer({"b": b}), self.basic.answer(view, b))

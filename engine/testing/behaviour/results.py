@@ -10,7 +10,7 @@ import pytest
 
 from engine.core import Core
 from engine.plugin_api import ExecutableNetwork, Port
-from engine.testing.behaviour.base import LIMIT, DeviceChecks
+from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.cases import CASES, Case
 
 
@@ -71,7 +71,7 @@ class ResultChecks(DeviceChecks):
         kept = [request.infer(sample.inputs) for sample in samples]
         for sample in samples:
             request.start_async(sample.inputs)
-            request.wait(LIMIT)
+            request.wait(self.limit)
             kept.append(request.results)
         for sample, result in zip([*samples, *samples], kept, strict=True):
             self.assert_outputs(result, sample.outputs)

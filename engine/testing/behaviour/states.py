@@ -16,7 +16,7 @@ from engine.errors import BlobError, Busy, Cancelled, EngineError, InputError, S
 from engine.ir import Model
 from engine.passes import MakeStateful
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, SupportLevel
-from engine.testing.behaviour.base import LIMIT, DeviceChecks, gated_request, start_at_gate
+from engine.testing.behaviour.base import DeviceChecks, start_at_gate
 from engine.testing.behaviour.cases import Array, make_model, tensor, values
 
 _WIDTH = 3
@@ -117,7 +117,7 @@ class StateChecks(DeviceChecks):
         for tokens in (3, 1, 1, 2):
             self.step(request, history, chunk(tokens, start=float(tokens)))
         request.start_async({"x": chunk(1)})
-        request.wait(LIMIT)
+        request.wait(self.limit)
         self.assert_outputs(request.results, {"total": history.total(chunk(1))})
         self.check_values(request, history)
         assert request.length == 8
@@ -250,7 +250,7 @@ class StateChecks(DeviceChecks):
     def test_an_inference_that_fails_leaves_the_values(self, core: Core) -> None:
         """Cancelled between any two stages, or refused because of its inputs."""
         network = self.stateful(core)
-        request, gate = gated_request(network, 1)
+        request, gate = self.gated_request(network, 1)
         history = History()
         with gate:
             start_at_gate(request, gate, {"x": chunk(2)})
@@ -259,7 +259,7 @@ class StateChecks(DeviceChecks):
                     access()
             request.cancel()
         with pytest.raises(Cancelled):
-            request.wait(LIMIT)
+            request.wait(self.limit)
         assert request.length == 0
         self.step(request, history, chunk(2))
         with pytest.raises(InputError):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from engine.core import Core
 from engine.errors import Busy
 from engine.plugin_api import ExecutableNetwork
-from engine.testing.behaviour.base import LIMIT, THREADS, DeviceChecks, in_threads
+from engine.testing.behaviour.base import THREADS, DeviceChecks
 
 _ROUNDS = 5
 
@@ -24,7 +24,7 @@ class ThreadChecks(DeviceChecks):
             for seed, request in enumerate(requests):
                 request.start_async(self.basic.sample(seed + shift).inputs)
             for seed, request in enumerate(requests):
-                request.wait(LIMIT)
+                request.wait(self.limit)
                 self.assert_outputs(request.results, self.basic.sample(seed + shift).outputs)
 
     def test_concurrent_calls_of_one_network(self, network: ExecutableNetwork) -> None:
@@ -35,7 +35,7 @@ class ThreadChecks(DeviceChecks):
                 sample = self.basic.sample(thread + shift)
                 self.assert_outputs(network(sample.inputs), sample.outputs)
 
-        in_threads(call)
+        self.in_threads(call)
 
     def test_requests_are_made_by_many_threads(self, network: ExecutableNetwork) -> None:
         """Every request has a unique id, and works."""
@@ -47,7 +47,7 @@ class ThreadChecks(DeviceChecks):
                 ids.append(request.request_id)
                 self.check_usable(request, self.basic.sample(thread + shift))
 
-        in_threads(make)
+        self.in_threads(make)
         assert len(set(ids)) == THREADS * _ROUNDS
 
     def test_models_are_compiled_by_many_threads(self, core: Core) -> None:
@@ -60,7 +60,7 @@ class ThreadChecks(DeviceChecks):
                 sample = self.basic.sample(thread + shift)
                 self.assert_outputs(network(sample.inputs), sample.outputs)
 
-        in_threads(compile_and_run)
+        self.in_threads(compile_and_run)
 
     def test_one_request_in_many_threads_is_busy_or_right(self, network: ExecutableNetwork) -> None:
         """Threads that share a request by mistake get `Busy`, never mixed results of two inferences."""
@@ -76,6 +76,6 @@ class ThreadChecks(DeviceChecks):
                 self.assert_outputs(result, sample.outputs)
                 served.append(thread)
 
-        in_threads(infer)
+        self.in_threads(infer)
         assert served
         self.check_usable(request, self.basic.sample())

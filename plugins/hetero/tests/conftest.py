@@ -18,11 +18,15 @@ def leaving() -> Callable[[str, Callable[[str], bool]], type[TemplatePlugin]]:
 
 
 @pytest.fixture
-def picky_core() -> Core:
-    """A core with the device PICKY, which refuses about every other node, the same in every process."""
-    core = Core()
-    core.register_plugin("PICKY", _leaving("PICKY", lambda node: sum(node.encode()) % 2 == 1))
-    return core
+def make_picky_core() -> Callable[[], Core]:
+    """Makes cores with the device PICKY, which refuses about every other node, the same in every process."""
+
+    def make() -> Core:
+        core = Core()
+        core.register_plugin("PICKY", _leaving("PICKY", lambda node: sum(node.encode()) % 2 == 1))
+        return core
+
+    return make
 
 
 def _leaving(name: str, leaves: Callable[[str], bool]) -> type[TemplatePlugin]:

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from engine.core import Core
@@ -21,11 +23,8 @@ class TestHeteroOfTwoHalves(BehaviourSuite):
     device = "HETERO:PICKY,CPU"
 
     @pytest.fixture(autouse=True)
-    def _with_picky(self, picky_core: Core) -> None:
-        self.picky_core = picky_core
-
-    def new_core(self) -> Core:
-        return self.picky_core
+    def _device_picky(self, make_picky_core: Callable[[], Core]) -> None:
+        self.make_core = make_picky_core
 
     # Another process, and a core of the check's own, have no device PICKY.
     test_import_in_another_process = None
@@ -33,3 +32,7 @@ class TestHeteroOfTwoHalves(BehaviourSuite):
     test_cached_network = None
     test_large_weights_in_another_process = None
     test_equal_blobs_from_other_processes = None
+    test_nothing_is_printed = None
+    test_no_files_are_left_in_the_working_directory = None
+    test_process_state_is_not_changed = None
+    test_networks_leave_no_threads = None
