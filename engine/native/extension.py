@@ -47,7 +47,7 @@ def _remedy() -> str:
 
 
 try:
-    from engine import _core
+    import engine._core as _core
 except ImportError as error:
     _core = _MissingCore(error)  # type: ignore[assignment]
 else:

@@ -132,8 +132,8 @@ def load_kernel_library(path: str | os.PathLike[str]) -> KernelLibrary:
     Raises `ExtensionError` if it cannot be loaded, was compiled for another version of the interface, has an invalid
     description, or refuses this machine.
     """
-    real = os.path.realpath(path)
     try:
+        real = os.path.realpath(path)
         status = os.stat(real)
     except (OSError, ValueError) as e:  # ValueError: a path with a null byte
         raise ExtensionError(f"extension library {os.fspath(path)}: it cannot be read: {e}") from e
