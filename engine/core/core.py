@@ -19,7 +19,7 @@ from engine.core.plugin_calls import compile_network, import_network, query_netw
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, verify_blob, with_signature
 from engine.errors import DeviceNotFoundError, EngineError, PluginContractError, PluginError, PropertyError
-from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet, ExtensionSource
+from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
 from engine.installed import InstalledEntryPoints
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
@@ -39,6 +39,7 @@ from engine.registry import PluginOrigin, PluginRegistry, PluginSource
 from engine.runtime.lifecycle import ForkSafeLock
 
 if TYPE_CHECKING:
+    from engine.extensions import ExtensionSource
     from engine.onnx import ModelSource
 
 
@@ -69,7 +70,7 @@ class Core:
     def __init__(self) -> None:
         installed = InstalledEntryPoints()
         self._registry = PluginRegistry(self, installed)
-        self._extensions = ExtensionSet(installed)
+        self._extensions = ExtensionSet(installed, ForkSafeLock())
         self._defaults = Config(CORE_PROPERTIES, where="Core")
         self._lock = ForkSafeLock()
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from engine.blob import BlobManifest
 from engine.errors import EngineError, ExtensionConflictError, ExtensionError, MissingExtensionError
-from engine.extensions.extension import Extension
-from engine.extensions.sources import ExtensionSource, resolve, said
 from engine.installed import InstalledEntryPoints
 from engine.ir import Model
 from engine.ir.walk import all_nodes
-from engine.ops.extension import define, extension_of
+
+if TYPE_CHECKING:
+    from engine.extensions.extension import Extension
+    from engine.extensions.sources import ExtensionSource
 
 GROUP: Final = "engine.ops"
 """The entry-point group: each entry names an `Extension`, or a module that has one."""
@@ -51,14 +52,18 @@ class ExtensionSet:
 
     Those of installed packages are loaded when a model or a blob is first read; one that cannot be loaded is in
     `failures`, and affects no other.
+
+    Args:
+        installed: the entry points of the environment.
+        lock: a reentrant lock.
     """
 
-    def __init__(self, installed: InstalledEntryPoints) -> None:
+    def __init__(self, installed: InstalledEntryPoints, lock: AbstractContextManager[object]) -> None:
         self._installed = installed
         self._added: dict[str, ExtensionInfo] = {}
         self._failures: dict[str, EngineError] = {}
-        self._is_searched = False
-        self._lock = threading.RLock()
+        self._is_searched = self._is_searching = False
+        self._lock = lock
 
     @property
     def infos(self) -> tuple[ExtensionInfo, ...]:
@@ -83,6 +88,8 @@ class ExtensionSet:
 
         Raises `ExtensionError`, and `ExtensionConflictError` if it defines what is defined already.
         """
+        from engine.extensions.sources import resolve
+
         self.load_installed()
         origin = source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
         return self._add(resolve(source), str(origin))
@@ -92,6 +99,8 @@ class ExtensionSet:
 
         Raises `MissingExtensionError`, naming a node, for one that this core does not have, though another has it.
         """
+        from engine.ops.extension import extension_of
+
         needed: dict[str, None] = {}
         for node in all_nodes(model):
             name = extension_of(node) if node.domain else ""
@@ -110,18 +119,20 @@ class ExtensionSet:
         if self._is_searched:
             return
         with self._lock:
-            if self._is_searched:
+            if self._is_searched or self._is_searching:  # an extension asks for the others while it is loaded
                 return
-            self._is_searched = True  # also for an extension that asks for the others while it is loaded
-            for distribution, entries in self._installed.of(GROUP):
-                for entry in entries:
-                    self._load(entry.name, entry.value, distribution)
-
-    def renew_lock(self) -> None:
-        """Become usable in a child process, even if a thread of the parent was adding an extension."""
-        self._lock = threading.RLock()
+            self._is_searching = True
+            try:
+                for distribution, entries in self._installed.of(GROUP):
+                    for entry in entries:
+                        self._load(entry.name, entry.value, distribution)
+                self._is_searched = True
+            finally:  # also after Ctrl-C, which leaves the rest to the next call
+                self._is_searching = False
 
     def _load(self, name: str, target: str, distribution: str) -> None:
+        from engine.extensions.sources import resolve, said
+
         origin = f"{target} of {distribution}"
         try:
             self._add(resolve(target), origin)
@@ -131,6 +142,8 @@ class ExtensionSet:
             _log.warning("%s", self._failures[name])
 
     def _add(self, extension: Extension, origin: str) -> ExtensionInfo:
+        from engine.ops.extension import define
+
         with self._lock:
             known = self._added.get(extension.name)
             if known is not None and known.version != extension.version:
