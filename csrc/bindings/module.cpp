@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -63,7 +64,10 @@ void set_error_types(py::object plan, py::object setting, py::object input, py::
 
 void translate(std::exception_ptr pointer) {
   const auto raise = [](const py::object& type, const char* message) {
-    PyErr_SetString(type ? type.ptr() : PyExc_RuntimeError, message);
+    // Kernels of extensions write any bytes.
+    const auto text = py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::strlen(message)), "replace"));
+    if (text) PyErr_SetObject(type ? type.ptr() : PyExc_RuntimeError, text.ptr());
   };
   try {
     if (pointer) std::rethrow_exception(pointer);

@@ -64,7 +64,8 @@ class Core:
     devices that it runs on ("HETERO:OPENCL.1,CPU"). Plugins are found in the entry-point group `engine.plugins` and
     loaded on first use; a broken one affects no other.
 
-    Cores share nothing with each other. All methods may be called from any thread. Networks outlive their core.
+    Cores share nothing with each other but the definitions of extension operators (`add_extension`). All methods may be
+    called from any thread. Networks outlive their core.
     """
 
     def __init__(self) -> None:

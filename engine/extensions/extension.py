@@ -26,7 +26,8 @@ class Extension:
         version: changes with the meaning of an operator: a compiled network requires the version it was compiled with.
         operators: the operators. None if `library` defines them.
         library: the path of a shared library that has kernels for some or all of the operators; see `engine_kernel.h`.
-            Loading it runs its code. It has to have the same name.
+            Loading it runs its code. It has to have the same name and version. A relative path is one of the current
+            folder; a module gives `Path(__file__).with_name(...)`.
         check: whether the extension can be used on this machine; called once, when it is added to a core. What it
             raises is the reason why it is refused.
 

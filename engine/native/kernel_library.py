@@ -51,7 +51,10 @@ class LibraryKernel:
 
         Raises `ExtensionError` if it is not complete.
         """
-        found = self._kernel.described()
+        try:
+            found = self._kernel.described()
+        except (ExtensionError, UnicodeDecodeError) as e:
+            raise ExtensionError(f"{self.library}: {self.name}: {e}") from e
         if not found["infers"]:
             return None
         if not found["inputs"] or not found["outputs"]:
