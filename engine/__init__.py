@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.core import Core
     from engine.errors import EngineError
+    from engine.extensions import Extension, Operator
+    from engine.include import include_dir
     from engine.ir import Model
     from engine.plugin_api import ExecutableNetwork, QueryResult
     from engine.runtime import AsyncInferQueue, AsyncInferRequest, InferResult, RemoteContext, RemoteTensor
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "AsyncInferQueue", "AsyncInferRequest", "Core", "EngineError", "ExecutableNetwork", "InferResult", "Model",
-    "QueryResult", "RemoteContext", "RemoteTensor", "__version__",
+    "AsyncInferQueue", "AsyncInferRequest", "Core", "EngineError", "ExecutableNetwork", "Extension", "InferResult",
+    "Model", "Operator", "QueryResult", "RemoteContext", "RemoteTensor", "__version__", "include_dir",
 ]  # fmt: skip
 
 # Loaded on first use, so that `import engine` is fast and a plugin imports only the modules that it uses.
@@ -36,11 +38,14 @@ _HOMES = {
     "Core": "engine.core",
     "EngineError": "engine.errors",
     "ExecutableNetwork": "engine.plugin_api",
+    "Extension": "engine.extensions",
     "InferResult": "engine.runtime",
     "Model": "engine.ir",
+    "Operator": "engine.extensions",
     "QueryResult": "engine.plugin_api",
     "RemoteContext": "engine.runtime",
     "RemoteTensor": "engine.runtime",
+    "include_dir": "engine.include",
 }
 
 

@@ -75,6 +75,18 @@ class PluginContractError(PluginError):
     """A plugin violated the plugin API, for example by an invalid return value."""
 
 
+class ExtensionError(EngineError):
+    """An extension cannot be loaded or is not valid: the message names it and says what to change."""
+
+
+class ExtensionConflictError(ExtensionError):
+    """Two extensions define one operator, or an extension defines one that the engine has."""
+
+
+class MissingExtensionError(ExtensionError):
+    """A model uses an operator of an extension that was not added to the core."""
+
+
 class BlobError(EngineError):
     """A compiled blob cannot be written or read."""
 

@@ -7,9 +7,8 @@ import inspect
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Final, TypeAlias
 
 from engine.errors import (
@@ -19,6 +18,7 @@ from engine.errors import (
     PluginError,
     PluginLoadError,
 )
+from engine.installed import InstalledEntryPoints
 from engine.ir import paused_collector
 from engine.plugin_api import API_VERSION, CoreHandle, Plugin
 from engine.runtime.lifecycle import Participant, lifecycle
@@ -53,10 +53,12 @@ class PluginRegistry(Participant):
 
     Args:
         core: passed to every plugin on creation.
+        installed: the entry points of the environment.
     """
 
-    def __init__(self, core: CoreHandle) -> None:
+    def __init__(self, core: CoreHandle, installed: InstalledEntryPoints | None = None) -> None:
         self._core = core
+        self._installed = installed or InstalledEntryPoints()
         self._entries: dict[str, _Entry] | None = None
         # One lock for all plugins: those that request each other while being created cannot deadlock.
         self._lock = threading.RLock()
@@ -140,7 +142,7 @@ class PluginRegistry(Participant):
             return entries
         with self._lock:
             if self._entries is None:
-                self._entries = _discover()
+                self._entries = _discover(self._installed)
             return self._entries
 
     # -- creating -----------------------------------------------------------------------------------------
@@ -187,6 +189,7 @@ class PluginRegistry(Participant):
     def _after_fork(self) -> None:
         """Become usable in a child process, even if a thread of the parent was creating a plugin."""
         self._lock = threading.RLock()
+        self._installed.renew_lock()
         for entry in (self._entries or {}).values():
             entry.is_creating = False
 
@@ -212,9 +215,9 @@ class _Entry:
         self.failure: BaseException | None = None
 
 
-def _discover() -> dict[str, _Entry]:
+def _discover(installed: InstalledEntryPoints) -> dict[str, _Entry]:
     claims: dict[str, list[PluginOrigin]] = {}
-    for distribution, entry_points in _plugin_distributions():
+    for distribution, entry_points in installed.of(GROUP):
         for entry_point in entry_points:
             origin = PluginOrigin(entry_point.value, distribution)
             known = claims.setdefault(entry_point.name, [])
@@ -223,25 +226,6 @@ def _discover() -> dict[str, _Entry]:
     return {
         name: _Entry(name, claims[name][0].target, tuple(claims[name]), is_registered=False) for name in sorted(claims)
     }
-
-
-def _plugin_distributions() -> Iterator[tuple[str, list[metadata.EntryPoint]]]:
-    """Each distribution with plugins, as "name version", once: if `sys.path` has two, the first is used."""
-    seen: set[str] = set()
-    for distribution in metadata.distributions():
-        # Caught per distribution: damaged metadata of one must not hide the plugins of the others.
-        try:
-            entry_points = [e for e in distribution.entry_points if e.group == GROUP]
-            if not entry_points:
-                continue
-            name, version = distribution.name or "a distribution without a name", distribution.version or "?"
-        except Exception:
-            _log.warning("the metadata of an installed distribution (%s) is damaged", distribution, exc_info=True)
-            continue
-        key = re.sub(r"[-_.]+", "-", name).lower()
-        if key not in seen:
-            seen.add(key)
-            yield f"{name} {version}", entry_points
 
 
 def _resolved(target: str) -> object:

@@ -26,7 +26,10 @@ DOCS = ROOT / "docs"
 QUICK_START = DOCS / "quick-start.md"
 TUTORIAL = DOCS / "language-models.md"
 REMOTE = DOCS / "remote-tensors.md"
-GUIDES = {QUICK_START: 11, DOCS / "hetero.md": 11, DOCS / "stateful-models.md": 6, TUTORIAL: 11, REMOTE: 6}
+EXTENSIONS = DOCS / "extensions.md"
+GUIDES = {
+    QUICK_START: 11, DOCS / "hetero.md": 11, DOCS / "stateful-models.md": 6, TUTORIAL: 11, REMOTE: 6, EXTENSIONS: 4,
+}  # fmt: skip
 """Each guide, and how many blocks of Python it has at least."""
 NEEDED = {TUTORIAL: ("llguidance", "onnxscript", "torch", "transformers")}
 """The packages of the extra `tutorial`."""
@@ -41,8 +44,15 @@ def blocks(text: str) -> list[tuple[str, str, int]]:
 
 
 def run_command(line: str) -> None:
-    """Run a command of the engine, in this process, or an example; it must succeed."""
+    """Run a command of the engine, in this process, an example, or a compiler; it must succeed."""
     program, *arguments = shlex.split(line)
+    if program == "cc":
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        done = subprocess.run(
+            line, shell=True, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+        return
     if program == "engine":
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert main(arguments) == 0, f"{line}: {printed.getvalue()}"
@@ -68,6 +78,8 @@ def test_the_code_runs_and_prints_what_stands_below_it(
     found = blocks(guide.read_text(encoding="utf-8"))
     assert [language for language, _, _ in found].count("python") >= GUIDES[guide]
     for position, (language, source, line) in enumerate(found):
+        if language == "c":  # its first comment begins with the name of the file
+            (tmp_path / source.split()[1].rstrip(":")).write_text(source, encoding="utf-8")
         if language == "console":
             for command in source.splitlines():
                 run_command(command)

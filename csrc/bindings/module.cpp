@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "bindings/attributes.hpp"
+#include "bindings/extensions.hpp"
 #include "bindings/families.hpp"
 #include "bindings/graph.hpp"
 #include "bindings/routines.hpp"
@@ -25,6 +27,7 @@
 #include "executor/plan.hpp"
 #include "executor/product_rates.hpp"
 #include "kernels/prepare/codes.hpp"
+#include "kernels/prepare/extension_call.hpp"
 
 namespace py = pybind11;
 
@@ -45,7 +48,7 @@ std::vector<std::size_t> output_bytes(const std::string& kernel, const std::vect
 // The classes of engine.errors that C++ exceptions are translated to. Never destroyed, since exceptions may occur until
 // the process ends.
 struct ErrorTypes {
-  py::object plan, setting, input, busy, cancelled, memory;
+  py::object plan, setting, input, busy, cancelled, memory, device, extension;
 };
 
 ErrorTypes& error_types() {
@@ -54,14 +57,17 @@ ErrorTypes& error_types() {
 }
 
 void set_error_types(py::object plan, py::object setting, py::object input, py::object busy, py::object cancelled,
-                     py::object memory) {
-  error_types() = {std::move(plan), std::move(setting),   std::move(input),
-                   std::move(busy), std::move(cancelled), std::move(memory)};
+                     py::object memory, py::object device, py::object extension) {
+  error_types() = {std::move(plan),      std::move(setting), std::move(input),  std::move(busy),
+                   std::move(cancelled), std::move(memory),  std::move(device), std::move(extension)};
 }
 
 void translate(std::exception_ptr pointer) {
   const auto raise = [](const py::object& type, const char* message) {
-    PyErr_SetString(type ? type.ptr() : PyExc_RuntimeError, message);
+    // Kernels of extensions write any bytes.
+    const auto text = py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::strlen(message)), "replace"));
+    if (text) PyErr_SetObject(type ? type.ptr() : PyExc_RuntimeError, text.ptr());
   };
   try {
     if (pointer) std::rethrow_exception(pointer);
@@ -73,6 +79,10 @@ void translate(std::exception_ptr pointer) {
     raise(error_types().input, error.what());
   } catch (const ContextBusy& error) {
     raise(error_types().busy, error.what());
+  } catch (const ExtensionFailure& error) {
+    raise(error_types().device, error.what());
+  } catch (const ExtensionLoadFailure& error) {
+    raise(error_types().extension, error.what());
   } catch (const RunCancelled& error) {
     raise(error_types().cancelled, error.what());
   } catch (const std::bad_alloc&) {
@@ -121,7 +131,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The native core. Use engine.native.";
   py::register_local_exception_translator(translate);
   module.def("set_error_types", set_error_types, py::kw_only(), py::arg("plan"), py::arg("setting"), py::arg("input"),
-             py::arg("busy"), py::arg("cancelled"), py::arg("memory"));
+             py::arg("busy"), py::arg("cancelled"), py::arg("memory"), py::arg("device"), py::arg("extension"));
 
   // Initialised here, by one thread, so that a fork cannot happen while another thread holds their guards.
   cpu_features();
@@ -210,6 +220,7 @@ PYBIND11_MODULE(_core, module) {
       .def("build", [](PlanBuilder& builder) { return std::const_pointer_cast<Plan>(builder.build()); });
 
   bind_running(module);
+  bind_extensions(module);
   bind_families(module);
   bind_routines(module);
   bind_graph(module);

@@ -61,7 +61,7 @@ py::object Seats::run(Taken& seat, const CancelFlag* cancel, bool is_profiled) {
   const RunOptions options{0, cancel, is_profiled ? &profile : nullptr};
   std::optional<GilReleased> no_gil;
   // A run waits while other runs use all cores, and must not hold the GIL then.
-  if (!is_short_ || !CoreSet::shared().has_free_core()) no_gil.emplace();
+  if (!is_short_ || seat->context.plan().has_extensions || !CoreSet::shared().has_free_core()) no_gil.emplace();
   const auto begin = std::chrono::steady_clock::now();
   const bool finished = seat->context.run(seat->inputs, seat->outputs, options, seat->states);
   const auto taken = std::chrono::steady_clock::now() - begin;

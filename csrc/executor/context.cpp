@@ -5,6 +5,8 @@
 #include <climits>
 #include <string>
 
+#include "kernels/prepare/extension_call.hpp"
+
 namespace engine {
 namespace {
 
@@ -232,6 +234,7 @@ bool Context::run_leased(CoreSet::Lease& lease, const void* const* inputs, void*
 
 bool Context::finished(const Run& run) const {
   if (run.fault_step >= 0) {
+    if (run.fault.size < 0) throw ExtensionFailure(kept_extension_failure(run.fault.index));
     const std::string& name = plan_->steps()[static_cast<std::size_t>(run.fault_step)].name;
     throw DataFault((name.empty() ? "step " + std::to_string(run.fault_step) : name) + ": index " +
                     std::to_string(run.fault.index) + " is out of range for a dimension of " +

@@ -19,7 +19,7 @@ class ContextBusy : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A step received invalid data, such as an index out of range.
+// A step received invalid data, such as an index out of range. (ExtensionFailure: a kernel of an extension failed.)
 class DataFault : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
@@ -49,8 +49,8 @@ class Context {
 
   // Runs all steps. Inputs, outputs and states are used in place; they must not overlap, and are checked for size and
   // alignment (std::invalid_argument). Returns false if the run was cancelled; outputs, and what steps write to states,
-  // are then undefined. Throws ContextBusy, and DataFault after all steps are done; nothing else once the first step
-  // has started.
+  // are then undefined. Throws ContextBusy, and DataFault or ExtensionFailure after all steps are done; nothing else
+  // once the first step has started.
   bool run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options = {},
            const std::vector<Binding>& states = {});
 

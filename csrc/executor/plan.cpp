@@ -153,6 +153,10 @@ int PlanBuilder::add_step(const std::string& operation, const std::vector<Buffer
     }
     step.inputs = inputs;
     step.outputs = outputs;
+    if (prepared.owner != nullptr) {
+      owners_.push_back(std::move(prepared.owner));
+      has_extensions_ = true;
+    }
     for (const std::size_t bytes : prepared.temporaries) step.temporaries.push_back(add_buffer(bytes));
     for (PreparedPhase& phase : prepared.phases) phases_.push_back({std::move(phase), index});
     for (const BufferId id : outputs) mark_written(buffer(id));
@@ -245,6 +249,7 @@ void PlanBuilder::check_outputs_written() const {
 std::shared_ptr<Plan> PlanBuilder::laid_out() {
   auto plan = std::make_shared<Plan>();
   plan->isa = isa_;
+  plan->has_extensions = has_extensions_;
   for (const Buffer& buffer : buffers_) {
     if (buffer.kind == BufferKind::input) plan->inputs.push_back(buffer);
     if (buffer.kind == BufferKind::output) plan->outputs.push_back(buffer);

@@ -76,6 +76,7 @@ struct Plan {
   int max_workers = 1;            // the largest number of workers that any phase can use
   Isa isa = Isa::generic;
   std::size_t barriers = 0;
+  bool has_extensions = false;  // whether a kernel of an extension runs, which may take any time
 
   // Plans of a family share what does not vary between them.
   std::shared_ptr<const AlignedMemory> args_memory, varying_args_memory;
@@ -148,6 +149,7 @@ class PlanBuilder {
   std::vector<Buffer> buffers_;
   std::vector<Ranges> written_;  // of each root: disjoint, ascending
   std::vector<std::shared_ptr<const void>> owners_;
+  bool has_extensions_ = false;
   std::vector<PendingStep> steps_;
   std::vector<PendingPhase> phases_;
   std::vector<std::size_t> offsets_;  // of the buffers in the arena, once they are laid out

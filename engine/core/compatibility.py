@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from engine.blob import BlobCheck, BlobManifest, check_manifest
 from engine.errors import PluginContractError
+from engine.extensions import REQUIREMENT, missing_reasons
 from engine.hosting import plugin_errors
 from engine.plugin_api import API_VERSION, Plugin, engine_version
 from engine.properties import IMPORT_EXPORT_SUPPORT
 
 
-def check_for_plugin(plugin: Plugin, manifest: BlobManifest, device_id: str) -> BlobCheck:
-    """Every reason why the plugin could not import a blob with this manifest. Raises `DeviceNotFoundError`."""
+def check_for_plugin(
+    plugin: Plugin, manifest: BlobManifest, device_id: str, extensions: Collection[str] = ()
+) -> BlobCheck:
+    """Every reason why the plugin could not import a blob with this manifest. Raises `DeviceNotFoundError`.
+
+    `extensions` are those of the core, each as "name version".
+    """
+    missing = missing_reasons(manifest, extensions)
+    of_device = {name: value for name, value in manifest.requirements.items() if name != REQUIREMENT}
     check = check_manifest(
-        manifest,
+        replace(manifest, requirements=of_device) if len(of_device) < len(manifest.requirements) else manifest,
         device=plugin.name,
         plugin_name=plugin.name if manifest.device == plugin.name else None,
         plugin_version=plugin.version,
@@ -22,10 +31,10 @@ def check_for_plugin(plugin: Plugin, manifest: BlobManifest, device_id: str) -> 
         api_version=str(API_VERSION),
         available=host_features(plugin, device_id),
     )
-    if plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
-        return check
-    reason = f"{plugin.name} cannot import compiled networks; compile the model instead"
-    return BlobCheck((*check.reasons, reason), manifest)
+    reasons = [*check.reasons, *missing]
+    if not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
+        reasons.append(f"{plugin.name} cannot import compiled networks; compile the model instead")
+    return BlobCheck(tuple(reasons), manifest)
 
 
 def host_features(plugin: Plugin, device_id: str) -> Mapping[str, str | Collection[str]]:

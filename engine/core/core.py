@@ -26,6 +26,8 @@ from engine.errors import (
     PropertyError,
     UnsupportedError,
 )
+from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
+from engine.installed import InstalledEntryPoints
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
 from engine.properties import (
@@ -45,6 +47,7 @@ from engine.registry import PluginOrigin, PluginRegistry, PluginSource
 from engine.runtime.lifecycle import ForkSafeLock
 
 if TYPE_CHECKING:
+    from engine.extensions import ExtensionSource
     from engine.onnx import ModelSource
 
 
@@ -69,11 +72,14 @@ class Core:
     devices that it runs on ("HETERO:OPENCL.1,CPU"). Plugins are found in the entry-point group `engine.plugins` and
     loaded on first use; a broken one affects no other.
 
-    Cores share nothing with each other. All methods may be called from any thread. Networks outlive their core.
+    Cores share nothing with each other but the definitions of extension operators (`add_extension`). All methods may be
+    called from any thread. Networks outlive their core.
     """
 
     def __init__(self) -> None:
-        self._registry = PluginRegistry(self)
+        installed = InstalledEntryPoints()
+        self._registry = PluginRegistry(self, installed)
+        self._extensions = ExtensionSet(installed, ForkSafeLock())
         self._defaults = Config(CORE_PROPERTIES, where="Core")
         self._lock = ForkSafeLock()
 
@@ -86,6 +92,7 @@ class Core:
         """
         from engine.onnx import read_model
 
+        self._extensions.load_installed()
         return read_model(model, weights)
 
     def compile_model(
@@ -100,7 +107,7 @@ class Core:
         model is not changed, and later changes to it do not affect the network.
 
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
-        node that the device cannot run, and other `EngineError`s of the device.
+        node that the device cannot run, `MissingExtensionError`, and other `EngineError`s of the device.
         """
         context, device = self._target(device)
         plugin, stated = self._settled(device, config)
@@ -108,16 +115,17 @@ class Core:
         defaults = plugin.config
         complete = defaults.merged(stated)
         ready = self._ready(model)
+        extensions = self._extensions.check(ready)
         if not complete[CACHE_DIR] or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
-            return compile_network(plugin, ready, stated, context)
+            return self._compiled(plugin, ready, stated, extensions, context)
         cache = CompileCache(
             complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES], is_shared=complete[ALLOW_SHARED_CACHE]
         )
         identity = self._identity(plugin, complete)
-        key = cache_key(ready, identity)
+        key = cache_key(ready, {**identity, REQUIREMENT: extensions} if extensions else identity)
         network = cache.load(key, lambda reader: self._load(plugin, reader, complete, context))
         if network is None:
-            network = compile_network(plugin, ready, stated, context)
+            network = self._compiled(plugin, ready, stated, extensions, context)
             # If defaults or files changed meanwhile, the network may use the new ones, and the key the old ones.
             if plugin.config is defaults and self._identity(plugin, complete) == identity:
                 cache.store(key, network)
@@ -188,7 +196,9 @@ class Core:
         Raises the errors of `compile_model` for model, device and configuration.
         """
         plugin, stated = self._settled(device, config)
-        return query_network(plugin, self._ready(model), stated)
+        ready = self._ready(model)
+        self._extensions.check(ready)
+        return query_network(plugin, ready, stated)
 
     def check_blob(self, blob: BlobInput, device: str | None = None) -> BlobCheck:
         """Check from its header and manifest alone whether a blob would load here, and give every reason against it.
@@ -205,7 +215,8 @@ class Core:
         try:
             target = self._parse(manifest.device) if target is None else target
             plugin = self._plugin(target)
-            fit = check_for_plugin(plugin, manifest, _device_id(plugin, manifest, target.device_id))
+            device_id = _device_id(plugin, manifest, target.device_id)
+            fit = check_for_plugin(plugin, manifest, device_id, self._extensions.names)
         except PluginError as e:
             fit = BlobCheck((str(e),), manifest)
         return with_signature(replace(fit, signature=check.signature), "the blob", self._defaults)
@@ -251,6 +262,33 @@ class Core:
         Its networks and requests stay usable, and the name can be registered again. Raises `DeviceNotFoundError`.
         """
         self._registry.unload(self._parse(name).name)
+
+    # -- extensions ---------------------------------------------------------------------------------------
+
+    def add_extension(self, extension: ExtensionSource) -> ExtensionInfo:
+        """Add operators that models use, from a shared library with native kernels (`engine_kernel.h`), or Python code.
+
+        `extension` is an `Extension`, one or more `Operator`s, a module that has an `EXTENSION`, the name of a module,
+        or the path of a .py file or of a shared library.
+
+        Modules and libraries run their code. An operator has one definition in a process: another core uses it after
+        the same extension was added there, too. Adding an extension again has no effect. Installed packages add theirs
+        by entry points of the group `engine.ops`, without a call.
+
+        Raises `ExtensionError` if the extension cannot be loaded, is not valid, or its check refuses this machine;
+        `ExtensionConflictError` if it defines an operator that is defined already. Nothing is added then.
+        """
+        return self._extensions.add(extension)
+
+    @property
+    def extensions(self) -> tuple[ExtensionInfo, ...]:
+        """The extensions that were added and those of installed packages, by name."""
+        return self._extensions.infos
+
+    @property
+    def unavailable_extensions(self) -> dict[str, EngineError]:
+        """Why extensions of installed packages are unusable, by the name of the entry point."""
+        return self._extensions.failures
 
     # -- properties ---------------------------------------------------------------------------------------
 
@@ -352,6 +390,18 @@ class Core:
         stated = stated_config(plugin, target, config)
         return plugin, with_core_defaults(plugin, stated, self._defaults, exported_config(plugin, exported or {}))
 
+    def _compiled(
+        self,
+        plugin: Plugin,
+        model: Model,
+        stated: Mapping[str, Any],
+        extensions: tuple[str, ...],
+        context: RemoteContext | None,
+    ) -> ExecutableNetwork:
+        network = compile_network(plugin, model, stated, context)
+        network.extensions = extensions
+        return network
+
     def _ready(self, model: Model | ModelSource) -> Model:
         if not isinstance(model, Model):
             return self.read_model(model)
@@ -364,7 +414,7 @@ class Core:
         self, plugin: Plugin, reader: BlobReader, stated: Mapping[str, Any], context: RemoteContext | None
     ) -> ExecutableNetwork:
         device_id = _device_id(plugin, reader.manifest, stated.get(DEVICE_ID.name, ""))
-        check_for_plugin(plugin, reader.manifest, device_id).require()
+        check_for_plugin(plugin, reader.manifest, device_id, self._extensions.names).require()
         return import_network(plugin, reader, stated, context)
 
     def _load(

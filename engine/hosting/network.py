@@ -6,7 +6,7 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, TypeAlias, final
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, TypeAlias, final
 
 from engine.blob import BlobManifest, BlobWriter, SigningKey, read_signing_key
 from engine.errors import BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
@@ -69,6 +69,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self.signature = Signature(inputs, outputs, f"{plugin.name} network `{self.name}`", states)
         self.is_profiling = config[PERF_COUNT]
         self.loaded_from_cache = False
+        self.extensions = _extensions_of(source)
+        """The extensions whose operators the model uses, each as "name version"; its blob requires them."""
         self.task_executor = self._make_task_executor()
         self.callback_executor: Executor = ThreadExecutor(f"{plugin.name}:{self.name}:callbacks")
         self._context: RemoteContext | None = None
@@ -300,7 +302,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             plugin_version=self.plugin.version,
             engine_version=engine_version(),
             api_version=str(API_VERSION),
-            requirements=self.requirements(),
+            requirements={**self.requirements(), **({_EXTENSIONS: self.extensions} if self.extensions else {})},
             config=self.config.portable().to_json(),
             inputs=[port.to_json() for port in self.inputs],
             outputs=[port.to_json() for port in self.outputs],
@@ -317,6 +319,16 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
         return f"<{self.plugin.name} network `{self.name}` ({inputs}) -> ({outputs})>"
+
+
+_EXTENSIONS: Final = "extensions"
+"""The requirement of a blob; see `engine.extensions`."""
+
+
+def _extensions_of(source: Model | BlobManifest) -> tuple[str, ...]:
+    """Those that a blob requires; the core sets those of a model."""
+    required = source.requirements.get(_EXTENSIONS, ()) if isinstance(source, BlobManifest) else ()
+    return (required,) if isinstance(required, str) else tuple(required)
 
 
 def _interface(

@@ -11,6 +11,7 @@ from engine.errors import OperatorSpecError
 from engine.ir import Node, Output
 from engine.lowering.checks import check_tensor, first_refusal, is_omitted
 from engine.lowering.refusal import Refusal, RefusalCause
+from engine.ops.extension import extension_of, operator_of
 from engine.ops.spec import OperatorSpec, SpecT
 
 
@@ -80,6 +81,7 @@ class LoweringTable(Generic[LoweringT]):
 
     def __init__(self, *, binds_values: bool = False) -> None:
         self.binds_values = binds_values
+        self._of_extensions: LoweringT | None = None
         self._lowerings: dict[tuple[str, str], tuple[LoweringT, type[OperatorSpec]]] = {}
 
     def lowers(
@@ -106,6 +108,14 @@ class LoweringTable(Generic[LoweringT]):
 
         return register
 
+    def lowers_extensions(self, cls: type[LoweringT]) -> type[LoweringT]:
+        """Decorator: register a class of lowerings, made without arguments, for the operators of extensions.
+
+        It lowers those with a native kernel (`engine.ops.extension.Operator.kernel`); others have none on the device.
+        """
+        self._of_extensions = cls()
+        return cls
+
     @property
     def operators(self) -> frozenset[tuple[str, str]]:
         """The (domain, operator) pairs that have a lowering."""
@@ -120,10 +130,12 @@ class LoweringTable(Generic[LoweringT]):
 
     def decide(self, node: Node) -> Decision[LoweringT]:
         """How `node` is lowered, or why it is refused. `Decisions` caches the answers for a graph."""
-        found = self._lowerings.get((node.domain, node.op_type))
+        found = self._lowerings.get((node.domain, node.op_type)) or self._of_extension(node)
         if found is None:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-            return Decision(Refusal(RefusalCause.OP, f"{name} has no kernel on this device"), None)
+            extension = extension_of(node)
+            origin = f", an operator of extension {extension}," if extension else ""
+            return Decision(Refusal(RefusalCause.OP, f"{name}{origin} has no kernel on this device"), None)
         lowering, spec_class = found
         is_checked = not lowering.takes_any_type
         if is_checked and (refused := _check_tensors(node.input_values)):
@@ -138,6 +150,12 @@ class LoweringTable(Generic[LoweringT]):
         if is_checked and (refused := _check_tensors(node.outputs)) and not lowering.is_bound_late(spec):
             return Decision(refused, None)
         return Decision(None, (spec, lowering))
+
+    def _of_extension(self, node: Node) -> tuple[LoweringT, type[OperatorSpec]] | None:
+        if self._of_extensions is None or not node.domain:
+            return None
+        operator = operator_of(node)
+        return None if operator is None or operator.kernel is None else (self._of_extensions, OperatorSpec)
 
 
 def _check_tensors(values: Iterable[Output | None]) -> Refusal | None:

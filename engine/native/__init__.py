@@ -23,6 +23,7 @@ from engine.errors import PropertyError
 from engine.native.cancellation import CancelFlag
 from engine.native.extension import _core
 from engine.native.family import FamilyRunner, Number, PlanFamily, Varying, VaryingAttribute
+from engine.native.kernel_library import KernelLibrary, LibraryKernel, load_kernel_library
 from engine.native.memory import WeightMemory, empty_aligned, empty_huge
 from engine.native.plan import Plan, StepInfo
 from engine.native.routine import (
@@ -42,12 +43,12 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "NO_VALUE", "Attribute", "CancelFlag", "Context", "CpuFeatures", "FamilyRunner", "Number", "Packing", "Plan",
-    "PlanBuilder", "PlanFamily", "PlanRunner", "ProductRates", "Repetition", "RepetitionRun", "RepetitionRunner",
-    "Routine", "RoutineBuilder", "SequenceAxis", "StepInfo", "Varying", "VaryingAttribute",
-    "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned", "empty_huge", "features",
-    "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel",
-    "run_packings", "started_threads",
+    "NO_VALUE", "Attribute", "CancelFlag", "Context", "CpuFeatures", "FamilyRunner", "KernelLibrary",
+    "LibraryKernel", "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner", "ProductRates",
+    "Repetition", "RepetitionRun", "RepetitionRunner", "Routine", "RoutineBuilder", "SequenceAxis", "StepInfo",
+    "Varying", "VaryingAttribute", "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned",
+    "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena",
+    "load_kernel_library", "pack", "product_rates", "run_kernel", "run_packings", "started_threads",
 ]  # fmt: skip
 
 Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"

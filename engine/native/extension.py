@@ -10,6 +10,8 @@ from typing import Any
 from engine.errors import (
     Busy,
     Cancelled,
+    DeviceError,
+    ExtensionError,
     GraphError,
     InputError,
     NativeCoreError,
@@ -45,12 +47,19 @@ def _remedy() -> str:
 
 
 try:
-    from engine import _core
+    import engine._core as _core
 except ImportError as error:
     _core = _MissingCore(error)  # type: ignore[assignment]
 else:
     _core.set_error_types(
-        plan=PlanError, setting=PropertyError, input=InputError, busy=Busy, cancelled=Cancelled, memory=OutOfMemoryError
+        plan=PlanError,
+        setting=PropertyError,
+        input=InputError,
+        busy=Busy,
+        cancelled=Cancelled,
+        memory=OutOfMemoryError,
+        device=DeviceError,
+        extension=ExtensionError,
     )
     _core.graph.set_error_types(graph=GraphError, partition=PartitionError)
 

@@ -14,7 +14,7 @@ from engine.onnx.downgrade import lowest_opsets, opset_range
 from engine.onnx.graph_writer import ExportContext, GraphWriter, TensorWriter
 from engine.onnx.naming import Scope
 from engine.onnx.variables import metadata_of
-from engine.ops import CANONICAL_VERSIONS
+from engine.ops import CANONICAL_VERSIONS, find_op
 from engine.ops.internal import as_onnx
 from engine.ops.protos import tensor_to_proto
 
@@ -74,7 +74,9 @@ def _opsets(model: Model, scope: Scope) -> dict[str, int]:
             opsets[""] = max(opsets.get("", 1), opset_range(identity)[0])
         for node in part.model.ordered_nodes():
             if node.domain not in CANONICAL_VERSIONS:
-                opsets[node.domain] = model.opset_imports.get(node.domain, 1)
+                op = find_op(node.op_type, node.domain)
+                least = 1 if op is None else op.since_version
+                opsets[node.domain] = max(model.opset_imports.get(node.domain, 1), least, opsets.get(node.domain, 1))
     opsets[""] = max(opsets.get("", 1), _LOWEST_OPSET)
     return opsets
 

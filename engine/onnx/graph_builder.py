@@ -154,6 +154,11 @@ class GraphBuilder:
                 if values_found is not None:
                     self._adopt_values(values_found, outputs, proto, name)
                     return
+            if domain not in ops.CANONICAL_VERSIONS and not self._context.exact:
+                extended = self._extended(op_type, domain, inputs, attributes, outputs, name)
+                if extended is not None:
+                    self._adopt(extended, outputs, proto)
+                    return
             if self._context.exact or domain not in ops.CANONICAL_VERSIONS:
                 types = [self._stated_type(output) for output in outputs]
                 node = Node(op_type, inputs, attributes, domain=domain, types=types, friendly_name=name)
@@ -182,6 +187,32 @@ class GraphBuilder:
             self._adopt(node, outputs, proto)
         else:
             self._adopt_values(upgraded, outputs, proto, name)
+
+    def _extended(
+        self,
+        op_type: str,
+        domain: str,
+        inputs: Sequence[Output | None],
+        attributes: Mapping[str, Any],
+        outputs: Sequence[str],
+        name: str,
+    ) -> Node | None:
+        """A node of an extension's operator, with inferred types; None for any other operator of a custom domain."""
+        op = ops.find_op(op_type, domain)
+        if op is None or not op.extension:
+            return None
+        version = self._context.opsets.get(domain, op.since_version)
+        if version < op.since_version:
+            raise UnsupportedError(
+                f"the model uses version {version} of domain `{domain}`; extension {op.extension} defines {op_type} "
+                f"from version {op.since_version} on"
+            )
+        node = ops.create(
+            op_type, inputs, attributes, domain=domain, num_outputs=max(1, len(outputs)), friendly_name=name
+        )
+        for index, output in enumerate(outputs):
+            self._refine(node.output(index), self._stated_type(output))
+        return node
 
     def _typed_node(
         self,

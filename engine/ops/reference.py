@@ -60,7 +60,8 @@ def compile_node(node: Node, max_bytes: int | None = None) -> Evaluator:
     if op is None:
         raise UnsupportedError(
             f"{node}: operator {node.op_type!r} of domain {node.domain!r} has no reference evaluation; "
-            "replace it by operators of ONNX, or compile for a device that supports it"
+            "replace it by operators of ONNX, add an extension that defines it (core.add_extension), or compile for a "
+            "device that supports it"
         )
     run = (op.evaluator or compile_onnx)(node)
     refusal = refusal_of(node)

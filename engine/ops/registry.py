@@ -97,12 +97,14 @@ class OpDef:
         rule: the engine's type rule, if any.
         evaluator: the engine's evaluator, if any.
         count_outputs: the default number of outputs of a node; None is the number required.
+        extension: name and version of the extension that defines it; "" for all other operators.
+        definition: the `engine.ops.extension.Operator` of an operator of an extension; None for all others.
     """
 
     __slots__ = (
-        "agreement", "attributes", "count_outputs", "domain", "evaluator", "inputs", "is_commutative",
-        "is_deterministic", "is_plain", "max_inputs", "max_outputs", "min_inputs", "min_outputs", "name", "outputs",
-        "required", "restriction", "rule", "schema",
+        "agreement", "attributes", "count_outputs", "definition", "domain", "evaluator", "extension", "inputs",
+        "is_commutative", "is_deterministic", "is_plain", "max_inputs", "max_outputs", "min_inputs", "min_outputs",
+        "name", "outputs", "required", "restriction", "rule", "schema",
     )  # fmt: skip
 
     def __init__(self, schema: onnx.defs.OpSchema) -> None:
@@ -120,6 +122,8 @@ class OpDef:
         self.rule: TypeRule | None = None
         self.evaluator: EvaluatorFactory | None = None
         self.count_outputs: Callable[[Sequence[Any], dict[str, Any]], int] | None = None
+        self.extension = ""
+        self.definition: Any = None
 
     def __getattr__(self, name: str) -> Any:
         """Read the rest of the schema on first use, because a model uses only a few of two hundred operators."""
@@ -179,7 +183,10 @@ def all_ops() -> list[OpDef]:
 
 
 def register_op(op: OpDef) -> None:
-    """Register an internal operator: see `engine.ops.internal`. Raises `ModelError` if the name is taken."""
+    """Register an operator that ONNX does not define: see `engine.ops.internal` and `engine.ops.extension`.
+
+    Raises `ModelError` if the name is taken.
+    """
     ops = _OPS.setdefault(op.domain, _Ops(op.domain))
     if op.domain in CANONICAL_VERSIONS or op.name in ops:
         raise ModelError(f"operator {op} is defined already, or of a domain that ONNX defines")
@@ -297,15 +304,16 @@ def _onnx_names() -> dict[str, ElementType]:
     return {f"tensor({name})": element_type for name, element_type in names.items()}
 
 
-_TENSOR_NAMES: Final = _onnx_names()
+TENSOR_NAMES: Final = _onnx_names()
+"""The element types of tensors, by ONNX's name of a tensor's type."""
 
 
 def _port(port: onnx.defs.OpSchema.FormalParameter) -> Port:
     option = onnx.defs.OpSchema.FormalParameterOption
     return Port(
         name=port.name,
-        elements=frozenset(_TENSOR_NAMES[name] for name in port.types if name in _TENSOR_NAMES),
-        others=frozenset(name for name in port.types if name not in _TENSOR_NAMES),
+        elements=frozenset(TENSOR_NAMES[name] for name in port.types if name in TENSOR_NAMES),
+        others=frozenset(name for name in port.types if name not in TENSOR_NAMES),
         type_name=port.type_str,
         is_optional=port.option == option.Optional,
         is_variadic=port.option == option.Variadic,

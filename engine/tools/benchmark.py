@@ -10,6 +10,7 @@ from engine.tools.options import (
     MODEL_OR_BLOB,
     add_config,
     add_device,
+    add_extension,
     add_inputs,
     add_json,
     add_trust,
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_config(parser)
     add_trust(parser)
+    add_extension(parser)
     add_inputs(parser)
     parser.add_argument(
         "-n",

@@ -6,7 +6,16 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from engine.tools.options import UsageError, add_config, add_device, add_inputs, add_json, amount, positive
+from engine.tools.options import (
+    UsageError,
+    add_config,
+    add_device,
+    add_extension,
+    add_inputs,
+    add_json,
+    amount,
+    positive,
+)
 from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("quantized", metavar="QUANTIZED", help="the quantized ONNX model")
     add_device(parser)
     add_config(parser)
+    add_extension(parser)
     add_inputs(parser)
     parser.add_argument(
         "--top", metavar="N", type=positive, default=_TOP, help=f"how many layers to print (default: {_TOP})"
@@ -48,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare two models."""
-    from engine.core import Core
     from engine.passes import compare_layers
+    from engine.tools.networks import make_core
 
-    core = Core()
+    core = make_core(args)
     original, quantized = core.read_model(args.model), core.read_model(args.quantized)
     run_model, inputs = _runner(core, original, args)
     if missing := {p.friendly_name for p in quantized.parameters} - inputs.keys():

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from engine.drawing.table import byte_count
-from engine.tools.options import UsageError, add_config, add_device, add_json
+from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json
 from engine.tools.output import print_json, say
 from engine.tools.weights import add_weights, as_json, check_weights, compressed
 
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     add_device(parser)
     add_config(parser)
+    add_extension(parser)
     add_weights(parser, None)
     parser.add_argument(
         "--stateful",
@@ -56,9 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile and export."""
     from engine.blob import is_blob, read_signing_key
-    from engine.core import Core
     from engine.passes import LastPosition, MakeStateful
-    from engine.tools.networks import open_network, require_folder
+    from engine.tools.networks import make_core, open_network, require_folder
 
     if is_blob(args.model):
         raise UsageError(f"{args.model} is already a blob; `engine inspect` shows its content")
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         reports.append(compressed(model, args))
         return reports[0].model
 
-    opened = open_network(Core(), args, change)
+    opened = open_network(make_core(args), args, change)
     opened.network.export_model(target, sign=key)
     size = os.path.getsize(target)
     device = opened.network.plugin.name

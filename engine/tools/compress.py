@@ -6,7 +6,7 @@ import argparse
 import os
 
 from engine.drawing.table import byte_count
-from engine.tools.options import UsageError, add_json
+from engine.tools.options import UsageError, add_extension, add_json
 from engine.tools.output import print_json, say
 from engine.tools.weights import add_weights, as_json, compressed
 
@@ -31,15 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the model to write (default: the model's name with .int4.onnx, here)"
     )
+    add_extension(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compress and write."""
     from engine.blob import is_blob
-    from engine.core import Core
     from engine.onnx import write_model
-    from engine.tools.networks import require_folder
+    from engine.tools.networks import make_core, require_folder
 
     if is_blob(args.model):
         raise UsageError(f"{args.model} is a blob; compress the model, and compile the result")
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if os.path.realpath(target) == os.path.realpath(args.model):
         raise UsageError(f"the compressed model would replace the model {args.model}; choose another -o FILE")
     require_folder(target)
-    found = compressed(Core().read_model(args.model), args)
+    found = compressed(make_core(args).read_model(args.model), args)
     if not found.layers:
         why = "".join(f"\n  {layer.name}: {layer.reason}" for layer in found.skipped)
         raise UsageError(f"no matrix of {args.model} can be compressed, so nothing was written{why and ':'}{why}")

@@ -6,6 +6,7 @@ import argparse
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from engine.tools.options import add_json
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "list the devices, or the properties of one"
 DESCRIPTION = """\
-List every device that can be used, with its plugin's version, and every plugin that cannot be used, with the reason.
+List every device that can be used, with its plugin's version, and every plugin that cannot be used, with the reason;
+and likewise the extensions that installed packages provide.
 With a device's name, list its metrics and config keys: the current value, what is allowed, and what it means.
 """
 EXAMPLES = """\
@@ -44,11 +46,17 @@ def run(args: argparse.Namespace) -> int:
         else:
             _print_device(described)
         return 0
-    with _quiet(logging.getLogger("engine.registry")):
+    with _quiet(logging.getLogger("engine.registry")), _quiet(logging.getLogger("engine.extensions")):
         available, unavailable = core.available_devices, core.unavailable_devices
+        extensions, broken = core.extensions, core.unavailable_extensions
     if args.json:
         reasons = [{"device": name, "reason": str(reason)} for name, reason in unavailable.items()]
-        print_json({"devices": [_describe(core, device) for device in available], "unavailable": reasons})
+        print_json({
+            "devices": [_describe(core, device) for device in available],
+            "unavailable": reasons,
+            "extensions": [asdict(extension) for extension in extensions],
+            "unavailable_extensions": [{"name": name, "reason": str(why)} for name, why in broken.items()],
+        })  # fmt: skip
         return 0
     if available:
         versions = core.get_versions()
@@ -58,6 +66,12 @@ def run(args: argparse.Namespace) -> int:
         say("no device can be used; install a plugin, such as engine-plugin-template")
     for name, reason in unavailable.items():
         say(f"\n{name} cannot be used: {reason}")
+    if extensions:
+        say()
+        rows = [(each.name, each.version, ", ".join(each.operators)) for each in extensions]
+        print_table(rows, ("EXTENSION", "VERSION", "OPERATORS"))
+    for reason in broken.values():
+        say(f"\n{reason}")
     return 0
 
 

@@ -8,7 +8,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.tools.options import MODEL_OR_BLOB, add_config, add_device, add_json, add_trust, count, positive
+from engine.tools.options import (
+    MODEL_OR_BLOB,
+    add_config,
+    add_device,
+    add_extension,
+    add_json,
+    add_trust,
+    count,
+    positive,
+)
 from engine.tools.output import print_json, say
 
 if TYPE_CHECKING:
@@ -35,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_config(parser)
     add_trust(parser)
+    add_extension(parser)
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt-ids", metavar="IDS", type=ids, help="the tokens of the prompt, such as 1,15043,3186")
     prompt.add_argument("--prompt", metavar="TEXT", help="the prompt as text (needs the package tokenizers)")

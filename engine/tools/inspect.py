@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import byte_count
-from engine.tools.options import MODEL_OR_BLOB, add_json, add_trust
+from engine.tools.options import MODEL_OR_BLOB, add_extension, add_json, add_trust
 from engine.tools.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     parser.add_argument("--verify", action="store_true", help="check the hash of every section of a blob")
     add_trust(parser)
+    add_extension(parser)
     add_json(parser)
 
 
@@ -52,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _inspect_model(args: argparse.Namespace) -> int:
-    from engine.core import Core
     from engine.plugin_api import Port
     from engine.runtime import StatePort
+    from engine.tools.networks import make_core
 
-    model = Core().read_model(args.model)
+    model = make_core(args).read_model(args.model)
     states = StatePort.of(model)
     inputs, outputs = ([Port.of(node) for node in nodes] for nodes in (model.parameters, model.results))
     described = _describe_model(model, inputs[: len(inputs) - len(states)], outputs[: len(outputs) - len(states)])

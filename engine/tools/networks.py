@@ -30,8 +30,12 @@ class OpenedNetwork:
 
 
 def make_core(args: argparse.Namespace) -> Core:
-    """A core that trusts the keys of `args`."""
+    """A core that has the extensions of `args`, and trusts its keys."""
     core = Core()
+    for extension in args.extension:
+        core.add_extension(extension)
+    if not hasattr(args, "trusted_key"):
+        return core
     core.set_property({TRUSTED_KEYS.name: args.trusted_key, REQUIRE_SIGNATURE.name: args.require_signature})
     return core
 

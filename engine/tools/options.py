@@ -44,6 +44,18 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_extension(parser: argparse.ArgumentParser) -> None:
+    """Add `--extension`."""
+    parser.add_argument(
+        "--extension",
+        metavar="PATH_OR_MODULE",
+        action="append",
+        default=[],
+        help="add operators that models use: a module or module:name, a .py file, or a shared library with kernels; "
+        "runs their code; may be given several times",
+    )
+
+
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the options for input values."""
     parser.add_argument(

@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from engine.tools.options import UsageError, add_json, positive
+from engine.tools.options import UsageError, add_extension, add_json, positive
 from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_MAX_EXPLAINED,
         help=f"explain at most this many nodes (default: {_MAX_EXPLAINED})",
     )
+    add_extension(parser)
     add_json(parser)
 
 
@@ -80,8 +81,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from engine.core import Core
     from engine.passes import Manager, explain_pass
+    from engine.tools.networks import make_core
 
     if args.model is None or args.pass_name is None:
         raise UsageError("`engine passes explain` takes a MODEL and a PASS")
@@ -89,7 +90,7 @@ def _explain(args: argparse.Namespace) -> int:
     before = Manager()
     for name in args.after:
         before.register_pass(_make(name))
-    model = Core().read_model(args.model)
+    model = make_core(args).read_model(args.model)
     before.run_passes(model)
     found = explain_pass(item, model, args.node, args.most)
     if args.json:

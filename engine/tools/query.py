@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.placement.picture import SUFFIXES, write_picture
 from engine.placement.text import placement_text
-from engine.tools.options import UsageError, add_config, add_device, add_json
+from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json
 from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     add_device(parser)
     add_config(parser)
+    add_extension(parser)
     parser.add_argument(
         "--why",
         action="store_true",
@@ -63,12 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Query a device."""
-    from engine.core import Core
-    from engine.tools.networks import parse_config, require_device
+    from engine.tools.networks import make_core, parse_config, require_device
 
     if args.picture is not None:
         _require_picture(args.picture)
-    core = Core()
+    core = make_core(args)
     device = require_device(core, args)
     config = parse_config(core, device, args.config)
     model = core.read_model(args.model)

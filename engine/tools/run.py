@@ -12,6 +12,7 @@ from engine.tools.options import (
     UsageError,
     add_config,
     add_device,
+    add_extension,
     add_inputs,
     add_json,
     add_trust,
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_config(parser)
     add_trust(parser)
+    add_extension(parser)
     add_inputs(parser)
     parser.add_argument(
         "-o", "--output", metavar="PATH", help="save the outputs: an .npz archive, or a folder of .pb files"

@@ -231,7 +231,7 @@ PreparedStep prepare_elementwise(const StepRequest& request) {
   for (const Instruction& instruction : program.instructions)
     operations.push_back(find_operation(instruction, request.kernels));
   Block block = {};
-  if (space.elements == 0) return {{finish(block, kernel)}, {}, 0};
+  if (space.elements == 0) return {{finish(block, kernel)}, {}, 0, nullptr};
 
   merge_dimensions(space.dims, space.operands);
   StripPlan plan = cut_strips(space.dims, kLongStrip);
@@ -259,7 +259,7 @@ PreparedStep prepare_elementwise(const StepRequest& request) {
   place_instructions(program, places, operations, is_repeated, block);
   PreparedPhase phase = finish(block, kernel);
   phase.max_workers = static_cast<int>(std::min(workers, plan.args.strips));
-  return {{std::move(phase)}, {}, 0};
+  return {{std::move(phase)}, {}, 0, nullptr};
 }
 
 }  // namespace

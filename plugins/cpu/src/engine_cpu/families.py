@@ -10,6 +10,7 @@ from engine.errors import Cancelled, InputError, PlanError
 from engine.ir import Model
 from engine.lowering import LengthPattern, LengthVector
 from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying, empty_huge
+from engine.ops.extension import extension_of
 from engine.runtime import GrowingArray, GrowingForm, GrowingSet
 from engine.runtime.states import plain
 from engine_cpu.cache_formats import F32
@@ -44,6 +45,12 @@ class Recording:
             if segment.kind.name != "NATIVE":
                 node = segment.nodes[0]
                 raise Misfit(f"{node.op_type} runs outside the plan ({segment.kind.value})", node.friendly_name)
+            for node in segment.nodes:
+                if extension_of(node):
+                    raise Misfit(
+                        f"the kernel of {node.op_type}, of an extension, is prepared for each length",
+                        node.friendly_name,
+                    )
         if len(segments) != 1:
             raise Misfit(f"the program has {len(segments)} plans")
         outputs = [result.input_value(0) for result in graph.results]

@@ -1,0 +1,18 @@
+// Shared libraries with kernels for the operators of extensions.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <stdexcept>
+
+namespace engine {
+
+// A library is none for this engine. The message says why.
+class ExtensionLoadFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+void bind_extensions(pybind11::module_& module);
+
+}  // namespace engine

@@ -1,0 +1,404 @@
+"""`Operator`: an operator that a user defines, by names of inputs and outputs, attributes, type rule and evaluation.
+
+`define` makes operators known to the whole process, because nodes name their operators and belong to no core. So one
+name has one meaning in a process: another definition is refused. `engine.extensions` decides which core uses them.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Final, Protocol, TypeAlias, get_args
+
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.helper
+
+from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError
+from engine.ir import UNKNOWN, Node, Parameter, PartialShape, TensorType, ValueType, undefined
+from engine.ops.registry import (
+    CANONICAL_VERSIONS,
+    INTERNAL_DOMAIN,
+    TENSOR_NAMES,
+    Evaluator,
+    OpDef,
+    attribute,
+    find_op,
+    get_op,
+    register_op,
+)
+from engine.ops.rules import check_inputs, fail
+
+InferFunction: TypeAlias = "Callable[[Sequence[Any], Mapping[str, Any]], Any]"
+KernelAttribute: TypeAlias = "tuple[str, int, Any]"
+"""Name, kind as `engine_kernel.h` numbers it, and value: int, float, str or a list of them."""
+EvaluateFunction: TypeAlias = "Callable[..., Any]"
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_DOMAIN: Final = re.compile(r"[A-Za-z_][\w.-]*")
+_PORT: Final = re.compile(r"([A-Za-z_]\w*)(\?|\.\.\.)?")
+_A: Final = onnx.AttributeProto
+_KERNEL_KINDS: Final[dict[int, int]] = {_A.INT: 1, _A.FLOAT: 2, _A.STRING: 3, _A.INTS: 4, _A.FLOATS: 5, _A.STRINGS: 6}
+_MOST_PREPARED: Final = 8
+"""The shapes of inputs for which an evaluation keeps what a kernel has prepared."""
+_AttrType = onnx.defs.OpSchema.AttrType
+_REQUIRED: Final[dict[Any, Any]] = {
+    int: _AttrType.INT, float: _AttrType.FLOAT, str: _AttrType.STRING, list[int]: _AttrType.INTS,
+    list[float]: _AttrType.FLOATS, list[str]: _AttrType.STRINGS,
+}  # fmt: skip
+
+
+class OperatorKernel(Protocol):
+    """The native kernel of an operator: `engine.native.LibraryKernel`."""
+
+    def refusal(self, node: Node, attributes: Sequence[KernelAttribute]) -> str | None:
+        """Why it cannot compute the node; None if it can."""
+        ...
+
+    def prepare(
+        self, node: Node, attributes: Sequence[KernelAttribute], constants: Mapping[int, Any], title: str
+    ) -> Any:
+        """What computes the node, of which all shapes are known; `constants` are known inputs. Raises `DeviceError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """The definition of an operator.
+
+        Operator(
+            name="Swirl",
+            domain="com.example",
+            inputs=["x", "scale?"],
+            attributes={"turns": 1.0, "axis": int},
+            infer=lambda inputs, attributes: inputs[0],
+            evaluate=lambda x, scale, turns, axis: ...,
+        )
+
+    Attributes:
+        name: the op type in models.
+        domain: the domain in models: a name of yours, such as that of your company; ONNX's own cannot be extended.
+        inputs: the names of the inputs, all of which are tensors. "w?" may be omitted, "xs..." may repeat and is last.
+        outputs: the names of the outputs, all of which are tensors; a node may have fewer, but at least one.
+        attributes: for each attribute, its default, or the type of a required one: `int`, `float`, `str`, or
+            `list[int]` and so on. A union with None, such as `int | None`, means that it is optional and has no
+            default.
+        infer: the type rule: takes the types of the inputs (`engine.ir.TensorType`, None if omitted) and the attributes
+            by name, returns the type of the output, or a sequence with the type of each. Called when the element types
+            of all inputs are known; ranks and lengths may be unknown. What it raises becomes a `TypeInferenceError`
+            with the node's name.
+        evaluate: computes a node on numpy arrays: takes the inputs in order (None if omitted), which it must not
+            modify, and the attributes by keyword; returns the output, or a tuple of outputs, of the types that `infer`
+            has given. Called by several threads at once. Optional for an operator with a native kernel.
+        version: the lowest version of the domain in which models may use the operator.
+        is_deterministic: whether equal inputs give equal outputs; otherwise nodes are neither folded nor merged.
+        doc: what it computes.
+        kernel: set for operators of a library; see `Extension`.
+
+    Raises `ExtensionError` if a name or an attribute is not valid.
+    """
+
+    name: str
+    domain: str
+    inputs: Sequence[str]
+    infer: InferFunction
+    evaluate: EvaluateFunction | None = None
+    outputs: Sequence[str] = ("y",)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 1
+    is_deterministic: bool = True
+    doc: str = ""
+    kernel: OperatorKernel | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ExtensionError(f"{self.name!r} is no name of an operator: expected letters, digits and underscores")
+        if not isinstance(self.domain, str) or not _DOMAIN.fullmatch(self.domain):
+            raise ExtensionError(
+                f"operator {self.name}: {self.domain!r} is no domain; expected a name such as com.example, in letters, "
+                "digits, '.', '_' and '-'"
+            )
+        object.__setattr__(self, "inputs", self._names(self.inputs, "inputs"))
+        object.__setattr__(self, "outputs", self._names(self.outputs, "outputs"))
+        if any(name.endswith("...") for name in (*self.inputs[:-1], *self.outputs)):
+            raise ExtensionError(f"operator {self}: only the last input may repeat; got {self.inputs}, {self.outputs}")
+        if not self.outputs or any(name.endswith("?") for name in self.outputs):
+            raise ExtensionError(f"operator {self}: expected one output or more, named without '?'; got {self.outputs}")
+        if type(self.version) is not int or self.version < 1:
+            raise ExtensionError(f"operator {self}: version {self.version!r}; expected an int, 1 or more")
+        for what in ("infer", "evaluate"):
+            if not callable(getattr(self, what)) and (what == "infer" or self.evaluate is not None):
+                raise ExtensionError(f"operator {self}: {what} must be a function; got {getattr(self, what)!r}")
+        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
+        for name, given in self.attributes.items():
+            self._declared(name, given)
+
+    def __str__(self) -> str:
+        return f"{self.domain}.{self.name}"
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.domain))
+
+    def values(self, node: Node) -> dict[str, Any]:
+        """The attributes of a node, with defaults. Raises `ModelError` if a required one is missing."""
+        return {name: attribute(node, name) for name in self.attributes}
+
+    def kernel_attributes(self, node: Node) -> list[KernelAttribute]:
+        """The attributes of a node that have a value, as its kernel takes them. Raises `ModelError` like `values`."""
+        kinds = get_op(self.name, self.domain).attributes
+        return [
+            (name, _KERNEL_KINDS[kinds[name].kind], list(value) if isinstance(value, tuple) else value)
+            for name, value in self.values(node).items()
+            if value is not None
+        ]
+
+    def _names(self, names: Sequence[str], what: str) -> tuple[str, ...]:
+        if isinstance(names, str) or not all(isinstance(name, str) and _PORT.fullmatch(name) for name in names):
+            raise ExtensionError(
+                f"operator {self}: {what} are {names!r}; expected a list of names, each with '?' or '...' behind it "
+                "if it may be omitted or repeated"
+            )
+        return tuple(names)
+
+    def _declared(self, name: str, given: Any) -> onnx.defs.OpSchema.Attribute:
+        """The attribute of a schema."""
+        schema = onnx.defs.OpSchema.Attribute
+        try:
+            if given in _REQUIRED:
+                return schema(name, _REQUIRED[given], required=True)
+            if isinstance(given, UnionType) and NoneType in get_args(given):
+                (kind,) = [each for each in get_args(given) if each is not NoneType]
+                return schema(name, _REQUIRED[kind], required=False)
+            if isinstance(name, str) and _NAME.fullmatch(name):
+                return schema(name, onnx.helper.make_attribute(name, given))
+        except (TypeError, ValueError, KeyError):
+            pass
+        raise ExtensionError(
+            f"operator {self}: attribute {name!r} is declared as {given!r}; expected a default (int, float, str, or a "
+            "list of them that is not empty), a type such as float or list[int] if nodes must give it, or int | None"
+        )
+
+    def _definition(self, extension: str) -> OpDef:
+        option = onnx.defs.OpSchema.FormalParameterOption
+        port = onnx.defs.OpSchema.FormalParameter
+        kinds = {None: option.Single, "?": option.Optional, "...": option.Variadic}
+        inputs = []
+        for index, text in enumerate(self.inputs):
+            name, suffix = _PORT.fullmatch(text).groups()  # type: ignore[union-attr]
+            least = 0 if suffix == "..." else 1
+            inputs.append(port(name, f"I{index}", param_option=kinds[suffix], is_homogeneous=False, min_arity=least))
+        outputs = [
+            port(name, f"O{index}", param_option=option.Optional if index else option.Single)
+            for index, name in enumerate(self.outputs)
+        ]
+        op = OpDef(
+            onnx.defs.OpSchema(
+                self.name,
+                self.domain,
+                self.version,
+                self.doc,
+                inputs=inputs,
+                outputs=outputs,
+                type_constraints=[(each.type_str, sorted(TENSOR_NAMES), "any tensor") for each in (*inputs, *outputs)],
+                attributes=[self._declared(name, given) for name, given in self.attributes.items()],
+            )
+        )
+        # A schema counts all inputs before a repeated one as required.
+        op.min_inputs = max((i + 1 for i, text in enumerate(self.inputs) if text[-1] not in "?."), default=0)
+        op.extension, op.definition = extension, self
+        op.is_deterministic = self.is_deterministic
+        op.rule, op.evaluator = self._rule, self._compile
+        op.count_outputs = lambda inputs, attributes: len(self.outputs)
+        return op
+
+    # -- types --------------------------------------------------------------------------------------------
+
+    def _rule(self, node: Node) -> Sequence[ValueType]:
+        op = find_op(self.name, self.domain)
+        assert op is not None
+        if node.num_inputs > op.max_inputs:
+            fail(node, f"{self} takes at most {op.max_inputs} inputs, got {node.num_inputs}")
+        check_inputs(node, op)
+        given = [None if source is None else source.type for source in node.input_values]
+        if any(isinstance(each, TensorType) and each.element_type is undefined for each in given):
+            return (UNKNOWN,) * node.num_outputs
+        try:
+            found = self.infer(given + [None] * (len(self._single()) - len(given)), self.values(node))
+        except Exception as e:
+            fail(node, f"the type rule of {op.extension} refuses it: {_said(e)}", e)
+        types = (found,) if isinstance(found, TensorType) else tuple(found) if isinstance(found, (list, tuple)) else ()
+        if len(types) < node.num_outputs or not all(isinstance(each, TensorType) for each in types):
+            fail(
+                node,
+                f"the type rule of {op.extension} returns {found!r:.200}; expected a TensorType for each of "
+                f"{len(self.outputs)} outputs ({', '.join(self.outputs)})",
+            )
+        return types[: node.num_outputs]
+
+    def _single(self) -> list[str]:
+        """The inputs that do not repeat."""
+        return [name for name in self.inputs if not name.endswith("...")]
+
+    # -- evaluation ---------------------------------------------------------------------------------------
+
+    def _compile(self, node: Node) -> Evaluator:
+        op = find_op(self.name, self.domain)
+        assert op is not None
+        title = f"{node} ({op.extension})"
+        expected = [output.type for output in node.outputs]
+        if self.evaluate is None:
+            return self._by_kernel(node, title)
+        evaluate, keywords = self.evaluate, self.values(node)
+        padding = (None,) * (len(self._single()) - node.num_inputs)
+
+        def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+            result = evaluate(*map(_read_only, inputs), *padding, **keywords)
+            values = result if isinstance(result, tuple) else (result,)
+            if len(values) < len(expected):
+                raise DeviceError(f"{title}: evaluate returns {len(values)} outputs; expected {len(self.outputs)}")
+            return tuple(
+                _checked(value, value_type, f"{title}: output {name}")
+                for value, value_type, name in zip(values, expected, self.outputs, strict=False)
+            )
+
+        return run
+
+    def _by_kernel(self, node: Node, title: str) -> Evaluator:
+        """Evaluation by the native kernel, on one thread."""
+        alone = node.clone_with_new_inputs([None if v is None else Parameter(v.type) for v in node.input_values])
+        alone.friendly_name = node.friendly_name
+        known: dict[tuple[object, ...], _Prepared] = {}
+
+        def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+            arrays = [np.require(value, requirements=["C", "A"]) for value in inputs if value is not None]
+            key = tuple(None if value is None else value.shape for value in inputs)
+            prepared = known.get(key)
+            if prepared is None:
+                if len(known) >= _MOST_PREPARED:
+                    known.clear()
+                prepared = known[key] = _Prepared.of(self, alone, inputs, title)
+            return prepared.compute(arrays)
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What a kernel has prepared for known shapes, and the types of its outputs."""
+
+    call: Any
+    outputs: Sequence[TensorType]
+
+    @classmethod
+    def of(cls, operator: Operator, alone: Node, inputs: Sequence[Any], title: str) -> _Prepared:
+        """Raises `DeviceError`."""
+        assert operator.kernel is not None
+        sources = [
+            None if source is None else Parameter(source.element_type, value.shape)
+            for source, value in zip(alone.input_values, inputs, strict=True)
+        ]
+        node = alone.clone_with_new_inputs(sources)
+        node.friendly_name = alone.friendly_name
+        node.forget_inferred_types()
+        node.infer_types()
+        types = [output.type for output in node.outputs if isinstance(output.type, TensorType)]
+        if len(types) < node.num_outputs or not all(each.shape.is_static for each in types):
+            listed = ", ".join(str(output.type) for output in node.outputs)
+            raise DeviceError(f"{title}: its kernel cannot run, since the type rule gives the outputs {listed}")
+        attributes = operator.kernel_attributes(node)
+        if (why := operator.kernel.refusal(node, attributes)) is not None:
+            raise DeviceError(f"{title}: its kernel does not support the node, and it has no evaluation: {why}")
+        return cls(operator.kernel.prepare(node, attributes, {}, title), types)
+
+    def compute(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        outputs = [np.empty(each.shape.get_shape(), each.element_type.numpy) for each in self.outputs]
+        self.call.compute(inputs, outputs)
+        return tuple(outputs)
+
+
+def define(operators: Sequence[Operator], extension: str) -> None:
+    """Make operators known to the process, all or none. Equal definitions may be repeated.
+
+    `extension` is the name and version of their extension. Raises `ExtensionConflictError`, and `ExtensionError` for an
+    operator that can neither be evaluated nor has a kernel.
+    """
+    with _lock:
+        fresh = []
+        for operator in operators:
+            if operator.domain in CANONICAL_VERSIONS or operator.domain in ("ai.onnx", INTERNAL_DOMAIN):
+                raise ExtensionConflictError(
+                    f"extension {extension}: operator {operator} is of a domain that ONNX or the engine defines; use a "
+                    "domain of your own"
+                )
+            if operator.evaluate is None and operator.kernel is None:
+                raise ExtensionError(f"extension {extension}: operator {operator} has neither evaluate nor a kernel")
+            known = find_op(operator.name, operator.domain)
+            if known is None:
+                fresh.append(operator)
+            elif known.definition != operator or known.extension != extension:
+                raise ExtensionConflictError(
+                    f"extension {extension}: operator {operator} is defined already in this process, by "
+                    f"{known.extension}; give it another name, or start a new process"
+                )
+        if twice := {str(each) for each in fresh if sum(str(each) == str(other) for other in fresh) > 1}:
+            raise ExtensionConflictError(f"extension {extension} defines {', '.join(sorted(twice))} twice")
+        for op in [operator._definition(extension) for operator in fresh]:
+            register_op(op)
+
+
+_lock: Final = threading.Lock()
+
+
+def extension_of(node: Node) -> str:
+    """The name and version of the extension that defines the operator of `node`; "" if none does."""
+    op = find_op(node.op_type, node.domain) if node.domain else None
+    return "" if op is None else op.extension
+
+
+def operator_of(node: Node) -> Operator | None:
+    """The definition of the operator of `node`, if it is of an extension."""
+    op = find_op(node.op_type, node.domain) if node.domain else None
+    return None if op is None else op.definition
+
+
+# -- values -----------------------------------------------------------------------------------------------
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, EngineError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _read_only(value: Any) -> Any:
+    """A view that cannot be written: other nodes may read the same memory."""
+    if type(value) is not np.ndarray or not value.flags.writeable:
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+def _checked(value: Any, expected: ValueType, what: str) -> Any:
+    """`value` as an array. Raises `DeviceError` unless it is of the type that the type rule has given."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise DeviceError(f"{what} is a {type(value).__name__}; evaluate must return numpy arrays")
+    array = np.asarray(value)
+    if not isinstance(expected, TensorType) or expected.element_type is undefined:
+        return array
+    is_text = expected.element_type.name == "string" and array.dtype.kind in "OUS"
+    if not is_text and array.dtype != np.dtype(expected.element_type.numpy):
+        raise DeviceError(
+            f"{what} is {array.dtype}{list(array.shape)}, but the type rule says {expected}; make evaluate and infer "
+            "agree"
+        )
+    if not expected.shape.compatible(PartialShape(array.shape)):
+        raise DeviceError(
+            f"{what} has the shape {list(array.shape)}, but the type rule says {expected}; make evaluate and infer "
+            "agree"
+        )
+    return array
