@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from engine.testing.behaviour.basic import OPERATORS, BasicModel, BasicOperator, find_basic
+from engine.testing.behaviour.basic import FURTHER_OPERATORS, OPERATORS, BasicModel, BasicOperator, find_basic
 from engine.testing.behaviour.cases import CASES, Case
 
 
@@ -24,7 +24,9 @@ def test_case_is_valid_and_an_independent_runtime_agrees(case: Case) -> None:
             assert_same(value, sample.outputs[name])
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: f"{each.op_type}-{len(each.shape)}")
+@pytest.mark.parametrize(
+    "operator", (*OPERATORS, *FURTHER_OPERATORS), ids=lambda each: f"{each.op_type}-{len(each.shape)}"
+)
 def test_basic_models_agree_and_every_seed_has_answers_of_its_own(operator: BasicOperator) -> None:
     basic = (
         BasicModel(operator, OPERATORS[0]) if operator.shape == OPERATORS[0].shape else BasicModel(operator, operator)

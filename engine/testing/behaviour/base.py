@@ -20,7 +20,7 @@ import pytest
 from engine.core import Core
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Pipeline, SupportLevel, SyncInferRequest
 from engine.runtime import AsyncInferQueue
-from engine.testing.behaviour.basic import BASIC, OPERATORS, BasicModel, find_basic
+from engine.testing.behaviour.basic import BASIC, FURTHER_OPERATORS, OPERATORS, BasicModel, find_basic
 from engine.testing.behaviour.cases import Case, Sample, Values
 
 LIMIT: Final = 60.0
@@ -87,7 +87,7 @@ class DeviceChecks:
         """Why the device has no basic model."""
         answer = self.make_core().query_model(BASIC.model(), self.device, dict(self.config))
         reason = next(iter(answer.at(SupportLevel.REFUSED).values())).reason
-        names = ", ".join(dict.fromkeys(operator.op_type for operator in OPERATORS))
+        names = ", ".join(dict.fromkeys(operator.op_type for operator in (*OPERATORS, *FURTHER_OPERATORS)))
         return f"{self.device} supports float32 in none of {names}, of which the basic model is made; of Add: {reason}"
 
     def compile(self, core: Core, model: onnx.ModelProto, **config: object) -> ExecutableNetwork:

@@ -1,6 +1,7 @@
 """The basic model, on which most checks run: two inputs, two outputs, of operators that the device claims.
 
-A device need not have any particular operator. Of `OPERATORS`, the first two that its query supports make the model.
+A device need not have any particular operator. The first two of `OPERATORS`, or else of `FURTHER_OPERATORS`, that its
+query supports make the model.
 """
 
 from __future__ import annotations
@@ -98,6 +99,15 @@ OPERATORS: Final = (
     BasicOperator("Sigmoid", lambda x: 1 / (1 + np.exp(-x))),
     BasicOperator("Tanh", np.tanh),
     BasicOperator("Softmax", _softmax, attributes={"axis": -1}),
+    BasicOperator("Concat", lambda x: x, attributes={"axis": 0}),
+    BasicOperator("Identity", lambda x: x),
+    BasicOperator("Conv", _convolved, constants=(_CHANNELS.reshape(2, 2, 1, 1),), shape=_MAPS),
+    BasicOperator("MaxPool", _pooled, attributes=_WINDOW, shape=_MAPS),
+    BasicOperator("Relu", lambda x: np.maximum(x, 0), shape=_MAPS),
+)
+"""In order of preference: those that depend on both inputs first. Any of them can follow any other."""
+
+FURTHER_OPERATORS: Final = (
     BasicOperator("Exp", np.exp),
     BasicOperator("Erf", lambda x: np.vectorize(math.erf)(x)),
     BasicOperator("LeakyRelu", lambda x: np.where(x < 0, 0.25 * x, x), attributes={"alpha": 0.25}),
@@ -106,19 +116,14 @@ OPERATORS: Final = (
     BasicOperator("Transpose", lambda x: x, attributes={"perm": [0, 1]}),
     BasicOperator("Reshape", lambda x, _: x, constants=(np.array(_MATRIX, np.int64),)),
     BasicOperator("Flatten", lambda x: x),
-    BasicOperator("Concat", lambda x: x, attributes={"axis": 0}),
-    BasicOperator("Identity", lambda x: x),
-    BasicOperator("Conv", _convolved, constants=(_CHANNELS.reshape(2, 2, 1, 1),), shape=_MAPS),
-    BasicOperator("MaxPool", _pooled, attributes=_WINDOW, shape=_MAPS),
     BasicOperator("AveragePool", _averaged, attributes={**_WINDOW, "count_include_pad": 1}, shape=_MAPS),
-    BasicOperator("Relu", lambda x: np.maximum(x, 0), shape=_MAPS),
     *(BasicOperator(name, lambda x: x, shape=_POINTS) for name in ("GlobalAveragePool", "GlobalMaxPool")),
     *(
         BasicOperator(name, lambda x, _: x, constants=(np.array([2], np.int64),), shape=_POINTS)
         for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
     ),
 )
-"""In order of preference: those that depend on both inputs first, those that compute nothing last."""
+"""For devices that have none of `OPERATORS`; those that compute nothing last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +164,11 @@ BASIC: Final = BasicModel(OPERATORS[0], OPERATORS[1])
 
 
 def find_basic(is_supported: Callable[[onnx.ModelProto], bool]) -> BasicModel | None:
-    """The first model that a device supports; None if it supports no operator of `OPERATORS`.
+    """The first model that a device supports; None if it supports no operator of the two lists.
 
     A device with one of them gets it twice.
     """
-    usable = [each for each in OPERATORS if is_supported(BasicModel(each, each).model())]
+    usable = [each for each in (*OPERATORS, *FURTHER_OPERATORS) if is_supported(BasicModel(each, each).model())]
     if not usable:
         return None
     first = usable[0]
