@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-k", dest="checks", metavar="NAMES", default="", help="only checks whose names fit, as pytest -k"
     )
     parser.add_argument(
+        "--full", action="store_true", help="checks of memory run 1,000 compilations and 10,000 inferences"
+    )
+    parser.add_argument(
         "--limit", metavar="SECONDS", type=amount, default=60.0, help="how long a check may wait (default: 60)"
     )
     parser.add_argument("--jobs", metavar="N", type=positive, default=1, help="run checks in N processes (default: 1)")
@@ -40,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
 
     for path in filter(None, (args.json, args.html)):
         require_folder(path)
-    options = ConformanceOptions(args.device, args.limit, args.checks, args.jobs, args.json, args.html)
+    options = ConformanceOptions(args.device, args.limit, args.full, args.checks, args.jobs, args.json, args.html)
     return run_conformance(options)

@@ -25,7 +25,7 @@ def test_case_is_valid_and_an_independent_runtime_agrees(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "operator", (*OPERATORS, *FURTHER_OPERATORS), ids=lambda each: f"{each.op_type}-{len(each.shape)}"
+    "operator", [*OPERATORS, *FURTHER_OPERATORS], ids=lambda each: f"{each.op_type}-{len(each.shape)}"
 )
 def test_basic_models_agree_and_every_seed_has_answers_of_its_own(operator: BasicOperator) -> None:
     basic = (

@@ -40,6 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=LIMIT,
         help="how long a check may wait for the device (default: 60); the class attribute `limit` of a suite",
     )
+    group.addoption(
+        "--engine-full", action="store_true", help="checks of memory run 1,000 compilations and 10,000 inferences"
+    )
     group.addoption("--engine-json", metavar="FILE", help="write the score and all results as JSON")
     group.addoption("--engine-html", metavar="FILE", help="write the score and all results as a page")
     group.addoption("--engine-progress", action="store_true", help="one line of progress instead of one mark a check")
@@ -51,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     reports = [config.getoption(name) for name in ("--engine-json", "--engine-html")]
     if device:
         SELECTED.device, SELECTED.limit = device, config.getoption("--engine-limit")
+        SELECTED.is_full = config.getoption("--engine-full")
         if config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args[:] = [str(SUITE)]
     if not device and not any(reports):

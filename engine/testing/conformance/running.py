@@ -30,6 +30,7 @@ class ConformanceOptions:
     Attributes:
         device: the device string.
         limit: how long a check may wait for the device, in seconds.
+        is_full: whether checks of memory run 1,000 compilations and 10,000 inferences instead of a part of them.
         checks: an expression over the names of checks, as pytest's `-k`; all if empty.
         jobs: how many processes run checks.
         json: where to write the results as JSON, if anywhere.
@@ -38,6 +39,7 @@ class ConformanceOptions:
 
     device: str
     limit: float = 60.0
+    is_full: bool = False
     checks: str = ""
     jobs: int = 1
     json: str | None = None
@@ -87,6 +89,8 @@ def _command(options: ConformanceOptions) -> list[str]:
     command += ["--engine-device", options.device, "--engine-progress", "--tb=no", "--no-summary"]
     command += ["--engine-limit", str(options.limit)]
     command += ["-n", str(options.jobs), "--max-worker-restart", str(_RESTARTS)]
+    if options.is_full:
+        command.append("--engine-full")
     if options.checks:
         command += ["-k", options.checks]
     for name, path in (("--engine-json", options.json), ("--engine-html", options.html)):

@@ -11,10 +11,11 @@ LIMIT: Final = 60.0
 
 @dataclass(slots=True)
 class Selection:
-    """The device, and how long a check may wait for it."""
+    """The device, how long a check may wait for it, and whether checks of memory take thousands of rounds."""
 
     device: str = "TEMPLATE"
     limit: float = LIMIT
+    is_full: bool = False
 
 
 SELECTED: Final = Selection()

@@ -9,6 +9,7 @@ class TestBehaviour(BehaviourSuite):
 
     device = SELECTED.device
     limit = SELECTED.limit
+    memory_share = 1.0 if SELECTED.is_full else BehaviourSuite.memory_share
 
 
 class TestOperators(OperatorSuite):
