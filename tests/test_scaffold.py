@@ -87,6 +87,9 @@ def test_the_command_says_what_comes_next(
     assert 'pip install -e "engine-plugin-acme[test]"' in said
     assert (tmp_path / "engine-plugin-acme/src/engine_acme/lowering/elementwise.py").exists()
     assert not list((tmp_path / "engine-plugin-acme").rglob("*conv*"))
+    assert {path.name for path in (tmp_path / "engine-plugin-acme").iterdir()} == {
+        ".github", ".gitignore", "README.md", "pyproject.toml", "src", "tests",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

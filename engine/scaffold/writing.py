@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _SUFFIX: Final = ".jinja"
 _PACKAGE: Final = "package"
 """The folder among the templates that gets the package's name."""
+_HIDDEN: Final = "dot-"
+"""The beginning of the templates of hidden files, which packaging would leave out under their own names."""
 
 
 def new_plugin(plan: PluginPlan, folder: str | os.PathLike[str]) -> Path:
@@ -60,6 +62,7 @@ def render(plan: PluginPlan) -> Iterator[tuple[str, str]]:
     for name, template in _templates(resources.files("engine.scaffold") / "files"):
         if _is_wanted(name, plan, values):
             path = name.replace(f"/{_PACKAGE}/", f"/{plan.package}/")
+            path = f".{path.removeprefix(_HIDDEN)}" if path.startswith(_HIDDEN) else path
             yield path, environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
