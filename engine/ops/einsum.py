@@ -12,6 +12,7 @@ import numpy as np
 
 from engine.errors import TypeInferenceError
 from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType
+from engine.ops.precision import widened
 from engine.ops.registry import infers
 from engine.ops.rules import broadcast_shapes, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
@@ -140,5 +141,5 @@ def _label_lengths(node: Node, equation: Equation, shapes: Sequence[Sequence[Dim
 @evaluates_with_spec("Einsum")
 def einsum(spec: EinsumSpec, *operands: Array) -> Array:
     """The sum of products (ONNX Einsum-28); `onnx.reference` takes an empty equation for a missing one."""
-    result: Array = np.asarray(np.einsum(spec.equation or "->", *operands, optimize=True))
+    result: Array = np.asarray(np.einsum(spec.equation or "->", *map(widened, operands), optimize=True))
     return result.astype(operands[0].dtype, copy=False)
