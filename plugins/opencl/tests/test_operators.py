@@ -166,16 +166,17 @@ def test_lengths_that_follow_from_computed_ones(core: Core) -> None:
 
 @pytest.mark.parametrize("op_type", ["Reshape", "Expand"])
 def test_lengths_that_only_an_inference_tells_are_left_to_another_device(core: Core, op_type: str) -> None:
-    """Otherwise the network could not be compiled."""
-    x, target = Parameter(f32, (1, 6), "x"), Parameter(i64, (2,), "target")
-    node = ops.create(op_type, [x, target])
-    model = Model([Result(ops.Relu(node))], [x, target])
-    assert set(core.query_model(model, "OPENCL").at(SupportLevel.REFUSED)) == {node.friendly_name}
-    value = np.arange(6, dtype=np.float32)[None]
-    (found,) = core.compile_model(model, "HETERO:OPENCL,CPU")(
-        [value, np.array([3, 6 if op_type == "Expand" else 2])]
-    ).values()
-    np.testing.assert_array_equal(found, np.repeat(value, 3, 0) if op_type == "Expand" else value.reshape(3, 2))
+    """Otherwise the network could not be compiled. Those that are inputs are known when a plan is made."""
+    x, given = Parameter(f32, (1, 6), "x"), Parameter(i64, (2,), "target")
+    value, lengths = np.arange(6, dtype=np.float32)[None], np.array([3, 6 if op_type == "Expand" else 2])
+    nothing = ops.Cast(ops.Mul(ops.ReduceSum(x, keepdims=0), Constant(np.float32(0))), to=i64.onnx)
+    for target, device in ((ops.Add(given, nothing), "HETERO:OPENCL,CPU"), (given, "OPENCL")):
+        node = ops.create(op_type, [x, target])
+        model = Model([Result(ops.Relu(node))], [x, given])
+        is_refused = node.friendly_name in core.query_model(model, "OPENCL").at(SupportLevel.REFUSED)
+        assert is_refused is (device != "OPENCL")
+        (found,) = core.compile_model(model, device)([value, lengths]).values()
+        np.testing.assert_array_equal(found, np.repeat(value, 3, 0) if op_type == "Expand" else value.reshape(3, 2))
 
 
 # -- attributes together, for which the suite has no case: as on CPU -------------------------------------------
