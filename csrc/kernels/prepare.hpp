@@ -129,11 +129,11 @@ struct PreparedPhase {
 
 // The result of a prepare function.
 struct PreparedStep {
-  std::vector<PreparedPhase> phases;     // at least one; all have the same buffers
-  std::vector<std::size_t> temporaries;  // bytes of the shared temporaries, which the plan lays out, 64-byte aligned
-  double work = 0;                       // floating-point operations, for profiles; 0 if not counted
-  std::shared_ptr<const void> owner;     // what the arguments point into; set for a kernel of an extension, whose runs
-                                         // are as long as its author likes
+  std::vector<PreparedPhase> phases;       // at least one; all have the same buffers
+  std::vector<std::size_t> temporaries;    // bytes of the shared temporaries, which the plan lays out, 64-byte aligned
+  double work = 0;                         // floating-point operations, for profiles; 0 if not counted
+  std::shared_ptr<const void> owner = {};  // what the arguments point into; set for a kernel of an extension, whose
+                                           // runs are as long as its author likes
 };
 
 using PrepareFn = PreparedStep (*)(const StepRequest& request);
