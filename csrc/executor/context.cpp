@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/prepare/extension_call.hpp"
+#include "kernels/recurrent.hpp"
 
 namespace engine {
 namespace {
@@ -232,13 +233,24 @@ bool Context::run_leased(CoreSet::Lease& lease, const void* const* inputs, void*
   return finished(run);
 }
 
+namespace {
+
+std::string described(const Fault& fault) {
+  const std::string found = std::to_string(fault.index);
+  if (fault.size < 0) {
+    return "a sequence length " + found + " is out of range for sequences of " +
+           std::to_string(faulty_steps(fault.size)) + " steps";
+  }
+  return "index " + found + " is out of range for a dimension of " + std::to_string(fault.size);
+}
+
+}  // namespace
+
 bool Context::finished(const Run& run) const {
   if (run.fault_step >= 0) {
-    if (run.fault.size < 0) throw ExtensionFailure(kept_extension_failure(run.fault.index));
+    if (run.fault.size == kExtensionFault) throw ExtensionFailure(kept_extension_failure(run.fault.index));
     const std::string& name = plan_->steps()[static_cast<std::size_t>(run.fault_step)].name;
-    throw DataFault((name.empty() ? "step " + std::to_string(run.fault_step) : name) + ": index " +
-                    std::to_string(run.fault.index) + " is out of range for a dimension of " +
-                    std::to_string(run.fault.size));
+    throw DataFault((name.empty() ? "step " + std::to_string(run.fault_step) : name) + ": " + described(run.fault));
   }
   return run.last_phase.load(std::memory_order_relaxed) == INT_MAX;
 }

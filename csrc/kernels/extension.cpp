@@ -1,7 +1,7 @@
 // extension: see extension.hpp. Operands: the inputs that are not omitted, then the outputs; each with the alignment of
 // its elements. The worker's memory has the tensors with their data, then the workspace.
 //
-// A failure is a fault with a negative size, whose index is the number of the kept message.
+// A failure is a fault with the size kExtensionFault, whose index is the number of the kept message.
 #include "kernels/extension.hpp"
 
 #include <cstring>
@@ -38,7 +38,7 @@ void extension(const void* arguments, void* const* buffers, const KernelContext&
   const int status = args.compute(&call, args.state);
   if (status == ENGINE_OK || context.fault == nullptr) return;
   message[sizeof(message) - 1] = 0;
-  *context.fault = {true, keep_extension_failure(args.title, status, message), -1};
+  *context.fault = {true, keep_extension_failure(args.title, status, message), kExtensionFault};
 }
 
 }  // namespace

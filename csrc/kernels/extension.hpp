@@ -22,6 +22,8 @@ struct ExtensionArgs {
   std::int64_t workspace_bytes, workspace_offset;  // the offset in the worker's memory, behind the tensors
 };
 
+constexpr std::int64_t kExtensionFault = -1;  // the size in the fault of a kernel that fails
+
 // Keeps what a kernel says about its failure until the run ends, and returns the number under which it is kept. Neither
 // allocates nor throws.
 std::int64_t keep_extension_failure(const char* title, int status, const char* message) noexcept;

@@ -3,7 +3,8 @@
 //
 // Operands, layouts and arguments: recurrent.hpp. Float alignment; outputs must not overlap inputs. Steps beyond a
 // sequence's length are zero in y, and the final state is that of the last valid step (the initial state if there is
-// none). Lanes of a state beyond H are always zero. A NaN does not spread to other sequences or directions.
+// none). A length that is not in 0..steps is a fault. Lanes of a state beyond H are always zero. A NaN does not spread
+// to other sequences or directions.
 #include "kernels/recurrent.hpp"
 
 #include "kernels/activation.hpp"
@@ -334,9 +335,14 @@ void begin_state(const RecurrentArgs& args, void* const* buffers, std::int32_t i
     for (std::int64_t i = 0; i < args.shape.hidden; ++i) last[i] = to[i];
 }
 
-void begin(const RecurrentArgs& args, void* const* buffers, std::int64_t direction, WorkRange rows) {
+void begin(const RecurrentArgs& args, void* const* buffers, std::int64_t direction, WorkRange rows,
+           const KernelContext& context) {
   const RecurrentOperands& o = args.operands;
+  const auto* lengths = o.lengths < 0 ? nullptr : static_cast<const std::int32_t*>(buffers[o.lengths]);
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    if (lengths && (lengths[row] < 0 || lengths[row] > args.shape.steps)) {
+      report_index(context, lengths[row], faulty_length_size(args.shape.steps));
+    }
     begin_state(args, buffers, o.initial_h, o.state_h, o.y_h, direction, row);
     if (o.state_c >= 0) begin_state(args, buffers, o.initial_c, o.state_c, o.y_c, direction, row);
   }
@@ -353,7 +359,7 @@ void recurrent_begin_f32(const void* raw_args, void* const* buffers, const Kerne
   const RecurrentArgs& args = *static_cast<const RecurrentArgs*>(raw_args);
   const std::int64_t batch = args.shape.batch;
   const WorkRange range = split_work(args.shape.directions * batch, context.worker, context.workers);
-  for (std::int64_t d = 0; d < args.shape.directions; ++d) begin(args, buffers, d, within(range, d, batch));
+  for (std::int64_t d = 0; d < args.shape.directions; ++d) begin(args, buffers, d, within(range, d, batch), context);
 }
 
 void recurrent_step_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
@@ -371,7 +377,7 @@ void recurrent_sequence_f32(const void* raw_args, void* const* buffers, const Ke
   for (std::int64_t d = 0; d < args.shape.directions; ++d) {
     const WorkRange rows = within(range, d, args.shape.batch);
     if (rows.end <= rows.begin) continue;
-    begin(args, buffers, d, rows);
+    begin(args, buffers, d, rows, context);
     for (std::int64_t step = 0; step < args.shape.steps; ++step)
       for (int part = 0; part < parts; ++part) advance(args, buffers, d, step, part, rows, {0, args.padded / kBlock});
   }

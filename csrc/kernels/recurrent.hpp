@@ -17,6 +17,14 @@ static inline int recurrent_gates(RecurrentCell cell) {
   return cell == RecurrentCell::kRnn ? 1 : cell == RecurrentCell::kLstm ? 4 : 3;
 }
 
+// The size in the fault of a sequence length that is not in 0..steps, and the steps for that size.
+static inline std::int64_t faulty_length_size(std::int64_t steps) {
+  return -2 - steps;
+}
+static inline std::int64_t faulty_steps(std::int64_t size) {
+  return -2 - size;
+}
+
 struct RecurrentShape {
   RecurrentCell cell = RecurrentCell::kLstm;
   std::int64_t steps = 0;
@@ -35,7 +43,7 @@ struct RecurrentOperands {
   std::int32_t projection = 0;
   std::int32_t weights = 1;
   std::int32_t recurrent_bias = -1;  // kGruLinear: [direction][Hp], of the gate h, inside the reset; zero beyond H
-  std::int32_t lengths = -1;         // int32 [batch], clamped to 0..steps
+  std::int32_t lengths = -1;         // int32 [batch]; one not in 0..steps is clamped, and a fault
   std::int32_t initial_h = -1;       // [direction][batch][H]; batch_first: [batch][direction][H]
   std::int32_t initial_c = -1;       // the same
   std::int32_t peephole = -1;

@@ -10,6 +10,7 @@ from engine.ir import Constant, ElementType, Node, Output, Parameter, PartialSha
 from engine.ir.element_type import undefined
 from engine.ir.types import UNKNOWN
 from engine.lowering.refusal import Refusal, RefusalCause
+from engine.ops.slice import SplitSpec
 from engine.ops.spec import OperatorSpec
 
 BOUND: Final = "bound_value"
@@ -123,6 +124,17 @@ def require_elements(node: Node, lengths: Iterable[int], wanted: str) -> None:
             f"{node.op_type} `{node.friendly_name}`: {wanted} of no elements is undefined; "
             f"the inputs have the shapes {given}, the result {made}"
         )
+
+
+def check_parts(spec: SplitSpec) -> Refusal | None:
+    """A refusal if the operator does not allow the parts: the evaluation tells that, if it comes to the node."""
+    shape = spec.node.input_value(0).shape
+    if spec.node.has_input(1) or shape.rank.is_dynamic:
+        return None
+    length = shape[spec.axis]
+    if length.is_dynamic or spec.has_parts(length.min):
+        return None
+    return Refusal(RefusalCause.ATTRIBUTE, f"there are no {spec.node.num_outputs} parts of length {length}")
 
 
 def first_refusal(*refusals: Refusal | None) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""Indices, labels and positions that are constants: refused if they address what is not there.
+"""Indices, labels, positions and lengths that are constants: refused if they address what is not there.
 
 The same rules explain the failure of an evaluation, whose inputs have become known: see `engine.ops.refusal`.
 """
@@ -15,6 +15,7 @@ from engine.ops.conv import Col2ImSpec
 from engine.ops.gather import GatherNDSpec, GatherSpec, ReverseSequenceSpec, ScatterElementsSpec, TensorScatterSpec
 from engine.ops.losses import LossSpec
 from engine.ops.pool import MaxUnpoolSpec
+from engine.ops.recurrent import RecurrentSpec
 from engine.ops.registry import attribute, restricts
 from engine.ops.rules import fail, normalize_axis
 from engine.ops.tensors import Array
@@ -99,9 +100,14 @@ def _restrict_positions(node: Node) -> None:
 
 @restricts("MaxUnpool")
 def _restrict_unpooled(node: Node) -> None:
-    places, shape = _constant(node, 1), _shape(node, 0)
-    if places is not None and shape is not None and shape.is_static:
-        count = prod(MaxUnpoolSpec.of(node).unpooled_shape(shape.get_shape()))
+    places, target, shape = _constant(node, 1), _constant(node, 2), _shape(node, 0)
+    if shape is None or shape.is_dynamic:
+        return
+    least = MaxUnpoolSpec.of(node).unpooled_shape(shape.get_shape())
+    if target is not None and (target.size != len(least) or (target.reshape(-1) < least).any()):
+        fail(node, f"output_shape is {target.tolist()}; expected {list(least)} or more")
+    if places is not None:
+        count = prod(least)
         _require(node, "index", places, -count, count - 1, f"a result of {count} elements")
 
 
@@ -168,6 +174,44 @@ def _restrict_reversed(node: Node) -> None:
     length = None if shape is None else shape[ReverseSequenceSpec.of(node).time_axis].max
     if counts is not None and length is not None:
         _require(node, "a sequence length", counts, 0, length, f"sequences of {length} steps")
+
+
+@restricts("RNN", "GRU", "LSTM")
+def _restrict_sequences(node: Node) -> None:
+    counts, shape = _constant(node, 4), _shape(node, 0)
+    length = None if shape is None else shape[1 if RecurrentSpec.of(node).batch_first else 0].max
+    if counts is not None and length is not None:
+        _require(node, "a sequence length", counts, 0, length, f"sequences of {length} steps")
+
+
+@restricts("SplitToSequence")
+def _restrict_parts(node: Node) -> None:
+    lengths, shape = _constant(node, 1), _shape(node, 0)
+    if lengths is None:
+        return
+    if not lengths.ndim:
+        if lengths < 1:
+            fail(node, f"split is {lengths}; expected 1 or more")
+        return
+    if lengths.min() < 0:
+        fail(node, f"split is {lengths.tolist()}; expected lengths of 0 or more")
+    length = None if shape is None else shape[normalize_axis(node, attribute(node, "axis"), len(shape))]
+    if length is not None and not length.accepts(int(lengths.sum())):
+        fail(node, f"split is {lengths.tolist()}, of {lengths.sum()} elements, and the axis has {length}")
+
+
+@restricts("TopK")
+def _restrict_count(node: Node) -> None:
+    count = _constant(node, 1)
+    if count is not None and count.min() < 0:
+        fail(node, f"K is {count.tolist()}; expected 0 or more")
+
+
+@restricts("Dropout")
+def _restrict_ratio(node: Node) -> None:
+    ratio, training = _constant(node, 1), _constant(node, 2)
+    if ratio is not None and training is not None and training.all() and not 0 <= float(ratio.reshape(-1)[0]) < 1:
+        fail(node, f"ratio is {ratio}; expected 0 or more, and less than 1")
 
 
 @restricts("Col2Im")

@@ -21,6 +21,7 @@ from engine.ops.protos import attribute_to_proto
 from engine.ops.refusal import refusal_of
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
 from engine.ops.result_size import guard, value_bytes
+from engine.ops.suspect_values import suspicion_of
 from engine.ops.tensors import Array
 
 _HOMES: Final[dict[str, str]] = {
@@ -69,12 +70,15 @@ def compile_node(node: Node, max_bytes: int | None = None) -> Evaluator:
     num_outputs = node.num_outputs
     limit = current_limits().tensor_bytes if max_bytes is None else max_bytes
     check_size = guard(node, limit)
+    is_suspect = suspicion_of(node)
 
     def call(inputs: Sequence[Any]) -> tuple[Any, ...]:
         try:
             if check_size is not None:
                 check_size(inputs)
             with np.errstate(all="ignore"):
+                if is_suspect is not None and is_suspect(inputs):
+                    raise ValueError("the operator does not allow the values of its inputs")
                 outputs = run(inputs)
         except (InferError, OutOfMemoryError):
             raise  # an error of a node of a body, which it names, or an interruption

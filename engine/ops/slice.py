@@ -172,16 +172,25 @@ class SplitSpec(OperatorSpec):
         if given["num_outputs"] is not None and given["num_outputs"] < 1:
             refuse(node, "num_outputs", given["num_outputs"], "1 or more")
 
+    def has_parts(self, length: int) -> bool:
+        """Whether the last part of an axis of `length`, which the others leave, is 0 or more."""
+        others = self.node.num_outputs - 1
+        return -(-length // (others + 1)) * others <= length
+
     def at(self, shape: Sequence[int], sizes: Array | None = None) -> tuple[AxisSlice, ...]:
         """The part of an input of `shape` for each output: of the given sizes, or equal ones but for a smaller last.
 
-        Raises `OperatorSpecError` if the sizes do not fit the axis or the outputs.
+        Raises `OperatorSpecError` if the sizes do not fit the axis or the outputs, or the last one were negative.
         """
         axis = resolved_axis(self.node, self.axis, len(shape))
         length, count = shape[axis], self.node.num_outputs
         if sizes is None:
             step = -(-length // count)
-            lengths = [max(0, min(step, length - step * index)) for index in range(count)]
+            if not self.has_parts(length):
+                raise OperatorSpecError(
+                    f"{self.node}: {count} parts of length {length} would be {step} each, and the last one negative"
+                )
+            lengths = [min(step, length - step * index) for index in range(count)]
         else:
             lengths = sizes.reshape(-1).tolist()
             if len(lengths) != count or min(lengths, default=0) < 0 or sum(lengths) != length:

@@ -20,11 +20,24 @@ from engine.ops.cases.case import Array
 F32, F64, U8, I64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.UINT8, TensorProto.INT64
 ML, TRAINING, PREVIEW = "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview"
 MAP, LABELS = (F32, [1, 4, 5, 5]), (I64, [1, 5, 5])
+RECURRENT: list[Any] = [(F32, [3, 1, 2]), (F32, [1, 4, 2]), (F32, [1, 4, 1]), (F32, [1, 8])]
 Source = tuple[int, list[int]] | Array | None
 TREE: dict[str, Any] = {
     "nodes_featureids": [0, 1], "nodes_modes": np.array([0, 0], np.uint8), "nodes_splits": np.array([0.5, 1.5]),
     "nodes_truenodeids": [1, 0], "nodes_falsenodeids": [0, 1], "nodes_trueleafs": [0, 1], "nodes_falseleafs": [1, 1],
     "leaf_targetids": [0, 0], "leaf_weights": np.array([1.0, 2.0]), "tree_roots": [0], "n_targets": 1,
+}  # fmt: skip
+COUNTED: dict[str, Any] = {
+    "mode": "TF", "min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0, "ngram_counts": [0],
+    "ngram_indexes": [0, 1], "pool_int64s": [2, 3],
+}  # fmt: skip
+SUPPORT: dict[str, Any] = {
+    "coefficients": [1.0, -0.5], "kernel_params": [0.5, 0.0, 3.0], "kernel_type": "RBF", "n_supports": 2, "rho": [0.25],
+    "support_vectors": [1.0, 2.0, -1.0, 0.5],
+}  # fmt: skip
+VOTES: dict[str, Any] = {
+    **{name: value for name, value in SUPPORT.items() if name != "n_supports"}, "classlabels_ints": [0, 1],
+    "vectors_per_class": [1, 1],
 }  # fmt: skip
 LABELLED: dict[str, Any] = {
     "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [1, 0, 0],
@@ -113,6 +126,56 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
     (f"{ML}.TreeEnsembleRegressor", [(F32, [3, 2])], {**LABELLED, "nodes_truenodeids": [0, 0, 0]}),
     (f"{ML}.TreeEnsembleRegressor", [(F32, [3, 2])], {**LABELLED, "nodes_values": [0.25]}),
     (f"{ML}.TreeEnsembleRegressor", [(F32, [3, 2])], {**LABELLED, "target_ids": [0, 1]}),
+    (f"{ML}.TreeEnsembleRegressor", [(F32, [3, 1])], LABELLED),
+    ("SplitToSequence", [(F32, [5]), ints(2, 2)], {}),
+    ("SplitToSequence", [(F32, [5]), ints(6, -1)], {}),
+    ("SplitToSequence", [(F32, [5]), ints(0).reshape(())], {}),
+    ("TopK", [MAP, ints(-1)], {}),
+    ("MaxUnpool", [(F32, [1, 1, 2, 2]), (I64, [1, 1, 2, 2]), ints(1, 1, 1, 1)], {"kernel_shape": [2, 2]}),
+    ("LSTM", [*RECURRENT, np.array([4], np.int32)], {"hidden_size": 1}),
+    ("LSTM", [*RECURRENT, np.array([-1], np.int32)], {"hidden_size": 1}),
+    ("LSTM", [(F32, [1, 3, 2]), *RECURRENT[1:], np.array([4], np.int32)], {"hidden_size": 1, "layout": 1}),
+    ("Dropout", [MAP, np.array(1, np.float32), np.array(True)], {}),
+    ("AffineGrid", [(F32, [2, 2, 3]), (I64, [5])], {}),
+    ("AffineGrid", [(F32, [2, 2, 3]), ints(3, 1, 4, 4)], {}),
+    ("Attention", [(F32, [1, 2, 3, 4]), (F32, [1, 2, 5, 3]), (F32, [1, 2, 5, 4])], {}),
+    ("SoftmaxCrossEntropyLoss", [(F32, []), (I64, [])], {}),
+    ("BatchNormalization", [MAP, *[(F32, [4])] * 4], {"epsilon": -1.0}),
+    ("InstanceNormalization", [MAP, *[(F32, [4])] * 2], {"epsilon": -1.0}),
+    ("LayerNormalization", [MAP, (F32, [5])], {"epsilon": float("nan")}),
+    ("RMSNormalization", [MAP, (F32, [5])], {"epsilon": -1.0}),
+    ("GroupNormalization", [MAP, *[(F32, [4])] * 2], {"epsilon": -1.0, "num_groups": 2}),
+    ("LRN", [MAP], {"size": 3, "alpha": float("inf")}),
+    ("LRN", [MAP], {"size": 3, "bias": float("nan")}),
+    ("MaxPool", [(F32, [1, 1, 0])], {"kernel_shape": [1]}),
+    ("RoiAlign", [MAP, (F32, [1, 4]), (I64, [1])], {"sampling_ratio": 257}),
+    ("STFT", [(F32, [1, 8, 1]), ints(2), (F32, [4])], {}),
+    ("DFT", [(F32, [1, 1, 2])], {"inverse": 1, "onesided": 1}),
+    ("TfIdfVectorizer", [(I64, [4])], {**COUNTED, "ngram_counts": [5]}),
+    ("TfIdfVectorizer", [(I64, [4])], {**COUNTED, "mode": "IDF", "weights": [1.0]}),
+    ("TfIdfVectorizer", [(I64, [4])], {**COUNTED, "mode": "WRONG"}),
+    (f"{ML}.Normalizer", [(F32, [3, 2])], {"norm": "L3"}),
+    (f"{ML}.Scaler", [(F32, [3, 2])], {"offset": [0.5, 1.0, 2.0], "scale": [1.0]}),
+    (f"{ML}.Imputer", [(F32, [3, 2])], {}),
+    (f"{ML}.Imputer", [(F32, [3, 2])], {"imputed_value_floats": [1.0, 2.0, 3.0]}),
+    (f"{ML}.LinearRegressor", [(F32, [3, 2])], {"coefficients": [1.0, 2.0, 3.0]}),
+    (f"{ML}.LinearRegressor", [(F32, [3, 2])], {"coefficients": [1.0, 2.0], "targets": 0}),
+    (f"{ML}.LinearRegressor", [(F32, [3, 2])], {"coefficients": [1.0, 2.0], "intercepts": [1.0, 2.0]}),
+    (f"{ML}.LinearClassifier", [(F32, [3, 2])], {"coefficients": [1.0, 2.0]}),
+    (f"{ML}.LinearClassifier", [(F32, [3, 2])], {"coefficients": [1.0] * 4, "classlabels_ints": [0, 1, 2]}),
+    (f"{ML}.SVMRegressor", [(F32, [3, 2])], {**SUPPORT, "n_supports": 3}),
+    (f"{ML}.SVMRegressor", [(F32, [3, 2])], {**SUPPORT, "rho": [0.5, 0.5]}),
+    (f"{ML}.SVMRegressor", [(F32, [3, 3])], SUPPORT),
+    (f"{ML}.SVMClassifier", [(F32, [3, 2])], {**VOTES, "rho": [0.5, 0.5]}),
+    (f"{ML}.SVMClassifier", [(F32, [3, 2])], {**VOTES, "vectors_per_class": [1, 2]}),
+    (f"{ML}.SVMClassifier", [(F32, [3, 2])], {**VOTES, "kernel_type": "WRONG"}),
+    (f"{ML}.ZipMap", [(F32, [3, 2])], {"classlabels_int64s": [1, 2, 3]}),
+    (f"{ML}.ZipMap", [(F32, [3, 2])], {}),
+    (f"{ML}.OneHotEncoder", [(I64, [3])], {"cats_int64s": [1, 2, 1]}),
+    (f"{ML}.OneHotEncoder", [(I64, [3])], {}),
+    (f"{ML}.FeatureVectorizer", [(F32, [3, 2])] * 2, {"inputdimensions": [2]}),
+    (f"{ML}.FeatureVectorizer", [(F32, [3, 2])] * 2, {"inputdimensions": [2, 3]}),
+    (f"{ML}.FeatureVectorizer", [(F32, [3, 2]), (F32, [4, 2])], {"inputdimensions": [2, 2]}),
 ]  # fmt: skip
 
 
@@ -124,8 +187,9 @@ def model_of(op_type: str, sources: list[Source], attributes: dict[str, Any], sh
         name: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
         for name, value in attributes.items()
     }
-    counts = {"TopK": 2, "Adagrad": 2, "Adam": 3, "Momentum": 2}
-    outputs = [f"y{index}" for index in range(counts.get(op_type, 1))]
+    counts = {"TopK": 2, "Adagrad": 2, "Adam": 3, "Momentum": 2, "LinearClassifier": 2, "SVMClassifier": 2}
+    count = attributes.get("num_outputs", counts.get(op_type, 1))
+    outputs = [f"y{index}" for index in range(count)]
     node = helper.make_node(op_type, names, outputs, name="culprit", domain=domain, **values)
     given, constants = [], []
     for name, source in zip(names, sources, strict=True):
@@ -152,10 +216,15 @@ def test_it_is_refused_when_it_is_read(op_type: str, sources: list[Source], attr
 
 
 @pytest.mark.parametrize(
-    ("op_type", "attributes"), [(f"{ML}.TreeEnsemble", TREE), (f"{ML}.TreeEnsembleRegressor", LABELLED)]
-)
-def test_the_trees_are_valid_but_for_the_change(op_type: str, attributes: dict[str, Any]) -> None:
-    read_model(model_of(op_type, [(F64 if op_type.endswith("ble") else F32, [3, 2])], attributes))
+    ("op_type", "source", "attributes"),
+    [
+        (f"{ML}.TreeEnsemble", (F64, [3, 2]), TREE), (f"{ML}.TreeEnsembleRegressor", (F32, [3, 2]), LABELLED),
+        ("TfIdfVectorizer", (I64, [4]), COUNTED), (f"{ML}.SVMRegressor", (F32, [3, 2]), SUPPORT),
+        (f"{ML}.SVMClassifier", (F32, [3, 2]), VOTES),
+    ],
+)  # fmt: skip
+def test_they_are_valid_but_for_the_change(op_type: str, source: Source, attributes: dict[str, Any]) -> None:
+    read_model(model_of(op_type, [source], attributes))
 
 
 def test_a_wrong_declaration_names_the_node() -> None:
@@ -201,6 +270,28 @@ UNFIT: list[tuple[str, list[Array], dict[str, Any]]] = [
     ("MaxRoiPool", [np.ones((1, 1, 8, 8), np.float32), np.full((1, 5), 7, np.float32)], {"pooled_shape": [2, 2]}),
     ("Compress", [DATA, np.ones(9, np.bool_)], {"axis": 0}),
     ("SplitToSequence", [DATA, np.array(0)], {}),
+    ("SplitToSequence", [DATA, np.array(-1)], {}),
+    ("Split", [np.ones(5, np.float32)], {"num_outputs": 4}),
+    ("Split", [np.ones(2, np.float32)], {"num_outputs": 4}),
+    ("SplitToSequence", [DATA, ints(1, 2)], {}),
+    ("RoiAlign", [np.ones((2, 1, 8, 8), np.float32), np.ones((2, 4), np.float32), ints(1, -1)], {}),
+    ("RoiAlign", [np.ones((2, 1, 8, 8), np.float32), np.ones((1, 4), np.float32), ints(2)], {}),
+    ("DFT", [np.ones((1, 8, 1), np.float32), np.array(8), np.array(-9)], {}),
+    ("DFT", [np.ones((1, 8, 1), np.float32), np.array(8), np.array(2)], {}),
+    ("STFT", [np.ones((1, 8, 1), np.float32), np.array(0), np.ones(4, np.float32)], {}),
+    ("MelWeightMatrix", [np.array(0), *map(np.array, (8, 16000)), np.float32([0]).reshape(()),
+                         np.float32([8000]).reshape(())], {}),
+    ("OneHot", [ints(0, 1), np.array(-3), np.array([0, 1], np.float32)], {}),
+    ("TopK", [DATA, ints(-1)], {}),
+    ("TopK", [DATA, ints(4)], {}),
+    ("TensorScatter", [np.ones((1, 4, 2), np.float32), np.ones((1, 2, 2), np.float32), ints(-1)], {}),
+    ("ReverseSequence", [np.ones((4, 2), np.float32), ints(1, 5)], {}),
+    ("ReverseSequence", [np.ones((4, 2), np.float32), ints(-1, 1)], {}),
+    ("ReverseSequence", [np.ones((4, 2), np.float32), ints(3, 2, 2, 2)], {"time_axis": 1, "batch_axis": 0}),
+    ("Dropout", [DATA, np.array(1.5, np.float32), np.array(True)], {}),
+    *[(op_type, [np.ones((3, 1, 2), np.float32), np.ones((1, gates, 2), np.float32), np.ones((1, gates, 1), np.float32),
+                 np.ones((1, 2 * gates), np.float32), np.array([length], np.int32)], {"hidden_size": 1})
+      for op_type, gates, length in (("RNN", 1, 4), ("GRU", 3, -1), ("LSTM", 4, 9))],
     ("DFT", [np.ones((1, 8, 1), np.float32), np.array(-1)], {}),
     ("ImageDecoder", [np.zeros(9, np.uint8)], {}),
     ("RotaryEmbedding", [np.ones((1, 2, 3, 4), np.float32), *[np.ones((5, 2), np.float32)] * 2, ints([0, 1, 99])], {}),

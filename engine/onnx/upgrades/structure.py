@@ -71,8 +71,18 @@ def _split_lengths_input(call: OldCall) -> OldCall:
 
 @upgrade("Split", since=13, to=18)
 def _split_count(call: OldCall) -> OldCall:
-    """Without lengths the number of parts was the number of outputs; from 18 on it is stated."""
-    return call.at(18) if call.has_input(1) else call.at(18, num_outputs=call.num_outputs)
+    """Without lengths there were as many parts as outputs, of equal lengths; from 18 on the last one may be shorter."""
+    if call.has_input(1):
+        return call.at(18)
+    x, axis, count = call.input(0), call.integer("axis", 0), call.num_outputs
+    rank = rank_of(x)
+    length = x.shape[axis] if rank is not None and -rank <= axis < rank else None
+    if length is None or length.is_dynamic:
+        whole = emit("Gather", emit("Shape", x), i64s([axis]))
+        return call.at(18, inputs=[x, emit("Expand", emit("Div", whole, i64s([count])), i64s([count]))])
+    if length.min % count:
+        call.invalid(f"axis {axis} of length {length} has no {count} equal parts; expected `split`, their lengths")
+    return call.at(18, num_outputs=count)
 
 
 @upgrade("Tile", since=1, to=6)

@@ -154,8 +154,9 @@ def _reverse_sequence(node: Node) -> Sequence[Output] | None:
     strides = (shape[1], 1)
     starts = np.arange(samples) * strides[spec.batch_axis]
     sample = Constant(starts.reshape((1, -1) if order[0] == 0 else (-1, 1)))
-    length = lengths if order[0] == 0 else ops.Unsqueeze(lengths, Constant(np.array([1], np.int64))).output(0)
-    length = ops.Min(length, Constant(steps, i64)).output(0)
+    length = _checked_lengths(lengths, steps)
+    if order[0] != 0:
+        length = ops.Unsqueeze(length, Constant(np.array([1], np.int64))).output(0)
     back = ops.Sub(ops.Sub(length, Constant(1, i64)), at)
     taken = ops.Where(ops.Less(at, length), back, at)
     row = ops.Add(ops.Mul(taken, Constant(strides[spec.time_axis], i64)), sample)
@@ -164,6 +165,13 @@ def _reverse_sequence(node: Node) -> Sequence[Output] | None:
     flat = ops.Reshape(row, Constant(np.array([-1], np.int64)))
     gathered = ops.Gather(rows, flat, axis=0)
     return [ops.Reshape(gathered, Constant(np.array(shape, np.int64)), allowzero=1).output(0)]
+
+
+def _checked_lengths(lengths: Output, steps: int) -> Output:
+    """The lengths, as elements of 0..steps: another one is an index out of range, also if it is negative."""
+    is_negative = ops.Less(lengths, Constant(0, i64))
+    below = ops.Sub(lengths, Constant(steps + 1, i64))
+    return ops.Gather(Constant(np.arange(steps + 1)), ops.Where(is_negative, below, lengths), axis=0).output(0)
 
 
 def _max_unpool(node: Node) -> Sequence[Output] | None:

@@ -17,7 +17,7 @@ from engine_opencl.transform import prepare_model
 from engine import Core, Model, ops
 from engine.errors import InputError
 from engine.ir import Constant, Node, Parameter, Result
-from engine.ir.element_type import f32, i64
+from engine.ir.element_type import f32, i32, i64
 from engine.plugin_api import SupportLevel
 from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, run_case
 from engine.testing.operators import with_constants
@@ -191,6 +191,29 @@ def test_an_index_to_unpool_to_that_is_out_of_range_fails_by_name(core: Core) ->
     network = core.compile_model(Model([Result(node)], [x, indices]), "OPENCL")
     with pytest.raises(InputError, match=r"MaxUnpool `lookup`: index 16 is out of range for a dimension of 16"):
         network([np.ones((1, 1, 2, 2), np.float32), np.full((1, 1, 2, 2), 16)])
+
+
+@pytest.mark.parametrize("length", [4, -1, 2**31 - 1])
+def test_a_sequence_length_out_of_range_fails_by_name(core: Core, length: int) -> None:
+    """As on other devices; it gave the results of another length. The network stays usable."""
+    x, lengths = Parameter(f32, (3, 2, 2), "x"), Parameter(i64, (2,), "lengths")
+    weights = [Constant(np.ones((1, rows, columns), np.float32)) for rows, columns in ((4, 2), (4, 1))]
+    short = ops.Cast(lengths, to=i32.onnx)
+    nodes = [
+        ops.ReverseSequence(x, lengths, friendly_name="turn"),
+        ops.create("LSTM", [x, *weights, None, short], {"hidden_size": 1}, friendly_name="layer"),
+    ]
+    for node in nodes:
+        network = core.compile_model(Model([Result(node.output(0))], [x, lengths]), "OPENCL")
+        value = np.ones((3, 2, 2), np.float32)
+        for _ in range(2):
+            with pytest.raises(
+                InputError,
+                match=rf"{node.op_type} `{node.friendly_name}`: a sequence length {length} is out of range for "
+                r"sequences of 3 steps; expected 0..3",
+            ):
+                network([value, np.array([1, length])])
+            assert np.isfinite(network([value, np.array([0, 3])])[0]).all()
 
 
 @pytest.mark.parametrize(("start", "told"), [(4, 5), (-1, -1)])

@@ -50,11 +50,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error that a kernel may report: an index of `node` out of range for a dimension of `length`."""
+    """An error that a kernel may report: an index of `node` out of range for a dimension of `length`, or if
+    `is_length`, a length out of range for sequences of `length` steps."""
 
     node: str
     op_type: str
     length: int
+    is_length: bool = False
 
 
 @dataclass(frozen=True, slots=True)

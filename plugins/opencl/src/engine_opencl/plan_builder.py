@@ -131,12 +131,12 @@ class LaunchPlanBuilder:
             self.weights[name] = make
         return self._weight_buffers[name]
 
-    def fault(self, *lengths: int) -> tuple[Buffer, int]:
-        """Where a kernel of this operation reports indices that are out of range for these dimensions: its first
-        number, which those of the other dimensions follow. See `LaunchPlan.faults`."""
+    def fault(self, *lengths: int, is_length: bool = False) -> tuple[Buffer, int]:
+        """Where a kernel of this operation reports indices that are out of range for these dimensions, or lengths of
+        sequences: its first number, which those of the other dimensions follow. See `LaunchPlan.faults`."""
         assert self._node is not None
-        first = len(self._faults)
-        self._faults += [Fault(self._node.friendly_name, self._node.op_type, length) for length in lengths]
+        first, node = len(self._faults), self._node
+        self._faults += [Fault(node.friendly_name, node.op_type, length, is_length) for length in lengths]
         return self._fault_buffer, first
 
     # -- launches -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from engine.ir import Node, Output
-from engine.lowering import Refusal
+from engine.lowering import Refusal, check_parts
 from engine.ops.slice import AxisSlice, ConcatSpec, SliceSpec, SplitSpec, TileSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.lowering.channels import channel_offset, image_bytes, select_channels, starts_of, whole_blocks
@@ -122,7 +122,7 @@ class SplitLowering(OpLowering[SplitSpec]):
     values = (1,)
 
     def check(self, spec: SplitSpec) -> Refusal | None:
-        return check_movable(spec.input(0)) or check_values(spec.node, self.values)
+        return check_movable(spec.input(0)) or check_values(spec.node, self.values) or check_parts(spec)
 
     def layouts(self, spec: SplitSpec) -> Sequence[LayoutOption]:
         return _part_layouts(spec.node)

@@ -1,4 +1,4 @@
-"""Data errors that kernels report: indices out of range."""
+"""Data errors that kernels report: indices and lengths out of range."""
 
 from __future__ import annotations
 
@@ -52,11 +52,15 @@ class Faults:
         self._fetched.wait()
 
     def check(self) -> None:
-        """Raise `InputError` if a kernel found an index out of range."""
+        """Raise `InputError` if a kernel found an index or a length out of range."""
         for fault, found in zip(self._faults, self._found.tolist(), strict=True):
             if found:
                 self.is_clear = False
-                raise InputError(
-                    f"{fault.op_type} `{fault.node}`: index {found - (found > 0)} is out of range for a dimension of "
-                    f"{fault.length}; expected {-fault.length}..{fault.length - 1}"
-                )
+                raise InputError(f"{fault.op_type} `{fault.node}`: {_description(fault, found - (found > 0))}")
+
+
+def _description(fault: Fault, found: int) -> str:
+    length = fault.length
+    if fault.is_length:
+        return f"a sequence length {found} is out of range for sequences of {length} steps; expected 0..{length}"
+    return f"index {found} is out of range for a dimension of {length}; expected {-length}..{length - 1}"

@@ -14,6 +14,7 @@ from engine.ops.recurrent import RecurrentActivation, RecurrentLengths, Recurren
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import literal
+from engine_opencl.lowering.gather.indices import check_lengths
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -51,6 +52,8 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
 
     def lower(self, spec: RecurrentSpec, b: LaunchPlanBuilder) -> None:
         s = spec.at(spec.input_shapes())
+        if spec.sequence_lens is not None:
+            check_lengths(b, spec.sequence_lens, s.steps)
         projection = _projected(spec, b, s)
         recurrent = _transposed(spec, b, s)
         states = [_initial(spec.initial_h, b, s), b.temporary(_state_bytes(s))]

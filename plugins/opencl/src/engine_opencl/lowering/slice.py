@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.ir import Output
-from engine.lowering import Refusal, check_constant
+from engine.lowering import Refusal, check_constant, check_parts
 from engine.ops.slice import AxisSlice, ConcatSpec, SliceSpec, SplitSpec, TileSpec
 from engine_opencl.elements import STORED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -36,7 +36,7 @@ class SplitLowering(OpLowering[SplitSpec]):
     values = (1,)
 
     def check(self, spec: SplitSpec) -> Refusal | None:
-        return check_types((spec.input(0),), STORED) or check_constant(spec.node, *self.values)
+        return check_types((spec.input(0),), STORED) or check_constant(spec.node, *self.values) or check_parts(spec)
 
     def lower(self, spec: SplitSpec, b: LaunchPlanBuilder) -> None:
         x = spec.node.input_value(0)

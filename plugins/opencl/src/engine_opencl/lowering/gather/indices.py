@@ -1,4 +1,4 @@
-"""Computed indices in kernels. An index out of range fails the inference with the node's name."""
+"""Computed indices and lengths in kernels. One out of range fails the inference with the node's name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from engine.ir.element_type import i32, i64
 from engine.lowering import Refusal
 from engine_opencl.elements import STORED
 from engine_opencl.lowering.registry import check_types
-from engine_opencl.source import strides_of
+from engine_opencl.plan import Given
+from engine_opencl.plan_builder import LaunchPlanBuilder
+from engine_opencl.source import kernel_source, strides_of
 
 INDICES: Final = frozenset({i32, i64})
 CHECKED: Final = """
@@ -38,3 +40,10 @@ def tuple_code(lengths: Sequence[int], inner: int) -> str:
             f"    is_inside &= at >= 0; offset += at * {step * inner}; }}\n"
         )
     return "".join(lines)
+
+
+def check_lengths(b: LaunchPlanBuilder, lengths: Output, steps: int) -> None:
+    """Fail the inference if a length, of a vector of i32 or i64, is not in 0..steps."""
+    source = kernel_source("check_lengths", T="int" if lengths.element_type is i32 else "long", STEPS=f"{steps}l")
+    arguments: list[Given] = [b.input(lengths), *b.fault(steps, is_length=True)]
+    b.launch(source, "check_lengths", arguments, b.shape(lengths))

@@ -8,6 +8,7 @@ from engine.ir.element_type import i64
 from engine.lowering import Refusal
 from engine.ops.gather import ReverseSequenceSpec
 from engine_opencl.elements import STORED, moved_c_type
+from engine_opencl.lowering.gather.indices import check_lengths
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
@@ -30,4 +31,5 @@ class ReverseSequenceLowering(OpLowering[ReverseSequenceSpec]):
             TIME_FIRST=int(spec.time_axis == 0),
         )  # fmt: skip
         arguments: list[Given] = [b.input(x), b.input(lengths), b.output(spec.output())]
+        check_lengths(b, lengths, second if spec.time_axis else first)
         b.launch(source, "reverse_sequence", arguments, (inner, second, first))
