@@ -161,3 +161,9 @@ class PartitionError(EngineError):
 
 class OutOfMemoryError(EngineError, MemoryError):
     """Memory for a model or a plan cannot be allocated."""
+
+
+def retold(error: EngineError, message: str) -> EngineError:
+    """An error of the same class with another message; of the nearest class of the SDK for one of a plugin's own."""
+    kind: type[EngineError] = next(each for each in type(error).__mro__ if each.__module__ == __name__)
+    return kind(message)

@@ -21,7 +21,20 @@ from engine_template.request import TemplateInferRequest
 from onnx import TensorProto, helper
 
 from engine import Core
-from engine.errors import Cancelled, DeviceError, DeviceNotFoundError, InputError, PropertyError, UnsupportedError
+from engine.errors import (
+    Cancelled,
+    DeviceError,
+    DeviceNotFoundError,
+    InputError,
+    ModelError,
+    OutOfMemoryError,
+    PluginError,
+    PropertyError,
+    StateError,
+    TypeInferenceError,
+    UnsupportedError,
+)
+from engine.ir import Node, Parameter, f32
 from engine.plugin_api import AsyncInferRequest, Config, ExecutableNetwork, Model, QueryResult, RefusalCause, Support
 
 LIMIT = 60.0
@@ -453,13 +466,42 @@ def failing(name: str, where: str, error: Exception | type[Exception], failures:
 def test_a_device_that_fails_to_compile() -> None:
     core = Core()
     core.register_plugin("FAILING", failing("FAILING", "compile", RuntimeError("out of tape")))
-    with pytest.raises(DeviceError, match=r"subgraph 1 on FAILING \(`Neg_y`\).*out of tape"):
+    with pytest.raises(PluginError, match=r"subgraph 1 on FAILING \(`Neg_y`\).*out of tape"):
         core.compile_model(chain("CPU", "FAILING"), "HETERO:CPU,FAILING")
+
+
+class _OwnError(TypeInferenceError):
+    """A plugin's own error, whose constructor HETERO cannot know."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(f"{node} is not for me")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ModelError("out of tape"), ModelError),
+        (OutOfMemoryError("out of tape"), OutOfMemoryError),
+        (_OwnError(Parameter(f32, [1], "out of tape")), TypeInferenceError),
+    ],
+)
+def test_the_class_of_an_error_of_compiling_survives(error: Exception, kind: type[Exception]) -> None:
+    """The model's fault is not blamed on the device."""
+    core = Core()
+    core.register_plugin("FAILING", failing("FAILING", "compile", error))
+    with pytest.raises(kind, match=r"subgraph 1 on FAILING \(`Neg_y`\).*out of tape") as caught:
+        core.compile_model(chain("CPU", "FAILING"), "HETERO:CPU,FAILING")
+    assert type(caught.value) is kind
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
-    ("error", "kind"), [(RuntimeError("on fire"), DeviceError), (InputError("on fire"), InputError)]
+    ("error", "kind"),
+    [
+        (RuntimeError("on fire"), DeviceError),
+        (InputError("on fire"), InputError),
+        (StateError("on fire"), StateError),
+    ],
 )
 def test_a_device_that_fails_to_infer(is_async: bool, error: Exception, kind: type[Exception]) -> None:
     core = Core()

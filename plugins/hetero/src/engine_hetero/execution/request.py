@@ -10,16 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import DeclarationError, UnsupportedError
+from engine.errors import retold
 from engine.plugin_api import (
     AsyncInferRequest,
     Cancelled,
     DeadlineExceeded,
-    DeviceError,
     EngineError,
-    InputError,
     NodeProfile,
-    OutOfMemoryError,
     RemoteTensor,
     RequestOwner,
     SyncInferRequest,
@@ -138,7 +135,7 @@ class HeteroInferRequest(SyncInferRequest):
     def run_part(self, part: int) -> None:
         """Run a part, or wait for it if it was started early, then start the parts that start early after it.
 
-        Raises `DeviceError` naming device, part and cause; `InputError` likewise.
+        Raises the part's error, of the same class, naming device, part and cause.
         """
         if not self._early:  # no early starts: each part runs in turn
             self._infer(part)
@@ -203,8 +200,7 @@ class HeteroInferRequest(SyncInferRequest):
             f"{self.signature.network}: subgraph {part} of {len(self.requests)} ({wiring.node_count} nodes) failed on "
             f"{wiring.device}: {error}"
         )
-        kinds = (InputError, OutOfMemoryError, DeclarationError, UnsupportedError)
-        return next((kind for kind in kinds if isinstance(error, kind)), DeviceError)(text)
+        return retold(error, text)
 
     def _record(self) -> None:
         """One record for each part, then those of its nodes, with names that are unique in the inference."""

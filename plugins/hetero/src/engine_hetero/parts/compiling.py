@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.errors import retold
 from engine.plugin_api import (
     CoreHandle,
-    DeviceError,
     DeviceNotFoundError,
     EngineError,
     ExecutableNetwork,
-    OutOfMemoryError,
     RemoteContext,
     Support,
     SupportLevel,
@@ -48,8 +47,8 @@ class Compiler:
     ) -> tuple[list[ExecutableNetwork], list[Refused]]:
         """The networks of the parts, each for the context of its device, if any, and the parts that were refused.
 
-        Raises `DeviceNotFoundError` if a device is no longer available, `DeviceError` if it fails, each naming part,
-        device and cause.
+        Raises `DeviceNotFoundError` if a device is no longer available, and if one fails its error, of the same class,
+        each naming part, device and cause.
         """
         if not parts:
             return [], []
@@ -78,8 +77,7 @@ class Compiler:
                 f"{described(number, part)}: the device answered the query but is no longer available: {e}"
             ) from e
         except EngineError as e:
-            kind = OutOfMemoryError if isinstance(e, OutOfMemoryError) else DeviceError
-            raise kind(f"{described(number, part)} cannot be compiled: {type(e).__name__}: {e}") from e
+            raise retold(e, f"{described(number, part)} cannot be compiled: {e}") from e
 
     def ask_again(self, refused: Refused) -> Mapping[str, Support]:
         """The nodes of a refused part that its device, queried with only this part, refuses, with the reasons.
