@@ -45,7 +45,7 @@ ARROWS = {
     "runtime": {"ir", "blob", "threads"},
     "threads": set(),
     "properties": {"ir", "limits"},
-    "blob": {"ir", "files"},
+    "blob": {"ir", "files", "threads"},
     "passes": {"onnx", "ops", "ir", "drawing", "files", "threads"},
     "lowering": {"plugin_api", "passes"},
     "onnx": {"ops", "files"},

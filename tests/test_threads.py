@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,7 +20,10 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
+from engine.generation import Scheduler
 from engine.ir import Model, Parameter, Result, f32
+from engine.passes import MakeStateful
+from engine.runtime.benchmark import measure
 from engine.threads import Signal, in_threads, start_thread
 
 SECONDS = 20
@@ -142,6 +146,35 @@ def test_waiting_can_be_interrupted_at_any_moment() -> None:
         assert changed.wait_for(lambda: len(values) > before)
 
     interrupted_everywhere(act, ("engine/threads.py", "/threading.py"))
+
+
+def test_generating_can_be_interrupted_at_any_moment() -> None:
+    """With a condition, an interrupted `submit` left its lock taken, so that the scheduler's thread waited for ever."""
+    core = Core()
+    model = core.read_model(Path(__file__).parent / "fixtures" / "decoders" / "llama.dynamo23.onnx")
+    MakeStateful().run_on_model(model)
+    network = core.compile_model(model, "CPU")
+    with Scheduler(network, 1) as first:
+        expected = first.submit([3, 14], 2).result()
+    scheduler = Scheduler(network, 1)
+
+    def act() -> None:
+        assert scheduler.submit([3, 14], 2).result() == expected
+        with Scheduler(network, 1) as short:
+            assert short.submit([3, 14], 1).result() == expected[:1]
+
+    interrupted_everywhere(act, ("engine/generation/scheduler.py", "engine/threads.py", "/threading.py"), 3)
+
+
+def test_measuring_can_be_interrupted_at_any_moment() -> None:
+    x = Parameter(f32, [2, 4], "x")
+    network = Core().compile_model(Model([Result(ops.Tanh(x), "y")], [x]), "TEMPLATE")
+    feeds = {"x": np.zeros((2, 4), np.float32)}
+
+    def act() -> None:
+        assert measure(network, feeds, requests=2, count=4).count == 4
+
+    interrupted_everywhere(act, ("engine/runtime/benchmark.py", "engine/threads.py", "/threading.py"), 3)
 
 
 def test_compiling_for_several_devices_can_be_interrupted_at_any_moment() -> None:

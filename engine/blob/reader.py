@@ -17,6 +17,7 @@ from engine.blob.signature import BlobSignature
 from engine.blob.source import BlobInput, open_source
 from engine.digest import sha256
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
+from engine.threads import start_thread
 
 
 class BlobReader:
@@ -138,7 +139,7 @@ class BlobReader:
 
         Hashing takes most of the time of importing a network. Errors are raised when the section is used.
         """
-        Thread(target=self._verify_backwards, name="engine-blob", daemon=True).start()
+        start_thread(Thread(target=self._verify_backwards, name="engine-blob", daemon=True))
 
     def verify(self) -> None:
         """Verify the hash of every section that has not been used yet; raises `BlobCorruptError`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -18,6 +17,7 @@ from engine.generation.generator import IDS, LOGITS, MASK, POSITIONS, checked_na
 from engine.generation.sampling import Sampling
 from engine.plugin_api import ExecutableNetwork
 from engine.runtime.lifecycle import Participant, lifecycle
+from engine.threads import Signal, start_thread
 
 Array = NDArray[Any]
 
@@ -35,7 +35,12 @@ class Stream:
         """The tokens so far."""
         self.random = np.random.default_rng(None if sampling.seed is None else [sampling.seed, 0])
         self.is_cancelled = False
-        self._items: queue.SimpleQueue[int | EngineError | None] = queue.SimpleQueue()
+        self._read = 0
+        """How many tokens the iteration has given."""
+        self._error: EngineError | None = None
+        self._has_ended = False
+        self._lock = threading.Lock()
+        self._changed = Signal(self._lock)
 
     def cancel(self) -> None:
         """End the sequence before its next token."""
@@ -58,8 +63,9 @@ class Stream:
     def add(self, logits: Array) -> bool:
         """Choose the next token; returns whether it is the last one. Called by the scheduler."""
         token = self.sampling.choose(logits, np.array([*self.prompt, *self.tokens], np.int64), self.random)
-        self.tokens.append(token)
-        self._items.put(token)
+        with self._lock:
+            self.tokens.append(token)
+            self._changed.notify_all()
         is_last = token in self.stop_tokens or len(self.tokens) == self.max_tokens
         if is_last:
             self.end(None)
@@ -67,20 +73,24 @@ class Stream:
 
     def end(self, error: EngineError | None) -> None:
         """Let the reader's iteration end. Called by the scheduler."""
-        self._items.put(error)
+        with self._lock:
+            self._error, self._has_ended = error, True
+            self._changed.notify_all()
 
     def after_fork(self, error: EngineError) -> None:
-        """Replace the queue, whose lock another thread may have held, by one that ends the reading."""
-        self._items = queue.SimpleQueue()
+        """Replace the lock, which another thread may have held, and end the reading."""
+        self._lock = threading.Lock()
+        self._changed = Signal(self._lock)
         self.end(error)
 
     def _next(self) -> int | None:
-        item = self._items.get()
-        if item is None or isinstance(item, EngineError):
-            self._items.put(item)  # for later reads
-        if isinstance(item, EngineError):
-            raise item
-        return item
+        self._changed.wait_for(lambda: self._read < len(self.tokens) or self._has_ended)
+        if self._read < len(self.tokens):
+            self._read += 1
+            return self.tokens[self._read - 1]
+        if self._error is not None:
+            raise self._error
+        return None
 
 
 @dataclass(slots=True)
@@ -147,9 +157,12 @@ class Scheduler(Participant):
         self._slots = _Slots([None] * slots, np.zeros((slots, 0), bool), [0] * slots)
         self._waiting: deque[Stream] = deque()
         self._joining: Stream | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = Signal(self._lock)
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._has_ended = False
+        """Whether the thread has ended all sequences."""
         lifecycle.track(self)
 
     def submit(
@@ -168,24 +181,21 @@ class Scheduler(Participant):
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise InputError(f"max_tokens is {max_tokens!r}; expected 1 or more")
         stream = Stream(row, sampling or Sampling(), max_tokens, frozenset(stop_tokens))
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise InputError("the scheduler is closed")
-            self._waiting.append(stream)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="engine-scheduler", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+                thread = threading.Thread(target=self._run, name="engine-scheduler", daemon=True)
+                start_thread(thread)
+                self._thread = thread
+            self._waiting.append(stream)
+            self._changed.notify_all()
         return stream
 
     def close(self) -> None:
         """End all sequences with `Cancelled`, and the thread. Further calls have no effect."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-            thread = self._thread
-        if thread is not None:
-            thread.join()
+        self._begin_exit()
+        self._changed.wait_for(lambda: self._thread is None or self._has_ended)
 
     def __enter__(self) -> Scheduler:
         return self
@@ -200,15 +210,16 @@ class Scheduler(Participant):
         error = StateError("the sequence is computed in the parent process of this one; submit it again")
         for stream in self._unfinished():
             stream.after_fork(error)
-        self._changed, self._thread = threading.Condition(), None
+        self._lock, self._thread = threading.Lock(), None
+        self._changed = Signal(self._lock)
         self._waiting.clear()
         self._joining = None
         self._slots = _Slots([None] * self._count, np.zeros((self._count, 0), bool), [0] * self._count)
 
     def _begin_exit(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _is_busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -216,17 +227,33 @@ class Scheduler(Participant):
     # -- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        if not self._has_place():
+            return
         error: EngineError = Cancelled("the scheduler was closed")
         try:
             self._serve()
         except Exception as e:  # nobody waits for this thread, and the streams' readers would wait for ever
             error = DeviceError(f"{self._network.signature.network}: the scheduler failed: {type(e).__name__}: {e}")
             error.__cause__ = e
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             left = self._unfinished()
         for stream in left:
             stream.end(error)
+        with self._lock:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def _has_place(self) -> bool:
+        """Whether the current thread is the scheduler's.
+
+        If Ctrl-C interrupts the start of a thread, the thread may run all the same, or never.
+        """
+        thread = threading.current_thread()
+        with self._lock:
+            if self._thread is None:
+                self._thread = thread
+            return self._thread is thread
 
     def _unfinished(self) -> list[Stream]:
         """The sequences that wait, join the batch, or are in it."""
@@ -235,10 +262,9 @@ class Scheduler(Participant):
 
     def _serve(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._slots.active or self._is_closed)
-                if self._is_closed:
-                    return
+            self._changed.wait_for(lambda: self._waiting or self._slots.active or self._is_closed)
+            if self._is_closed:
+                return
             self._drop_cancelled()
             self._admit_waiting()
             if self._slots.active:
@@ -257,7 +283,7 @@ class Scheduler(Participant):
 
     def _admit_waiting(self) -> None:
         while None in self._slots.streams:
-            with self._changed:
+            with self._lock:
                 if not self._waiting:
                     return
                 stream = self._joining = self._waiting.popleft()

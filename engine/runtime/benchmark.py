@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from engine.errors import EngineError, InferError
 from engine.runtime.async_request import AsyncInferRequest
 from engine.runtime.queue import QueueNetwork
+from engine.threads import Signal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +121,8 @@ class _Relay:
         self._begin = self._end = 0
         self._started = 0
         self._running = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = Signal(self._lock)
 
     def run(self) -> Measurement:
         """Run until the limit has passed and nothing is in flight; raise the first error."""
@@ -129,8 +131,7 @@ class _Relay:
             for request in self._requests:
                 request.set_callback(self._finished)
                 self._start_next(request)
-            with self._changed:
-                self._changed.wait_for(lambda: not self._running)
+            self._changed.wait_for(lambda: not self._running)
         except BaseException as e:  # such as Ctrl-C, after which nothing must be left running
             self._stop(e)
             raise
@@ -140,7 +141,7 @@ class _Relay:
         return Measurement(len(self._requests), seconds, np.array(self._latencies, np.int64))
 
     def _start_next(self, request: AsyncInferRequest) -> None:
-        with self._changed:
+        with self._lock:
             if self._error is not None or self._limit.has_passed(self._started, self._begin):
                 return
             self._started += 1
@@ -159,15 +160,14 @@ class _Relay:
         self._ended(error)
 
     def _ended(self, error: BaseException | None) -> None:
-        with self._changed:
+        with self._lock:
             self._error = self._error or error
             self._running -= 1
             self._changed.notify_all()
 
     def _stop(self, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             self._error = self._error or error
         for request in self._requests:
             request.cancel()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._running)
+        self._changed.wait_for(lambda: not self._running)

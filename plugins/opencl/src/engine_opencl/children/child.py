@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from engine.errors import DeviceError
+from engine.threads import start_thread
 
 WORKER: Final = Path(__file__).with_name("trial_worker.py")
 COMMAND: Final = (sys.executable, "-P", str(WORKER))
@@ -51,9 +52,9 @@ class Child:
                 "set KERNEL_TRIAL_SECONDS to 0 to compile in this process"
             ) from e
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=_read, args=(self._process.stdout, self._answers), daemon=True).start()
         # The child exits when its input is closed; it has no state to save.
         self._finalizer = weakref.finalize(self, _end, self._process, self._errors, os.getpid())
+        start_thread(threading.Thread(target=_read, args=(self._process.stdout, self._answers), daemon=True))
 
     @property
     def is_alive(self) -> bool:
