@@ -13,8 +13,8 @@ import onnxruntime
 
 from engine import Core, ExecutableNetwork
 from engine.errors import ModelWriteError, UnsupportedError
-from engine.ir import Model, TensorType
-from engine.ir.element_type import f64
+from engine.ir import Model, Node, TensorType
+from engine.ir.element_type import f64, i8, u8
 from engine.onnx import model_to_proto
 
 from .finding import Finding, note
@@ -158,6 +158,7 @@ def _in_onnxruntime(model: Model, feeds: Mapping[str, Array], right: Answers) ->
     outputs = [output for node in nodes for output in node.outputs if isinstance(output.type, TensorType)]
     # onnxruntime computes some functions of f64 by constants of f32, and gives types that numpy lacks as integers.
     is_odd = any(o.element_type is f64 or o.element_type.numpy.isbuiltin != 1 for o in outputs)
+    is_odd = is_odd or any(_is_mixed_product(node) for node in nodes)
     if is_odd or any(node.op_type in OTHERWISE for node in nodes):
         return "confirmed, without onnxruntime"
     note("running in onnxruntime")
@@ -172,6 +173,13 @@ def _in_onnxruntime(model: Model, feeds: Mapping[str, Array], right: Answers) ->
         return "confirmed, onnxruntime refuses"
     _check("onnxruntime", found, right, ORACLE_SLACK)
     return "confirmed"
+
+
+def _is_mixed_product(node: Node) -> bool:
+    """Whether a node multiplies u8 by i8: without VNNI, onnxruntime saturates sums of two products at 16 bits."""
+    if node.op_type != "MatMulInteger":
+        return False
+    return [value.element_type for value in node.input_values[:2] if value is not None] == [u8, i8]
 
 
 def _results(network: ExecutableNetwork, feeds: Mapping[str, Array]) -> list[Any]:
