@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,7 +150,7 @@ class _Relay:
         self._starts[request] = time.perf_counter_ns()
         try:
             request.start_async(self._inputs)
-        except BaseException as e:
+        except Exception as e:  # nothing runs; after Ctrl-C it might
             self._ended(e)
 
     def _finished(self, request: AsyncInferRequest, error: EngineError | None) -> None:
@@ -166,8 +167,13 @@ class _Relay:
             self._changed.notify_all()
 
     def _stop(self, error: BaseException) -> None:
+        """Wait until nothing runs; after an interrupt, `_running` may count an inference that has not begun."""
         with self._lock:
             self._error = self._error or error
         for request in self._requests:
-            request.cancel()
-        self._changed.wait_for(lambda: not self._running)
+            starts = -1
+            while starts != request.starts:  # a callback may have started it again meanwhile
+                starts = request.starts
+                request.cancel()
+                with suppress(EngineError):
+                    request.wait()
