@@ -31,7 +31,7 @@ _LONGEST: Final = 1 << 48  # addresses have at most 48 bits, and sums of lengths
 
 _CORRECTED: Final = frozenset({
     "BlackmanWindow", "GroupNormalization", "HammingWindow", "HannWindow", "MaxUnpool", "MeanVarianceNormalization",
-    "MelWeightMatrix", "Resize", "STFT",
+    "MelWeightMatrix", "RMSNormalization", "Resize", "STFT",
 })  # fmt: skip
 _POOLING: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
 

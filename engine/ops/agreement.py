@@ -276,7 +276,9 @@ def _compare_elements(node: Node) -> None:
 @compares("GatherND", "ScatterND")
 def _compare_slices(node: Node) -> None:
     data, indices, updates = (_shape(node, index) for index in range(3))
-    if data is None or indices is None or not len(indices):
+    if indices is not None and not len(indices):
+        fail(node, "indices have rank 0; expected 1 or more")
+    if data is None or indices is None:
         return
     batch = attribute(node, "batch_dims") if node.op_type == "GatherND" else 0
     if not PartialShape(data.dims[:batch]).compatible(PartialShape(indices.dims[:batch])):
@@ -398,11 +400,17 @@ def _compare_lines(node: Node, index: int, count: Dimension, axis: int, line: st
 
 
 @compares("ConvTranspose")
-def _compare_bias(node: Node) -> None:
-    weight, bias = _shape(node, 1), _shape(node, 2)
-    if weight is None or bias is None or len(weight) < 2:
+def _compare_transposed(node: Node) -> None:
+    data, weight, bias, group = _shape(node, 0), _shape(node, 1), _shape(node, 2), attribute(node, "group")
+    if weight is None or len(weight) < 2:
         return
-    count = as_dimension(weight[1].min * attribute(node, "group") if weight[1].is_static else None)
+    if data is not None and len(data) > 1 and not data[1].compatible(weight[0]):
+        fail(node, f"X has {data[1]} channels, and W takes {weight[0]}; expected equal numbers")
+    if group < 1 or (weight[0].is_static and weight[0].min % group):
+        fail(node, f"group {group} does not divide the {weight[0]} channels of X")
+    if bias is None:
+        return
+    count = as_dimension(weight[1].min * group if weight[1].is_static else None)
     if not bias.compatible(PartialShape([count])):
         fail(node, f"B has shape {bias}; expected one value per output channel, [{count}]")
 
@@ -449,6 +457,8 @@ def _compare_heads(node: Node) -> None:
         AttentionSpec.of(node).at([None if shape is None else shape.get_shape() for shape in known])
     if key is not None and value is not None and len(key) == len(value) == 4 and not key[1].compatible(value[1]):
         fail(node, f"K {key} and V {value} have different numbers of heads")
+    if mask is not None and not 1 <= len(mask) <= 4:
+        fail(node, f"attn_mask has shape {mask}; expected [queries, keys], which 1 or 2 axes may precede")
     if query is not None and key is not None and len(query) == len(key) == 4:
         heads, groups = query[1], key[1]
         if heads.is_static and groups.is_static and groups.min and heads.min % groups.min:
@@ -486,6 +496,18 @@ def _compare_indices(node: Node) -> None:
     data, indices = _shape(node, 0), _shape(node, 1)
     if data is not None and indices is not None and not data.compatible(indices):
         fail(node, f"X has shape {data} and I {indices}; expected equal shapes")
+    target = _shape(node, 2)
+    if data is not None and target is not None and not target.compatible(PartialShape([len(data)])):
+        fail(node, f"output_shape has shape {target}; expected {len(data)} lengths, the rank of X")
+
+
+@compares("GridSample")
+def _compare_sampled(node: Node) -> None:
+    data, grid = _shape(node, 0), _shape(node, 1)
+    if data is None or grid is None or not any(dim.max == 0 for dim in data.dims[2:]):
+        return
+    if all(dim.min for dim in (*data.dims[:2], *grid.dims[:-1])):
+        fail(node, f"X has shape {data}; expected 1 element or more along each axis that is sampled")
 
 
 @compares("RotaryEmbedding")

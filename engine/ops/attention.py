@@ -31,6 +31,8 @@ from engine.ops.tensors import Array
 
 _SOFTMAX_TYPES: Final = {each.onnx: each for each in (f32, f16, f64, bf16)}
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = range(3, 7)
+_ENDLESS: Final = 1 << 30
+"""A window that reaches beyond any keys."""
 _CACHE: Final = ("past_key", "past_value", "nonpad_kv_seqlen")
 
 
@@ -169,7 +171,7 @@ class AttentionSpec(OperatorSpec):
     @property
     def window(self) -> tuple[int, int]:
         """The number of keys before and after its own position that a query sees; -1 is unlimited."""
-        return self.left_window_size, 0 if self.is_causal else self.right_window_size
+        return min(self.left_window_size, _ENDLESS), 0 if self.is_causal else min(self.right_window_size, _ENDLESS)
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AttentionLengths:
         """The facts that follow from the inputs' shapes. Raises `OperatorSpecError` if the shapes do not fit."""

@@ -39,6 +39,11 @@ class ScalerSpec(OperatorSpec):
     offset: tuple[float, ...] | None
     scale: tuple[float, ...] | None
 
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_min_rank(node, 0, 1)
+
 
 @specifies("Imputer", domain=_ML)
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,9 +161,25 @@ def _restrict_lengths(node: Node) -> None:
         fail(node, f"shape is {lengths.tolist()}; expected lengths of 0 or more")
 
 
+@restricts("Squeeze")
+def _restrict_axes(node: Node) -> None:
+    axes, shape = _constant(node, 1), _shape(node, 0)
+    if axes is not None and shape is not None and len(set((axes % max(len(shape), 1)).tolist())) < axes.size:
+        fail(node, f"axes are {axes.tolist()}; expected each axis once")
+
+
+@restricts("Expand")
+def _restrict_target(node: Node) -> None:
+    lengths = _constant(node, 1)
+    if lengths is not None and lengths.min() < 0:
+        fail(node, f"shape is {lengths.tolist()}; expected lengths of 0 or more")
+
+
 @restricts("AffineGrid")
 def _restrict_grid(node: Node) -> None:
     size, theta = _constant(node, 1), _shape(node, 0)
+    if size is not None and (size.min() < 0 or 0 in size[2:]):
+        fail(node, f"size is {size.tolist()}; expected lengths of 0 or more, and in space of 1 or more")
     if size is not None and theta is not None and not theta[0].accepts(int(size[0])):
         fail(node, f"size is {size.tolist()}, and theta has {theta[0]} samples; expected equal numbers")
 

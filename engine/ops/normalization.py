@@ -338,6 +338,13 @@ def layer_normalization(
     return result.astype(x.dtype), mean, inverse
 
 
+@infers("RMSNormalization")
+def _infer_rms_normalization(node: Node) -> Sequence[ValueType]:
+    """The type of the scale; ONNX infers that of X."""
+    check_inputs(node, get_op("RMSNormalization"))
+    return (TensorType(tensor_type(node, 1).element_type, tensor_type(node, 0).shape),)
+
+
 @evaluates_with_spec("RMSNormalization")
 def rms_normalization(spec: RowNormalizationSpec, x: Array, scale: Array) -> Array:
     """Division by the root mean square over the axes from `axis` on (ONNX RMSNormalization-23)."""

@@ -12,7 +12,7 @@ import numpy as np
 from onnx.numpy_helper import saturate_cast
 
 from engine.errors import ModelError, OperatorSpecError
-from engine.ir import Constant, Dimension, Node, PartialShape, TensorType, ValueType, as_dimension
+from engine.ir import Constant, Dimension, Node, PartialShape, TensorType, ValueType, as_dimension, boolean, string
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, rank_of, resolved_axes, specifies
@@ -319,8 +319,14 @@ def _infer_resize(node: Node) -> Sequence[ValueType]:
     is_given = [index for index in (2, 3) if _is_given(node, index)]
     if len(is_given) != 1:
         fail(node, f"exactly one of scales and sizes must be given, got {'both' if is_given else 'none'}")
+    if spec.mode != "nearest" and data.element_type in (boolean, string):
+        fail(node, f"X is {data}, of which there are no mean values; expected mode nearest, or numbers")
     if data.shape.rank.is_dynamic or spec.axes is None:
         return (data,)
+    if spec.coordinate_transformation_mode == "tf_crop_and_resize" and _is_given(node, 1):
+        region = tensor_type(node, 1).shape
+        if region.is_static:
+            spec._check_count("values of roi", region.size(), 2 * len(spec.axes))
     dims: list[Any] = list(data.shape.dims)
     source = node.input_value(is_given[0]).node
     values = source.data.reshape(-1).tolist() if isinstance(source, Constant) else [None] * len(spec.axes)
@@ -331,6 +337,8 @@ def _infer_resize(node: Node) -> Sequence[ValueType]:
         for axis, scale in zip(spec.axes, values, strict=True):
             dims[axis] = None if scale is None else _scaled(dims[axis], scale)
     else:
+        if any(size is not None and size < 0 for size in values):
+            fail(node, f"sizes are {values}; expected 0 or more")
         _set_sizes(spec, dims, spec.axes, values)
     return (TensorType(data.element_type, PartialShape(dims)),)
 

@@ -35,6 +35,9 @@ def _infer_stft(node: Node) -> Sequence[ValueType]:
         number = tensor_type(node, index).shape if node.has_input(index) else None
         if number is not None and number.rank.is_static and len(number):
             fail(node, f"{name} has shape {number}; expected a scalar")
+    window = tensor_type(node, 2).shape if node.has_input(2) else None
+    if window is not None and window.rank.is_static and len(window) != 1:
+        fail(node, f"window has shape {window}; expected a vector")
     batch = length = as_dimension(None)
     if signal.shape.rank.is_static:
         if len(signal.shape) not in (2, 3):
@@ -46,10 +49,10 @@ def _infer_stft(node: Node) -> Sequence[ValueType]:
         fail(node, f"frame_step {step} must be 1 or more")
     if frame is not None and frame < 1:
         fail(node, f"frame_length {frame} must be 1 or more")
+    if frame is not None and length.max is not None and frame > length.max:
+        fail(node, f"frames of {frame} do not fit a signal of length {length}")
     frames: int | None = None
     if frame is not None and step is not None and length.is_static:
-        if frame > length.min:
-            fail(node, f"frames of {frame} do not fit a signal of length {length}")
         frames = 1 + (length.min - frame) // step
     bins = None if frame is None else frame // 2 + 1 if attribute(node, "onesided") else frame
     return (TensorType(signal.element_type, PartialShape([batch, frames, bins, 2])),)

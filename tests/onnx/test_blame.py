@@ -137,6 +137,11 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
     ("LSTM", [(F32, [1, 3, 2]), *RECURRENT[1:], np.array([4], np.int32)], {"hidden_size": 1, "layout": 1}),
     ("Dropout", [MAP, np.array(1, np.float32), np.array(True)], {}),
     ("AffineGrid", [(F32, [2, 2, 3]), (I64, [5])], {}),
+    ("AffineGrid", [(F32, [2, 2, 3]), ints(2, -1, 4, 4)], {}),
+    ("AffineGrid", [(F32, [2, 2, 3]), ints(2, 1, 0, 4)], {}),
+    ("Squeeze", [(F32, [1, 3]), ints(0, -2)], {}),
+    ("Expand", [(F32, [3, 1]), ints(3, -1)], {}),
+    ("ScatterND", [MAP, (I64, []), (F32, [])], {}),
     ("AffineGrid", [(F32, [2, 2, 3]), ints(3, 1, 4, 4)], {}),
     ("Attention", [(F32, [1, 2, 3, 4]), (F32, [1, 2, 5, 3]), (F32, [1, 2, 5, 4])], {}),
     ("SoftmaxCrossEntropyLoss", [(F32, []), (I64, [])], {}),
@@ -150,6 +155,17 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
     ("MaxPool", [(F32, [1, 1, 0])], {"kernel_shape": [1]}),
     ("RoiAlign", [MAP, (F32, [1, 4]), (I64, [1])], {"sampling_ratio": 257}),
     ("STFT", [(F32, [1, 8, 1]), ints(2), (F32, [4])], {}),
+    ("STFT", [(F32, [8, 1]), (I64, []), (F32, [4])], {}),
+    ("STFT", [(F32, [1, 8, 1]), (I64, []), (F32, [])], {}),
+    ("Attention", [*[(F32, [1, 2, 3, 4])] * 3, (F32, [])], {}),
+    ("Resize", [MAP, None, None, ints(1, 4, 5, -1)], {}),
+    ("Resize", [(TensorProto.BOOL, [1, 1, 4, 4]), None, None, (I64, [4])], {"mode": "linear"}),
+    ("Resize", [MAP, (F32, [5]), None, (I64, [4])], {"coordinate_transformation_mode": "tf_crop_and_resize"}),
+    ("GridSample", [(F32, [1, 1, 3, 0]), (F32, [1, 2, 4, 2])], {}),
+    ("MaxUnpool", [(F32, [1, 1, 2, 2]), (I64, [1, 1, 2, 2]), (I64, [3])], {"kernel_shape": [2, 2]}),
+    ("ConvTranspose", [(F32, [3, 2, 3, 3]), (F32, [2, 1, 3, 3])], {"group": 7}),
+    ("ConvTranspose", [(F32, [3, 4, 3, 3]), (F32, [2, 1, 3, 3])], {}),
+    (f"{ML}.Scaler", [(F32, [])], {"offset": [0.5, 1.0], "scale": [1.0]}),
     ("DFT", [(F32, [1, 1, 2])], {"inverse": 1, "onesided": 1}),
     ("TfIdfVectorizer", [(I64, [4])], {**COUNTED, "ngram_counts": [5]}),
     ("TfIdfVectorizer", [(I64, [4])], {**COUNTED, "mode": "IDF", "weights": [1.0]}),
@@ -253,6 +269,7 @@ UNFIT: list[tuple[str, list[Array], dict[str, Any]]] = [
     ("ReduceSum", [DATA, ints(7)], {}),
     ("ReduceLogSum", [DATA, ints(1, -1)], {"keepdims": 0}),
     ("Squeeze", [DATA, ints(1)], {}),
+    ("Squeeze", [DATA[:1], ints(0, 0)], {}),
     ("Unsqueeze", [DATA, ints(0, 0)], {}),
     ("Reshape", [DATA, ints(4, 2)], {}),
     ("Expand", [DATA, ints(4, 3)], {}),
@@ -330,7 +347,22 @@ def test_an_output_that_is_an_input_has_the_input_s_type() -> None:
     assert [str(result.type) for result in model.results] == ["f32[2,3]"] * 2
 
 
+@pytest.mark.parametrize("kind", [F32, F64])
+def test_rms_normalization_has_the_type_of_its_scale(kind: int) -> None:
+    model = read_model(model_of("RMSNormalization", [(F64, [2, 3]), (kind, [3])], {}))
+    network = CORE.compile_model(model, "TEMPLATE")
+    scale = np.ones(3, helper.tensor_dtype_to_np_dtype(kind))
+    assert network([np.ones((2, 3)), scale])["y0"].dtype == scale.dtype == model.results[0].type.element_type.numpy
+
+
 # -- what is valid ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_integers_to_negative_powers(device: str) -> None:
+    network = CORE.compile_model(read_model(model_of("Pow", [(I64, [6])] * 2, {})), device)
+    found = network([ints(4, 1, -1, -1, 0, 2), ints(-2, -3, -3, -2, -1, 3)])["y0"]
+    assert found.tolist() == [0, 1, -1, 1, 0, 8]
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])

@@ -47,7 +47,7 @@ class PoolLowering(_MapLowering[PoolSpec]):
             return Refusal(RefusalCause.RANK, f"{x.name} has {len(x.shape) - 2} spatial dimensions; expected 1 to 3")
         if spec.storage_order and spec.is_read(1) and len(x.shape) > 4:
             return Refusal(RefusalCause.ATTRIBUTE, "storage_order is 1; expected at most two spatial dimensions")
-        return check_types((x, spec.output()), allowed)
+        return first_refusal(check_types((x, spec.output()), allowed), check_steps(spec))
 
     def layouts(self, spec: PoolSpec) -> Sequence[LayoutOption]:
         """See `OpLowering`."""
