@@ -5,6 +5,7 @@ Not later, as a fault of a pass, of a plugin or of a device. `python -m tests.fu
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -325,6 +326,17 @@ def test_values_are_the_data_s_fault(
     network = CORE.compile_model(read_model(model_of(op_type, list(types), attributes)), device)
     with pytest.raises(InputError, match="culprit"):
         network(values)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE"])
+@pytest.mark.parametrize("op_type", ["Gather", "ReverseSequence", "TopK", "DFT"])
+def test_a_network_from_a_blob_names_the_node(op_type: str, device: str) -> None:
+    values, attributes = next((values, attributes) for name, values, attributes in UNFIT if name == op_type)
+    types = [(helper.np_dtype_to_tensor_dtype(value.dtype), list(value.shape)) for value in values]
+    stream = io.BytesIO()
+    CORE.compile_model(read_model(model_of(op_type, list(types), attributes)), device).export_model(stream)
+    with pytest.raises(InputError, match="culprit"):
+        CORE.import_model(stream.getvalue(), device)(values)
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE"])

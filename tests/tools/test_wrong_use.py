@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from engine import Core
 from engine.testing.behaviour.cases import CASES
@@ -100,7 +101,21 @@ def folder(files: Path) -> Path:
     (files / "empty.onnx").write_bytes(b"")
     (files / "truncated.blob").write_bytes((files / "basic.blob").read_bytes()[:-1])
     np.save(files / "input.npy", np.zeros((2, 3)))
+    onnx.save(_model_of("Transpose", [], perm=[1, 1]), files / "invalid.onnx")
+    onnx.save(_model_of("Gather", [1]), files / "lookup.onnx")
+    np.savez(files / "lookup.npz", x=np.zeros((2, 3), np.float32), i=np.array([9]))
     return files
+
+
+def _model_of(op_type: str, indices: list[int], **attributes: Any) -> onnx.ModelProto:
+    """A model of the node `culprit`."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])]
+    if indices:
+        inputs.append(helper.make_tensor_value_info("i", TensorProto.INT64, indices))
+    node = helper.make_node(op_type, [each.name for each in inputs], ["y"], name="culprit", **attributes)
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, None])
+    graph = helper.make_graph([node], "g", inputs, [result])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
 @pytest.mark.parametrize("what", NONSENSE)
@@ -114,6 +129,26 @@ def test_nonsense_is_refused(engine: Engine, folder: Path, what: str) -> None:
     assert [word for word in words if word not in done.err] == [], done.err
     assert done.err.splitlines()[-1].startswith("engine")
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["run", "compile", "query", "benchmark", "inspect"])
+def test_an_invalid_node_is_named_in_one_line(engine: Engine, folder: Path, command: str) -> None:
+    device = () if command == "inspect" else ("-d", "HETERO:CPU,TEMPLATE")
+    done = engine(command, "invalid.onnx", *device, cwd=folder)
+    message = f"engine {command}: error: Transpose `culprit`: attribute perm is [1, 1]; allowed: a permutation"
+    assert (done.code, done.out, len(done.err.splitlines())) == (3, "", 1)
+    assert done.err.startswith(message)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE"])
+def test_an_invalid_value_is_named_in_one_line(engine: Engine, folder: Path, tmp_path: Path, device: str) -> None:
+    """Also by a network from a blob, which has no model any more."""
+    blob = tmp_path / "lookup.blob"
+    assert engine("compile", "lookup.onnx", "-d", device, "-o", blob, cwd=folder).code == 0
+    for file in ("lookup.onnx", blob):
+        done = engine("run", file, *([] if file is blob else ["-d", device]), "-i", "lookup.npz", cwd=folder)
+        assert (done.code, len(done.err.splitlines())) == (3, 1), done.err
+        assert [word for word in ("engine run: error: ", "culprit", "9", "out of range") if word not in done.err] == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
-from engine.errors import EngineError
+from engine.errors import EngineError, InputError
 from engine.ir import Constant, ElementType, Model, Parameter, PartialShape, f32, f64, i32
 from engine.testing.values import values as random_values
 
@@ -96,6 +96,21 @@ def test_lengths_that_come_with_the_input() -> None:
     made = partial(layer, "LSTM", 16, full=True, fixed=False)
     assert_right(made, 16)
     assert_right(made, 16, {"x": made()[1]["x"][:2], "lengths": np.array([2, 1, 0], np.int32)})
+
+
+@pytest.mark.parametrize("length", [STEPS + 1, -1])
+@pytest.mark.parametrize(("op_type", "hidden"), [("RNN", 16), ("GRU", 16), ("LSTM", 16), ("LSTM", 256)])
+def test_a_length_out_of_range_fails_by_name(op_type: str, hidden: int, length: int) -> None:
+    """It gave the results of all steps, or of none. The network stays usable."""
+    model, feeds = layer(op_type, hidden, full=True)
+    node = model.results[0].input_value(0).node
+    node.friendly_name = "culprit"
+    network = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})
+    good = network(feeds)[0]
+    message = f"culprit: a sequence length {length} is out of range for sequences of {STEPS} steps"
+    with pytest.raises(InputError, match=message):
+        network({**feeds, "lengths": np.array([1, length, 3], np.int32)})
+    np.testing.assert_array_equal(network(feeds)[0], good)
 
 
 def test_only_the_last_state_is_asked_for() -> None:
