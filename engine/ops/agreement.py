@@ -297,9 +297,18 @@ def _compare_slices(node: Node) -> None:
 
 @compares("CumSum", "CumProd")
 def _compare_axis(node: Node) -> None:
-    data, source = _shape(node, 0), node.input_value(1).node
+    data, axis, source = _shape(node, 0), _shape(node, 1), node.input_value(1).node
+    if axis is not None and not _is_single(axis):
+        fail(node, f"axis has shape {axis}; expected one number")
     if data is not None and isinstance(source, Constant) and source.data.size == 1:
         normalize_axis(node, int(source.data.reshape(-1)[0]), len(data))
+
+
+@compares("TopK")
+def _compare_count(node: Node) -> None:
+    count = _shape(node, 1)
+    if count is not None and not _is_single(count):
+        fail(node, f"K has shape {count}; expected one number")
 
 
 @compares("Compress")
@@ -408,6 +417,10 @@ def _compare_transposed(node: Node) -> None:
         fail(node, f"X has {data[1]} channels, and W takes {weight[0]}; expected equal numbers")
     if group < 1 or (weight[0].is_static and weight[0].min % group):
         fail(node, f"group {group} does not divide the {weight[0]} channels of X")
+    added = attribute(node, "output_padding") or ()
+    steps = [attribute(node, name) or [1] * len(added) for name in ("strides", "dilations")]
+    if any(not 0 <= count < max(each) for count, *each in zip(added, *steps, strict=False)):
+        fail(node, f"output_padding is {list(added)}; expected less than the stride or the dilation of each axis")
     if bias is None:
         return
     count = as_dimension(weight[1].min * group if weight[1].is_static else None)
@@ -457,6 +470,10 @@ def _compare_heads(node: Node) -> None:
         AttentionSpec.of(node).at([None if shape is None else shape.get_shape() for shape in known])
     if key is not None and value is not None and len(key) == len(value) == 4 and not key[1].compatible(value[1]):
         fail(node, f"K {key} and V {value} have different numbers of heads")
+    for shape, name in ((query, "q_num_heads"), (key, "kv_num_heads")):
+        heads = attribute(node, name)
+        if heads and shape is not None and len(shape) == 4 and not shape[1].accepts(heads):
+            fail(node, f"{name} is {heads}, and the input has {shape[1]} heads; expected equal numbers")
     if mask is not None and not 1 <= len(mask) <= 4:
         fail(node, f"attn_mask has shape {mask}; expected [queries, keys], which 1 or 2 axes may precede")
     if query is not None and key is not None and len(query) == len(key) == 4:

@@ -125,9 +125,14 @@ def linear_regressor(
 
 @compiles("LinearClassifier", "SVMClassifier", "SVMRegressor", domain=_ML)
 def _compile_classifier(node: Node) -> Evaluator:
-    """`onnx.reference` takes no [C], which is one row."""
+    """`onnx.reference` takes no [C], which is one row, and not no rows."""
     classify = compile_onnx(node)
-    return lambda inputs: classify([np.atleast_2d(inputs[0])])
+
+    def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x = np.atleast_2d(inputs[0])
+        return classify([x]) if len(x) else tuple(each[:0] for each in classify([np.zeros((1, x.shape[1]), x.dtype)]))
+
+    return run
 
 
 @evaluates("CategoryMapper", domain=_ML)

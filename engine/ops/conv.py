@@ -218,7 +218,7 @@ class Col2ImSpec(WindowSpec):
 def col2im(spec: Col2ImSpec, x: Array, image_shape: Array, block_shape: Array) -> Array:
     """Windows [N, C * block, L] added up to the images that they were cut from (ONNX Col2Im-18)."""
     g = spec.at(image_shape.tolist(), block_shape.tolist())
-    columns = x.reshape(x.shape[0], -1, *g.kernel, *g.outputs)
+    columns = x.reshape(x.shape[0], x.shape[1] // math.prod(g.kernel), *g.kernel, *g.outputs)
     sizes = [n + a + b for n, a, b in zip(g.inputs, g.pads_begin, g.pads_end, strict=True)]
     full = np.zeros((*columns.shape[:2], *sizes), dtype=x.dtype)
     for position, slices in offsets(g, g.outputs):

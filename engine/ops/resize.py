@@ -15,7 +15,7 @@ from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Constant, Dimension, Node, PartialShape, TensorType, ValueType, as_dimension, boolean, string
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
-from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, rank_of, resolved_axes, specifies
+from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, rank_of, refuse, resolved_axes, specifies
 from engine.ops.tensors import Array
 
 _RADIUS: Final = {"linear": 1, "cubic": 2}
@@ -119,6 +119,8 @@ class ResizeSpec(OperatorSpec):
             check_choice(node, "nearest_mode", given["nearest_mode"], _NEAREST)
         policy = "keep_aspect_ratio_policy"
         check_choice(node, policy, given[policy], ("stretch", "not_larger", "not_smaller"))
+        if not math.isfinite(given["cubic_coeff_a"]):
+            refuse(node, "cubic_coeff_a", given["cubic_coeff_a"], "a finite number")
         for flag in ("antialias", "exclude_outside"):
             given[flag] = bool(given[flag])
 

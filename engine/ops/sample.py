@@ -127,7 +127,7 @@ class CenterCropPadSpec(OperatorSpec):
 def _grid_sample(spec: GridSampleSpec, x: Array, grid: Array) -> Array:
     """Coordinates along the grid's last axis are in reverse order of axes, (x, y), and in -1..1."""
     lengths, mode, padding_mode = x.shape[2:], spec.mode, spec.padding_mode
-    places = widened(grid)[..., ::-1].reshape(grid.shape[0], -1, len(lengths))
+    places = widened(grid)[..., ::-1].reshape(grid.shape[0], math.prod(grid.shape[1:-1]), len(lengths))
     coordinates, bounds = [], []
     for axis, length in enumerate(lengths):
         place = places[..., axis]
@@ -207,7 +207,7 @@ def _interpolate(
 ) -> Array:
     """x [N, C, D1..Dr] at P points per sample, given as one array [N, P] per dimension: [N, C, P]."""
     lengths = x.shape[2:]
-    flat = x.reshape(*x.shape[:2], -1)
+    flat = x.reshape(*x.shape[:2], math.prod(lengths))
     taps = [_taps(coordinate, mode) for coordinate in coordinates]
     total: Any = 0.0
     for choice in itertools.product(*taps):

@@ -113,6 +113,7 @@ _FACTORIES: Final[dict[str, Callable[[Node], Suspicion]]] = {
     "OneHot": _least(1, 0),
     "RNN": _recurrent,
     "ReverseSequence": _reverse_sequence,
+    "Reshape": _least(1, -1),
     "RoiAlign": _roi_align,
     "STFT": _stft,
     "SplitToSequence": _split_to_sequence,

@@ -128,6 +128,8 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
     (f"{ML}.TreeEnsembleRegressor", [(F32, [3, 2])], {**LABELLED, "nodes_values": [0.25]}),
     (f"{ML}.TreeEnsembleRegressor", [(F32, [3, 2])], {**LABELLED, "target_ids": [0, 1]}),
     (f"{ML}.TreeEnsembleRegressor", [(F32, [3, 1])], LABELLED),
+    (f"{ML}.TreeEnsemble", [(F64, [3, 2])], {**TREE, "nodes_modes": np.array(0, np.uint8)}),
+    ("Resize", [MAP, None, None, (I64, [4])], {"mode": "cubic", "cubic_coeff_a": float("nan")}),
     ("SplitToSequence", [(F32, [5]), ints(2, 2)], {}),
     ("SplitToSequence", [(F32, [5]), ints(6, -1)], {}),
     ("SplitToSequence", [(F32, [5]), ints(0).reshape(())], {}),
@@ -160,6 +162,10 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
     ("STFT", [(F32, [1, 8, 1]), (I64, []), (F32, [])], {}),
     ("Attention", [*[(F32, [1, 2, 3, 4])] * 3, (F32, [])], {}),
     ("Resize", [MAP, None, None, ints(1, 4, 5, -1)], {}),
+    ("CumSum", [MAP, (I64, [2])], {}),
+    ("TopK", [MAP, (I64, [2])], {}),
+    ("Attention", [(F32, [1, 2, 3, 4])] * 3, {"q_num_heads": 3}),
+    ("ConvTranspose", [(F32, [1, 2, 3, 3]), (F32, [2, 1, 3, 3])], {"output_padding": [1, 0], "strides": [1, 2]}),
     ("Resize", [(TensorProto.BOOL, [1, 1, 4, 4]), None, None, (I64, [4])], {"mode": "linear"}),
     ("Resize", [MAP, (F32, [5]), None, (I64, [4])], {"coordinate_transformation_mode": "tf_crop_and_resize"}),
     ("GridSample", [(F32, [1, 1, 3, 0]), (F32, [1, 2, 4, 2])], {}),
@@ -273,6 +279,7 @@ UNFIT: list[tuple[str, list[Array], dict[str, Any]]] = [
     ("Squeeze", [DATA[:1], ints(0, 0)], {}),
     ("Unsqueeze", [DATA, ints(0, 0)], {}),
     ("Reshape", [DATA, ints(4, 2)], {}),
+    ("Reshape", [DATA, ints(-2, 3)], {}),
     ("Expand", [DATA, ints(4, 3)], {}),
     ("Tile", [DATA, ints(-1, 1)], {}),
     ("Pad", [DATA, ints(-9, 0, 0, 0)], {}),
@@ -375,6 +382,23 @@ def test_integers_to_negative_powers(device: str) -> None:
     network = CORE.compile_model(read_model(model_of("Pow", [(I64, [6])] * 2, {})), device)
     found = network([ints(4, 1, -1, -1, 0, 2), ints(-2, -3, -3, -2, -1, 3)])["y0"]
     assert found.tolist() == [0, 1, -1, 1, 0, 8]
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+@pytest.mark.parametrize(
+    ("op_type", "values", "attributes", "shape"),
+    [
+        ("Col2Im", [np.zeros((0, 4, 5), np.float32), ints(2, 6), ints(1, 2)], {}, (0, 2, 2, 6)),
+        ("GridSample", [np.zeros((1, 0, 3, 2), np.float32), np.zeros((1, 2, 4, 2), np.float32)], {}, (1, 0, 2, 4)),
+        (f"{ML}.SVMClassifier", [np.zeros((0, 2), np.float32)], VOTES, (0,)),
+    ],
+)
+def test_batches_of_nothing(
+    op_type: str, values: list[Array], attributes: dict[str, Any], shape: tuple[int, ...], device: str
+) -> None:
+    types = [(helper.np_dtype_to_tensor_dtype(value.dtype), list(value.shape)) for value in values]
+    network = CORE.compile_model(read_model(model_of(op_type, list(types), attributes)), device)
+    assert network(values)["y0"].shape == shape
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
