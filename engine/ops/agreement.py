@@ -304,6 +304,13 @@ def _compare_axis(node: Node) -> None:
         normalize_axis(node, int(source.data.reshape(-1)[0]), len(data))
 
 
+@compares("SplitToSequence")
+def _compare_lengths(node: Node) -> None:
+    lengths = _shape(node, 1)
+    if lengths is not None and len(lengths) > 1:
+        fail(node, f"split has shape {lengths}; expected one number, or a vector")
+
+
 @compares("TopK")
 def _compare_count(node: Node) -> None:
     count = _shape(node, 1)
@@ -348,7 +355,11 @@ def _compare_scales(node: Node) -> None:
     data, scale, zero_point = (_shape(node, index) for index in range(3))
     if scale is not None and zero_point is not None and not (zero_point.compatible(scale) or _is_single(zero_point)):
         fail(node, f"the zero point has shape {zero_point}, and the scale {scale}; expected equal shapes")
-    if data is None or scale is None or _is_single(scale):
+    if data is None or scale is None:
+        return
+    if attribute(node, "block_size") and len(scale) != len(data):
+        fail(node, f"the scale has shape {scale}; expected the rank of x, {len(data)}, as block_size is given")
+    if _is_single(scale):
         return
     axis = normalize_axis(node, attribute(node, "axis"), len(data))
     block = attribute(node, "block_size")

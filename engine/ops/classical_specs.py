@@ -109,7 +109,7 @@ class LinearClassifierSpec(OperatorSpec):
         _check_one_of(node, given, "classlabels_ints", "classlabels_strings")
         classes = len(given["classlabels_ints"] or given["classlabels_strings"])
         rows = (classes, 1) if classes == 2 else (classes,)
-        _check_count(node, given, "intercepts", 0, *rows)
+        _check_count(node, given, "intercepts", *rows)
         if not given["coefficients"] or all(len(given["coefficients"]) % count for count in rows):
             _refuse_count(node, "coefficients", len(given["coefficients"]), f"as many for each of {classes} classes")
 

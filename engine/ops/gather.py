@@ -43,6 +43,10 @@ class IndexedSpec(OperatorSpec):
         return self.node.input_value(1)
 
 
+_FAR: Final = 1 << 40
+"""A diagonal beyond any matrix."""
+
+
 @specifies("Gather", "GatherElements")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherSpec(IndexedSpec):
@@ -217,7 +221,13 @@ class TriluSpec(OperatorSpec):
 
     def at(self, diagonal: ArrayLike | None) -> int:
         """The diagonal at the edge of the triangle; `diagonal` is the value of input 1, None if it is omitted."""
-        return 0 if diagonal is None else int(np.ravel(diagonal)[0])
+        return 0 if diagonal is None else max(-_FAR, min(_FAR, int(np.ravel(diagonal)[0])))
+
+
+@evaluates_with_spec("Trilu")
+def trilu(spec: TriluSpec, x: Array, diagonal: Array | None = None) -> Array:
+    """The triangle from the diagonal on, or up to it (ONNX Trilu-14)."""
+    return (np.triu if spec.upper else np.tril)(x, spec.at(diagonal))
 
 
 @evaluates_with_spec("Gather")

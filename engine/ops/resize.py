@@ -341,6 +341,8 @@ def _infer_resize(node: Node) -> Sequence[ValueType]:
     else:
         if any(size is not None and size < 0 for size in values):
             fail(node, f"sizes are {values}; expected 0 or more")
+        if any(size and dims[axis].max == 0 for axis, size in zip(spec.axes, values, strict=True)):
+            fail(node, f"X has shape {data.shape}, and sizes are {values}; there are no elements to take")
         _set_sizes(spec, dims, spec.axes, values)
     return (TensorType(data.element_type, PartialShape(dims)),)
 

@@ -162,8 +162,10 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
     ("STFT", [(F32, [1, 8, 1]), (I64, []), (F32, [])], {}),
     ("Attention", [*[(F32, [1, 2, 3, 4])] * 3, (F32, [])], {}),
     ("Resize", [MAP, None, None, ints(1, 4, 5, -1)], {}),
+    ("Resize", [(F32, [1, 1, 4, 0]), None, None, ints(1, 1, 9, 10)], {"mode": "linear"}),
     ("CumSum", [MAP, (I64, [2])], {}),
     ("TopK", [MAP, (I64, [2])], {}),
+    ("SplitToSequence", [(F32, [3, 6]), (I64, [1, 2])], {}),
     ("Attention", [(F32, [1, 2, 3, 4])] * 3, {"q_num_heads": 3}),
     ("ConvTranspose", [(F32, [1, 2, 3, 3]), (F32, [2, 1, 3, 3])], {"output_padding": [1, 0], "strides": [1, 2]}),
     ("Resize", [(TensorProto.BOOL, [1, 1, 4, 4]), None, None, (I64, [4])], {"mode": "linear"}),
@@ -185,6 +187,8 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
     (f"{ML}.LinearRegressor", [(F32, [3, 2])], {"coefficients": [1.0, 2.0], "targets": 0}),
     (f"{ML}.LinearRegressor", [(F32, [3, 2])], {"coefficients": [1.0, 2.0], "intercepts": [1.0, 2.0]}),
     (f"{ML}.LinearClassifier", [(F32, [3, 2])], {"coefficients": [1.0, 2.0]}),
+    (f"{ML}.LinearClassifier", [(F32, [3, 2])], {"coefficients": [1.0] * 4, "classlabels_ints": [0, 1]}),
+    ("QuantizeLinear", [(F32, [3, 4]), (F32, [])], {"block_size": 2}),
     (f"{ML}.LinearClassifier", [(F32, [3, 2])], {"coefficients": [1.0] * 4, "classlabels_ints": [0, 1, 2]}),
     (f"{ML}.SVMRegressor", [(F32, [3, 2])], {**SUPPORT, "n_supports": 3}),
     (f"{ML}.SVMRegressor", [(F32, [3, 2])], {**SUPPORT, "rho": [0.5, 0.5]}),
@@ -203,7 +207,7 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
 
 
 def model_of(op_type: str, sources: list[Source], attributes: dict[str, Any], shape: list[int] | None = None) -> bytes:
-    """A model of the node `culprit`; the types of its outputs are not declared, or the first one's, as f32."""
+    """A model of the node `culprit`, whose type of the result is not declared, or is f32 of `shape`."""
     domain, _, op_type = op_type.rpartition(".")
     names = ["" if source is None else f"input_{index}" for index, source in enumerate(sources)]
     values = {
@@ -212,18 +216,19 @@ def model_of(op_type: str, sources: list[Source], attributes: dict[str, Any], sh
     }
     counts = {"TopK": 2, "Adagrad": 2, "Adam": 3, "Momentum": 2, "LinearClassifier": 2, "SVMClassifier": 2}
     count = attributes.get("num_outputs", counts.get(op_type, 1))
-    outputs = [f"y{index}" for index in range(count)]
-    node = helper.make_node(op_type, names, outputs, name="culprit", domain=domain, **values)
+    names_of_outputs = [f"y{index}" for index in range(count)]
+    node = helper.make_node(op_type, names, names_of_outputs, name="culprit", domain=domain, **values)
     given, constants = [], []
     for name, source in zip(names, sources, strict=True):
         if isinstance(source, np.ndarray):
             constants.append(numpy_helper.from_array(source, name))
         elif source is not None:
             given.append(helper.make_tensor_value_info(name, *source))
-    declared = helper.make_tensor_value_info("y0", F32, shape)
-    if shape is None:
-        declared.ClearField("type")
-    graph = helper.make_graph([node], "blame", given, [declared], constants)
+    results = [helper.make_tensor_value_info(name, F32, shape) for name in names_of_outputs[:1]]
+    for each in results:
+        if shape is None:
+            each.ClearField("type")
+    graph = helper.make_graph([node], "blame", given, results, constants)
     ml = 3 if op_type.startswith("TreeEnsembleR") else 5
     opsets = [("", 28), (ML, ml), (TRAINING, 1), (PREVIEW, 1)]
     written: bytes = helper.make_model(
@@ -375,6 +380,12 @@ def test_rms_normalization_has_the_type_of_its_scale(kind: int) -> None:
 
 
 # -- what is valid ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_a_diagonal_beyond_the_matrix(device: str) -> None:
+    network = CORE.compile_model(read_model(model_of("Trilu", [(I64, [2, 2]), (I64, [])], {})), device)
+    assert network([ints([1, 2], [3, 4]), np.array(-(2**63))])["y0"].tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
