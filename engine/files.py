@@ -9,10 +9,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol, TypeAlias
 
 from engine.digest import sha256
 from engine.permissions import PRIVATE_FILE, exposure, make_private_folder
+
+
+class SerializableModel(Protocol):
+    """An `onnx.ModelProto`, which this interface stands for so that naming it imports nothing."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - the name is protobuf's
+        """The model as bytes."""
+
+
+ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | SerializableModel
+"""Where a model is read from: a path (a str is always one), its bytes, a binary stream, or an `onnx.ModelProto`."""
 
 
 @contextmanager

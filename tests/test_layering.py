@@ -53,7 +53,8 @@ ARROWS = {
     "ops": {"ir", "limits"},
     "limits": {"errors"},
     "native": {"ir", "_core"},
-    "ir": {"errors"},
+    "ir": {"errors", "html"},
+    "html": set(),
     "errors": set(),
 }
 PLUGIN = {
@@ -143,9 +144,12 @@ def imports(path: Path, base: Path) -> Iterator[tuple[int, str, str | None]]:
         elif isinstance(node, ast.ImportFrom):
             module = absolute(path, base, node)
             yield from ((node.lineno, module, alias.name) for alias in node.names)
-        elif isinstance(node, ast.Call) and (module := dynamic_import(node)):
-            if LATE.get(f"{base.name}/{path.relative_to(base)}") != module:
-                yield node.lineno, module, None
+        elif (
+            isinstance(node, ast.Call)
+            and (module := dynamic_import(node))
+            and LATE.get(f"{base.name}/{path.relative_to(base)}") != module
+        ):
+            yield node.lineno, module, None
 
 
 def absolute(path: Path, base: Path, node: ast.ImportFrom) -> str:

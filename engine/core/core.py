@@ -15,6 +15,7 @@ from engine.core.cache import CompileCache
 from engine.core.compatibility import check_for_plugin
 from engine.core.device_name import DeviceName, is_device_id, parse_device
 from engine.core.fingerprint import cache_key, plugin_identity
+from engine.core.pickling import unpickled_network
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, verify_blob, with_signature
@@ -27,6 +28,8 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
+from engine.files import ModelSource
+from engine.html import html_table
 from engine.installed import InstalledEntryPoints
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
@@ -38,6 +41,7 @@ from engine.properties import (
     DEVICE_ID,
     DEVICE_PRIORITIES,
     ENABLE_MMAP,
+    FULL_DEVICE_NAME,
     IMPORT_EXPORT_SUPPORT,
     REMOTE_CONTEXT_SUPPORT,
     Config,
@@ -47,8 +51,7 @@ from engine.registry import PluginOrigin, PluginRegistry, PluginSource
 from engine.runtime.lifecycle import ForkSafeLock
 
 if TYPE_CHECKING:
-    from engine.extensions import ExtensionSource
-    from engine.onnx import ModelSource
+    from engine.extensions import ExtensionSource  # which loads the operators
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,15 @@ class Core:
         self._extensions = ExtensionSet(installed, ForkSafeLock())
         self._defaults = Config(CORE_PROPERTIES, where="Core")
         self._lock = ForkSafeLock()
+
+    def __repr__(self) -> str:
+        return f"<Core with the plugins {', '.join(self._registry.names) or 'none'}>"
+
+    def _repr_html_(self) -> str:
+        available, unavailable = self._survey()
+        rows = [(device, self.get_property(device, FULL_DEVICE_NAME.name)) for device in available]
+        rows += [(name, f"cannot be used: {error}") for name, error in unavailable.items()]
+        return html_table("Core", ("Device", "Name"), rows)
 
     # -- models and networks ------------------------------------------------------------------------------
 
@@ -400,6 +412,7 @@ class Core:
     ) -> ExecutableNetwork:
         network = compile_network(plugin, model, stated, context)
         network.extensions = extensions
+        network.unpickle = unpickled_network
         return network
 
     def _ready(self, model: Model | ModelSource) -> Model:
@@ -415,7 +428,9 @@ class Core:
     ) -> ExecutableNetwork:
         device_id = _device_id(plugin, reader.manifest, stated.get(DEVICE_ID.name, ""))
         check_for_plugin(plugin, reader.manifest, device_id, self._extensions.names).require()
-        return import_network(plugin, reader, stated, context)
+        network = import_network(plugin, reader, stated, context)
+        network.unpickle = unpickled_network
+        return network
 
     def _load(
         self, plugin: Plugin, reader: BlobReader, complete: Config, context: RemoteContext | None

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
+
+from numpy.typing import ArrayLike
 
 from engine.errors import GraphError, ModelError, TypeInferenceError
+from engine.html import html_table
 from engine.ir.collector import paused_collector
-from engine.ir.leaves import Parameter, Result
+from engine.ir.leaves import Constant, Parameter, Result
 from engine.ir.node import Node, Output, OutputLike, Subgraph, _detach, as_output, edits
 from engine.ir.printer import model_to_text
 from engine.ir.shape import DimensionLike, ShapeLike
 from engine.ir.variable import Variable
-
-if TYPE_CHECKING:
-    import os
-
-    from numpy.typing import ArrayLike
 
 DECLARED_LENGTHS: Final = "declared_lengths"
 """The rt_info key of a model of which some lengths are known only because its file declares them for values."""
@@ -377,6 +377,14 @@ class Model(Subgraph):
         model.rt_info = dict(self.rt_info)
         return model
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self.clone()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the model with its weights."""
+        skeleton, sections = _editing().pickled(self)
+        return _unpickled, (skeleton, sections)
+
     def to_text(self) -> str:
         """The model as readable text, one node per line; does not depend on the order in which nodes were created."""
         return model_to_text(self)
@@ -388,6 +396,15 @@ class Model(Subgraph):
         inputs = ", ".join(f"{p.friendly_name}: {p.type}" for p in self._parameters)
         outputs = ", ".join(f"{r.friendly_name}: {r.type}" for r in self._results)
         return f"<Model `{self.name}` ({inputs}) -> ({outputs})>"
+
+    def _repr_html_(self) -> str:
+        rows: list[Sequence[object]] = [("input", p.friendly_name, p.type) for p in self._parameters]
+        rows += [("output", r.friendly_name, r.type) for r in self._results]
+        counts = Counter(
+            node.op_type for node in self._ordered() if not isinstance(node, (Parameter, Constant, Result))
+        )
+        rows += [("operator", op_type, count) for op_type, count in counts.most_common()]
+        return html_table(f"Model {self.name}", ("", "Name", "Type, or number"), rows)
 
     def _edit(self, nodes: list[Any], node: Node, taken: Sequence[str], what: str) -> None:
         if node.friendly_name in taken:
@@ -428,6 +445,11 @@ class _Kinds:
             found.append(self._with_bodies)
         chosen = found[0] if len(found) == 1 else sorted({position for each in found for position in each})
         return [self.order[position] for position in chosen]
+
+
+def _unpickled(skeleton: bytes, sections: dict[str, bytes]) -> Model:
+    model: Model = _editing().unpickled(skeleton, sections)
+    return model
 
 
 def _editing() -> Any:

@@ -8,14 +8,13 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import BinaryIO, Final, cast
 
 import onnx
 
 from engine.errors import ModelReadError
+from engine.files import ModelSource
 from engine.onnx.wire import Buffer
-
-ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | onnx.ModelProto"
 
 _OTHER_FORMATS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"),
@@ -54,7 +53,7 @@ def open_model(source: ModelSource) -> OpenedModel:
     if isinstance(source, onnx.ModelProto):
         return OpenedModel(_serialized(source), None, "the model")
     if hasattr(source, "read"):
-        return OpenedModel(_checked(_read_all(source)), None, "the model")
+        return OpenedModel(_checked(_read_all(cast("BinaryIO", source))), None, "the model")
     raise ModelReadError(
         f"cannot read a model from {type(source).__name__}; pass a path, bytes, a binary stream or an onnx.ModelProto"
     )

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import asyncio
 
 Pipeline: TypeAlias = Sequence[tuple[Executor, Stage]]
-Callback: TypeAlias = "Callable[[AsyncInferRequest, EngineError | None], object]"
 
 
 class AsyncInferRequest(Participant):
@@ -67,6 +66,9 @@ class AsyncInferRequest(Participant):
         self._run: Run | None = None
         self._starts = 0
         lifecycle.track(self)
+
+    def __repr__(self) -> str:
+        return f"<{self._name}, {self.state.value}>"
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -476,7 +478,7 @@ class AsyncInferRequest(Participant):
         if waiters is None:
             self._notify(run)
         elif waiters:
-            _wake_all(waiters)
+            wake_all(waiters)
 
     def _mark_ended(self, run: Run, error: EngineError | None) -> None:
         """Make the request idle. Called with the lock held."""
@@ -521,7 +523,7 @@ class AsyncInferRequest(Participant):
         with self._lock:
             run.callback = None
             waiters = self._mark_done(run)
-        _wake_all(waiters)
+        wake_all(waiters)
 
     def _mark_done(self, run: Run) -> list[asyncio.Future[None]]:
         """Wake waiting threads; return the futures of waiting event loops. Called with the lock held."""
@@ -610,12 +612,16 @@ class AsyncInferRequest(Participant):
             self._run.callback_failure.report()
 
 
-def _wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:
+Callback: TypeAlias = Callable[[AsyncInferRequest, EngineError | None], object]
+
+
+def wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:
+    """Let coroutines of any event loops go on; of a loop that was closed, nothing waits."""
     for future in waiters:
         try:
             future.get_loop().call_soon_threadsafe(wake, future)
         except RuntimeError:
-            continue  # its event loop was closed, so nothing waits for it
+            continue
 
 
 def _checked(request: SyncInferRequest, pipeline: Pipeline) -> Pipeline:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from engine.errors import BlobFormatError, EngineError, ModelError
 from engine.ir import (
     Dimension,
@@ -36,7 +38,7 @@ class Port:
     name: str
     type: ValueType
     layout: str = ""
-    preprocess: Mapping[str, Any] = field(default_factory=dict)
+    preprocess: Mapping[str, Any] = field(default_factory=dict, hash=False)
     declared_of: str = ""
 
     @classmethod
@@ -54,8 +56,16 @@ class Port:
         return self._tensor().element_type
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of a tensor's elements. Raises `ModelError` for other values."""
+        return self.element_type.numpy
+
+    @property
     def shape(self) -> PartialShape:
-        """The shape of a tensor. Raises `ModelError` for other values."""
+        """The shape of a tensor; a static one is a shape for numpy: `np.zeros(port.shape, port.dtype)`.
+
+        Raises `ModelError` for other values.
+        """
         return self._tensor().shape
 
     def _tensor(self) -> TensorType:
@@ -86,6 +96,9 @@ class Port:
             return cls(name, _type_from_json(value["type"]), layout, preprocess, declared_of)  # type: ignore[index]
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, EngineError) as e:
             raise BlobFormatError(f"the description of an input or output is malformed: {e}") from e
+
+    def __repr__(self) -> str:
+        return f"<Port {self}>"
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}{f' ({self.layout})' if self.layout else ''}"

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.errors import InputError
 
 
@@ -30,6 +33,13 @@ class InferResult(Mapping[str, Any]):
             listed = ", ".join(self)
             message = f"no output {key!r}; outputs: {listed} (or index 0 to {len(self) - 1})"
         raise UnknownOutputError(message)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The only output, for numpy: `np.asarray(result)`. Raises `InputError` if there are several outputs."""
+        if len(self) != 1:
+            raise InputError(f"the result has {len(self)} outputs ({', '.join(self)}); select one: result[0]")
+        value = np.asarray(self._values[0], dtype)
+        return value.copy() if copy and value is self._values[0] else value
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._index if isinstance(name, str))
