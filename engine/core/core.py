@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from engine.blob import BlobCheck, BlobInput, BlobManifest, BlobReader
 from engine.blob import check_blob as read_manifest
 from engine.core.cache import CompileCache
 from engine.core.compatibility import check_for_plugin
-from engine.core.device_name import DeviceName, is_device_id, parse_device
+from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.pickling import unpickled_network
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
@@ -355,8 +354,7 @@ class Core:
         names = self._registry.names
         if target.name in names:
             return self._registry.get(target.name)
-        close = difflib.get_close_matches(target.name, names, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = suggestion(target.name, names)
         raise DeviceNotFoundError(f"no plugin provides device {str(target)!r}{hint}; {self._listed_devices()}")
 
     def _resolve(self, device: str) -> tuple[DeviceName, Plugin]:
