@@ -23,6 +23,8 @@ PAGES: Final = {
 """Files of the repository that are pages of the site."""
 INSTEAD: Final = {"README.md": "index.md", "engine/plugin_api.py": "reference/plugin-api.md"}
 """Where links to other files of the repository lead."""
+LAST: Final = ("reference/native.md", "reference/specs.md")
+"""Long pages for few readers, which a search lists after others."""
 _LINK: Final = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
 _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -37,6 +39,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite links between places in the repository to links between pages; code blocks stay."""
     uri = page.file.src_uri
+    if uri in LAST:
+        page.meta["search"] = {"boost": 0.2}
     origin = next((path for path, generated in PAGES.items() if generated == uri), f"docs/{uri}")
     parts, end = [], 0
     for block in _FENCE.finditer(markdown):

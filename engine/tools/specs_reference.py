@@ -25,13 +25,13 @@ def specs_reference() -> str:
         if not cls.__module__.startswith("engine.ops.") or operator.startswith(INTERNAL_DOMAIN):
             continue
         place = f"{cls.__module__}.{cls.__name__}"
-        rows.append(f"| {operator} | [`{cls.__name__}`](#{place}) | `{cls.__module__}` |")
+        rows.append(f"| {operator} | [`{cls.__name__}`](#{place}) |")
         for base in cls.__mro__[:-1]:
             if base.__module__.startswith("engine.ops.") and not base.__name__.startswith("_"):
                 modules[base.__module__].add(base.__name__)
     del modules["engine.ops.spec"]
     sections = (_section(module, sorted(modules[module])) for module in sorted(modules))
-    return "\n".join([_INTRODUCTION, "| operator | spec | module |\n|---|---|---|", *rows, "", *sections])
+    return "\n".join([_INTRODUCTION, "| operator | spec |\n|---|---|", *rows, "", *sections])
 
 
 def _section(module: str, members: list[str]) -> str:
