@@ -8,13 +8,14 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-ROOT: Final = Path(__file__).parent.parent
+DOCS: Final = Path(__file__).parent
+ROOT: Final = DOCS.parent
 PAGES: Final = {
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -27,6 +28,20 @@ LAST: Final = ("reference/native.md", "reference/specs.md")
 """Long pages for few readers, which a search lists after others."""
 _LINK: Final = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
 _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List the pages of each folder that the navigation names."""
+    config.nav = _listed(config.nav)
+    return config
+
+
+def _listed(entry: Any) -> Any:
+    if isinstance(entry, list):
+        return [_listed(each) for each in entry]
+    if isinstance(entry, dict):
+        return {title: _listed(each) for title, each in entry.items()}
+    return sorted(f"{entry}{path.name}" for path in (DOCS / entry).glob("*.md")) if entry.endswith("/") else entry
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
