@@ -66,9 +66,19 @@ class PluginVersion:
 class Core:
     """The engine of an application: its plugins, and the defaults of its compilations.
 
+    What applications use first:
+
         core = Core()
-        network = core.compile_model("model.onnx", "TEMPLATE")
-        result = network({"x": array})["y"]
+        core.available_devices                                  # such as ["CPU", "TEMPLATE"]
+        network = core.compile_model("model.onnx", "TEMPLATE")  # a path, bytes, or a model
+        result = network({"x": array})["y"]                     # one inference
+
+        model = core.read_model("model.onnx")                   # to inspect or to change it first
+        core.query_model(model, "TEMPLATE").nodes               # how the device runs each node
+        core.set_property({"CACHE_DIR": "cache"})               # a default for all later compilations
+        core.get_property("TEMPLATE", "FULL_DEVICE_NAME")       # a metric of a device, or a default
+        network.export_model("network.blob")
+        network = core.import_model("network.blob")             # without the model, in another process
 
     A device string is a plugin's name ("CPU"), optionally with the id of one of its devices ("OPENCL.1"), or with the
     devices that it runs on ("HETERO:OPENCL.1,CPU"). Plugins are found in the entry-point group `engine.plugins` and

@@ -42,6 +42,7 @@ from engine.runtime import (
     shared_executor,
 )
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
+from engine.runtime.overview import show_overview
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -57,9 +58,22 @@ Features: TypeAlias = Mapping[str, str | Sequence[str]]
 
 
 class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
-    """A network's inputs, outputs, executors, requests, properties and export. All methods are thread-safe."""
+    """A model compiled for a device: inputs, outputs, requests, properties and export. All methods are thread-safe.
+
+    What applications use first:
+
+        network.inputs, network.outputs            # names, types and shapes
+        result = network({"x": array})             # one inference in this thread; result["y"] is an array
+        request = network.create_infer_request()   # keeps tensors and states; runs in the background, too
+        network.get_property("EXECUTION_DEVICES")  # a metric, or a config key
+        network.export_model("network.blob")       # for `Core.import_model`
+    """
 
     metrics: ClassVar[Iterable[Property[Any]]] = ()
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        show_overview(cls, HostedNetwork)
 
     def __init__(self, plugin: HostedPluginT, config: Config, source: Model | BlobManifest) -> None:
         if not isinstance(plugin, HostedPlugin) or not isinstance(config, Config):

@@ -30,6 +30,18 @@ _N = TypeVar("_N", bound=Node)
 class Model(Subgraph):
     """A graph with named inputs and outputs.
 
+    What applications use first:
+
+        model = core.read_model("model.onnx")
+        model.inputs, model.outputs            # their types and shapes; see `parameters` and `results`
+        model.parameter("x").type              # of an input, by its name; `result("y")` is an output
+        model.node("relu").op_type             # a node by its name in the file
+        model.ordered_nodes()                  # all nodes, each after those that it reads
+        print(model)                           # the graph as text
+        model.reshape({"x": [8, 2]})           # other shapes of inputs; see `set_batch` and `extract`, too
+        model.save("changed.onnx")
+        network = core.compile_model(model, "TEMPLATE")
+
     A model refers to its results, sinks and parameters; every other node is kept alive by its consumers.
 
     Args:

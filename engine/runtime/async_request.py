@@ -39,6 +39,20 @@ Pipeline: TypeAlias = Sequence[tuple[Executor, Stage]]
 class AsyncInferRequest(Participant):
     """Runs one inference at a time, in the background or in the calling thread; reusable after any outcome.
 
+    What applications use first:
+
+        request = network.create_infer_request()
+        result = request.infer({"x": array})             # in this thread; result["y"] is an array
+        request.start_async({"x": array}, deadline=60)   # in the background; seconds
+        request.wait()                                   # or: await request; raises the error of the inference
+        request.results["y"]
+        request.set_input_tensor("x", array)             # stays bound; used in place
+        request.set_output_tensor("y", buffer)           # inferences write the output there
+        request.set_callback(lambda request, error: ...)
+        request.cancel()
+        request.profiling_info.nodes                     # if compiled with PERF_COUNT
+        request.query_state(), request.reset_state()     # of a stateful model
+
     Created by `ExecutableNetwork.create_infer_request`. Adjacent stages of one executor run without a hop between
     them. Every method may be called from any thread; those that access tensors raise `Busy` while an inference
     runs. The request keeps its network alive, and an inference in flight keeps the request alive.

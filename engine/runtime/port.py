@@ -29,6 +29,15 @@ from engine.ir import (
 class Port:
     """One input or output: its name and type.
 
+    What applications use first:
+
+        port = network.inputs[0]
+        port.name                     # such as "x"
+        port.element_type.numpy       # such as float32
+        port.shape                    # such as [N,3,224,224]
+        port.shape.is_static          # whether all lengths are known
+        port.type                     # of any value, also of a sequence
+
     `layout` ("NCHW") and `preprocess` (how the application prepares the data, JSON values) are for the user;
     they come from the `rt_info` of the model's parameter or result and are stored in blobs.
     `declared_of` names the node that computes an output ("Reshape `r`") if its type depends on what the model's file

@@ -38,9 +38,13 @@ class QueueNetwork(Protocol):
 class AsyncInferQueue(Participant):
     """Runs many inferences over a fixed number of requests. Thread-safe.
 
-        with AsyncInferQueue(network, callback=lambda request, i: results.__setitem__(i, request.results)) as queue:
-            for i, x in enumerate(inputs):
-                queue.start_async({"x": x}, i)
+    What applications use first:
+
+        results = {}
+        with AsyncInferQueue(network, callback=lambda request, i: results.update({i: request.results})) as queue:
+            for i, x in enumerate(arrays):
+                queue.start_async({"x": x}, i)  # waits until a request is idle
+            queue.wait_all()                    # raises the first error, as the end of the block does
 
     In coroutines: `async with AsyncInferQueue(network) as queue`, `await queue.start(...)`, `await queue.join()`.
 

@@ -15,6 +15,13 @@ from engine.errors import InputError
 class InferResult(Mapping[str, Any]):
     """The outputs of one inference, by name (`result["y"]`) and by index (`result[0]`).
 
+    What applications use first:
+
+        result = network({"x": array})
+        result["y"], result[0]                   # a numpy array
+        for name, value in result.items(): ...
+        (y,) = result.values()
+
     A mapping in output order: iterating gives names, `values()` the values. A tensor is a numpy array, a
     sequence a list, an absent optional None. Later inferences do not change it, except for tensors that the
     user has set as outputs.
