@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from engine.blob import BlobCheck, BlobInput, BlobManifest, BlobReader
@@ -14,7 +15,6 @@ from engine.core.cache import CompileCache
 from engine.core.compatibility import check_for_plugin
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.fingerprint import cache_key, plugin_identity
-from engine.core.pickling import unpickled_network
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, verify_blob, with_signature
@@ -459,6 +459,16 @@ class Core:
                 if other is not plugin and other not in above:
                     targets.append(self._identity(other, other.config.merged(stated), (*above, plugin)))
         return plugin_identity(plugin, config, targets)
+
+
+@cache
+def _unpickling_core() -> Core:
+    return Core()
+
+
+def unpickled_network(blob: bytes) -> ExecutableNetwork:
+    """Import the blob of a pickled network, perhaps in another process; the networks of a process share a core."""
+    return _unpickling_core().import_model(blob)
 
 
 def _require_owner(context: RemoteContext | None, plugin: Plugin) -> None:

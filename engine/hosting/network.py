@@ -36,13 +36,13 @@ from engine.runtime import (
     RemoteContext,
     Signature,
     StatePort,
-    Submissions,
     SyncInferRequest,
     ThreadExecutor,
     shared_executor,
 )
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
 from engine.runtime.overview import show_overview
+from engine.runtime.submission import Submissions
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

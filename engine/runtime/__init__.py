@@ -10,7 +10,7 @@ from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, Stage
 from engine.runtime.run import RequestState
 from engine.runtime.signature import Signature
 from engine.runtime.states import StatePort, VariableState
-from engine.runtime.submission import InferFuture, Submissions
+from engine.runtime.submission import InferFuture
 from engine.runtime.sync_request import RequestOwner, Stage, SyncInferRequest
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "Stage",
     "StageProfile",
     "StatePort",
-    "Submissions",
     "SyncInferRequest",
     "ThreadExecutor",
     "Transfers",
