@@ -144,8 +144,14 @@ def _error_functions(x: Array) -> tuple[Array, Array]:
 
 @evaluates("Pow")
 def power(x: Array, exponent: Array) -> Array:
-    """x to the power of the exponent, in x's type (ONNX Pow-15)."""
+    """x to the power of the exponent, in x's type (ONNX Pow-15).
+
+    Of integers, negative powers are cut off to 0, 1 or -1, as on the devices.
+    """
     shape = np.broadcast_shapes(x.shape, exponent.shape)
+    if x.dtype.kind in "iu" and exponent.dtype.kind == "i" and (exponent < 0).any():
+        inverse = np.where(np.abs(x) == 1, np.where(exponent % 2 == 1, x, 1), 0)
+        return np.where(exponent < 0, inverse, np.power(x, np.maximum(exponent, 0))).astype(x.dtype)
     if exponent.size == 1 and exponent.item() == 0.5:
         # For a scalar 0.5 numpy takes the square root, whose results for -inf and -0 are different.
         x, exponent = x.reshape(-1), np.full(x.size, exponent.item(), exponent.dtype)

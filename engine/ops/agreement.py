@@ -357,9 +357,9 @@ def _compare_scales(node: Node) -> None:
         fail(node, f"the zero point has shape {zero_point}, and the scale {scale}; expected equal shapes")
     if data is None or scale is None:
         return
-    if attribute(node, "block_size") and len(scale) != len(data):
-        fail(node, f"the scale has shape {scale}; expected the rank of x, {len(data)}, as block_size is given")
     if _is_single(scale):
+        if attribute(node, "block_size") and len(scale) != len(data):
+            fail(node, f"the scale has shape {scale}; expected the rank of x, {len(data)}, as block_size is given")
         return
     axis = normalize_axis(node, attribute(node, "axis"), len(data))
     block = attribute(node, "block_size")
@@ -425,7 +425,7 @@ def _compare_transposed(node: Node) -> None:
     if weight is None or len(weight) < 2:
         return
     if data is not None and len(data) > 1 and not data[1].compatible(weight[0]):
-        fail(node, f"X has {data[1]} channels, and W takes {weight[0]}; expected equal numbers")
+        fail(node, f"X has {data[1]} channels, W takes {weight[0]}; expected equal numbers")
     if group < 1 or (weight[0].is_static and weight[0].min % group):
         fail(node, f"group {group} does not divide the {weight[0]} channels of X")
     added = attribute(node, "output_padding") or ()

@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from engine.ir import ElementType, Node, TensorType, ValueType, boolean, undefined
 from engine.ops.creation import element_type_of
-from engine.ops.registry import OpDef, TypeRule, evaluates, get_op, infers
+from engine.ops.registry import OpDef, TypeRule, get_op, infers
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type, with_element
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
-from engine.ops.tensors import Array
 
 
 @specifies("Mod")
@@ -170,16 +167,6 @@ def _infer_pow(node: Node) -> Sequence[ValueType]:
     check_inputs(node, get_op("Pow"))
     base, exponent = tensor_type(node, 0), tensor_type(node, 1)
     return (TensorType(base.element_type, broadcast_shapes(node, (base.shape, exponent.shape))),)
-
-
-@evaluates("Pow")
-def power(x: Array, y: Array) -> Array:
-    """x to the power of y, of x's type (ONNX Pow-15); integers with negative exponents are cut off to 0, 1 or -1."""
-    if x.dtype.kind not in "iu" or y.dtype.kind != "i" or (y >= 0).all():
-        result: Array = np.power(x, y)
-        return result.astype(x.dtype)
-    inverse = np.where(np.abs(x) == 1, np.where(y % 2 == 1, x, 1), 0)
-    return np.where(y < 0, inverse, np.power(x, np.maximum(y, 0))).astype(x.dtype)
 
 
 @infers("PRelu")

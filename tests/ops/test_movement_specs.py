@@ -109,7 +109,9 @@ def test_slices_of_named_axes() -> None:
 
 def test_parts_of_splits_and_places_in_concatenations() -> None:
     assert [each.count for each in spec(SplitSpec, 2, outputs=3).at((7, 2))] == [3, 3, 1]
-    assert [each.count for each in spec(SplitSpec, 2, outputs=4).at((2, 2))] == [1, 1, 0, 0]
+    assert [each.count for each in spec(SplitSpec, 2, outputs=4).at((3, 2))] == [1, 1, 1, 0]
+    with pytest.raises(OperatorSpecError, match="4 parts of length 2 would be 1 each, and the last one negative"):
+        spec(SplitSpec, 2, outputs=4).at((2, 2))
     parts = spec(SplitSpec, 2, outputs=3, axis=-1).at((2, 7), integers(3, 0, 4))
     assert parts == (AxisSlice(1, 0, 3), AxisSlice(1, 3, 0), AxisSlice(1, 3, 4))
     assert spec(ConcatSpec, 2, 2, 2, axis=1).at([3, 0, 4]) == parts
