@@ -14,7 +14,16 @@ from engine.native import Plan, built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
-from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS, VARYING_LENGTHS
+from engine.properties import (
+    ALLOW_SHARED_CACHE,
+    CACHE_DIR,
+    EXECUTION_PRECISION,
+    EXECUTION_THREADS,
+    INFERENCE_NUM_THREADS,
+    INSTRUCTION_SET,
+    NUM_STREAMS,
+    VARYING_LENGTHS,
+)
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import needed_isa
@@ -50,7 +59,10 @@ _MAX_THREADS = 4096
 class CpuNetwork(GraphNetwork):
     """Compilation transforms the graph and, if all lengths are known, lowers it to a program."""
 
-    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE, LOWERED_PLANS, VARYING_LENGTHS)
+    metrics = (
+        REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE, LOWERED_PLANS, VARYING_LENGTHS,
+        EXECUTION_PRECISION, EXECUTION_THREADS, INSTRUCTION_SET,
+    )  # fmt: skip
 
     @classmethod
     def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
@@ -191,7 +203,23 @@ class CpuNetwork(GraphNetwork):
                 return sum(plan.arena_bytes for plan in self.native_plans())
             case NAIVE_ARENA_BYTES.name:
                 return sum(plan.naive_bytes for plan in self.native_plans())
+            case EXECUTION_PRECISION.name:
+                return self.precision
+            case EXECUTION_THREADS.name:
+                return threads_of(self.config)
+            case INSTRUCTION_SET.name:
+                return self.weights.isa
         return None
+
+    def memory(self) -> dict[str, int]:
+        """Packed weights, the constants that stay in the model's form, and intermediate results of all streams."""
+        arena = sum(plan.arena_bytes for plan in self.native_plans()) * (self.config[NUM_STREAMS] or 1)
+        return {"weights": self.weights.nbytes, "arena": arena, **super().memory()}
+
+    def release(self) -> None:
+        """Drop the programs of dynamic shapes."""
+        if self.programs is not None:
+            self.programs.release()
 
     def native_plans(self) -> list[Plan]:
         """The native plans of the network or, with dynamic shapes, of the program used last."""
