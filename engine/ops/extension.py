@@ -19,7 +19,7 @@ import onnx.defs
 import onnx.helper
 
 from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError
-from engine.ir import UNKNOWN, Node, Parameter, PartialShape, TensorType, ValueType, undefined
+from engine.ir import UNKNOWN, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
 from engine.ops.registry import (
     CANONICAL_VERSIONS,
     INTERNAL_DOMAIN,
@@ -133,8 +133,11 @@ class Operator:
         for what in ("infer", "evaluate"):
             if not callable(getattr(self, what)) and (what == "infer" or self.evaluate is not None):
                 raise ExtensionError(f"operator {self}: {what} must be a function; got {getattr(self, what)!r}")
-        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
-        for name, given in self.attributes.items():
+        if not isinstance(self.attributes, Mapping):
+            raise ExtensionError(f"operator {self}: attributes must be a dict; got {self.attributes!r:.200}")
+        attributes = {name: tuple(v) if isinstance(v, list) else v for name, v in self.attributes.items()}
+        object.__setattr__(self, "attributes", MappingProxyType(attributes))
+        for name, given in attributes.items():
             self._declared(name, given)
 
     def __str__(self) -> str:
@@ -162,19 +165,25 @@ class Operator:
                 f"operator {self}: {what} are {names!r}; expected a list of names, each with '?' or '...' behind it "
                 "if it may be omitted or repeated"
             )
+        plain = [name.rstrip("?.") for name in names]
+        if len(set(plain)) < len(plain):
+            raise ExtensionError(f"operator {self}: {what} are {list(names)!r}; expected names that differ")
         return tuple(names)
 
     def _declared(self, name: str, given: Any) -> onnx.defs.OpSchema.Attribute:
         """The attribute of a schema."""
         schema = onnx.defs.OpSchema.Attribute
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ExtensionError(
+                f"operator {self}: {name!r} is no name of an attribute: expected letters, digits and underscores"
+            )
         try:
             if given in _REQUIRED:
                 return schema(name, _REQUIRED[given], required=True)
             if isinstance(given, UnionType) and NoneType in get_args(given):
                 (kind,) = [each for each in get_args(given) if each is not NoneType]
                 return schema(name, _REQUIRED[kind], required=False)
-            if isinstance(name, str) and _NAME.fullmatch(name):
-                return schema(name, onnx.helper.make_attribute(name, given))
+            return schema(name, onnx.helper.make_attribute(name, given))
         except (TypeError, ValueError, KeyError):
             pass
         raise ExtensionError(
@@ -229,7 +238,7 @@ class Operator:
         try:
             found = self.infer(given + [None] * (len(self._single()) - len(given)), self.values(node))
         except Exception as e:
-            fail(node, f"the type rule of {op.extension} refuses it: {_said(e)}", e)
+            fail(node, f"the type rule of {op.extension} refuses it: {said(e)}", e)
         types = (found,) if isinstance(found, TensorType) else tuple(found) if isinstance(found, (list, tuple)) else ()
         if len(types) < node.num_outputs or not all(isinstance(each, TensorType) for each in types):
             fail(
@@ -321,7 +330,7 @@ class _Prepared:
 
 
 def define(operators: Sequence[Operator], extension: str) -> None:
-    """Make operators known to the process, all or none. Equal definitions may be repeated.
+    """Make the operators of an extension known to the process, all or none. Equal definitions may be repeated.
 
     `extension` is the name and version of their extension. Raises `ExtensionConflictError`, and `ExtensionError` for an
     operator that can neither be evaluated nor has a kernel.
@@ -329,7 +338,7 @@ def define(operators: Sequence[Operator], extension: str) -> None:
     with _lock:
         fresh = []
         for operator in operators:
-            if operator.domain in CANONICAL_VERSIONS or operator.domain in ("ai.onnx", INTERNAL_DOMAIN):
+            if _is_taken(operator.domain):
                 raise ExtensionConflictError(
                     f"extension {extension}: operator {operator} is of a domain that ONNX or the engine defines; use a "
                     "domain of your own"
@@ -346,11 +355,26 @@ def define(operators: Sequence[Operator], extension: str) -> None:
                 )
         if twice := {str(each) for each in fresh if sum(str(each) == str(other) for other in fresh) > 1}:
             raise ExtensionConflictError(f"extension {extension} defines {', '.join(sorted(twice))} twice")
+        names = frozenset(map(str, operators))
+        others = _defined.get(extension, names)
+        if others != names:
+            raise ExtensionConflictError(
+                f"extension {extension}: another extension of this name and version is defined already in this "
+                f"process, with the operators {', '.join(sorted(others))} instead of {', '.join(sorted(names))}; give "
+                "this one another name or version, or add all operators at once"
+            )
         for op in [operator._definition(extension) for operator in fresh]:
             register_op(op)
+        _defined[extension] = names
+
+
+def _is_taken(domain: str) -> bool:
+    return domain in (*CANONICAL_VERSIONS, INTERNAL_DOMAIN) or f"{domain}.".startswith("ai.onnx.")
 
 
 _lock: Final = threading.Lock()
+_defined: Final[dict[str, frozenset[str]]] = {}
+"""The operators of each extension, by its name and version."""
 
 
 def extension_of(node: Node) -> str:
@@ -368,10 +392,12 @@ def operator_of(node: Node) -> Operator | None:
 # -- values -----------------------------------------------------------------------------------------------
 
 
-def _said(error: Exception) -> str:
+def said(error: BaseException) -> str:
+    """The error's message on one line, preceded by its class unless it is the engine's."""
+    text = "; ".join(line for each in str(error).splitlines() if (line := each.strip()))
     if isinstance(error, EngineError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _read_only(value: Any) -> Any:
@@ -390,8 +416,9 @@ def _checked(value: Any, expected: ValueType, what: str) -> Any:
     array = np.asarray(value)
     if not isinstance(expected, TensorType) or expected.element_type is undefined:
         return array
-    is_text = expected.element_type.name == "string" and array.dtype.kind in "OUS"
-    if not is_text and array.dtype != np.dtype(expected.element_type.numpy):
+    if expected.element_type is string:
+        array = _as_text(array, what)
+    elif array.dtype != np.dtype(expected.element_type.numpy):
         raise DeviceError(
             f"{what} is {array.dtype}{list(array.shape)}, but the type rule says {expected}; make evaluate and infer "
             "agree"
@@ -401,4 +428,16 @@ def _checked(value: Any, expected: ValueType, what: str) -> Any:
             f"{what} has the shape {list(array.shape)}, but the type rule says {expected}; make evaluate and infer "
             "agree"
         )
+    return array
+
+
+def _as_text(array: Any, what: str) -> Any:
+    """An array of str. Raises `DeviceError` for anything else."""
+    if array.dtype.kind in "UT":
+        return array.astype(object)
+    is_object = array.dtype.kind == "O"
+    kinds = {type(element).__name__ for element in array.flat if not isinstance(element, str)} if is_object else ()
+    if not is_object or kinds:
+        found = ", ".join(sorted(kinds)) or array.dtype
+        raise DeviceError(f"{what} holds {found}, but the type rule says strings; make evaluate and infer agree")
     return array

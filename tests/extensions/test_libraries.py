@@ -24,6 +24,7 @@ from engine.native import load_kernel_library
 from tests.extensions.conftest import STRICT, Build, model_of
 
 X = np.array([[1, -2, 3], [4, 5, 6]], np.float32)
+MIXED = 'NAME="mixed"'
 
 
 def native(op_type: str, *inputs: str, name: str = "", output: str = "y", **attributes: Any) -> onnx.NodeProto:
@@ -212,7 +213,7 @@ def mixed(library: Path) -> Extension:
         evaluate=_affine,
     )
     plain = Operator(name="Plain", domain="test.mixed", inputs=["x"], infer=_same, evaluate=np.negative)
-    return Extension("tests", "1.0", [affine, plain], library=library)
+    return Extension("mixed", "1.0", [affine, plain], library=library)
 
 
 def _same(inputs: Any, attributes: Any) -> Any:
@@ -225,7 +226,7 @@ def _affine(x: Any, scale: float, offsets: Any, mode: str) -> Any:
 
 def test_python_defines_and_the_library_computes(build: Build) -> None:
     core = Core()
-    info = core.add_extension(mixed(build("ONLY_KERNEL")))
+    info = core.add_extension(mixed(build("ONLY_KERNEL", MIXED)))
     assert info.native == ("test.mixed.Affine",)
     node = helper.make_node("Affine", ["x"], ["a"], "a", domain="test.mixed", offsets=[2.0])
     model = model_of(node, helper.make_node("Plain", ["a"], ["y"], "p", domain="test.mixed"))
@@ -240,7 +241,7 @@ def test_python_defines_and_the_library_computes(build: Build) -> None:
 
 def test_fields_that_a_library_does_not_know_are_not_read(build: Build) -> None:
     """It has a function where its shorter structure ends, which would refuse the machine."""
-    kernels = load_kernel_library(build("ONLY_KERNEL", "SHORT", "CHECK_FAILS")).kernels
+    kernels = load_kernel_library(build("ONLY_KERNEL", MIXED, "SHORT", "CHECK_FAILS")).kernels
     assert [kernel.description() for kernel in kernels.values()] == [None]
 
 
@@ -280,13 +281,13 @@ def test_a_file_that_is_no_library_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_kernels_must_belong_to_the_extension(build: Build) -> None:
-    path = build("ONLY_KERNEL")
+    path = build("ONLY_KERNEL", MIXED)
     other = mixed(path).operators
     assert other is not None
-    with pytest.raises(ExtensionError, match=r"library .* is tests 1.0; make name and version equal"):
-        Core().add_extension(Extension("tests", "1.1", other, library=path))
+    with pytest.raises(ExtensionError, match=r"library .* is mixed 1.0; make name and version equal"):
+        Core().add_extension(Extension("mixed", "1.1", other, library=path))
     with pytest.raises(ExtensionError, match=r"has kernels of test.mixed.Affine, which is no operator"):
-        Core().add_extension(Extension("tests", "1.0", other[1:], library=path))
+        Core().add_extension(Extension("mixed", "1.0", other[1:], library=path))
 
 
 def test_two_libraries_with_one_operator_clash(core: Core, build: Build) -> None:

@@ -89,6 +89,18 @@ VANDAL = Operator(
     name="Vandal", domain="test.python", inputs=["x"], infer=same, evaluate=lambda x: np.multiply(x, 0, out=x)
 )
 NEWER = Operator(name="Newer", domain="test.newer", inputs=["x"], infer=same, version=3, evaluate=lambda x: x)
+TEXT = Operator(
+    name="Text",
+    domain="test.text",
+    inputs=["x"],
+    attributes={"how": str},
+    infer=same,
+    evaluate=lambda x, how: {
+        "upper": np.char.upper(x.astype(str)),
+        "bytes": np.array([b"a", b"b"]),
+        "mixed": np.array(["a", 1], object),
+    }[how],
+)
 EXTENSION = Extension("python_tests", "1.0", [SHIFT, JOIN, LIAR, STRICT, RANDOM, VANDAL, NEWER])
 
 
@@ -272,6 +284,7 @@ def operator(name: str = "Clash", domain: str = "test.clash", **more: Any) -> Op
         (Extension("copy", "1", [SHIFT]), "Shift is defined already.*python_tests 1.0"),
         (Extension("onnx", "1", [operator("Relu", "ai.onnx.ml")]), "a domain that ONNX or the engine defines"),
         (Extension("onnx", "1", [operator("Relu", "ai.onnx")]), "a domain that ONNX or the engine defines"),
+        (Extension("onnx", "1", [operator("Adam", "ai.onnx.training")]), "a domain that ONNX or the engine defines"),
         (Extension("inner", "1", [operator("ByteTable", "engine")]), "a domain that ONNX or the engine defines"),
         (Extension("ms", "1", [operator("Gelu", "com.microsoft")]), "the engine imports com.microsoft.Gelu itself"),
         (Extension("twice", "1", [operator(), operator(version=2)]), "twice 1 defines test.clash.Clash twice"),
@@ -293,6 +306,7 @@ def test_a_clash_is_an_error_and_adds_nothing(core: Core, extension: Extension, 
         ({"name": "a b"}, "'a b' is no name of an operator"),
         ({"domain": ""}, "'' is no domain"),
         ({"inputs": "x"}, "inputs are 'x'; expected a list of names"),
+        ({"inputs": ["x", "x?"]}, r"inputs are \['x', 'x\?'\]; expected names that differ"),
         ({"inputs": ["xs...", "y"]}, "only the last input may repeat"),
         ({"outputs": []}, "expected one output or more"),
         ({"outputs": ["y?"]}, "expected one output or more"),
@@ -302,6 +316,8 @@ def test_a_clash_is_an_error_and_adds_nothing(core: Core, extension: Extension, 
         ({"attributes": {"a": object}}, "attribute 'a' is declared as .*object.*; expected a default"),
         ({"attributes": {"a": ()}}, r"attribute 'a' is declared as \(\); expected a default"),
         ({"attributes": {"a": bytes | None}}, "attribute 'a' is declared as bytes | None; expected"),
+        ({"attributes": {"a b": int}}, "'a b' is no name of an attribute"),
+        ({"attributes": ["a"]}, r"attributes must be a dict; got \['a'\]"),
     ],
 )
 def test_an_invalid_declaration_says_what_is_expected(wrong: dict[str, Any], said: str) -> None:
@@ -314,6 +330,7 @@ def test_an_invalid_extension_says_what_is_expected() -> None:
         (("a b", "1", [SHIFT]), "'a b' is no name of an extension"),
         (("a", "", [SHIFT]), "'' is no version of an extension"),
         (("a", "1", [abs]), "operators must be a list of engine.Operator"),
+        (("a", "1", SHIFT), "operators must be a list of engine.Operator"),
         (("a", "1", []), "has neither operators nor a library"),
     ):
         with pytest.raises(ExtensionError, match=said):
@@ -321,9 +338,53 @@ def test_an_invalid_extension_says_what_is_expected() -> None:
     with pytest.raises(ExtensionError, match=r"test.clash.Clash has neither evaluate nor a kernel"):
         Core().add_extension(operator(evaluate=None))
 
-    def check() -> None:
-        raise OSError("no licence")
 
-    with pytest.raises(ExtensionError, match="check refuses this machine: OSError: no licence"):
-        Core().add_extension(Extension("checked", "1", [operator()], check=check))
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (OSError("no licence"), "OSError: no licence"),
+        (OSError("no\n  licence\n"), "OSError: no; licence"),
+        (ValueError(), "ValueError"),
+        (SystemExit("no licence"), "SystemExit: no licence"),
+        (False, "it returns False"),
+    ],
+)
+def test_a_check_that_refuses_is_one_line_and_adds_nothing(answer: Any, said: str) -> None:
+    def check() -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    core = Core()
+    with pytest.raises(ExtensionError, match=rf"^extension checked 1: its check refuses this machine: {said}$"):
+        core.add_extension(Extension("checked", "1", [operator()], check=check))
+    assert core.extensions == ()
     assert ops.find_op("Clash", "test.clash") is None
+
+
+def test_lists_are_defaults() -> None:
+    core = Core()
+    weighted = operator(
+        "Listed",
+        "test.lists",
+        attributes={"ints": [1, 2], "floats": [0.5], "texts": ["a", "b"]},
+        evaluate=lambda x, ints, floats, texts: x * np.float32(sum(ints) + sum(floats) + len(texts)),
+    )
+    core.add_extension(weighted)
+    node = helper.make_node("Listed", ["x"], ["y"], domain="test.lists")
+    np.testing.assert_array_equal(core.compile_model(model_of(node), "CPU")(X)["y"], X * 5.5)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_strings_are_str(device: str) -> None:
+    core = Core()
+    core.add_extension(TEXT)
+    for how, said in (("upper", ""), ("bytes", r"\|S1"), ("mixed", "int")):
+        model = model_of(helper.make_node("Text", ["x"], ["y"], "t", domain="test.text", how=how), shape=[2])
+        model.graph.input[0].type.tensor_type.elem_type = model.graph.output[0].type.tensor_type.elem_type = 8
+        network, x = core.compile_model(model, device), np.array(["a", "b"], object)
+        if not said:
+            assert network(x)["y"].tolist() == ["A", "B"]
+            continue
+        with pytest.raises(DeviceError, match=rf"Text `t` .*: output y holds {said}, but the type rule says strings"):
+            network(x)

@@ -25,7 +25,14 @@ from onnx import helper
 
 from engine import Core, Extension, Operator
 from engine.blob import BlobReader
-from engine.errors import BlobIncompatibleError, Cancelled, ExtensionConflictError, ExtensionError
+from engine.errors import (
+    BlobIncompatibleError,
+    Cancelled,
+    ExtensionConflictError,
+    ExtensionError,
+    MissingExtensionError,
+)
+from engine.ops import find_op
 from engine.tools.main import main
 from tests.extensions.conftest import Build, model_of
 
@@ -226,20 +233,22 @@ def test_a_source_that_is_no_extension(module: Path, source: Any, said: str, mon
 def test_a_module_is_added_by_name_object_or_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"by_{kind.partition(':')[0]}_{'attribute' if ':' in kind else 'itself'}"
     path = tmp_path / f"{name}.py"
-    path.write_text(MODULE.replace("test.module", f"test.{name}"), encoding="utf-8")
+    path.write_text(MODULE.replace("test.module", f"test.{name}").replace("triples", name), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     sources = {"name": name, "name:EXTENSION": f"{name}:EXTENSION", "file": str(path)}
     source = sources[kind] if kind in sources else importlib.import_module(name)
     core = Core()
     for _ in range(2):
-        assert str(core.add_extension(source)) == "triples 2.1"
+        assert str(core.add_extension(source)) == f"{name} 2.1"
     assert [info.operators for info in core.extensions] == [(f"test.{name}.Triple",)]
 
 
 def test_operators_without_an_extension_have_the_name_of_their_domain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "listed_operators.py").write_text(MODULE.replace("test.module", "test.listed"), encoding="utf-8")
+    source = MODULE.replace("test.module", "test.listed").replace("LIST = [TRIPLE]", "LIST = [TRIPLE, OTHER]")
+    other = source.replace('name="Triple"', 'name="Other"').replace("TRIPLE =", "OTHER =").split("EXTENSION")[0]
+    (tmp_path / "listed_operators.py").write_text(other + source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     assert str(Core().add_extension("listed_operators:LIST")) == "test.listed 0"
     made = [
@@ -248,6 +257,45 @@ def test_operators_without_an_extension_have_the_name_of_their_domain(
     ]
     with pytest.raises(ExtensionError, match=r"operators of several domains \(test.one, test.two\) need a name"):
         Core().add_extension(made)
+
+
+def test_operators_are_added_one_by_one(tmp_path: Path) -> None:
+    """A blob needs the one that its model uses, and a core that has the other one does not have it."""
+    one, two = (
+        Operator(name=name, domain="test.single", inputs=["x"], infer=lambda i, a: i[0], evaluate=np.negative)
+        for name in ("One", "Two")
+    )
+    core, other = Core(), Core()
+    for operator in (one, two, one):
+        core.add_extension(operator)
+    other.add_extension(one)
+    assert [(str(info), info.operators) for info in core.extensions] == [
+        ("test.single.One 0", ("test.single.One",)),
+        ("test.single.Two 0", ("test.single.Two",)),
+    ]
+    model = model_of(helper.make_node("Two", ["x"], ["y"], domain="test.single"))
+    network = core.compile_model(model, "CPU")
+    np.testing.assert_array_equal(network(X)["y"], -X)
+    network.export_model(tmp_path / "two.blob")
+    assert BlobReader(tmp_path / "two.blob").manifest.requirements["extensions"] == ["test.single.Two 0"]
+    with pytest.raises(MissingExtensionError, match=r"of extension test.single.Two 0, which this core does not have"):
+        other.compile_model(model, "CPU")
+
+
+def test_an_extension_has_one_definition() -> None:
+    """A blob names extensions, so two of one name and version would let one run that lacks an operator."""
+    operators = [
+        Operator(name=name, domain="test.namesake", inputs=["x"], infer=lambda i, a: i[0], evaluate=abs)
+        for name in ("A", "B")
+    ]
+    core = Core()
+    core.add_extension(Extension("namesake", "1.0", operators[:1]))
+    said = r"namesake 1.0: another .* with the operators test.namesake.A instead of test.namesake.B; give this one"
+    for each in (core, Core()):
+        with pytest.raises(ExtensionConflictError, match=said):
+            each.add_extension(Extension("namesake", "1.0", operators[1:]))
+    assert [info.operators for info in core.extensions] == [("test.namesake.A",)]
+    assert find_op("B", "test.namesake") is None
 
 
 Install = Callable[..., None]
