@@ -107,7 +107,10 @@ class Extension:
 def extension_of_library(path: str | os.PathLike[str]) -> Extension:
     """The extension that a library defines without Python code. Raises `ExtensionError`."""
     library = load_kernel_library(path)
-    return Extension(library.name, library.version, None, library.path)
+    try:
+        return Extension(library.name, library.version, None, library.path)
+    except ExtensionError as e:
+        raise ExtensionError(f"extension library {library.path}: {e}") from e
 
 
 def operators_of(library: KernelLibrary) -> tuple[Operator, ...]:
@@ -123,21 +126,26 @@ _of_libraries: Final[dict[KernelLibrary, tuple[Operator, ...]]] = {}
 
 
 def _operator_of(kernel: LibraryKernel, domain: str, name: str, library: KernelLibrary) -> Operator:
-    described = kernel.description()
-    if described is None:
-        raise ExtensionError(
-            f"extension library {library.path}: kernel {kernel.name} has no infer function, so the library does not "
-            "define the operator; define it in Python, as an Extension with this library"
-        )
-    return Operator(
-        name=name,
-        domain=domain,
-        inputs=described.inputs,
-        outputs=described.outputs,
-        attributes=described.attributes,
-        version=described.version,
-        infer=_Infer(kernel),
-        kernel=kernel,
+    title = f"extension library {library.path}: kernel {kernel.name}"
+    try:
+        described = kernel.description()
+        if described is not None:
+            return Operator(
+                name=name,
+                domain=domain,
+                inputs=described.inputs,
+                outputs=described.outputs,
+                attributes=described.attributes,
+                version=described.version,
+                is_deterministic=not described.is_random,
+                infer=_Infer(kernel),
+                kernel=kernel,
+            )
+    except ExtensionError as e:
+        raise ExtensionError(f"{title}: {e}") from e
+    raise ExtensionError(
+        f"{title} has no infer function, so the library does not define the operator; define it in Python, as an "
+        "Extension with this library"
     )
 
 

@@ -19,7 +19,7 @@ import onnx.defs
 import onnx.helper
 
 from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError
-from engine.ir import UNKNOWN, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
+from engine.ir import UNKNOWN, Constant, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
 from engine.ops.registry import (
     CANONICAL_VERSIONS,
     INTERNAL_DOMAIN,
@@ -278,8 +278,11 @@ class Operator:
 
     def _by_kernel(self, node: Node, title: str) -> Evaluator:
         """Evaluation by the native kernel, on one thread."""
-        alone = node.clone_with_new_inputs([None if v is None else Parameter(v.type) for v in node.input_values])
+        alone = node.clone_with_new_inputs(
+            [None if v is None else Parameter(v.type, friendly_name=v.name) for v in node.input_values]
+        )
         alone.friendly_name = node.friendly_name
+        constant = [i for i, v in enumerate(node.input_values) if v is not None and isinstance(v.node, Constant)]
         known: dict[tuple[object, ...], _Prepared] = {}
 
         def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -289,7 +292,8 @@ class Operator:
             if prepared is None:
                 if len(known) >= _MOST_PREPARED:
                     known.clear()
-                prepared = known[key] = _Prepared.of(self, alone, inputs, title)
+                constants = {index: inputs[index] for index in constant}
+                prepared = known[key] = _Prepared.of(self, alone, inputs, constants, title)
             return prepared.compute(arrays)
 
         return run
@@ -303,11 +307,13 @@ class _Prepared:
     outputs: Sequence[TensorType]
 
     @classmethod
-    def of(cls, operator: Operator, alone: Node, inputs: Sequence[Any], title: str) -> _Prepared:
+    def of(
+        cls, operator: Operator, alone: Node, inputs: Sequence[Any], constants: Mapping[int, Any], title: str
+    ) -> _Prepared:
         """Raises `DeviceError`."""
         assert operator.kernel is not None
         sources = [
-            None if source is None else Parameter(source.element_type, value.shape)
+            None if source is None else Parameter(source.element_type, value.shape, friendly_name=source.name)
             for source, value in zip(alone.input_values, inputs, strict=True)
         ]
         node = alone.clone_with_new_inputs(sources)
@@ -321,7 +327,7 @@ class _Prepared:
         attributes = operator.kernel_attributes(node)
         if (why := operator.kernel.refusal(node, attributes)) is not None:
             raise DeviceError(f"{title}: its kernel does not support the node, and it has no evaluation: {why}")
-        return cls(operator.kernel.prepare(node, attributes, {}, title), types)
+        return cls(operator.kernel.prepare(node, attributes, constants, title), types)
 
     def compute(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         outputs = [np.empty(each.shape.get_shape(), each.element_type.numpy) for each in self.outputs]

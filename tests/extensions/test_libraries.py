@@ -101,6 +101,41 @@ def test_an_omitted_input_and_a_constant_one(core: Core, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_a_kernel_sees_the_constants_when_it_is_prepared(core: Core, device: str) -> None:
+    weight = onnx.numpy_helper.from_array(np.float32([3]), "w")
+    for shape in ((2, 3), ("n", 3)):
+        model = model_of(native("Fixed", "x", "w"), shape=shape)
+        model.graph.initializer.append(weight)
+        np.testing.assert_array_equal(core.compile_model(model, device)(X)["y"], X * 3)
+    folded = model_of(native("Fixed", "w", "w", output="c"), helper.make_node("Mul", ["x", "c"], ["y"]))
+    folded.graph.initializer.append(weight)
+    np.testing.assert_array_equal(core.compile_model(folded, device)(X)["y"], X * 9)
+    said = r"Fixed `f` \(tests 1.0\): kernel test.native.Fixed cannot .* status 1: w must be a constant$"
+    with pytest.raises(DeviceError, match=said):
+        core.compile_model(model_of(native("Fixed", "x", "x", name="f")), device)(X)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_a_random_kernel_is_neither_folded_nor_merged(core: Core, device: str) -> None:
+    nodes = (native("Dice", "c", output="a"), native("Dice", "c", output="b"), helper.make_node("Sub", "ab", ["d"]))
+    model = model_of(*nodes, helper.make_node("Mul", ["x", "d"], ["y"]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2, 3), np.float32), "c"))
+    network = core.compile_model(model, device)
+    assert set(np.abs(network(X)["y"] / X).ravel()) == {1}
+    alone = model_of(native("Dice", "c", output="a"), helper.make_node("Add", ["x", "a"], ["y"]))
+    alone.graph.initializer.append(model.graph.initializer[0])
+    network = core.compile_model(alone, device)
+    assert not np.array_equal(network(X)["y"], network(X)["y"])
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_an_impossible_workspace_names_the_node(core: Core, device: str) -> None:
+    said = r"^Greedy `g` \(tests 1.0\): kernel test.native.Greedy asks for a workspace of 18446744073709551615 bytes$"
+    with pytest.raises(DeviceError, match=said):
+        core.compile_model(model_of(native("Greedy", name="g")), device)(X)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
 def test_no_elements_and_a_scalar(core: Core, device: str) -> None:
     for shape in ((0, 3), ()):
         network = core.compile_model(model_of(native("Affine", axis=0), shape=shape), device)
@@ -251,6 +286,10 @@ def test_fields_that_a_library_does_not_know_are_not_read(build: Build) -> None:
 @pytest.mark.parametrize(
     ("macro", "said"),
     [
+        ('AFFINE="a b"', "kernel test.native.a b: 'a b' is no name of an operator"),
+        ("NO_VALUES", "kernel test.native.Affine: attribute 0 has a count, and NULL in place of values"),
+        ("NO_ATTRIBUTES", "kernel test.native.Affine: num_attributes is 4, and attributes is NULL"),
+        ('NAME="a b"', "'a b' is no name of an extension"),
         ("ABI=2", "compiled for version 2 of engine_kernel.h, and this engine has version 1; compile it again"),
         ("NO_SYMBOL", "it exports no function engine_kernels, which engine_kernel.h declares"),
         ("RETURNS_NULL", r"engine_kernels\(\) returns NULL"),
@@ -339,6 +378,18 @@ def test_the_folder_of_the_header_is_printed() -> None:
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed == f"{include_dir()}\n"
     assert (Path(printed.strip()) / "engine_kernel.h").is_file()
+
+
+def test_more_dimensions_than_the_header_has_room_for_are_refused(core: Core, build: Build) -> None:
+    """Kernels copy lengths to arrays of 16."""
+    shape = [1] * 17
+    said = r"`a`: .* refuses it: tensors of kernels have at most 16 dimensions; got 17"
+    with pytest.raises(TypeInferenceError, match=said):
+        core.read_model(model_of(native("Affine", name="a", axis=0), shape=shape))
+    core.add_extension(mixed(build("ONLY_KERNEL", MIXED)))
+    model = model_of(helper.make_node("Affine", ["x"], ["y"], "a", domain="test.mixed", scale=2.0), shape=shape)
+    assert "at most 16 dimensions" in core.query_model(model, "CPU")["a"].reason
+    np.testing.assert_array_equal(core.compile_model(model, "CPU")(np.ones(shape, np.float32))["y"].ravel(), [2])
 
 
 def test_types_of_results_of_a_library(core: Core) -> None:
