@@ -267,10 +267,25 @@ def test_networks_outlive_the_core(core: Core) -> None:
     np.testing.assert_array_equal(network(X)["y"], X + 1)
 
 
-def test_an_unknown_operator_says_how_to_define_it() -> None:
-    node = helper.make_node("Nobody", ["x"], ["y"], domain="test.unknown")
-    with pytest.raises(UnsupportedError, match=r"'Nobody' of domain 'test.unknown'.*core.add_extension"):
-        Core().compile_model(model_of(node), "TEMPLATE")
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU"])
+@pytest.mark.parametrize("shape", [(2, 3), ("n", 3)])
+def test_an_unknown_operator_says_how_to_define_it_when_the_model_is_compiled(device: str, shape: Any) -> None:
+    """Also in the middle of a model of unknown lengths, and in bodies; no blob is made of such a model."""
+    unknown = helper.make_node("Nobody", ["r"], ["n"], domain="test.unknown")
+    outer = helper.make_node("Relu", ["x"], ["r"]), unknown, helper.make_node("Neg", ["n"], ["y"])
+    body = helper.make_graph(
+        [helper.make_node("Nobody", ["v"], ["w"], domain="test.unknown"), helper.make_node("Identity", ["c"], ["d"])],
+        "body",
+        [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in (("i", 7, []), ("c", 9, []))]
+        + [helper.make_tensor_value_info("v", 1, None)],
+        [helper.make_tensor_value_info("d", 9, []), helper.make_tensor_value_info("w", 1, None)],
+    )
+    loop = helper.make_node("Loop", ["count", "", "x"], ["y"], "loop", body=body)
+    for model in (model_of(*outer, shape=shape), model_of(loop, shape=shape, domains=("test.unknown",))):
+        if model.graph.node[0] == loop:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(2), "count"))
+        with pytest.raises(UnsupportedError, match=r"'Nobody' of domain 'test.unknown'.*core.add_extension"):
+            Core().compile_model(model, device)
 
 
 def operator(name: str = "Clash", domain: str = "test.clash", **more: Any) -> Operator:
