@@ -168,6 +168,8 @@ class GraphBuilder:
                 return
             version = resolve_version(op_type, domain, opset_of(proto, domain, self._context.opsets))
         except (ModelError, UnsupportedError) as e:
+            if str(e).startswith(f"{describe(proto)}: "):
+                raise
             raise type(e)(f"{describe(proto)}: {e}") from e
         if not needs_upgrade(op_type, domain, version):
             self._adopt(self._typed_node(op_type, inputs, attributes, domain, outputs, name), outputs, proto)

@@ -159,6 +159,16 @@ class Operator:
             if value is not None
         ]
 
+    def kernel_types(self, node: Node) -> tuple[TensorType, ...] | None:
+        """The types of the outputs that a kernel computes for these inputs; None if the type rule does not tell them.
+
+        They are those of the type rule, since the kernel writes as many elements, whatever a file declares.
+        Raises `TypeInferenceError`.
+        """
+        types = tuple(self._rule(node))
+        known = tuple(each for each in types if isinstance(each, TensorType) and each.element_type is not undefined)
+        return known if len(known) == len(types) and all(each.shape.is_static for each in known) else None
+
     def _names(self, names: Sequence[str], what: str) -> tuple[str, ...]:
         if isinstance(names, str) or not all(isinstance(name, str) and _PORT.fullmatch(name) for name in names):
             raise ExtensionError(
@@ -320,8 +330,8 @@ class _Prepared:
         node.friendly_name = alone.friendly_name
         node.forget_inferred_types()
         node.infer_types()
-        types = [output.type for output in node.outputs if isinstance(output.type, TensorType)]
-        if len(types) < node.num_outputs or not all(each.shape.is_static for each in types):
+        types = operator.kernel_types(node)
+        if types is None:
             listed = ", ".join(str(output.type) for output in node.outputs)
             raise DeviceError(f"{title}: its kernel cannot run, since the type rule gives the outputs {listed}")
         attributes = operator.kernel_attributes(node)

@@ -202,6 +202,16 @@ def test_what_the_kernel_does_not_support_is_refused_with_its_reason(core: Core)
         core.read_model(model)
 
 
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU"])
+@pytest.mark.parametrize("shape", [(1 << 20,), ("n",)])
+def test_a_model_cannot_make_a_kernel_write_beyond_its_output(core: Core, device: str, shape: Any) -> None:
+    """It declares one element for an output of which the type rule does not tell the length."""
+    model = model_of(native("Vague", name="v", output="a"), helper.make_node("Neg", ["a"], ["y"]), shape=shape)
+    model.graph.value_info.append(helper.make_tensor_value_info("a", 1, [1]))
+    with pytest.raises(DeviceError, match=r"Vague `v` \(tests 1.0\): its kernel cannot run, since the type rule gives"):
+        core.compile_model(model, device)(np.ones(1 << 20, np.float32))
+
+
 def test_states_are_freed_with_the_network(core: Core) -> None:
     alive = core.compile_model(
         model_of(native("Alive", output="n"), helper.make_node("Cast", ["n"], ["y"], to=1)), "CPU"

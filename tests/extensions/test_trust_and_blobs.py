@@ -24,10 +24,11 @@ import pytest
 from onnx import helper
 
 from engine import Core, Extension, Operator
-from engine.blob import BlobReader
+from engine.blob import BlobReader, BlobWriter
 from engine.errors import (
     BlobIncompatibleError,
     Cancelled,
+    DeviceError,
     ExtensionConflictError,
     ExtensionError,
     MissingExtensionError,
@@ -132,6 +133,35 @@ def test_who_imports_a_blob_and_exports_it_needs_the_same(build: Build, tmp_path
     core.import_model(tmp_path / "first.blob").export_model(tmp_path / "again.blob")
     assert BlobReader(tmp_path / "again.blob").manifest.requirements["extensions"] == ["tests 1.0"]
     np.testing.assert_array_equal(core.import_model(tmp_path / "again.blob")(X)["y"], X * 2)
+
+
+def test_a_forged_blob_cannot_make_a_kernel_write_beyond_its_output(build: Build) -> None:
+    """Its hashes are right; it declares one element where the kernel writes a million."""
+    core, count = Core(), 1 << 20
+    core.add_extension(build())
+    node = helper.make_node("Affine", ["r"], ["a"], "affine", domain="test.native", axis=0)
+    model = model_of(
+        helper.make_node("Relu", ["x"], ["r"]), node, helper.make_node("Softmax", ["a"], ["y"]), shape=(count,)
+    )
+    exported = io.BytesIO()
+    core.compile_model(model, "CPU").export_model(exported)
+    blob = BlobReader(exported.getvalue())
+    writer = BlobWriter(blob.manifest)
+    for name in blob.section_names:
+        content = bytes(blob.section(name))
+        if name == "graph":
+            proto = onnx.ModelProto.FromString(content)
+            (declared,) = [each for each in proto.graph.value_info if each.name == "a"]
+            declared.type.tensor_type.shape.dim[0].dim_value = 1
+            content = proto.SerializeToString()
+        writer.add_section(name, content)
+    forged = io.BytesIO()
+    writer.write(forged)
+    said = (
+        r"Affine `affine` \(tests 1.0\): its outputs are declared as f32\[1\], but the type rule gives f32\[1048576\]"
+    )
+    with pytest.raises(DeviceError, match=said):
+        core.import_model(forged.getvalue())(np.ones(count, np.float32))
 
 
 def test_another_version_is_not_the_extension(module: Path, build: Build, tmp_path: Path) -> None:
