@@ -101,7 +101,7 @@ typedef struct engine_call {
   const engine_tensor *inputs; /* as many as the node has */
   size_t num_inputs;
   const engine_tensor *outputs; /* in `infer` and `supports`, num_outputs is set, and outputs is NULL */
-  size_t num_outputs;
+  size_t num_outputs;           /* as many as the operator has */
   const engine_attribute *attributes; /* all that the operator declares, except optional ones without a value */
   size_t num_attributes;
   char *message;

@@ -18,8 +18,9 @@ import onnx
 import onnx.defs
 import onnx.helper
 
-from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError
+from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError, ModelError
 from engine.ir import UNKNOWN, Constant, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
+from engine.ops.protos import attribute_kind
 from engine.ops.registry import (
     CANONICAL_VERSIONS,
     INTERNAL_DOMAIN,
@@ -43,6 +44,8 @@ _DOMAIN: Final = re.compile(r"[A-Za-z_][\w.-]*")
 _PORT: Final = re.compile(r"([A-Za-z_]\w*)(\?|\.\.\.)?")
 _A: Final = onnx.AttributeProto
 _KERNEL_KINDS: Final[dict[int, int]] = {_A.INT: 1, _A.FLOAT: 2, _A.STRING: 3, _A.INTS: 4, _A.FLOATS: 5, _A.STRINGS: 6}
+_FITTING: Final[dict[int, tuple[int, ...]]] = {_A.FLOAT: (_A.FLOAT, _A.INT), _A.FLOATS: (_A.FLOATS, _A.INTS)}
+"""The kinds of values for attributes that take more than one."""
 _MOST_PREPARED: Final = 8
 """The shapes of inputs for which an evaluation keeps what a kernel has prepared."""
 _AttrType = onnx.defs.OpSchema.AttrType
@@ -83,7 +86,8 @@ class Operator:
         name: the op type in models.
         domain: the domain in models: a name of yours, such as that of your company; ONNX's own cannot be extended.
         inputs: the names of the inputs, all of which are tensors. "w?" may be omitted, "xs..." may repeat and is last.
-        outputs: the names of the outputs, all of which are tensors; a node may have fewer, but at least one.
+        outputs: the names of the outputs, all of which are tensors; a node of a model may name fewer, at least one.
+            All are computed.
         attributes: for each attribute, its default, or the type of a required one: `int`, `float`, `str`, or
             `list[int]` and so on. A union with None, such as `int | None`, means that it is optional and has no
             default.
@@ -147,8 +151,19 @@ class Operator:
         return hash((self.name, self.domain))
 
     def values(self, node: Node) -> dict[str, Any]:
-        """The attributes of a node, with defaults. Raises `ModelError` if a required one is missing."""
-        return {name: attribute(node, name) for name in self.attributes}
+        """The attributes of a node, with defaults.
+
+        Raises `ModelError` if a required one is missing, or one is of another type, as a blob may have it.
+        """
+        kinds = get_op(self.name, self.domain).attributes
+        values = {name: attribute(node, name) for name in self.attributes}
+        for name, value in values.items():
+            kind: int = kinds[name].kind
+            is_empty = value == () and kind in (_A.INTS, _A.FLOATS, _A.STRINGS)
+            if value is not None and not is_empty and attribute_kind(value) not in _FITTING.get(kind, (kind,)):
+                wanted = _A.AttributeType.Name(kind).lower()
+                raise ModelError(f"{node}: attribute {name!r} must be of type {wanted}; got {value!r:.80}")
+        return values
 
     def kernel_attributes(self, node: Node) -> list[KernelAttribute]:
         """The attributes of a node that have a value, as its kernel takes them. Raises `ModelError` like `values`."""
@@ -163,11 +178,19 @@ class Operator:
         """The types of the outputs that a kernel computes for these inputs; None if the type rule does not tell them.
 
         They are those of the type rule, since the kernel writes as many elements, whatever a file declares.
-        Raises `TypeInferenceError`.
+        Raises `ModelError` unless the node has all outputs, which the kernel writes.
         """
+        self._require_all_outputs(node)
         types = tuple(self._rule(node))
         known = tuple(each for each in types if isinstance(each, TensorType) and each.element_type is not undefined)
         return known if len(known) == len(types) and all(each.shape.is_static for each in known) else None
+
+    def _require_all_outputs(self, node: Node) -> None:
+        if node.num_outputs < len(self.outputs):
+            raise ModelError(
+                f"{node}: its kernel writes {len(self.outputs)} outputs ({', '.join(self.outputs)}), and the node has "
+                f"{node.num_outputs}; make it with all"
+            )
 
     def _names(self, names: Sequence[str], what: str) -> tuple[str, ...]:
         if isinstance(names, str) or not all(isinstance(name, str) and _PORT.fullmatch(name) for name in names):
@@ -245,8 +268,9 @@ class Operator:
         given = [None if source is None else source.type for source in node.input_values]
         if any(isinstance(each, TensorType) and each.element_type is undefined for each in given):
             return (UNKNOWN,) * node.num_outputs
+        values = self.values(node)
         try:
-            found = self.infer(given + [None] * (len(self._single()) - len(given)), self.values(node))
+            found = self.infer(given + [None] * (len(self._single()) - len(given)), values)
         except Exception as e:
             fail(node, f"the type rule of {op.extension} refuses it: {said(e)}", e)
         types = (found,) if isinstance(found, TensorType) else tuple(found) if isinstance(found, (list, tuple)) else ()
@@ -287,7 +311,8 @@ class Operator:
         return run
 
     def _by_kernel(self, node: Node, title: str) -> Evaluator:
-        """Evaluation by the native kernel, on one thread."""
+        """Evaluation by the native kernel, on one thread. Raises `ModelError` as `kernel_types` does."""
+        self._require_all_outputs(node)
         alone = node.clone_with_new_inputs(
             [None if v is None else Parameter(v.type, friendly_name=v.name) for v in node.input_values]
         )

@@ -18,8 +18,8 @@ import pytest
 from onnx import helper
 
 from engine import Core, Extension, Operator, include_dir, ops
-from engine.errors import DeviceError, ExtensionConflictError, ExtensionError, TypeInferenceError
-from engine.ir import PartialShape, TensorType, f32
+from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError, TypeInferenceError
+from engine.ir import Model, Parameter, PartialShape, Result, TensorType, f32
 from engine.native import load_kernel_library
 from tests.extensions.conftest import STRICT, Build, model_of
 
@@ -210,6 +210,20 @@ def test_a_model_cannot_make_a_kernel_write_beyond_its_output(core: Core, device
     model.graph.value_info.append(helper.make_tensor_value_info("a", 1, [1]))
     with pytest.raises(DeviceError, match=r"Vague `v` \(tests 1.0\): its kernel cannot run, since the type rule gives"):
         core.compile_model(model, device)(np.ones(1 << 20, np.float32))
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE"])
+@pytest.mark.parametrize("shape", [(2, 3), ("n", 3)])
+def test_a_kernel_has_all_outputs_also_those_that_a_model_does_not_name(core: Core, device: str, shape: Any) -> None:
+    for names, expected in ((["p"], X), (["p", ""], X), (["", "p"], -X)):
+        node = helper.make_node("Pair", ["x"], names, "pair", domain="test.native")
+        model = model_of(node, helper.make_node("Neg", ["p"], ["y"]), shape=shape)
+        np.testing.assert_array_equal(core.compile_model(model, device)(X)["y"], -expected)
+    x = Parameter(f32, [2, 3], "x")
+    pair = ops.create("Pair", [x], domain="test.native", num_outputs=1, friendly_name="pair")
+    said = r"Pair `pair`: its kernel writes 2 outputs \(a, b\), and the node has 1; make it with all"
+    with pytest.raises(EngineError, match=said):
+        core.compile_model(Model([Result(pair, "y")], [x]), device)(X)
 
 
 def test_states_are_freed_with_the_network(core: Core) -> None:

@@ -29,6 +29,7 @@ from engine.errors import (
     BlobIncompatibleError,
     Cancelled,
     DeviceError,
+    EngineError,
     ExtensionConflictError,
     ExtensionError,
     MissingExtensionError,
@@ -139,29 +140,57 @@ def test_a_forged_blob_cannot_make_a_kernel_write_beyond_its_output(build: Build
     """Its hashes are right; it declares one element where the kernel writes a million."""
     core, count = Core(), 1 << 20
     core.add_extension(build())
-    node = helper.make_node("Affine", ["r"], ["a"], "affine", domain="test.native", axis=0)
-    model = model_of(
-        helper.make_node("Relu", ["x"], ["r"]), node, helper.make_node("Softmax", ["a"], ["y"]), shape=(count,)
+
+    def edit(graph: onnx.GraphProto) -> None:
+        (declared,) = [each for each in graph.value_info if each.name == "a"]
+        declared.type.tensor_type.shape.dim[0].dim_value = 1
+
+    said = (
+        r"Affine `affine` \(tests 1.0\): its outputs are declared as f32\[1\], but the type rule gives f32\[1048576\]"
     )
-    exported = io.BytesIO()
-    core.compile_model(model, "CPU").export_model(exported)
+    with pytest.raises(DeviceError, match=said):
+        core.import_model(forged(core, "CPU", (count,), edit))(np.ones(count, np.float32))
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+@pytest.mark.parametrize("shape", [(4,), ("n",)])
+def test_a_forged_blob_cannot_give_a_kernel_attributes_of_other_types(build: Build, device: str, shape: Any) -> None:
+    """Kernels read an attribute's values by its declared type."""
+    core = Core()
+    core.add_extension(build())
+    for name, value in (("scale", "1"), ("mode", 1), ("mode", [1]), ("offsets", "1"), ("offsets", ["1"])):
+
+        def edit(graph: onnx.GraphProto, name: str = name, value: Any = value) -> None:
+            (node,) = [each for each in graph.node if each.op_type == "Affine"]
+            (given,) = [each for each in node.attribute if each.name == name]
+            given.CopyFrom(helper.make_attribute(name, value))
+
+        with pytest.raises(EngineError, match=rf"Affine `affine`: attribute '{name}' must be of type"):
+            core.import_model(forged(core, device, shape, edit))(np.ones(4, np.float32))
+
+
+def forged(core: Core, device: str, shape: Any, edit: Callable[[onnx.GraphProto], None]) -> bytes:
+    """A blob with an Affine `affine` to `a`, whose graph was changed and whose hashes are right."""
+    attributes = {"axis": 0, "scale": 1.0, "mode": "add", "offsets": [1.0]}
+    model = model_of(
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Affine", ["r"], ["a"], "affine", domain="test.native", **attributes),
+        helper.make_node("Softmax", ["a"], ["y"]),
+        shape=shape,
+    )
+    exported, written = io.BytesIO(), io.BytesIO()
+    core.compile_model(model, device).export_model(exported)
     blob = BlobReader(exported.getvalue())
     writer = BlobWriter(blob.manifest)
     for name in blob.section_names:
         content = bytes(blob.section(name))
         if name == "graph":
             proto = onnx.ModelProto.FromString(content)
-            (declared,) = [each for each in proto.graph.value_info if each.name == "a"]
-            declared.type.tensor_type.shape.dim[0].dim_value = 1
+            edit(proto.graph)
             content = proto.SerializeToString()
         writer.add_section(name, content)
-    forged = io.BytesIO()
-    writer.write(forged)
-    said = (
-        r"Affine `affine` \(tests 1.0\): its outputs are declared as f32\[1\], but the type rule gives f32\[1048576\]"
-    )
-    with pytest.raises(DeviceError, match=said):
-        core.import_model(forged.getvalue())(np.ones(count, np.float32))
+    writer.write(written)
+    return written.getvalue()
 
 
 def test_another_version_is_not_the_extension(module: Path, build: Build, tmp_path: Path) -> None:
