@@ -191,6 +191,7 @@ class RemoteChecks(DeviceChecks):
             lambda: request.set_tensor("a", given["a"]),
             lambda: network(given),
             out.to_host,
+            lambda: out.handle,
             lambda: out.copy_from(sample.inputs["a"]),
             lambda: context.create_tensor(f32, self.basic.shape),
             lambda: context.wrap(0, f32, self.basic.shape),

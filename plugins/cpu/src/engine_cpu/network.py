@@ -12,6 +12,8 @@ from engine.ir.walk import all_nodes
 from engine.lowering import GraphNetwork, PreparedGraph, check_precision, read_graph
 from engine.native import Plan, built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
+from engine.ops import find_op
+from engine.ops.reference import compile_node
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
 from engine.properties import (
@@ -154,12 +156,17 @@ class CpuNetwork(GraphNetwork):
 
     def _check_reference(self, prepared: CpuGraph) -> tuple[str, ...]:
         """Find the operations that run on the reference evaluator; log them once, or raise `UnsupportedError`."""
-        found = {node.friendly_name: f"{node}: {why.reason}" for node, why in prepared.refusals().items()}
+        refusals = prepared.refusals()
+        found = {node.friendly_name: f"{node}: {why.reason}" for node, why in refusals.items()}
         if found and not self.config[ALLOW_REFERENCE]:
             raise UnsupportedError(
                 f"{self.name}: {len(found)} operations have no native kernel and ALLOW_REFERENCE is off: "
                 + "; ".join(list(found.values())[:5])
             )
+        for node in all_nodes(prepared.graph):
+            is_evaluated = node in refusals and not node.bodies
+            if is_operation(node) and (is_evaluated or find_op(node.op_type, node.domain) is None):
+                compile_node(node)  # raises if there is no evaluation; programs are made later, for the lengths
         if found:
             logger.info("%s: running on the reference evaluator: %s", self.name, "; ".join(found.values()))
         return tuple(found)
