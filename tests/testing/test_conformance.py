@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from engine.errors import PluginError
 from engine.scaffold import PluginPlan
+from engine.testing.conformance.hooks import HOOKS, running_hook
 from engine.testing.conformance.reports import as_html, as_text
 from engine.testing.conformance.running import ConformanceOptions, run_conformance
 from engine.testing.conformance.scorecard import CheckResult, Scorecard, hopeless
@@ -30,10 +32,10 @@ def fail(hook):
             "crashes": lambda: ctypes.string_at(0),
         }[os.environ["FRAIL_FAULT"]]()
 """
-HOOKS = {
+METHODS = {
     "network.py": "    def requirements(self)",
     "request.py": "    def start_pipeline(self)",
-    "plugin.py": "    def query_model(self,",
+    "plugin.py": "    def metric(self, name: str, device_id: str)",
 }
 
 
@@ -43,7 +45,7 @@ def frail(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make(PLAN, tmp_path_factory.mktemp("frail"))
     package = folder / "src" / PLAN.package
     (package / "fault.py").write_text(FAULT)
-    for name, hook in HOOKS.items():
+    for name, hook in METHODS.items():
         text = (package / name).read_text()
         head, body = text.split(hook)
         signature, _, rest = body.partition('"""\n')
@@ -109,6 +111,61 @@ def test_a_device_that_cannot_be_created(frail: Path) -> None:
     assert done.returncode == 3
     assert "FRAIL cannot be created" in done.stderr
     assert "frail.properties" in done.stderr
+    done = run([frail], "-m", "engine.tools.main", "conformance", "FRAIL", FRAIL_HOOK="metric", FRAIL_FAULT="exits")
+    assert done.returncode == 3
+    assert "FRAIL cannot be created: the process ended with exit code 3 while the plugin's Plugin.metric" in done.stderr
+
+
+NESTED = """
+import os, sys, threading
+from pathlib import Path
+from engine.testing.conformance.hooks import HookWatch
+HookWatch(Path(sys.argv[1])).install()
+from engine.plugin_api import ExecutableNetwork, Plugin, SyncInferRequest
+
+class Network(ExecutableNetwork):
+    def create_infer_request_impl(self): ...
+    def requirements(self): ...
+    def metric(self, name):
+        self.requirements()
+        entered.set()
+        threading.Event().wait()
+
+class Frail(Plugin):
+    def query_model(self, model, config): ...
+    def compile_model(self, model, config):
+        Network.requirements(None)
+        os._exit(3)
+
+entered = threading.Event()
+if sys.argv[2] == "threads":
+    network = Network.__new__(Network)
+    threading.Thread(target=network.metric, args=("A",), daemon=True).start()
+    entered.wait()
+    network.requirements()
+    os._exit(3)
+Frail.__new__(Frail).compile_model(None, None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "hook"), [("nested", "Plugin.compile_model"), ("threads", "ExecutableNetwork.metric")]
+)
+def test_the_hook_that_still_runs_is_named(case: str, hook: str, tmp_path: Path) -> None:
+    """Others have returned since: one that it called, and one on another thread."""
+    done = run([tmp_path], "-c", NESTED, str(tmp_path / "hook"), case)
+    assert done.returncode == 3, done.stderr
+    assert running_hook(tmp_path / "hook") == hook
+
+
+@pytest.mark.parametrize("base", HOOKS, ids=lambda base: base.__name__)
+def test_every_method_that_a_plugin_implements_is_watched(base: type) -> None:
+    documented = {
+        name
+        for name, member in inspect.getmembers(base, inspect.isfunction)
+        if (member.__doc__ or "").startswith(("Required", "Optional"))
+    }
+    assert documented == {*HOOKS[base]} - {"__init__"}
 
 
 def test_wrong_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,10 +110,9 @@ class _Run:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """Say in which hook the process died."""
-        from engine.testing.conformance.hooks import running_hook
+        from engine.testing.conformance.hooks import running_hook, while_running
 
-        hook = running_hook(self._hook_file(report.node.gateway.id))
-        where = f"while the plugin's {hook} was running" if hook else "outside the plugin's hooks"
+        where = while_running(running_hook(self._hook_file(report.node.gateway.id)))
         report.longrepr = f"the process of the checks ended or hung {where}"
         report.user_properties.append(("engine", _described_by_id(crashitem)))
 
