@@ -182,6 +182,48 @@ def test_the_option_of_pytest_runs_the_same_checks(frail: Path) -> None:
     assert "score of FRAIL: full marks" in done.stdout
 
 
+HANGS = """
+from engine.testing import BehaviourSuite
+
+
+class TestFrail(BehaviourSuite):
+    device = "FRAIL"
+    limit = 8
+
+
+def test_of_mine():
+    assert False
+
+
+class TestReference(BehaviourSuite):
+    device = "TEMPLATE"
+"""
+
+
+def test_suites_in_a_file_of_ones_own(frail: Path, tmp_path: Path) -> None:
+    """A hook that hangs fails its check within the suite's limit; each device gets a score, and a report."""
+    (tmp_path / "test_mine.py").write_text(HANGS)
+    checks = "export_to_path or start_and_wait or of_mine"
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py", "-k", checks]
+    scored = ["--engine-score", "--engine-json=s.json", "--engine-html=s.html"]
+    done = run([frail], *command, *scored, cwd=tmp_path, FRAIL_HOOK="requirements", FRAIL_FAULT="hangs")
+    assert done.returncode == 1
+    assert "score of FRAIL: 50 of 100 (1 passed, 1 failed, 0 do not apply)" in done.stdout
+    assert "score of TEMPLATE: full marks (2 passed, 0 failed, 0 do not apply)" in done.stdout
+    card = json.loads((tmp_path / "s-FRAIL.json").read_text())
+    (mend,) = card["mend_first"]
+    assert mend["checks"] == ["test_export_to_path_and_stream"]
+    assert mend["message"].startswith("Timeout")
+    assert card["areas"].keys() == {"asynchronous", "export"}
+    assert {path.name for path in tmp_path.glob("s-*")} == {
+        "s-FRAIL.json", "s-FRAIL.html", "s-TEMPLATE.json", "s-TEMPLATE.html",
+    }  # fmt: skip
+    command[-1] = "TestFrail and export_to_path"
+    done = run([frail], *command, cwd=tmp_path, FRAIL_HOOK="requirements", FRAIL_FAULT="hangs")
+    assert "1 failed" in done.stdout, done.stdout
+    assert "score" not in done.stdout
+
+
 def check(name: str, area: str, outcome: str, message: str = "") -> CheckResult:
     return CheckResult(name, area, f"{name} is required", outcome, message, 0.5)
 
@@ -196,6 +238,7 @@ CARD = Scorecard(
         check("d", "export", "failed", "`y` is 2 of 3"),
         check("e", "states", "skipped", "no states <here>"),
         check("f", "results", "passed"),
+        check("h", "states", "skipped", "Mul: refused on ACME: no kernel"),
         check("g", "results", "passed"),
     ),
 )
@@ -209,7 +252,9 @@ def test_scores_and_what_to_mend_first() -> None:
         ("results", "wrong", ("c",)),
         ("export", "`x` is 1 of 3", ("a", "d")),
     ]
-    assert CARD.skips == [("no states <here>", 1)]
+    assert CARD.skips == [("no states <here>", 1), ("Mul: refused on ACME: no kernel", 1)]
+    assert CARD.other_skips == [("no states <here>", 1)]
+    assert CARD.skipped_operators == [("Mul", 1)]
     early = Scorecard("ACME", "", (check("b", "results", "passed"),), "it was ended")
     assert (early.score, early.is_perfect) == (0, False)
     assert Scorecard("ACME", "", (check("b", "results", "passed"),)).is_perfect
@@ -218,7 +263,7 @@ def test_scores_and_what_to_mend_first() -> None:
 
 def test_reports_show_all_of_it() -> None:
     text, page = as_text(CARD), as_html(CARD)
-    for words in ("37.5 of 100", "mend first", "c is required", "no states"):
+    for words in ("37.5 of 100", "mend first", "c is required", "no states", "Mul 1"):
         assert words in text
     assert text.index("results: c") < text.index("export: a and 1 more")
     assert "Acme &lt;1&gt;" in page
