@@ -220,10 +220,11 @@ class Plugin(HostedPlugin):
 class ExecutableNetwork(HostedNetwork[PluginT]):
     """A model compiled for a device. Holds the state that its requests share; all methods are thread-safe.
 
-    The constructor takes the arguments below and compiles nothing. A subclass has one class method for each way of
-    creating a network, which calls the constructor and then sets the subclass's attributes: `compiled(plugin, config,
-    model)` for `Plugin.compile_model`, and `imported(plugin, config, blob)` for `Plugin.import_network`. A network
-    that reads attributes of its plugin names the plugin's class for type checkers: `ExecutableNetwork["MyPlugin"]`.
+    For authors of plugins: the constructor takes the arguments below and compiles nothing. A subclass has one class
+    method for each way of creating a network, which calls the constructor and then sets the subclass's attributes:
+    `compiled(plugin, config, model)` for `Plugin.compile_model`, and `imported(plugin, config, blob)` for
+    `Plugin.import_network`. A network that reads attributes of its plugin names the plugin's class for type checkers:
+    `ExecutableNetwork["MyPlugin"]`.
 
     Provided by the engine: `plugin`, `config`, `name`, `context`, `signature` with `inputs` and `outputs`,
     `is_profiling`, and the executors `task_executor`, with NUM_STREAMS threads, and `callback_executor`.

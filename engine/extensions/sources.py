@@ -17,7 +17,7 @@ from engine.errors import EngineError, ExtensionError
 from engine.extensions.extension import Extension, extension_of_library
 from engine.ops.extension import Operator
 
-ExtensionSource: TypeAlias = "Extension | Operator | Sequence[Operator] | ModuleType | str | os.PathLike[str]"
+ExtensionSource: TypeAlias = Extension | Operator | Sequence[Operator] | ModuleType | str | os.PathLike[str]
 """A str is a path if it has a folder or ends in .py, .so, .dylib or .dll, and otherwise a "module" or "module:name"."""
 
 NAME: Final = "EXTENSION"

@@ -33,10 +33,10 @@ from engine.ops.registry import (
 )
 from engine.ops.rules import check_inputs, fail
 
-InferFunction: TypeAlias = "Callable[[Sequence[Any], Mapping[str, Any]], Any]"
-KernelAttribute: TypeAlias = "tuple[str, int, Any]"
+InferFunction: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+KernelAttribute: TypeAlias = tuple[str, int, Any]
 """Name, kind as `engine_kernel.h` numbers it, and value: int, float, str or a list of them."""
-EvaluateFunction: TypeAlias = "Callable[..., Any]"
+EvaluateFunction: TypeAlias = Callable[..., Any]
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _DOMAIN: Final = re.compile(r"[A-Za-z_][\w.-]*")

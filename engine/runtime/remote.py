@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from engine.errors import ContextClosed, InputError, NotOnHostError, PluginContractError, UnsupportedError
 from engine.ir import ElementType, string, undefined
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.runtime.overview import show_overview
 
 Array = NDArray[Any]
 
@@ -38,6 +39,14 @@ class Transfers:
 class RemoteContext(ABC):
     """Memory and queues of a device, for tensors that stay there; created by `Core.create_context`. Thread-safe.
 
+    What applications use first:
+
+        context = core.create_context("TEMPLATE")
+        network = core.compile_model(model, context)       # its requests take the context's tensors
+        tensor = context.create_tensor(f32, [4, 2])
+        tensor.copy_from(array)
+        context.close()                                    # or: with core.create_context(...) as context
+
     Networks that are compiled for a context (`core.compile_model(model, context)`) take its tensors as inputs and
     outputs; no others do. The context keeps its tensors only weakly; a tensor keeps its context. Used in `with`, it is
     closed at the end.
@@ -47,6 +56,10 @@ class RemoteContext(ABC):
         device: the device string that the context was asked for.
         handles: the device's own objects behind the context, by the names of `Plugin.context_handles`.
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        show_overview(cls, RemoteContext)
 
     def __init__(self, plugin: object, device: str, handles: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.plugin: Final = plugin
@@ -181,6 +194,15 @@ class RemoteContext(ABC):
 class RemoteTensor(ABC):
     """A dense tensor in the memory of a device; made by a `RemoteContext`. Row-major, without gaps.
 
+    What applications use first:
+
+        tensor = context.create_tensor(f32, [4, 2])
+        tensor.copy_from(array)                            # from an array, or from another tensor
+        result = network({"x": tensor})
+        request.set_output_tensor("y", tensor)             # the output stays on the device
+        array = tensor.to_host()                           # a copy
+        tensor.handle                                      # the device's own object for the memory
+
     Methods may be called from any thread, but the elements must not be changed while an inference reads them, nor read
     while one writes them.
 
@@ -192,6 +214,10 @@ class RemoteTensor(ABC):
 
     dlpack_device_type: ClassVar[int] = DLPACK_OTHER
     """Optional. DLPack's `DLDeviceType` of the memory, where the host cannot access it."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        show_overview(cls, RemoteTensor)
 
     def __init__(self, context: RemoteContext, element_type: ElementType, shape: tuple[int, ...]) -> None:
         self.context = context
