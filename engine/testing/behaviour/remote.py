@@ -14,8 +14,9 @@ from engine.core import Core
 from engine.errors import ContextClosed, EngineError, InputError, PropertyError, UnsupportedError
 from engine.ir import ElementType, f32, i32, string
 from engine.plugin_api import ExecutableNetwork, RemoteContext, RemoteTensor, Transfers
-from engine.testing.behaviour.base import LIMIT, DeviceChecks, in_threads, is_freed
+from engine.testing.behaviour.base import DeviceChecks, in_threads, is_freed
 from engine.testing.behaviour.cases import Array, Sample
+from engine.testing.conformance.selection import LIMIT
 
 _ROUNDS = 5
 
