@@ -349,7 +349,9 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         if not isinstance(found, Mapping) or not all(
             isinstance(name, str) and type(size) is int and size >= 0 for name, size in found.items()
         ):
-            raise wrong_return(self.plugin.name, "memory", found, "mapping of names to bytes")
+            raise PluginContractError(
+                f"plugin {self.plugin.name}: memory must return a mapping of names to bytes; got {found!r:.80}"
+            )
         return dict(found)
 
     @final
