@@ -18,6 +18,8 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 |                     | `export_sections`           | optional | writes what `import_network` reads                  |
 |                     | `requirements`              | optional | returns what a machine needs to import the network  |
 |                     | `metric`                    | optional | returns the network's metrics                       |
+|                     | `memory`                    | optional | returns the bytes that the network holds            |
+|                     | `release`                   | optional | frees what later inferences can make again          |
 | `SyncInferRequest`  | `start_pipeline`            | required | computes, or hands the work to the device           |
 |                     | `infer_preprocess`          | optional | prepares the inputs on the host before that         |
 |                     | `wait_pipeline`             | optional | waits for the device                                |
@@ -270,6 +272,13 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
     def metric(self, name: str) -> object:
         """Optional. The value of a metric of `metrics` or of all networks; None for the declared default."""
         return None
+
+    def memory(self) -> Mapping[str, int]:
+        """Optional. The bytes that the network holds, by purpose, for `memory_statistics`: weights, arena and so on."""
+        return {}
+
+    def release(self) -> None:
+        """Optional. Free caches that later inferences fill again, for `release_memory`. Inferences may be running."""
 
 
 class CoreHandle(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from engine.core.compatibility import check_for_plugin
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
+from engine.core.report import report
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, verify_blob, with_signature
 from engine.errors import (
@@ -130,6 +132,15 @@ class Core:
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
         node that the device cannot run, `MissingExtensionError`, and other `EngineError`s of the device.
         """
+        start = time.perf_counter()
+        network = self._compiled_or_cached(model, device, config)
+        network.compile_seconds = time.perf_counter() - start
+        report(network, "loaded from the cache" if network.loaded_from_cache else "compiled")
+        return network
+
+    def _compiled_or_cached(
+        self, model: Model | ModelSource, device: str | RemoteContext, config: Mapping[str, object] | None
+    ) -> ExecutableNetwork:
         context, device = self._target(device)
         plugin, stated = self._settled(device, config)
         _require_owner(context, plugin)
@@ -168,6 +179,7 @@ class Core:
         Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, `BlobSignatureError` as
         TRUSTED_KEYS and REQUIRE_SIGNATURE say, and, for device and configuration, the errors of `compile_model`.
         """
+        start = time.perf_counter()
         if isinstance(blob, BlobReader):
             reader: BlobReader | None = blob
         else:
@@ -180,7 +192,10 @@ class Core:
             is_mapped = plugin.config.merged(stated)[ENABLE_MMAP] and may_be_mapped(blob, self._defaults)
             reader = BlobReader(blob, mmap=is_mapped)  # type: ignore[arg-type]
         verify_blob(reader, self._defaults)
-        return self._import(plugin, reader, stated, context)
+        network = self._import(plugin, reader, stated, context)
+        network.compile_seconds = time.perf_counter() - start
+        report(network, "imported")
+        return network
 
     def create_context(self, device: str, properties: Mapping[str, object] | None = None) -> RemoteContext:
         """Make a context of a device: `create_context("OPENCL.1")`. Its tensors stay in the device's memory.

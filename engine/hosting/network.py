@@ -87,6 +87,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self.signature = Signature(inputs, outputs, f"{plugin.name} network `{self.name}`", states)
         self.is_profiling = config[PERF_COUNT]
         self.loaded_from_cache = False
+        self.compile_seconds = 0.0
+        """How long compiling or importing took; set by the core."""
         self.unpickle: Callable[[bytes], object] | None = None
         """Imports a blob in another process; set by the core, which this package cannot import."""
         self.extensions = _extensions_of(source)
@@ -127,6 +129,14 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     @abstractmethod
     def metric(self, name: str) -> object:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def memory(self) -> Mapping[str, int]:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def release(self) -> None:
         """See `ExecutableNetwork`."""
 
     @final
@@ -308,6 +318,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
                 return self.name
             case "LOADED_FROM_CACHE":
                 return self.loaded_from_cache
+            case "COMPILE_SECONDS":
+                return self.compile_seconds
         value = self.metric(name)
         if value is None and name == "OPTIMAL_NUMBER_OF_INFER_REQUESTS":
             return self.config[NUM_STREAMS] or 1
@@ -325,6 +337,34 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             return self.get_config(name)
         known = self._declared.combined(self.config.properties)
         return known.require(name, where=f"network `{self.name}`")  # raises, listing both kinds
+
+    @final
+    def memory_statistics(self) -> dict[str, int]:
+        """Return the memory that the network holds now, in bytes by purpose: such as "weights", and "arena".
+
+        Only what the device tells; tensors of requests are not included. Raises `PluginContractError`.
+        """
+        with plugin_errors(self.plugin.name, "memory"):
+            found = self.memory()
+        if not isinstance(found, Mapping) or not all(
+            isinstance(name, str) and type(size) is int and size >= 0 for name, size in found.items()
+        ):
+            raise PluginContractError(
+                f"plugin {self.plugin.name}: memory must return a mapping of names to bytes; got {found!r:.80}"
+            )
+        return dict(found)
+
+    @final
+    def release_memory(self) -> None:
+        """Free what later inferences can make again: idle requests of calls and futures, and what the device caches.
+
+        Requests that the application holds keep theirs. The next inferences take longer.
+        """
+        self._idle_requests.clear()
+        if self._submissions is not None:
+            self._submissions.release_idle()
+        with plugin_errors(self.plugin.name, "release"):
+            self.release()
 
     @final
     def export_model(

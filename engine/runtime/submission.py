@@ -75,6 +75,12 @@ class Submissions(Participant):
             self._start_next(request)
         return future
 
+    def release_idle(self) -> None:
+        """Drop the requests that no inference uses."""
+        with self._lock:
+            self._made -= len(self._idle)
+            self._idle.clear()
+
     def _take(self) -> AsyncInferRequest | None:
         if self._idle:
             return self._idle.pop()

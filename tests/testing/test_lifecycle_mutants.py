@@ -83,6 +83,8 @@ FOUND: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     ("HOLDS_OUTPUTS", "test_results_are_released", {}, "results are freed after a call of the network"),
     ("HOLDS_OUTPUT_TENSORS", "test_output_tensors_are_released", {}, "array that was set for an output is freed"),
+    ("LOSES_ITS_PROGRAM_ON_RELEASE", "test_inferences_are_right_after_memory_was_released", {}, "NoneType"),
+    ("COUNTS_MEMORY_IN_WORDS", "test_inferences_are_right_after_memory_was_released", {}, "got {.weights.: .4 KB.}"),
     ("GROWS_WITH_EACH_COMPILATION", "test_compilations_do_not_grow", {}, "memory grows by .* each compilation"),
     ("GROWS_NATIVELY", "test_compilations_do_not_grow", {}, "the process grew by .* MiB"),
     ("GROWS_WITH_EACH_INFERENCE", "test_inferences_do_not_grow", {}, "memory grows by .* each inference"),

@@ -142,6 +142,18 @@ class MemoryChecks(DeviceChecks):
 
         self._check_growth(make_and_run, self.COMPILATIONS, "request")
 
+    def test_inferences_are_right_after_memory_was_released(self, network: ExecutableNetwork) -> None:
+        """`memory_statistics` gives bytes, and `release_memory` only what later inferences make again."""
+        sample = self.basic.sample()
+        request = network.create_infer_request()
+        results = request.infer(sample.inputs)
+        for _ in range(2):
+            network.memory_statistics()
+            network.release_memory()
+            self.assert_outputs(results, sample.outputs)
+            self.assert_outputs(request.infer(sample.inputs), sample.outputs)
+            self.assert_outputs(network(sample.inputs), sample.outputs)
+
     def _check_growth(self, step: Callable[[], None], full: int, what: str) -> None:
         """Fail if the second half of the steps makes the process grow, in Python's memory, resident, files, threads."""
         count = max(16, int(full * self.memory_share))

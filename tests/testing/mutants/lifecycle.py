@@ -255,6 +255,18 @@ class _Deaf(_Forwarding):
 
 
 @network_fault
+class LosesItsProgramOnRelease(Network):
+    def release(self) -> None:
+        self.program = None  # type: ignore[assignment]
+
+
+@network_fault
+class CountsMemoryInWords(Network):
+    def memory(self) -> dict[str, int]:
+        return {"weights": "4 KB"}  # type: ignore[dict-item]
+
+
+@network_fault
 class CallsBackTwice(Network):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
