@@ -9,10 +9,38 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol, TypeAlias
 
 from engine.digest import sha256
 from engine.permissions import PRIVATE_FILE, exposure, make_private_folder
+
+
+def why_not_opened(path: str | os.PathLike[str], error: Exception) -> str:
+    """Why a file cannot be opened or made, such as that its folder is missing, in words that do not repeat its path."""
+    folder = os.path.dirname(os.path.abspath(os.fsdecode(path))) if isinstance(error, FileNotFoundError) else ""
+    if folder and not os.path.isdir(folder):
+        return f"folder {folder} does not exist"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def position_of(stream: object) -> int:
+    """The position of a stream that tells it, else 0."""
+    try:
+        position = stream.tell()  # type: ignore[attr-defined]
+    except Exception:  # a stream need not have one
+        return 0
+    return position if isinstance(position, int) else 0
+
+
+class SerializableModel(Protocol):
+    """An `onnx.ModelProto`, which this interface stands for so that naming it imports nothing."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - the name is protobuf's
+        """The model as bytes."""
+
+
+ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | SerializableModel
+"""Where a model is read from: a path (a str is always one), its bytes, a binary stream, or an `onnx.ModelProto`."""
 
 
 @contextmanager

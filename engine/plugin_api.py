@@ -18,6 +18,8 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 |                     | `export_sections`           | optional | writes what `import_network` reads                  |
 |                     | `requirements`              | optional | returns what a machine needs to import the network  |
 |                     | `metric`                    | optional | returns the network's metrics                       |
+|                     | `memory`                    | optional | returns the bytes that the network holds            |
+|                     | `release`                   | optional | frees what later inferences can make again          |
 | `SyncInferRequest`  | `start_pipeline`            | required | computes, or hands the work to the device           |
 |                     | `infer_preprocess`          | optional | prepares the inputs on the host before that         |
 |                     | `wait_pipeline`             | optional | waits for the device                                |
@@ -220,10 +222,11 @@ class Plugin(HostedPlugin):
 class ExecutableNetwork(HostedNetwork[PluginT]):
     """A model compiled for a device. Holds the state that its requests share; all methods are thread-safe.
 
-    The constructor takes the arguments below and compiles nothing. A subclass has one class method for each way of
-    creating a network, which calls the constructor and then sets the subclass's attributes: `compiled(plugin, config,
-    model)` for `Plugin.compile_model`, and `imported(plugin, config, blob)` for `Plugin.import_network`. A network
-    that reads attributes of its plugin names the plugin's class for type checkers: `ExecutableNetwork["MyPlugin"]`.
+    For authors of plugins: the constructor takes the arguments below and compiles nothing. A subclass has one class
+    method for each way of creating a network, which calls the constructor and then sets the subclass's attributes:
+    `compiled(plugin, config, model)` for `Plugin.compile_model`, and `imported(plugin, config, blob)` for
+    `Plugin.import_network`. A network that reads attributes of its plugin names the plugin's class for type checkers:
+    `ExecutableNetwork["MyPlugin"]`.
 
     Provided by the engine: `plugin`, `config`, `name`, `context`, `signature` with `inputs` and `outputs`,
     `is_profiling`, and the executors `task_executor`, with NUM_STREAMS threads, and `callback_executor`.
@@ -269,6 +272,13 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
     def metric(self, name: str) -> object:
         """Optional. The value of a metric of `metrics` or of all networks; None for the declared default."""
         return None
+
+    def memory(self) -> Mapping[str, int]:
+        """Optional. The bytes that the network holds, by purpose, for `memory_statistics`: weights, arena and so on."""
+        return {}
+
+    def release(self) -> None:
+        """Optional. Free caches that later inferences fill again, for `release_memory`. Inferences may be running."""
 
 
 class CoreHandle(Protocol):

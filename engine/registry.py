@@ -26,7 +26,7 @@ from engine.runtime.lifecycle import Participant, lifecycle
 GROUP: Final = "engine.plugins"
 """The entry-point group: each entry maps a device name to a `Plugin` subclass."""
 
-PluginSource: TypeAlias = "type[Plugin] | Callable[[CoreHandle], Plugin] | str"
+PluginSource: TypeAlias = type[Plugin] | Callable[[CoreHandle], Plugin] | str
 """A subclass of `Plugin`, a function that makes one, or "module:name" of either."""
 
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")

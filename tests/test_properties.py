@@ -167,7 +167,7 @@ def test_text_of_a_command_line_is_parsed(declared, text, value):
 
 
 @pytest.mark.parametrize(
-    ("declared", "text"), [(FLAG, "maybe"), (COUNT, "4.0"), (COUNT, "9"), (RATE, "nan"), (MODE, "fast"), (TABLE, "{"),
+    ("declared", "text"), [(FLAG, "maybe"), (COUNT, "4.0"), (COUNT, "9"), (RATE, "nan"), (MODE, "quick"), (TABLE, "{"),
                            (TABLE, "[" * 100_000), (COUNT, "9" * 5000)]
 )  # fmt: skip
 def test_text_that_is_no_value_is_refused(declared, text):

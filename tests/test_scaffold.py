@@ -129,25 +129,49 @@ def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full", "notes.txt"]
 
 
-def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", [".", "../link"])
+def test_an_empty_folder_is_filled_and_stays_the_same_folder(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be the current one, in which the shell would be left without its folder."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (tmp_path / "link").symlink_to(empty)
+    monkeypatch.chdir(empty)
+    before = empty.stat().st_ino
+    assert main(["new-plugin", "ACME", "--ops", "Relu, Add", "--dir", where]) == 0
+    assert f'pip install -e "{where}[test]"' in capsys.readouterr().out
+    assert Path("pyproject.toml").exists()
+    assert empty.stat().st_ino == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "link"]
+
+
+def test_a_package_of_that_name_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engine_acme.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginError, match=r"a package engine_acme is installed already, in .*engine_acme\.py"):
+        new_plugin(PluginPlan("ACME"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("folder", ["empty", "new", "new/in/another"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "ctrl-c"])
+def test_a_failure_leaves_nothing_behind(
+    folder: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "empty").mkdir()
-    assert (new_plugin(PluginPlan("ACME"), tmp_path / "empty") / "pyproject.toml").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-
-
-def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writes = itertools.count()
     write_text = Path.write_text
 
     def fail(self: Path, *arguments: object, **options: object) -> int:
         if next(writes) == 5:
-            raise OSError(28, "No space left on device")
+            raise error
         return write_text(self, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Path, "write_text", fail)
-    with pytest.raises(OSError, match="No space"):
-        new_plugin(PluginPlan("ACME"), tmp_path / "new")
-    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(type(error)):
+        new_plugin(PluginPlan("ACME"), tmp_path / folder)
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
 
 def test_every_function_of_numpy_has_a_case() -> None:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from engine.scaffold import PluginPlan
-from tests.test_quick_start import DOCS, blocks
+from tests.snippets import DOCS, blocks
 from tests.testing.made_plugins import describe, run
 
 ACME = PluginPlan("ACME")
@@ -34,8 +34,9 @@ def command(folder: Path, line: str) -> str:
 
 def test_the_tutorial(tmp_path: Path) -> None:
     printed, followed = "", 0
-    for language, content, line in blocks((DOCS / "write-a-plugin.md").read_text(encoding="utf-8")):
-        where, first = f"docs/write-a-plugin.md:{line}", content.partition("\n")[0]
+    for block in blocks(DOCS / "write-a-plugin.md"):
+        language, content, where = block.language, block.source, str(block)
+        first = content.partition("\n")[0]
         kind, _, path = first.removeprefix("# ").partition(": ")
         if language == "console":
             printed = ""

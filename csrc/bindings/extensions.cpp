@@ -39,6 +39,11 @@ std::vector<ExtensionType> to_types(const DescribedTypes& described) {
       const auto& [element_type, dims, data] = *each;
       type.element_type = element_type;
       if (dims) {
+        // Functions of kernels copy lengths to arrays of ENGINE_MAX_RANK.
+        if (dims->size() > ENGINE_MAX_RANK) {
+          throw ExtensionFailure("tensors of kernels have at most " + std::to_string(ENGINE_MAX_RANK) +
+                                 " dimensions; got " + std::to_string(dims->size()));
+        }
         type.rank = static_cast<std::int32_t>(dims->size());
         type.dims = *dims;
       }
@@ -74,6 +79,27 @@ py::object to_list(const char* const* names) {
   return list;
 }
 
+// Throws ExtensionLoadFailure if it has no name, is of no known kind, or lacks values that it announces.
+void check_declaration(const engine_attribute& attribute, std::size_t index) {
+  const auto refuse = [&](const char* why) {
+    throw ExtensionLoadFailure("attribute " + std::to_string(index) + " " + why);
+  };
+  if (attribute.name == nullptr) refuse("has no name");
+  if (attribute.kind < ENGINE_INT || attribute.kind > ENGINE_STRINGS) refuse("is of no known kind");
+  if (attribute.kind <= ENGINE_STRING && attribute.count > 1) refuse("is no list, and has several values");
+  if (attribute.count == 0) return;
+  const bool is_integer = attribute.kind == ENGINE_INT || attribute.kind == ENGINE_INTS;
+  const bool is_real = attribute.kind == ENGINE_FLOAT || attribute.kind == ENGINE_FLOATS;
+  const void* values = is_integer ? static_cast<const void*>(attribute.ints)
+                       : is_real  ? static_cast<const void*>(attribute.floats)
+                                  : static_cast<const void*>(attribute.strings);
+  if (values == nullptr) refuse("has a count, and NULL in place of values");
+  if (is_integer || is_real) return;
+  for (std::size_t i = 0; i < attribute.count; ++i) {
+    if (attribute.strings[i] == nullptr) refuse("has a value that is NULL");
+  }
+}
+
 py::object values_of(const engine_attribute& attribute) {
   py::list values;
   for (std::size_t i = 0; i < attribute.count; ++i) {
@@ -103,12 +129,15 @@ struct Kernel {
     result["inputs"] = to_list(functions.inputs);
     result["outputs"] = to_list(functions.outputs);
     result["infers"] = functions.infer != nullptr;
+    result["is_random"] = functions.is_random != 0;
+    if (functions.num_attributes > 0 && functions.attributes == nullptr) {
+      throw ExtensionLoadFailure("num_attributes is " + std::to_string(functions.num_attributes) +
+                                 ", and attributes is NULL");
+    }
     py::list attributes;
     for (std::size_t i = 0; i < functions.num_attributes; ++i) {
       const engine_attribute& each = functions.attributes[i];
-      if (each.name == nullptr || each.kind < ENGINE_INT || each.kind > ENGINE_STRINGS) {
-        throw ExtensionLoadFailure("attribute " + std::to_string(i) + " has no name, or is of no known kind");
-      }
+      check_declaration(each, i);
       attributes.append(py::make_tuple(each.name, each.kind, each.is_required != 0, values_of(each)));
     }
     result["attributes"] = attributes;
@@ -138,7 +167,10 @@ struct Kernel {
     }
     py::list result;
     for (const engine_type& type : types) {
-      if (type.rank > ENGINE_MAX_RANK) throw ExtensionFailure(title + " gives an output more than 16 dimensions");
+      if (type.rank > ENGINE_MAX_RANK) {
+        throw ExtensionFailure(title + "it gives an output rank " + std::to_string(type.rank) + "; at most " +
+                               std::to_string(ENGINE_MAX_RANK) + " is allowed");
+      }
       py::object dims = py::none();
       if (type.rank >= 0) dims = py::cast(std::vector<std::int64_t>(type.dims, type.dims + type.rank));
       result.append(py::make_tuple(type.element_type, dims));
@@ -212,10 +244,8 @@ Library read_library(const engine_library& found) {
   if (const auto check = field_or(found, &engine_library::check, {})) {
     char message[kExtensionMessage] = {};
     const int status = check(message, sizeof(message));
-    message[sizeof(message) - 1] = 0;
     if (status != ENGINE_OK) {
-      throw ExtensionLoadFailure(std::string("its check refuses this machine: ") +
-                                 (message[0] != 0 ? message : "it gives no message"));
+      throw ExtensionLoadFailure(std::string("its check refuses this machine: ") + said_by_extension(message));
     }
   }
   return library;

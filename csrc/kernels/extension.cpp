@@ -37,8 +37,7 @@ void extension(const void* arguments, void* const* buffers, const KernelContext&
   call.workers = context.workers;
   const int status = args.compute(&call, args.state);
   if (status == ENGINE_OK || context.fault == nullptr) return;
-  message[sizeof(message) - 1] = 0;
-  *context.fault = {true, keep_extension_failure(args.title, status, message), -1};
+  *context.fault = {true, keep_extension_failure(args.title, status, said_by_extension(message)), -1};
 }
 
 }  // namespace

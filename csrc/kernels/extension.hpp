@@ -22,6 +22,9 @@ struct ExtensionArgs {
   std::int64_t workspace_bytes, workspace_offset;  // the offset in the worker's memory, behind the tensors
 };
 
+// The message of a library, of kExtensionMessage bytes, on one line; also of one that has written none, or no end.
+const char* said_by_extension(char* message) noexcept;
+
 // Keeps what a kernel says about its failure until the run ends, and returns the number under which it is kept. Neither
 // allocates nor throws.
 std::int64_t keep_extension_failure(const char* title, int status, const char* message) noexcept;

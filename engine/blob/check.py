@@ -88,19 +88,20 @@ def check_manifest(
 ) -> BlobCheck:
     """Check whether a blob with `manifest` would load on this host. Arguments of None are not checked.
 
-    Rules: device, plugin name and API version are equal; plugin and engine versions have equal major
-    and minor numbers; each requirement is a key of `available`, and all its values are available.
-    `available` maps a key to the value, or the collection of values, that this host has. Pass `{}`
+    Rules: device, plugin name and API version are equal; plugin and engine versions have equal major and minor numbers;
+    each requirement is a key of `available`, and all its values are available; those of a blob for another device are
+    not compared. `available` maps a key to the value, or the collection of values, that this host has. Pass `{}`
     for a host without features.
     """
+    other_device = _unequal("device", manifest.device, device)
     reasons = [
-        *_unequal("device", manifest.device, device),
+        *other_device,
         *_unequal("plugin", manifest.plugin_name, plugin_name),
         *_other_release("plugin", manifest.plugin_version, plugin_version),
         *_other_release("engine", manifest.engine_version, engine_version),
         *_unequal("plugin API version", manifest.api_version, api_version),
     ]
-    if available is not None:
+    if available is not None and not other_device:
         for key, required in manifest.requirements.items():
             reasons += _unmet(key, _as_set(required), available.get(key))
     return BlobCheck(tuple(reasons), manifest)

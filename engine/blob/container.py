@@ -107,12 +107,14 @@ def aligned(size: int) -> int:
 def _read_header(source: Source) -> bytes:
     """The header without its own hash."""
     if source.size == 0:
-        raise BlobFormatError(f"{source.where}: empty; expected a blob")
+        raise BlobFormatError(f"{source.where}: {source.emptiness}; expected a blob")
     # The magic first: a short file of another format should not be reported as a truncated blob.
     wanted = len(_MAGIC) if source.size is None else min(len(_MAGIC), source.size)
     magic = bytes(source.read(wanted))
     if not _MAGIC.startswith(magic):
-        raise BlobFormatError(f"{source.where}: not a blob; it starts with {magic!r}, expected {_MAGIC!r}")
+        # A ModelProto begins with its first field, the IR version.
+        hint = "; if it is an ONNX model, compile it: Core.compile_model" if magic[:1] == b"\x08" else ""
+        raise BlobFormatError(f"{source.where}: not a blob; it starts with {magic!r}, expected {_MAGIC!r}{hint}")
     if source.size is not None and source.size < HEADER_SIZE:
         raise BlobFormatError(
             f"{source.where}: truncated; it has {source.size} bytes, the header alone takes {HEADER_SIZE}"

@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol, TypeAlias, cast
 import numpy as np
 
 from engine.errors import BlobError, BlobFormatError
+from engine.files import position_of, why_not_opened
 
 
 class ReadableStream(Protocol):
@@ -40,6 +41,10 @@ class Source(Protocol):
     """The number of bytes; None if unknown."""
     is_exact: bool
     """Whether data after the blob is an error."""
+
+    @property
+    def emptiness(self) -> str:
+        """Why a source of size 0 has no data."""
 
     def read(self, count: int) -> memoryview:
         """The next `count` bytes, read-only; raises `BlobFormatError` if there are fewer."""
@@ -78,6 +83,7 @@ class ViewSource:
     """A blob in memory or mapped; nothing is copied."""
 
     is_exact = True
+    emptiness = "empty"
 
     def __init__(self, view: memoryview, where: str) -> None:
         self.where = where
@@ -127,6 +133,12 @@ class StreamSource:
             filled += len(chunk)
         return buffer.toreadonly()
 
+    @property
+    def emptiness(self) -> str:
+        """Why there is no data."""
+        position = position_of(self._stream)
+        return f"the stream is at its end, byte {position}; call seek(0) on it first" if position else "empty"
+
     def rewind(self) -> None:
         """Restore the stream's position if it can seek."""
         if not _can_seek(self._stream):
@@ -165,7 +177,7 @@ def _open_regular(path: str | os.PathLike[str], where: str) -> BinaryIO:
             raise BlobError(f"{where}: not a regular file; open it and pass the stream")
         return open(path, "rb", buffering=0)
     except (OSError, ValueError) as e:
-        raise BlobError(f"{where}: cannot be opened: {e}") from e
+        raise BlobError(f"{where}: cannot be opened: {why_not_opened(path, e)}") from e
 
 
 def _mapped(file: BinaryIO, size: int, where: str) -> memoryview:

@@ -18,7 +18,7 @@ from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
 from engine.digest import sha256
 from engine.errors import BlobError, BlobSignatureError, EngineError
-from engine.files import private_opener
+from engine.files import private_opener, why_not_opened
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
 """C-contiguous memory; any object with the buffer protocol is accepted."""
@@ -111,7 +111,7 @@ class BlobWriter:
             if isinstance(e, BlobError):
                 raise BlobError(f"cannot write blob {target}: {e}") from (e.__cause__ or e)
             if isinstance(e, Exception):
-                raise BlobError(f"cannot write blob {target}: {e}") from e
+                raise BlobError(f"cannot write blob {target}: {why_not_opened(target, e)}") from e
             raise
         _sync_folder(os.path.dirname(target))
         return written

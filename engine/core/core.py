@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from engine.blob import BlobCheck, BlobInput, BlobManifest, BlobReader
 from engine.blob import check_blob as read_manifest
 from engine.core.cache import CompileCache
 from engine.core.compatibility import check_for_plugin
-from engine.core.device_name import DeviceName, is_device_id, parse_device
+from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
+from engine.core.report import report
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, verify_blob, with_signature
 from engine.errors import (
@@ -27,6 +29,8 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
+from engine.files import ModelSource
+from engine.html import html_table
 from engine.installed import InstalledEntryPoints
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
@@ -38,6 +42,7 @@ from engine.properties import (
     DEVICE_ID,
     DEVICE_PRIORITIES,
     ENABLE_MMAP,
+    FULL_DEVICE_NAME,
     IMPORT_EXPORT_SUPPORT,
     REMOTE_CONTEXT_SUPPORT,
     Config,
@@ -47,8 +52,7 @@ from engine.registry import PluginOrigin, PluginRegistry, PluginSource
 from engine.runtime.lifecycle import ForkSafeLock
 
 if TYPE_CHECKING:
-    from engine.extensions import ExtensionSource
-    from engine.onnx import ModelSource
+    from engine.extensions import ExtensionSource  # which loads the operators
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,19 @@ class PluginVersion:
 class Core:
     """The engine of an application: its plugins, and the defaults of its compilations.
 
+    What applications use first:
+
         core = Core()
-        network = core.compile_model("model.onnx", "TEMPLATE")
-        result = network({"x": array})["y"]
+        core.available_devices                                  # such as ["CPU", "TEMPLATE"]
+        network = core.compile_model("model.onnx", "TEMPLATE")  # a path, bytes, or a model
+        result = network({"x": array})["y"]                     # one inference
+
+        model = core.read_model("model.onnx")                   # to inspect or to change it first
+        core.query_model(model, "TEMPLATE").nodes               # how the device runs each node
+        core.set_property({"CACHE_DIR": "cache"})               # a default for all later compilations
+        core.get_property("TEMPLATE", "FULL_DEVICE_NAME")       # a metric of a device, or a default
+        network.export_model("network.blob")
+        network = core.import_model("network.blob")             # without the model, in another process
 
     A device string is a plugin's name ("CPU"), optionally with the id of one of its devices ("OPENCL.1"), or with the
     devices that it runs on ("HETERO:OPENCL.1,CPU"). Plugins are found in the entry-point group `engine.plugins` and
@@ -82,6 +96,15 @@ class Core:
         self._extensions = ExtensionSet(installed, ForkSafeLock())
         self._defaults = Config(CORE_PROPERTIES, where="Core")
         self._lock = ForkSafeLock()
+
+    def __repr__(self) -> str:
+        return f"<Core with the plugins {', '.join(self._registry.names) or 'none'}>"
+
+    def _repr_html_(self) -> str:
+        available, unavailable = self._survey()
+        rows = [(device, self.get_property(device, FULL_DEVICE_NAME.name)) for device in available]
+        rows += [(name, f"cannot be used: {error}") for name, error in unavailable.items()]
+        return html_table("Core", ("Device", "Name"), rows)
 
     # -- models and networks ------------------------------------------------------------------------------
 
@@ -109,6 +132,15 @@ class Core:
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
         node that the device cannot run, `MissingExtensionError`, and other `EngineError`s of the device.
         """
+        start = time.perf_counter()
+        network = self._compiled_or_cached(model, device, config)
+        network.compile_seconds = time.perf_counter() - start
+        report(network, "loaded from the cache" if network.loaded_from_cache else "compiled")
+        return network
+
+    def _compiled_or_cached(
+        self, model: Model | ModelSource, device: str | RemoteContext, config: Mapping[str, object] | None
+    ) -> ExecutableNetwork:
         context, device = self._target(device)
         plugin, stated = self._settled(device, config)
         _require_owner(context, plugin)
@@ -147,6 +179,7 @@ class Core:
         Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, `BlobSignatureError` as
         TRUSTED_KEYS and REQUIRE_SIGNATURE say, and, for device and configuration, the errors of `compile_model`.
         """
+        start = time.perf_counter()
         if isinstance(blob, BlobReader):
             reader: BlobReader | None = blob
         else:
@@ -159,7 +192,10 @@ class Core:
             is_mapped = plugin.config.merged(stated)[ENABLE_MMAP] and may_be_mapped(blob, self._defaults)
             reader = BlobReader(blob, mmap=is_mapped)  # type: ignore[arg-type]
         verify_blob(reader, self._defaults)
-        return self._import(plugin, reader, stated, context)
+        network = self._import(plugin, reader, stated, context)
+        network.compile_seconds = time.perf_counter() - start
+        report(network, "imported")
+        return network
 
     def create_context(self, device: str, properties: Mapping[str, object] | None = None) -> RemoteContext:
         """Make a context of a device: `create_context("OPENCL.1")`. Its tensors stay in the device's memory.
@@ -343,8 +379,7 @@ class Core:
         names = self._registry.names
         if target.name in names:
             return self._registry.get(target.name)
-        close = difflib.get_close_matches(target.name, names, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = suggestion(target.name, names)
         raise DeviceNotFoundError(f"no plugin provides device {str(target)!r}{hint}; {self._listed_devices()}")
 
     def _resolve(self, device: str) -> tuple[DeviceName, Plugin]:
@@ -400,6 +435,7 @@ class Core:
     ) -> ExecutableNetwork:
         network = compile_network(plugin, model, stated, context)
         network.extensions = extensions
+        network.unpickle = unpickled_network
         return network
 
     def _ready(self, model: Model | ModelSource) -> Model:
@@ -415,7 +451,9 @@ class Core:
     ) -> ExecutableNetwork:
         device_id = _device_id(plugin, reader.manifest, stated.get(DEVICE_ID.name, ""))
         check_for_plugin(plugin, reader.manifest, device_id, self._extensions.names).require()
-        return import_network(plugin, reader, stated, context)
+        network = import_network(plugin, reader, stated, context)
+        network.unpickle = unpickled_network
+        return network
 
     def _load(
         self, plugin: Plugin, reader: BlobReader, complete: Config, context: RemoteContext | None
@@ -436,6 +474,16 @@ class Core:
                 if other is not plugin and other not in above:
                     targets.append(self._identity(other, other.config.merged(stated), (*above, plugin)))
         return plugin_identity(plugin, config, targets)
+
+
+@cache
+def _unpickling_core() -> Core:
+    return Core()
+
+
+def unpickled_network(blob: bytes) -> ExecutableNetwork:
+    """Import the blob of a pickled network, perhaps in another process; the networks of a process share a core."""
+    return _unpickling_core().import_model(blob)
 
 
 def _require_owner(context: RemoteContext | None, plugin: Plugin) -> None:

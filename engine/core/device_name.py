@@ -6,11 +6,16 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from engine.errors import DeviceNotFoundError
 from engine.registry import is_device_name
 
 _ID = re.compile(r"[A-Za-z0-9_-]+")
+_GPUS: Final = frozenset({"GPU", "CUDA", "ROCM", "DIRECTML", "DML", "METAL", "IGPU", "DGPU", "CL"})
+"""What other products call devices for GPUs."""
+_GPU_DEVICE: Final = "OPENCL"
+_SIMILAR: Final = 0.7
 _FORMS = '"CPU", "OPENCL.1" or "HETERO:OPENCL.1,CPU"'
 
 
@@ -60,6 +65,15 @@ def parse_device(text: object, known: Iterable[str] = ()) -> DeviceName:
     return DeviceName(device.name, device.device_id, targets)
 
 
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What the user may have meant by a name that no plugin has, as a part of a message; "" for nothing similar."""
+    wanted, names = name.strip().upper(), list(known)
+    if wanted in _GPUS and _GPU_DEVICE in names:
+        return f"; {_GPU_DEVICE} runs models on GPUs"
+    close = difflib.get_close_matches(wanted, names, n=1, cutoff=_SIMILAR)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def is_device_id(text: str) -> bool:
     """Whether `text` is a valid device id."""
     return _ID.fullmatch(text) is not None
@@ -71,8 +85,7 @@ def _parse_single(part: str, whole: str, known: tuple[str, ...]) -> DeviceName:
     if not name:
         raise DeviceNotFoundError(f"{where}: the device's name is missing; expected a string such as {_FORMS}")
     if not is_device_name(name):
-        close = difflib.get_close_matches(name.strip().upper(), known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = suggestion(name, known)
         raise DeviceNotFoundError(
             f"{where}: a device's name is an upper-case letter followed by upper-case letters, digits and "
             f"underscores, such as {_FORMS}{hint}"

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from engine.errors import EngineError, ExtensionConflictError, ExtensionError
+from engine.errors import ExtensionConflictError, ExtensionError
 from engine.native import KernelLibrary, LibraryKernel, load_kernel_library
 from engine.onnx.contrib import is_known
-from engine.ops.extension import Operator
+from engine.ops.extension import Operator, said
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
+_NAME: Final = re.compile(r"\w[\w.-]*")
 _VERSION: Final = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 
@@ -29,7 +29,7 @@ class Extension:
             Loading it runs its code. It has to have the same name and version. A relative path is one of the current
             folder; a module gives `Path(__file__).with_name(...)`.
         check: whether the extension can be used on this machine; called once, when it is added to a core. What it
-            raises is the reason why it is refused.
+            raises is the reason why it is refused; False refuses it, too.
 
     Raises `ExtensionError` for a name, a version or operators that are not valid. Nothing is loaded before it is added.
     """
@@ -48,14 +48,14 @@ class Extension:
                     f"{value!r} is no {what} of an extension; expected letters, digits, '.', '_' and '-', such as "
                     f"{'my_operators' if what == 'name' else '1.0'}"
                 )
-        operators = None if self.operators is None else tuple(self.operators)
-        if operators is not None and not all(isinstance(each, Operator) for each in operators):
-            raise ExtensionError(
-                f"extension {self}: operators must be a list of engine.Operator; got {operators!r:.200}"
-            )
-        if not operators and self.library is None:
+        given = self.operators
+        if given is not None and not (
+            isinstance(given, Sequence) and all(isinstance(each, Operator) for each in given)
+        ):
+            raise ExtensionError(f"extension {self}: operators must be a list of engine.Operator; got {given!r:.200}")
+        if not given and self.library is None:
             raise ExtensionError(f"extension {self} has neither operators nor a library")
-        object.__setattr__(self, "operators", operators)
+        object.__setattr__(self, "operators", None if given is None else tuple(given))
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -74,10 +74,11 @@ class Extension:
                 )
         if self.check is not None:
             try:
-                self.check()
-            except Exception as e:
-                said = str(e) if isinstance(e, EngineError) else f"{type(e).__name__}: {e}"
-                raise ExtensionError(f"extension {self}: its check refuses this machine: {said}") from e
+                answer = self.check()
+            except (Exception, SystemExit) as e:
+                raise ExtensionError(f"extension {self}: its check refuses this machine: {said(e)}") from e
+            if answer is False:
+                raise ExtensionError(f"extension {self}: its check refuses this machine: it returns False")
         return operators
 
     def _joined(self, library: KernelLibrary | None) -> list[Operator]:
@@ -106,7 +107,10 @@ class Extension:
 def extension_of_library(path: str | os.PathLike[str]) -> Extension:
     """The extension that a library defines without Python code. Raises `ExtensionError`."""
     library = load_kernel_library(path)
-    return Extension(library.name, library.version, None, library.path)
+    try:
+        return Extension(library.name, library.version, None, library.path)
+    except ExtensionError as e:
+        raise ExtensionError(f"extension library {library.path}: {e}") from e
 
 
 def operators_of(library: KernelLibrary) -> tuple[Operator, ...]:
@@ -122,21 +126,26 @@ _of_libraries: Final[dict[KernelLibrary, tuple[Operator, ...]]] = {}
 
 
 def _operator_of(kernel: LibraryKernel, domain: str, name: str, library: KernelLibrary) -> Operator:
-    described = kernel.description()
-    if described is None:
-        raise ExtensionError(
-            f"extension library {library.path}: kernel {kernel.name} has no infer function, so the library does not "
-            "define the operator; define it in Python, as an Extension with this library"
-        )
-    return Operator(
-        name=name,
-        domain=domain,
-        inputs=described.inputs,
-        outputs=described.outputs,
-        attributes=described.attributes,
-        version=described.version,
-        infer=_Infer(kernel),
-        kernel=kernel,
+    title = f"extension library {library.path}: kernel {kernel.name}"
+    try:
+        described = kernel.description()
+        if described is not None:
+            return Operator(
+                name=name,
+                domain=domain,
+                inputs=described.inputs,
+                outputs=described.outputs,
+                attributes=described.attributes,
+                version=described.version,
+                is_deterministic=not described.is_random,
+                infer=_Infer(kernel),
+                kernel=kernel,
+            )
+    except ExtensionError as e:
+        raise ExtensionError(f"{title}: {e}") from e
+    raise ExtensionError(
+        f"{title} has no infer function, so the library does not define the operator; define it in Python, as an "
+        "Extension with this library"
     )
 
 

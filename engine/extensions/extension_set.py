@@ -131,7 +131,8 @@ class ExtensionSet:
                 self._is_searching = False
 
     def _load(self, name: str, target: str, distribution: str) -> None:
-        from engine.extensions.sources import resolve, said
+        from engine.extensions.sources import resolve
+        from engine.ops.extension import said
 
         origin = f"{target} of {distribution}"
         try:

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
-from engine.errors import EngineError, ExtensionError
+from engine.errors import ExtensionError
 from engine.extensions.extension import Extension, extension_of_library
-from engine.ops.extension import Operator
+from engine.ops.extension import Operator, said
 
-ExtensionSource: TypeAlias = "Extension | Operator | Sequence[Operator] | ModuleType | str | os.PathLike[str]"
+ExtensionSource: TypeAlias = Extension | Operator | Sequence[Operator] | ModuleType | str | os.PathLike[str]
 """A str is a path if it has a folder or ends in .py, .so, .dylib or .dll, and otherwise a "module" or "module:name"."""
 
 NAME: Final = "EXTENSION"
@@ -29,12 +29,13 @@ _FILES: Final = frozenset({".py", ".so", ".dylib", ".dll"})
 def resolve(source: ExtensionSource) -> Extension:
     """The extension that `source` is or names; imports the module, or loads the library.
 
-    Operators without an extension get one with the name of their domain and version 0. Raises `ExtensionError`.
+    Operators without an extension get one of version 0: a single one of its own name, with the domain; several of the
+    name of their domain. Raises `ExtensionError`.
     """
     if isinstance(source, Extension):
         return source
     if isinstance(source, Operator):
-        return _of_operators([source])
+        return Extension(str(source), "0", [source])
     if isinstance(source, ModuleType):
         return _found(source, NAME, f"module {source.__name__}")
     if isinstance(source, os.PathLike) or (isinstance(source, str) and _is_path(source)):
@@ -116,10 +117,3 @@ def _found(module: ModuleType, name: str, where: str) -> Extension:
     if found is None or isinstance(found, ModuleType):
         raise ExtensionError(f"{where} has no {name}, which must be an engine.Extension or a list of engine.Operator")
     return resolve(found)
-
-
-def said(error: BaseException) -> str:
-    """The error's message; preceded by its class unless it is the engine's."""
-    if isinstance(error, EngineError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, TypeAlias, final
 
 from engine.blob import BlobManifest, BlobWriter, SigningKey, read_signing_key
@@ -13,6 +14,7 @@ from engine.errors import BlobFormatError, BlobSignatureError, Cancelled, Plugin
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
+from engine.html import html_table
 from engine.ir import DECLARED_LENGTHS, Model, Variable, model_identity
 from engine.properties import (
     DEVICE_ID,
@@ -27,6 +29,7 @@ from engine.properties import (
 from engine.runtime import (
     AsyncInferRequest,
     Executor,
+    InferFuture,
     InferResult,
     Pipeline,
     Port,
@@ -38,6 +41,8 @@ from engine.runtime import (
     shared_executor,
 )
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
+from engine.runtime.overview import show_overview
+from engine.runtime.submission import Submissions
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -53,9 +58,22 @@ Features: TypeAlias = Mapping[str, str | Sequence[str]]
 
 
 class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
-    """A network's inputs, outputs, executors, requests, properties and export. All methods are thread-safe."""
+    """A model compiled for a device: inputs, outputs, requests, properties and export. All methods are thread-safe.
+
+    What applications use first:
+
+        network.inputs, network.outputs            # names, types and shapes
+        result = network({"x": array})             # one inference in this thread; result["y"] is an array
+        request = network.create_infer_request()   # keeps tensors and states; runs in the background, too
+        network.get_property("EXECUTION_DEVICES")  # a metric, or a config key
+        network.export_model("network.blob")       # for `Core.import_model`
+    """
 
     metrics: ClassVar[Iterable[Property[Any]]] = ()
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        show_overview(cls, HostedNetwork)
 
     def __init__(self, plugin: HostedPluginT, config: Config, source: Model | BlobManifest) -> None:
         if not isinstance(plugin, HostedPlugin) or not isinstance(config, Config):
@@ -69,6 +87,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self.signature = Signature(inputs, outputs, f"{plugin.name} network `{self.name}`", states)
         self.is_profiling = config[PERF_COUNT]
         self.loaded_from_cache = False
+        self.compile_seconds = 0.0
+        """How long compiling or importing took; set by the core."""
+        self.unpickle: Callable[[bytes], object] | None = None
+        """Imports a blob in another process; set by the core, which this package cannot import."""
         self.extensions = _extensions_of(source)
         """The extensions whose operators the model uses, each as "name version"; its blob requires them."""
         self.task_executor = self._make_task_executor()
@@ -78,6 +100,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self._request_ids = itertools.count()
         self._creating = ForkSafeLock()
         self._idle_requests: list[SyncInferRequest] = []
+        self._submissions: Submissions | None = None
         self._called: set[SyncInferRequest] = set()
         """The requests of calls that have not returned."""
         lifecycle.track(self)
@@ -106,6 +129,14 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     @abstractmethod
     def metric(self, name: str) -> object:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def memory(self) -> Mapping[str, int]:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def release(self) -> None:
         """See `ExecutableNetwork`."""
 
     @final
@@ -139,6 +170,16 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     def outputs(self) -> tuple[Port, ...]:
         """The outputs, in order."""
         return self.signature.outputs
+
+    @final
+    def input(self, key: str | int | None = None) -> Port:
+        """The input of this name or index; without one, the only input. Raises `InputError` listing the inputs."""
+        return self.signature.port(key, self.inputs, "input")
+
+    @final
+    def output(self, key: str | int | None = None) -> Port:
+        """The output of this name or index; without one, the only output. Raises `InputError` listing the outputs."""
+        return self.signature.port(key, self.outputs, "output")
 
     @final
     @property
@@ -176,6 +217,39 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             if request.states is not None:
                 request.states.reset()
             self._idle_requests.append(request)
+
+    @final
+    def submit(self, inputs: object = None, *, deadline: float | None = None) -> InferFuture:
+        """Run one inference in the background: `network.submit({"x": array}).result()["y"]`.
+
+        Inferences beyond OPTIMAL_NUMBER_OF_INFER_REQUESTS wait for earlier ones, in order. `inputs` as for a call; the
+        arrays must not be changed until the future is done. Variables have their initial values in each inference.
+        `deadline` (seconds) counts from when the inference begins. `cancel()` of the future also ends an inference that
+        runs. The future has the error of the inference: `InputError`, `DeadlineExceeded`, `Cancelled` and others.
+
+        Raises `Cancelled` when the interpreter exits.
+        """
+        with self._creating:
+            if self._submissions is None:
+                limit = self.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+                name = f"an inference of {self.signature.network}"
+                self._submissions = Submissions(self.create_infer_request, self._reset, limit, name)
+        return self._submissions.submit(inputs, deadline)
+
+    @final
+    async def infer_async(self, inputs: object = None, *, deadline: float | None = None) -> InferResult:
+        """Like `submit`, as a coroutine: `await network.infer_async({"x": array})`, or a task of a `TaskGroup`.
+
+        Cancelling the task cancels the inference.
+        """
+        import asyncio  # 6 MB; a caller that awaits has loaded it already
+
+        return await asyncio.wrap_future(self.submit(inputs, deadline=deadline))
+
+    def _reset(self, request: AsyncInferRequest) -> None:
+        request.clear_tensors()
+        if self.signature.states:
+            request.reset_state()
 
     def _idle_request(self) -> SyncInferRequest | None:
         try:
@@ -244,6 +318,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
                 return self.name
             case "LOADED_FROM_CACHE":
                 return self.loaded_from_cache
+            case "COMPILE_SECONDS":
+                return self.compile_seconds
         value = self.metric(name)
         if value is None and name == "OPTIMAL_NUMBER_OF_INFER_REQUESTS":
             return self.config[NUM_STREAMS] or 1
@@ -261,6 +337,32 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             return self.get_config(name)
         known = self._declared.combined(self.config.properties)
         return known.require(name, where=f"network `{self.name}`")  # raises, listing both kinds
+
+    @final
+    def memory_statistics(self) -> dict[str, int]:
+        """Return the memory that the network holds now, in bytes by purpose: such as "weights", and "arena".
+
+        Only what the device tells; tensors of requests are not included. Raises `PluginContractError`.
+        """
+        with plugin_errors(self.plugin.name, "memory"):
+            found = self.memory()
+        if not isinstance(found, Mapping) or not all(
+            isinstance(name, str) and type(size) is int and size >= 0 for name, size in found.items()
+        ):
+            raise wrong_return(self.plugin.name, "memory", found, "mapping of names to bytes")
+        return dict(found)
+
+    @final
+    def release_memory(self) -> None:
+        """Free what later inferences can make again: idle requests of calls and futures, and what the device caches.
+
+        Requests that the application holds keep theirs. The next inferences take longer.
+        """
+        self._idle_requests.clear()
+        if self._submissions is not None:
+            self._submissions.release_idle()
+        with plugin_errors(self.plugin.name, "release"):
+            self.release()
 
     @final
     def export_model(
@@ -315,6 +417,24 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             metadata["model_identity"] = self.model_identity
             metadata["variables"] = [state.to_json() for state in self.signature.states]
         return metadata
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the network as its blob, which a core of the other process imports: for process pools.
+
+        Plugins that were registered in this core only, and properties that only the application states, do not travel.
+        """
+        if self._context is not None:
+            raise TypeError(f"{self!r} cannot be pickled: its remote context belongs to this process")
+        if self.unpickle is None:
+            raise TypeError(f"{self!r} cannot be pickled: it was not made by a Core")
+        blob = io.BytesIO()
+        self.export_model(blob)
+        return self.unpickle, (blob.getvalue(),)
+
+    def _repr_html_(self) -> str:
+        rows = [("input", port.name, port.type, port.layout) for port in self.inputs]
+        rows += [("output", port.name, port.type, port.layout) for port in self.outputs]
+        return html_table(f"{self.plugin.name} network {self.name}", ("", "Name", "Type", "Layout"), rows)
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))

@@ -63,7 +63,7 @@ enum {
 /* A tensor: contiguous, the last dimension fastest. The data of inputs must not be written. */
 typedef struct engine_tensor {
   int32_t element_type;
-  int32_t rank;        /* -1: unknown, only in `infer` and `supports` */
+  int32_t rank;        /* at most ENGINE_MAX_RANK; -1: unknown, only in `infer` and `supports` */
   const int64_t *dims; /* `rank` lengths; -1: unknown, only in `infer` and `supports` */
   void *data;          /* NULL in `infer` and `supports`, and in `create` except for constants */
 } engine_tensor;
@@ -101,7 +101,7 @@ typedef struct engine_call {
   const engine_tensor *inputs; /* as many as the node has */
   size_t num_inputs;
   const engine_tensor *outputs; /* in `infer` and `supports`, num_outputs is set, and outputs is NULL */
-  size_t num_outputs;
+  size_t num_outputs;           /* as many as the operator has */
   const engine_attribute *attributes; /* all that the operator declares, except optional ones without a value */
   size_t num_attributes;
   char *message;
@@ -147,6 +147,7 @@ typedef struct engine_kernel {
   const engine_attribute *attributes; /* declarations */
   size_t num_attributes;
   int (*infer)(const engine_call *call, engine_type *outputs); /* sets the types of all outputs */
+  int32_t is_random; /* 1 if equal inputs may give different outputs: nodes are neither folded nor merged */
 } engine_kernel;
 
 typedef struct engine_library {

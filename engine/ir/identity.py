@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from engine.ir.leaves import Constant
+from engine.ir.model import Model
 from engine.ir.walk import all_nodes
-
-if TYPE_CHECKING:
-    from engine.ir.model import Model
 
 _END_BYTES: Final = 4096
 _PIECES, _PIECE_BYTES = 64, 64

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import importlib
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
+from numpy.typing import ArrayLike
+
 from engine.errors import GraphError, ModelError, TypeInferenceError
+from engine.html import html_table
 from engine.ir.collector import paused_collector
-from engine.ir.leaves import Parameter, Result
+from engine.ir.leaves import Constant, Parameter, Result
 from engine.ir.node import Node, Output, OutputLike, Subgraph, _detach, as_output, edits
 from engine.ir.printer import model_to_text
+from engine.ir.shape import DimensionLike, ShapeLike
 from engine.ir.variable import Variable
 
 DECLARED_LENGTHS: Final = "declared_lengths"
@@ -22,6 +29,18 @@ _N = TypeVar("_N", bound=Node)
 
 class Model(Subgraph):
     """A graph with named inputs and outputs.
+
+    What applications use first:
+
+        model = core.read_model("model.onnx")
+        model.inputs, model.outputs            # their types and shapes; see `parameters` and `results`
+        model.parameter("x").type              # of an input, by its name; `result("y")` is an output
+        model.node("relu").op_type             # a node by its name in the file
+        model.ordered_nodes()                  # all nodes, each after those that it reads
+        print(model)                           # the graph as text
+        model.reshape({"x": [8, 2]})           # other shapes of inputs; see `set_batch` and `extract`, too
+        model.save("changed.onnx")
+        network = core.compile_model(model, "TEMPLATE")
 
     A model refers to its results, sinks and parameters; every other node is kept alive by its consumers.
 
@@ -198,6 +217,84 @@ class Model(Subgraph):
         _remove(self._sinks, sink, self.name)
         self._release(sink)
 
+    # -- changes by applications; see `_editing` ------------------------------------------------------------
+
+    def reshape(self, shapes: Mapping[str | int, ShapeLike] | ShapeLike) -> None:
+        """Give inputs other shapes, static or not, before compiling: `model.reshape({"x": [8, 3, None, 224]})`.
+
+        All other types follow: values that the model computes from shapes are taken into account, and what the file
+        declares of other values is forgotten. Inputs that are not named keep their shapes. A model with one input takes
+        its shape alone: `model.reshape([8, 3, 224, 224])`.
+
+        Raises `GraphError` for an unknown input, and `TypeInferenceError`, which names the node, if the model cannot
+        take such inputs; the model is then unchanged.
+        """
+        _editing().reshape(self, shapes)
+
+    def set_batch(self, size: DimensionLike, axes: Mapping[str | int, int] | None = None) -> None:
+        """Give the inputs another batch: `model.set_batch(8)`, or `model.set_batch("N")` for any.
+
+        The batch is the first dimension of the first input that has dimensions, and of every other input whose first
+        dimension is equal to it (the same symbol, or the same length). `axes` names the inputs that have a batch, and
+        where: `{"x": 1}`.
+
+        Raises `GraphError` if there is no batch; `TypeInferenceError`, which names the node, if the model cannot take
+        the batch, or if an output would lose it because a constant in the model fixes the former one. The model is then
+        unchanged.
+        """
+        _editing().set_batch(self, size, axes)
+
+    def add_output(self, value: str, name: str | None = None) -> Result:
+        """Make a value inside the model an output, too: by its tensor's name, or that of a node with one output.
+
+        The output is called `name`, or like the value. Raises `GraphError` with similar names if there is no such
+        value, or if the model has an output of this name.
+        """
+        made: Result = _editing().add_output(self, value, name)
+        return made
+
+    def extract(self, inputs: Iterable[str] | None, outputs: Iterable[str]) -> Model:
+        """The part that computes `outputs` from `inputs`, as a model of its own: `model.extract(["x"], ["conv_3"])`.
+
+        Both name values like `add_output`; an input may be any value inside the model. None for the inputs takes those
+        of this model that the outputs depend on. Constants share their data; variables become inputs and outputs.
+
+        Raises `GraphError` for an unknown name, if the outputs depend on other inputs, too, or not on a given one.
+        """
+        made: Model = _editing().extract(self, inputs, outputs)
+        return made
+
+    def make_input(self, name: str) -> Parameter:
+        """Make a constant an input, of the same type, so that each inference passes its value.
+
+        `overridable` lists the constants that the file offers for that. Raises `GraphError` if there is no such one.
+        """
+        made: Parameter = _editing().make_input(self, name)
+        return made
+
+    def set_constant(self, name: str, value: ArrayLike) -> None:
+        """Replace the value of a constant, which is converted to its element type, and has the same shape.
+
+        Raises `GraphError` if there is no such constant, or for another shape; `ModelError` if `value` is not a tensor,
+        or not representable in the element type.
+        """
+        _editing().set_constant(self, name, value)
+
+    @property
+    def overridable(self) -> list[str]:
+        """The constants that the file lists among its inputs, too, by name: for `make_input` and `set_constant`."""
+        return [node.output(0).name for node in self._ordered() if node.annotations.get("overridable")]
+
+    def save(self, path: str | os.PathLike[str], f16: bool = False, *, external_data: int | None = None) -> None:
+        """Write the model as an ONNX file; see `engine.onnx.write_model`.
+
+        With `f16`, weights of f32 are stored in half precision, and cast to f32 where they are read: half the size, for
+        results that differ by the rounding of the weights to 11 bits. Constants beyond its range stay f32.
+
+        Raises `ModelWriteError` if the file cannot be written, or the model cannot be expressed in ONNX.
+        """
+        _editing().save(self, path, f16=f16, external_data=external_data)
+
     # -- traversal ----------------------------------------------------------------------------------------
 
     def ordered_nodes(self) -> list[Node]:
@@ -292,6 +389,14 @@ class Model(Subgraph):
         model.rt_info = dict(self.rt_info)
         return model
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self.clone()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the model with its weights."""
+        skeleton, sections = _editing().pickled(self)
+        return _unpickled, (skeleton, sections)
+
     def to_text(self) -> str:
         """The model as readable text, one node per line; does not depend on the order in which nodes were created."""
         return model_to_text(self)
@@ -303,6 +408,15 @@ class Model(Subgraph):
         inputs = ", ".join(f"{p.friendly_name}: {p.type}" for p in self._parameters)
         outputs = ", ".join(f"{r.friendly_name}: {r.type}" for r in self._results)
         return f"<Model `{self.name}` ({inputs}) -> ({outputs})>"
+
+    def _repr_html_(self) -> str:
+        rows: list[Sequence[object]] = [("input", p.friendly_name, p.type) for p in self._parameters]
+        rows += [("output", r.friendly_name, r.type) for r in self._results]
+        counts = Counter(
+            node.op_type for node in self._ordered() if not isinstance(node, (Parameter, Constant, Result))
+        )
+        rows += [("operator", op_type, count) for op_type, count in counts.most_common()]
+        return html_table(f"Model {self.name}", ("", "Name", "Type, or number"), rows)
 
     def _edit(self, nodes: list[Any], node: Node, taken: Sequence[str], what: str) -> None:
         if node.friendly_name in taken:
@@ -343,6 +457,16 @@ class _Kinds:
             found.append(self._with_bodies)
         chosen = found[0] if len(found) == 1 else sorted({position for each in found for position in each})
         return [self.order[position] for position in chosen]
+
+
+def _unpickled(skeleton: bytes, sections: dict[str, bytes]) -> Model:
+    model: Model = _editing().unpickled(skeleton, sections)
+    return model
+
+
+def _editing() -> Any:
+    """`engine.editing`, which needs operators and passes, so that this package cannot import it: see ADR 20."""
+    return importlib.import_module("engine.editing")
 
 
 def _listed(nodes: Iterable[_T], what: str) -> list[_T]:

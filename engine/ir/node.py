@@ -184,9 +184,6 @@ class Input:
         return f"<Input {self.index} of {self.node}>"
 
 
-OutputLike: TypeAlias = "Output | Node"
-
-
 def as_output(value: OutputLike) -> Output:
     """`value` as an output port; a node must have exactly one. Raises `GraphError` listing its ports."""
     if type(value) is Output:
@@ -580,6 +577,9 @@ class Node:
 # A property in Python costs five times as much as a slot.
 for _public, _slot in (("sources", "_sources"), ("output_types", "_types"), ("is_attached", "_attached")):
     setattr(Node, _public, Node.__dict__[_slot])
+
+
+OutputLike: TypeAlias = Output | Node
 
 
 class Subgraph:

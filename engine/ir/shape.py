@@ -60,6 +60,15 @@ class Dimension:
             raise ModelError(f"dimension {self} is dynamic and has no single length; check is_static first")
         return self.min
 
+    def __index__(self) -> int:
+        """The length, so that numpy takes a static shape: `int(dim)`, `np.zeros(shape)`.
+
+        Raises `ModelError` if the dimension is dynamic.
+        """
+        return self.get_length()
+
+    __int__ = __index__
+
     def accepts(self, length: int) -> bool:
         """Whether a tensor may have this length."""
         return self.min <= length and (self.max is None or length <= self.max)
@@ -125,7 +134,7 @@ def _length(value: object) -> int:
         ) from None
 
 
-DimensionLike: TypeAlias = "int | str | Dimension | None"
+DimensionLike: TypeAlias = int | str | Dimension | None
 
 _ANY: Final = Dimension()
 _STATIC: Final = [Dimension(length) for length in range(1025)]
@@ -308,7 +317,7 @@ class PartialShape:
 
 _DYNAMIC: Final = PartialShape(None)
 
-ShapeLike: TypeAlias = "PartialShape | Iterable[DimensionLike] | None"
+ShapeLike: TypeAlias = PartialShape | Iterable[DimensionLike] | None
 
 
 def as_shape(value: ShapeLike) -> PartialShape:

@@ -7,6 +7,7 @@ from typing import Final
 
 from engine.errors import UnsupportedError
 from engine.ir import Constant, Model
+from engine.ir.walk import all_nodes
 from engine.onnx import join_model, split_model
 from engine.plugin_api import BlobReader, BlobWriter, ExecutableNetwork, PluginT
 
@@ -32,6 +33,11 @@ class GraphNetwork(ExecutableNetwork[PluginT]):
     def is_omitted(self, constant: Constant) -> bool:
         """Whether an export omits the data of a constant, because the device stores it in another form."""
         return False
+
+    def memory(self) -> dict[str, int]:
+        """The constants of the graph that are in memory, or mapped."""
+        constants = (node for node in all_nodes(self.graph) if isinstance(node, Constant))
+        return {"constants": sum(constant.byte_size for constant in constants if constant.is_loaded)}
 
 
 def write_graph(writer: BlobWriter, graph: Model, is_omitted: Callable[[Constant], bool] | None = None) -> None:

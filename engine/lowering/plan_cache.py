@@ -91,6 +91,14 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         with self._lock:
             return list(self._plans.values())
 
+    def clear(self) -> None:
+        """Drop all cached plans; inferences may still run them."""
+        with self._lock:
+            dropped, self._plans = list(self._plans.values()), {}
+        if self._dropped is not None:
+            for each in dropped:
+                self._dropped(each)
+
     def _built(self, key: KeyT, pending: _Pending[PlanT]) -> PlanT:
         try:
             with self._building:

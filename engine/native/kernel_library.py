@@ -36,6 +36,7 @@ class OperatorDescription:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+    is_random: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,14 +54,12 @@ class LibraryKernel:
         """
         try:
             found = self._kernel.described()
-        except (ExtensionError, UnicodeDecodeError) as e:
-            raise ExtensionError(f"{self.library}: {self.name}: {e}") from e
+        except UnicodeDecodeError as e:
+            raise ExtensionError(f"it has a name that is not UTF-8: {e}") from e
         if not found["infers"]:
             return None
         if not found["inputs"] or not found["outputs"]:
-            raise ExtensionError(
-                f"{self.library}: {self.name} has an infer function, but no names of inputs or outputs"
-            )
+            raise ExtensionError("it has an infer function, but no names of inputs or outputs")
         attributes: dict[str, Any] = {}
         for name, kind, is_required, values in found["attributes"]:
             if is_required:
@@ -69,7 +68,9 @@ class LibraryKernel:
                 attributes[name] = tuple(values) if kind > 3 else values[0]
             else:
                 attributes[name] = _KINDS[kind] | None
-        return OperatorDescription(found["version"] or 1, tuple(found["inputs"]), tuple(found["outputs"]), attributes)
+        return OperatorDescription(
+            found["version"] or 1, tuple(found["inputs"]), tuple(found["outputs"]), attributes, found["is_random"]
+        )
 
     def infer(self, inputs: Sequence[ValueType | None], attributes: Mapping[str, Any]) -> list[TensorType]:
         """The types of all outputs that the library gives. Raises `DeviceError` with its message if it refuses."""
@@ -154,8 +155,10 @@ _lock: Final = threading.Lock()
 def _load(path: str) -> KernelLibrary:
     try:
         name, version, found = _core.load_extension(path)
-    except (ExtensionError, UnicodeDecodeError) as e:
+    except ExtensionError as e:
         raise ExtensionError(f"extension library {path}: {e}") from e
+    except UnicodeDecodeError as e:
+        raise ExtensionError(f"extension library {path}: it has a name that is not UTF-8: {e}") from e
     title = f"{name} {version}"
     kernels = {(domain, op): LibraryKernel(f"{domain}.{op}", title, kernel) for domain, op, kernel in found}
     return KernelLibrary(path, name, version, kernels)

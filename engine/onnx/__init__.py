@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from engine.files import ModelSource
 from engine.onnx.importer import read_model
 from engine.onnx.parts import Section, join_model, split_model
-from engine.onnx.source import ModelSource
 
 if TYPE_CHECKING:
     from engine.onnx.exporter import model_to_proto

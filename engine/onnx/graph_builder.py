@@ -168,6 +168,8 @@ class GraphBuilder:
                 return
             version = resolve_version(op_type, domain, opset_of(proto, domain, self._context.opsets))
         except (ModelError, UnsupportedError) as e:
+            if str(e).startswith(f"{describe(proto)}: "):
+                raise
             raise type(e)(f"{describe(proto)}: {e}") from e
         if not needs_upgrade(op_type, domain, version):
             self._adopt(self._typed_node(op_type, inputs, attributes, domain, outputs, name), outputs, proto)
@@ -207,9 +209,9 @@ class GraphBuilder:
                 f"the model uses version {version} of domain `{domain}`; extension {op.extension} defines {op_type} "
                 f"from version {op.since_version} on"
             )
-        node = ops.create(
-            op_type, inputs, attributes, domain=domain, num_outputs=max(1, len(outputs)), friendly_name=name
-        )
+        # Kernels of libraries write all outputs, also those that the file does not name.
+        count = max(len(outputs), len(op.outputs))
+        node = ops.create(op_type, inputs, attributes, domain=domain, num_outputs=count, friendly_name=name)
         for index, output in enumerate(outputs):
             self._refine(node.output(index), self._stated_type(output))
         return node

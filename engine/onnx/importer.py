@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 
 from engine.errors import ModelReadError
+from engine.files import ModelSource
 from engine.ir import DECLARED_LENGTHS, Model
 from engine.ir.collector import paused_collector
 from engine.onnx.calls import CallChecker
@@ -19,7 +20,7 @@ from engine.onnx.ordering import order_graph
 from engine.onnx.safetensors import Weights
 from engine.onnx.shapes import DeclaredTypes, TypeReader
 from engine.onnx.skeleton import Skeleton, parse_model
-from engine.onnx.source import ModelSource, OpenedModel, describe_other_format, open_model
+from engine.onnx.source import OpenedModel, describe_other_format, open_model
 from engine.onnx.stored_tensors import FileTensors
 from engine.onnx.variables import read_metadata
 from engine.ops import CANONICAL_VERSIONS

@@ -8,16 +8,16 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import BinaryIO, Final, cast
 
 import onnx
 
 from engine.errors import ModelReadError
+from engine.files import ModelSource, position_of, why_not_opened
 from engine.onnx.wire import Buffer
 
-ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | onnx.ModelProto"
-
 _OTHER_FORMATS: Final[tuple[tuple[bytes, str], ...]] = (
+    (b"\x93EBLOB\r\n", "a blob, a network that is compiled already; load it with Core.import_model"),
     (b"version https://git-lfs", "a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"),
     (b"PK\x03\x04", "a zip archive, such as a PyTorch checkpoint or a Keras file; export it to ONNX first"),
     (b"\x89HDF", "an HDF5 file, such as Keras writes; convert it to ONNX first"),
@@ -54,7 +54,7 @@ def open_model(source: ModelSource) -> OpenedModel:
     if isinstance(source, onnx.ModelProto):
         return OpenedModel(_serialized(source), None, "the model")
     if hasattr(source, "read"):
-        return OpenedModel(_checked(_read_all(source)), None, "the model")
+        return OpenedModel(_read_all(cast("BinaryIO", source)), None, "the model")
     raise ModelReadError(
         f"cannot read a model from {type(source).__name__}; pass a path, bytes, a binary stream or an onnx.ModelProto"
     )
@@ -69,7 +69,7 @@ def map_file(path: Path, label: str) -> memoryview:
         # Without O_NONBLOCK, opening a named pipe waits for its other end, perhaps forever.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (OSError, ValueError) as e:
-        raise ModelReadError(f"{label} cannot be opened: {getattr(e, 'strerror', None) or e}") from e
+        raise ModelReadError(f"{label} cannot be opened: {why_not_opened(path, e)}") from e
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
@@ -135,7 +135,9 @@ def _read_all(stream: BinaryIO) -> bytes:
         raise ModelReadError(
             f"the model's stream gives {type(data).__name__}, expected bytes; open the file in binary mode"
         )
-    return data
+    if not data and (position := position_of(stream)):
+        raise ModelReadError(f"the model's stream is at its end, byte {position}; call seek(0) on it first")
+    return _checked(data)  # type: ignore[return-value]
 
 
 def _checked(data: Buffer) -> Buffer:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, TypeAlias
 import onnx
 
 from engine.errors import ModelWriteError
-from engine.files import complete_file
+from engine.files import complete_file, why_not_opened
 from engine.ir import Constant, Model
 from engine.onnx.exporter import MAX_INLINE_BYTES, export_proto, weight_bytes
 from engine.onnx.wire import encode_length
@@ -155,4 +155,4 @@ def _atomic(path: Path) -> Iterator[BinaryIO]:
         with complete_file(path) as file:
             yield file
     except (OSError, ValueError) as e:
-        raise ModelWriteError(f"`{path}` cannot be written: {getattr(e, 'strerror', None) or e}") from e
+        raise ModelWriteError(f"`{path}` cannot be written: {why_not_opened(path, e)}") from e

@@ -18,8 +18,9 @@ import onnx
 import onnx.defs
 import onnx.helper
 
-from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError
-from engine.ir import UNKNOWN, Node, Parameter, PartialShape, TensorType, ValueType, undefined
+from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError, ModelError
+from engine.ir import UNKNOWN, Constant, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
+from engine.ops.protos import attribute_kind
 from engine.ops.registry import (
     CANONICAL_VERSIONS,
     INTERNAL_DOMAIN,
@@ -33,16 +34,18 @@ from engine.ops.registry import (
 )
 from engine.ops.rules import check_inputs, fail
 
-InferFunction: TypeAlias = "Callable[[Sequence[Any], Mapping[str, Any]], Any]"
-KernelAttribute: TypeAlias = "tuple[str, int, Any]"
+InferFunction: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+KernelAttribute: TypeAlias = tuple[str, int, Any]
 """Name, kind as `engine_kernel.h` numbers it, and value: int, float, str or a list of them."""
-EvaluateFunction: TypeAlias = "Callable[..., Any]"
+EvaluateFunction: TypeAlias = Callable[..., Any]
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _DOMAIN: Final = re.compile(r"[A-Za-z_][\w.-]*")
 _PORT: Final = re.compile(r"([A-Za-z_]\w*)(\?|\.\.\.)?")
 _A: Final = onnx.AttributeProto
 _KERNEL_KINDS: Final[dict[int, int]] = {_A.INT: 1, _A.FLOAT: 2, _A.STRING: 3, _A.INTS: 4, _A.FLOATS: 5, _A.STRINGS: 6}
+_FITTING: Final[dict[int, tuple[int, ...]]] = {_A.FLOAT: (_A.FLOAT, _A.INT), _A.FLOATS: (_A.FLOATS, _A.INTS)}
+"""The kinds of values for attributes that take more than one."""
 _MOST_PREPARED: Final = 8
 """The shapes of inputs for which an evaluation keeps what a kernel has prepared."""
 _AttrType = onnx.defs.OpSchema.AttrType
@@ -83,7 +86,8 @@ class Operator:
         name: the op type in models.
         domain: the domain in models: a name of yours, such as that of your company; ONNX's own cannot be extended.
         inputs: the names of the inputs, all of which are tensors. "w?" may be omitted, "xs..." may repeat and is last.
-        outputs: the names of the outputs, all of which are tensors; a node may have fewer, but at least one.
+        outputs: the names of the outputs, all of which are tensors; a node of a model may name fewer, at least one.
+            All are computed.
         attributes: for each attribute, its default, or the type of a required one: `int`, `float`, `str`, or
             `list[int]` and so on. A union with None, such as `int | None`, means that it is optional and has no
             default.
@@ -133,8 +137,11 @@ class Operator:
         for what in ("infer", "evaluate"):
             if not callable(getattr(self, what)) and (what == "infer" or self.evaluate is not None):
                 raise ExtensionError(f"operator {self}: {what} must be a function; got {getattr(self, what)!r}")
-        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
-        for name, given in self.attributes.items():
+        if not isinstance(self.attributes, Mapping):
+            raise ExtensionError(f"operator {self}: attributes must be a dict; got {self.attributes!r:.200}")
+        attributes = {name: tuple(v) if isinstance(v, list) else v for name, v in self.attributes.items()}
+        object.__setattr__(self, "attributes", MappingProxyType(attributes))
+        for name, given in attributes.items():
             self._declared(name, given)
 
     def __str__(self) -> str:
@@ -144,8 +151,19 @@ class Operator:
         return hash((self.name, self.domain))
 
     def values(self, node: Node) -> dict[str, Any]:
-        """The attributes of a node, with defaults. Raises `ModelError` if a required one is missing."""
-        return {name: attribute(node, name) for name in self.attributes}
+        """The attributes of a node, with defaults.
+
+        Raises `ModelError` if a required one is missing, or one is of another type, as a blob may have it.
+        """
+        kinds = get_op(self.name, self.domain).attributes
+        values = {name: attribute(node, name) for name in self.attributes}
+        for name, value in values.items():
+            kind: int = kinds[name].kind
+            is_empty = value == () and kind in (_A.INTS, _A.FLOATS, _A.STRINGS)
+            if value is not None and not is_empty and attribute_kind(value) not in _FITTING.get(kind, (kind,)):
+                wanted = _A.AttributeType.Name(kind).lower()
+                raise ModelError(f"{node}: attribute {name!r} must be of type {wanted}; got {value!r:.80}")
+        return values
 
     def kernel_attributes(self, node: Node) -> list[KernelAttribute]:
         """The attributes of a node that have a value, as its kernel takes them. Raises `ModelError` like `values`."""
@@ -156,25 +174,49 @@ class Operator:
             if value is not None
         ]
 
+    def kernel_types(self, node: Node) -> tuple[TensorType, ...] | None:
+        """The types of the outputs that a kernel computes for these inputs; None if the type rule does not tell them.
+
+        They are those of the type rule, since the kernel writes as many elements, whatever a file declares.
+        Raises `ModelError` unless the node has all outputs, which the kernel writes.
+        """
+        self._require_all_outputs(node)
+        types = tuple(self._rule(node))
+        known = tuple(each for each in types if isinstance(each, TensorType) and each.element_type is not undefined)
+        return known if len(known) == len(types) and all(each.shape.is_static for each in known) else None
+
+    def _require_all_outputs(self, node: Node) -> None:
+        if node.num_outputs < len(self.outputs):
+            raise ModelError(
+                f"{node}: its kernel writes {len(self.outputs)} outputs ({', '.join(self.outputs)}), and the node has "
+                f"{node.num_outputs}; make it with all"
+            )
+
     def _names(self, names: Sequence[str], what: str) -> tuple[str, ...]:
         if isinstance(names, str) or not all(isinstance(name, str) and _PORT.fullmatch(name) for name in names):
             raise ExtensionError(
                 f"operator {self}: {what} are {names!r}; expected a list of names, each with '?' or '...' behind it "
                 "if it may be omitted or repeated"
             )
+        plain = [name.rstrip("?.") for name in names]
+        if len(set(plain)) < len(plain):
+            raise ExtensionError(f"operator {self}: {what} are {list(names)!r}; expected names that differ")
         return tuple(names)
 
     def _declared(self, name: str, given: Any) -> onnx.defs.OpSchema.Attribute:
         """The attribute of a schema."""
         schema = onnx.defs.OpSchema.Attribute
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ExtensionError(
+                f"operator {self}: {name!r} is no name of an attribute: expected letters, digits and underscores"
+            )
         try:
             if given in _REQUIRED:
                 return schema(name, _REQUIRED[given], required=True)
             if isinstance(given, UnionType) and NoneType in get_args(given):
                 (kind,) = [each for each in get_args(given) if each is not NoneType]
                 return schema(name, _REQUIRED[kind], required=False)
-            if isinstance(name, str) and _NAME.fullmatch(name):
-                return schema(name, onnx.helper.make_attribute(name, given))
+            return schema(name, onnx.helper.make_attribute(name, given))
         except (TypeError, ValueError, KeyError):
             pass
         raise ExtensionError(
@@ -226,10 +268,11 @@ class Operator:
         given = [None if source is None else source.type for source in node.input_values]
         if any(isinstance(each, TensorType) and each.element_type is undefined for each in given):
             return (UNKNOWN,) * node.num_outputs
+        values = self.values(node)
         try:
-            found = self.infer(given + [None] * (len(self._single()) - len(given)), self.values(node))
+            found = self.infer(given + [None] * (len(self._single()) - len(given)), values)
         except Exception as e:
-            fail(node, f"the type rule of {op.extension} refuses it: {_said(e)}", e)
+            fail(node, f"the type rule of {op.extension} refuses it: {said(e)}", e)
         types = (found,) if isinstance(found, TensorType) else tuple(found) if isinstance(found, (list, tuple)) else ()
         if len(types) < node.num_outputs or not all(isinstance(each, TensorType) for each in types):
             fail(
@@ -268,9 +311,13 @@ class Operator:
         return run
 
     def _by_kernel(self, node: Node, title: str) -> Evaluator:
-        """Evaluation by the native kernel, on one thread."""
-        alone = node.clone_with_new_inputs([None if v is None else Parameter(v.type) for v in node.input_values])
+        """Evaluation by the native kernel, on one thread. Raises `ModelError` as `kernel_types` does."""
+        self._require_all_outputs(node)
+        alone = node.clone_with_new_inputs(
+            [None if v is None else Parameter(v.type, friendly_name=v.name) for v in node.input_values]
+        )
         alone.friendly_name = node.friendly_name
+        constant = [i for i, v in enumerate(node.input_values) if v is not None and isinstance(v.node, Constant)]
         known: dict[tuple[object, ...], _Prepared] = {}
 
         def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -280,7 +327,8 @@ class Operator:
             if prepared is None:
                 if len(known) >= _MOST_PREPARED:
                     known.clear()
-                prepared = known[key] = _Prepared.of(self, alone, inputs, title)
+                constants = {index: inputs[index] for index in constant}
+                prepared = known[key] = _Prepared.of(self, alone, inputs, constants, title)
             return prepared.compute(arrays)
 
         return run
@@ -294,25 +342,27 @@ class _Prepared:
     outputs: Sequence[TensorType]
 
     @classmethod
-    def of(cls, operator: Operator, alone: Node, inputs: Sequence[Any], title: str) -> _Prepared:
+    def of(
+        cls, operator: Operator, alone: Node, inputs: Sequence[Any], constants: Mapping[int, Any], title: str
+    ) -> _Prepared:
         """Raises `DeviceError`."""
         assert operator.kernel is not None
         sources = [
-            None if source is None else Parameter(source.element_type, value.shape)
+            None if source is None else Parameter(source.element_type, value.shape, friendly_name=source.name)
             for source, value in zip(alone.input_values, inputs, strict=True)
         ]
         node = alone.clone_with_new_inputs(sources)
         node.friendly_name = alone.friendly_name
         node.forget_inferred_types()
         node.infer_types()
-        types = [output.type for output in node.outputs if isinstance(output.type, TensorType)]
-        if len(types) < node.num_outputs or not all(each.shape.is_static for each in types):
+        types = operator.kernel_types(node)
+        if types is None:
             listed = ", ".join(str(output.type) for output in node.outputs)
             raise DeviceError(f"{title}: its kernel cannot run, since the type rule gives the outputs {listed}")
         attributes = operator.kernel_attributes(node)
         if (why := operator.kernel.refusal(node, attributes)) is not None:
             raise DeviceError(f"{title}: its kernel does not support the node, and it has no evaluation: {why}")
-        return cls(operator.kernel.prepare(node, attributes, {}, title), types)
+        return cls(operator.kernel.prepare(node, attributes, constants, title), types)
 
     def compute(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         outputs = [np.empty(each.shape.get_shape(), each.element_type.numpy) for each in self.outputs]
@@ -321,7 +371,7 @@ class _Prepared:
 
 
 def define(operators: Sequence[Operator], extension: str) -> None:
-    """Make operators known to the process, all or none. Equal definitions may be repeated.
+    """Make the operators of an extension known to the process, all or none. Equal definitions may be repeated.
 
     `extension` is the name and version of their extension. Raises `ExtensionConflictError`, and `ExtensionError` for an
     operator that can neither be evaluated nor has a kernel.
@@ -329,7 +379,7 @@ def define(operators: Sequence[Operator], extension: str) -> None:
     with _lock:
         fresh = []
         for operator in operators:
-            if operator.domain in CANONICAL_VERSIONS or operator.domain in ("ai.onnx", INTERNAL_DOMAIN):
+            if _is_taken(operator.domain):
                 raise ExtensionConflictError(
                     f"extension {extension}: operator {operator} is of a domain that ONNX or the engine defines; use a "
                     "domain of your own"
@@ -346,11 +396,26 @@ def define(operators: Sequence[Operator], extension: str) -> None:
                 )
         if twice := {str(each) for each in fresh if sum(str(each) == str(other) for other in fresh) > 1}:
             raise ExtensionConflictError(f"extension {extension} defines {', '.join(sorted(twice))} twice")
+        names = frozenset(map(str, operators))
+        others = _defined.get(extension, names)
+        if others != names:
+            raise ExtensionConflictError(
+                f"extension {extension}: another extension of this name and version is defined already in this "
+                f"process, with the operators {', '.join(sorted(others))} instead of {', '.join(sorted(names))}; give "
+                "this one another name or version, or add all operators at once"
+            )
         for op in [operator._definition(extension) for operator in fresh]:
             register_op(op)
+        _defined[extension] = names
+
+
+def _is_taken(domain: str) -> bool:
+    return domain in (*CANONICAL_VERSIONS, INTERNAL_DOMAIN) or f"{domain}.".startswith("ai.onnx.")
 
 
 _lock: Final = threading.Lock()
+_defined: Final[dict[str, frozenset[str]]] = {}
+"""The operators of each extension, by its name and version."""
 
 
 def extension_of(node: Node) -> str:
@@ -368,10 +433,12 @@ def operator_of(node: Node) -> Operator | None:
 # -- values -----------------------------------------------------------------------------------------------
 
 
-def _said(error: Exception) -> str:
+def said(error: BaseException) -> str:
+    """The error's message on one line, preceded by its class unless it is the engine's."""
+    text = "; ".join(line for each in str(error).splitlines() if (line := each.strip()))
     if isinstance(error, EngineError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _read_only(value: Any) -> Any:
@@ -390,8 +457,9 @@ def _checked(value: Any, expected: ValueType, what: str) -> Any:
     array = np.asarray(value)
     if not isinstance(expected, TensorType) or expected.element_type is undefined:
         return array
-    is_text = expected.element_type.name == "string" and array.dtype.kind in "OUS"
-    if not is_text and array.dtype != np.dtype(expected.element_type.numpy):
+    if expected.element_type is string:
+        array = _as_text(array, what)
+    elif array.dtype != np.dtype(expected.element_type.numpy):
         raise DeviceError(
             f"{what} is {array.dtype}{list(array.shape)}, but the type rule says {expected}; make evaluate and infer "
             "agree"
@@ -401,4 +469,16 @@ def _checked(value: Any, expected: ValueType, what: str) -> Any:
             f"{what} has the shape {list(array.shape)}, but the type rule says {expected}; make evaluate and infer "
             "agree"
         )
+    return array
+
+
+def _as_text(array: Any, what: str) -> Any:
+    """An array of str. Raises `DeviceError` for anything else."""
+    if array.dtype.kind in "UT":
+        return array.astype(object)
+    is_object = array.dtype.kind == "O"
+    kinds = {type(element).__name__ for element in array.flat if not isinstance(element, str)} if is_object else ()
+    if not is_object or kinds:
+        found = ", ".join(sorted(kinds)) or array.dtype
+        raise DeviceError(f"{what} holds {found}, but the type rule says strings; make evaluate and infer agree")
     return array

@@ -141,6 +141,11 @@ _resolved: dict[tuple[object, ...], dict[str, Any]] = {}
 """The fields of specs, except the node, by everything that they depend on."""
 
 
+def spec_classes() -> dict[str, type[OperatorSpec]]:
+    """The spec classes by operator, such as "Conv", or "ai.onnx.ml.Scaler" for one of another domain."""
+    return {_name_of(*key): cls for key, cls in _classes.items()}
+
+
 def specifies(*op_types: str, domain: str = "") -> Callable[[type[SpecT]], type[SpecT]]:
     """Decorator: the class is the spec of these operators. Raises `ModelError` if one already has a spec."""
 
@@ -323,7 +328,7 @@ def _spec_class(node: Node) -> type[OperatorSpec]:
 
 
 def _operators_of(cls: type[OperatorSpec]) -> list[str]:
-    return [_name_of(*key) for key, each in _classes.items() if issubclass(each, cls)]
+    return [name for name, each in spec_classes().items() if issubclass(each, cls)]
 
 
 def _name_of(domain: str, op_type: str) -> str:

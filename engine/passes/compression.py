@@ -21,7 +21,7 @@ from engine.passes.compressible import Candidate, candidates
 from engine.passes.compression_report import CompressedLayer, CompressedModel, SkippedLayer
 from engine.passes.runtime_info import copy_runtime_info
 
-Selection: TypeAlias = "str | Iterable[str] | Callable[[Node], bool]"
+Selection: TypeAlias = str | Iterable[str] | Callable[[Node], bool]
 """Nodes: by patterns of their friendly names, in which `*` and `?` stand for any characters; or by a function."""
 
 _TYPES: Final = {"int4": (i4, u4), "int8": (i8, u8)}

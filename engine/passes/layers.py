@@ -16,7 +16,7 @@ from engine.ops.evaluator import evaluate_model
 from engine.ops.tensors import Array
 from engine.passes.runtime_info import is_operation
 
-Run: TypeAlias = "Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]"
+Run: TypeAlias = Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]
 """Computes the outputs of a model, by the names of its results, from inputs by name."""
 _CLIPPING: Final = ("Relu", "Clip")
 _PARAMETERS: Final = {"QuantizeLinear": (1, 2), "QLinearConv": (6, 7), "QLinearMatMul": (6, 7)}

@@ -51,6 +51,30 @@ EXECUTION_DEVICES: Property[tuple[str, ...]] = Property(
 LOADED_FROM_CACHE = Property(
     "LOADED_FROM_CACHE", bool, False, METRIC, "Whether the network came from CACHE_DIR instead of being compiled."
 )
+COMPILE_SECONDS = Property(
+    "COMPILE_SECONDS", float, 0.0, METRIC, "How long compiling or importing the network took, in seconds."
+)
+EXECUTION_PRECISION = Property(
+    "EXECUTION_PRECISION",
+    str,
+    "",
+    METRIC,
+    "The precision that f32 operations of the network are computed in. A network need not have this metric.",
+)
+EXECUTION_THREADS = Property(
+    "EXECUTION_THREADS",
+    int,
+    0,
+    METRIC,
+    "How many threads compute one inference. A network need not have this metric.",
+)
+INSTRUCTION_SET = Property(
+    "INSTRUCTION_SET",
+    str,
+    "",
+    METRIC,
+    "The instruction set of the network's kernels, such as avx2. A network need not have this metric.",
+)
 VARYING_LENGTHS: Property[tuple[str, ...]] = Property(
     "VARYING_LENGTHS",
     tuple,
@@ -196,5 +220,6 @@ NETWORK_METRICS = PropertySet(
     OPTIMAL_NUMBER_OF_INFER_REQUESTS,
     EXECUTION_DEVICES,
     LOADED_FROM_CACHE,
+    COMPILE_SECONDS,
 )
 """The metrics of every compiled network."""

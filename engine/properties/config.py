@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, overload
 
 from engine.errors import PluginContractError, PropertyError
+from engine.html import html_table
 from engine.properties.declaration import CONFIG, METRIC, Mutability, Property, T, shown
 
 
@@ -168,6 +169,10 @@ class Config(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def _repr_html_(self) -> str:
+        rows = [(name, self[name], "given" if name in self._explicit else "default") for name in self]
+        return html_table(f"Config of {self._where}" if self._where else "Config", ("Key", "Value", ""), rows)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self._explicit.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -113,10 +114,11 @@ class Property(Generic[T]):
     def validate(self, value: object) -> T:
         """Return `value` in its stored, immutable form. Raises `PropertyError` if it is not allowed.
 
-        The only conversions are from `int` to `float`, from list to tuple, and from any mapping to a read-only one.
+        Conversions: numpy's scalars, and enumeration members, to the value that they stand for; int to float, lists to
+        tuples, mappings to read-only ones; a path object to text; and a choice in other case to its declared spelling.
         """
         try:
-            checked = _CHECKS[self.type](self, value)
+            checked = _CHECKS[self.type](self, _plain(value))
         except (TypeError, ValueError, OverflowError, RecursionError) as e:
             reason = f" ({e})" if str(e) else ""
             message = f"property {self.name} takes {self.allowed}; got {shown(value)}{reason}"
@@ -148,6 +150,18 @@ def shown(value: object) -> str:
     text = repr(value)
     text = text if len(text) <= 80 else text[:77] + "..."
     return f"{text} ({type(value).__name__})"
+
+
+def _plain(value: object) -> object:
+    """What an enumeration member, a numpy scalar or a path object stands for."""
+    if isinstance(value, enum.Enum) and not isinstance(value, (str, int)):
+        value = value.value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    # numpy is not imported for this check; its float64 and str_ are floats and strs already.
+    if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return value.item()
+    return value
 
 
 def _check_bool(declared: Property[Any], value: object) -> bool:
@@ -186,15 +200,18 @@ def _check_str(declared: Property[Any], value: object) -> str:
     # str.__str__ also converts members of a str enumeration to plain strings.
     text = str.__str__(value)
     text.encode()  # lone surrogates could not be written to a blob
-    if declared.choices is not None and text not in declared.choices:
+    if declared.choices is None or text in declared.choices:
+        return text
+    spelled = [choice for choice in declared.choices if choice.lower() == text.lower()]
+    if len(spelled) != 1:
         raise ValueError
-    return text
+    return spelled[0]
 
 
 def _check_tuple(declared: Property[Any], value: object) -> tuple[str, ...]:
     if not isinstance(value, (tuple, list)):
         raise TypeError
-    return tuple(_check_str(declared, element) for element in value)
+    return tuple(_check_str(declared, _plain(element)) for element in value)
 
 
 def _check_mapping(declared: Property[Any], value: object) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, Stage
 from engine.runtime.run import RequestState
 from engine.runtime.signature import Signature
 from engine.runtime.states import StatePort, VariableState
+from engine.runtime.submission import InferFuture
 from engine.runtime.sync_request import RequestOwner, Stage, SyncInferRequest
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "GrowingArray",
     "GrowingForm",
     "GrowingSet",
+    "InferFuture",
     "InferResult",
     "InlineExecutor",
     "NodeProfile",

@@ -34,11 +34,24 @@ if TYPE_CHECKING:
     import asyncio
 
 Pipeline: TypeAlias = Sequence[tuple[Executor, Stage]]
-Callback: TypeAlias = "Callable[[AsyncInferRequest, EngineError | None], object]"
 
 
 class AsyncInferRequest(Participant):
     """Runs one inference at a time, in the background or in the calling thread; reusable after any outcome.
+
+    What applications use first:
+
+        request = network.create_infer_request()
+        result = request.infer({"x": array})             # in this thread; result["y"] is an array
+        request.start_async({"x": array}, deadline=60)   # in the background; seconds
+        request.wait()                                   # or: await request; raises the error of the inference
+        request.results["y"]
+        request.set_input_tensor("x", array)             # stays bound; used in place
+        request.set_output_tensor("y", buffer)           # inferences write the output there
+        request.set_callback(lambda request, error: ...)
+        request.cancel()
+        request.profiling_info.nodes                     # if compiled with PERF_COUNT
+        request.query_state(), request.reset_state()     # of a stateful model
 
     Created by `ExecutableNetwork.create_infer_request`. Adjacent stages of one executor run without a hop between
     them. Every method may be called from any thread; those that access tensors raise `Busy` while an inference
@@ -67,6 +80,9 @@ class AsyncInferRequest(Participant):
         self._run: Run | None = None
         self._starts = 0
         lifecycle.track(self)
+
+    def __repr__(self) -> str:
+        return f"<{self._name}, {self.state.value}>"
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -476,7 +492,7 @@ class AsyncInferRequest(Participant):
         if waiters is None:
             self._notify(run)
         elif waiters:
-            _wake_all(waiters)
+            wake_all(waiters)
 
     def _mark_ended(self, run: Run, error: EngineError | None) -> None:
         """Make the request idle. Called with the lock held."""
@@ -521,7 +537,7 @@ class AsyncInferRequest(Participant):
         with self._lock:
             run.callback = None
             waiters = self._mark_done(run)
-        _wake_all(waiters)
+        wake_all(waiters)
 
     def _mark_done(self, run: Run) -> list[asyncio.Future[None]]:
         """Wake waiting threads; return the futures of waiting event loops. Called with the lock held."""
@@ -610,12 +626,16 @@ class AsyncInferRequest(Participant):
             self._run.callback_failure.report()
 
 
-def _wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:
+Callback: TypeAlias = Callable[[AsyncInferRequest, EngineError | None], object]
+
+
+def wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:
+    """Let coroutines of any event loops go on; of a loop that was closed, nothing waits."""
     for future in waiters:
         try:
             future.get_loop().call_soon_threadsafe(wake, future)
         except RuntimeError:
-            continue  # its event loop was closed, so nothing waits for it
+            continue
 
 
 def _checked(request: SyncInferRequest, pipeline: Pipeline) -> Pipeline:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from engine.errors import BlobFormatError, EngineError, ModelError
 from engine.ir import (
     Dimension,
@@ -27,6 +29,15 @@ from engine.ir import (
 class Port:
     """One input or output: its name and type.
 
+    What applications use first:
+
+        port = network.inputs[0]
+        port.name                     # such as "x"
+        port.element_type.numpy       # such as float32
+        port.shape                    # such as [N,3,224,224]
+        port.shape.is_static          # whether all lengths are known
+        port.type                     # of any value, also of a sequence
+
     `layout` ("NCHW") and `preprocess` (how the application prepares the data, JSON values) are for the user;
     they come from the `rt_info` of the model's parameter or result and are stored in blobs.
     `declared_of` names the node that computes an output ("Reshape `r`") if its type depends on what the model's file
@@ -36,7 +47,7 @@ class Port:
     name: str
     type: ValueType
     layout: str = ""
-    preprocess: Mapping[str, Any] = field(default_factory=dict)
+    preprocess: Mapping[str, Any] = field(default_factory=dict, hash=False)
     declared_of: str = ""
 
     @classmethod
@@ -54,8 +65,16 @@ class Port:
         return self._tensor().element_type
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of a tensor's elements. Raises `ModelError` for other values."""
+        return self.element_type.numpy
+
+    @property
     def shape(self) -> PartialShape:
-        """The shape of a tensor. Raises `ModelError` for other values."""
+        """The shape of a tensor; a static one is a shape for numpy: `np.zeros(port.shape, port.dtype)`.
+
+        Raises `ModelError` for other values.
+        """
         return self._tensor().shape
 
     def _tensor(self) -> TensorType:
@@ -86,6 +105,9 @@ class Port:
             return cls(name, _type_from_json(value["type"]), layout, preprocess, declared_of)  # type: ignore[index]
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, EngineError) as e:
             raise BlobFormatError(f"the description of an input or output is malformed: {e}") from e
+
+    def __repr__(self) -> str:
+        return f"<Port {self}>"
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}{f' ({self.layout})' if self.layout else ''}"

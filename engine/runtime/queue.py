@@ -6,14 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from engine.errors import Busy, DeadlineExceeded, EngineError, InferError
-from engine.runtime.async_request import AsyncInferRequest
+from engine.runtime.async_request import AsyncInferRequest, wake_all
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.runtime.run import CallbackFailure, require_callable, seconds
 from engine.threads import Signal
+
+if TYPE_CHECKING:
+    import asyncio
 
 JobCallback: TypeAlias = Callable[[AsyncInferRequest, Any], object]
 
@@ -35,9 +38,15 @@ class QueueNetwork(Protocol):
 class AsyncInferQueue(Participant):
     """Runs many inferences over a fixed number of requests. Thread-safe.
 
-        with AsyncInferQueue(network, callback=lambda request, i: results.__setitem__(i, request.results)) as queue:
-            for i, x in enumerate(inputs):
-                queue.start_async({"x": x}, i)
+    What applications use first:
+
+        results = {}
+        with AsyncInferQueue(network, callback=lambda request, i: results.update({i: request.results})) as queue:
+            for i, x in enumerate(arrays):
+                queue.start_async({"x": x}, i)  # waits until a request is idle
+            queue.wait_all()                    # raises the first error, as the end of the block does
+
+    In coroutines: `async with AsyncInferQueue(network) as queue`, `await queue.start(...)`, `await queue.join()`.
 
     Args:
         network: creates the requests.
@@ -71,6 +80,8 @@ class AsyncInferQueue(Participant):
         self._idle = deque(self._requests)
         self._lock = threading.RLock()
         self._changed = Signal(self._lock)
+        self._waiters: list[asyncio.Future[None]] = []
+        """What coroutines wait for: the next change of the idle requests."""
         lifecycle.track(self)
 
     def set_callback(self, callback: JobCallback | None) -> None:
@@ -113,6 +124,44 @@ class AsyncInferQueue(Participant):
                 if request.starts == starts and request not in self._idle:
                     self._put_idle(request)
             raise
+
+    async def start(self, inputs: object = None, userdata: Any = None, *, deadline: float | None = None) -> None:
+        """Like `start_async`, in a coroutine: waits for an idle request without blocking the event loop."""
+        while not self._start_at_once(inputs, userdata, deadline):
+            await self._change(lambda: bool(self._idle))
+
+    def _start_at_once(self, inputs: object, userdata: Any, deadline: float | None) -> bool:
+        """Start an inference if a request is idle, or raise `Busy` if the policy is "reject"."""
+        if not self._idle and self._policy == "block":
+            return False
+        try:
+            self.start_async(inputs, userdata, timeout=0, deadline=deadline)
+        except DeadlineExceeded:  # another thread has taken the request
+            return False
+        return True
+
+    async def join(self) -> None:
+        """Like `wait_all`, in a coroutine."""
+        await self._change(lambda: len(self._idle) == len(self._requests))
+        self.wait_all()
+
+    async def _change(self, is_reached: Callable[[], bool]) -> None:
+        """Wait in a coroutine until the number of idle requests is as wanted."""
+        import asyncio  # 6 MB; a caller in a coroutine has loaded it already
+
+        while True:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+            with self._lock:
+                if is_reached():
+                    return
+                self._waiters.append(future)
+            try:
+                await future
+            finally:
+                with self._lock:
+                    if future in self._waiters:
+                        self._waiters.remove(future)
 
     def wait_all(self, timeout: float | None = None) -> None:
         """Wait until nothing is in flight; then raise the first error since the last call, if any.
@@ -199,6 +248,12 @@ class AsyncInferQueue(Participant):
             self._userdata.pop(request, None)
             self._idle.append(request)
             self._changed.notify_all()
+            waiters, self._waiters = self._waiters, []
+        wake_all(waiters)
+
+    def __repr__(self) -> str:
+        busy = len(self._requests) - len(self._idle)
+        return f"<AsyncInferQueue of {len(self._requests)} requests, {busy} in flight>"
 
     def __iter__(self) -> Iterator[AsyncInferRequest]:
         return iter(self._requests)
@@ -221,6 +276,18 @@ class AsyncInferQueue(Participant):
         self.cancel()
         self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
 
+    async def __aenter__(self) -> AsyncInferQueue:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.join()
+            return
+        self.cancel()
+        await self._change(lambda: len(self._idle) == len(self._requests))
+
     def _end_exit(self, timeout: float) -> None:
         if isinstance(self._first_error, CallbackFailure):
             self._first_error.report()
@@ -228,5 +295,6 @@ class AsyncInferQueue(Participant):
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
         self._changed = Signal(self._lock)
+        self._waiters = []
         self._idle = deque(self._requests)
         self._userdata.clear()

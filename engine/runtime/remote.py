@@ -6,7 +6,8 @@ import itertools
 import math
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, final
@@ -14,9 +15,19 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import ContextClosed, InputError, NotOnHostError, PluginContractError, UnsupportedError
+from engine.errors import (
+    ContextClosed,
+    DeviceError,
+    EngineError,
+    InputError,
+    NotOnHostError,
+    OutOfMemoryError,
+    PluginContractError,
+    UnsupportedError,
+)
 from engine.ir import ElementType, string, undefined
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.runtime.overview import show_overview
 
 Array = NDArray[Any]
 
@@ -24,6 +35,7 @@ DLPACK_HOST: Final = 1
 """kDLCPU of DLPack's `DLDeviceType`."""
 DLPACK_OTHER: Final = 12
 """kDLExtDev: a device for which DLPack has no number."""
+_MOST_BYTES: Final = 2**63 - 1
 _numbers = itertools.count(1)
 
 
@@ -38,6 +50,14 @@ class Transfers:
 class RemoteContext(ABC):
     """Memory and queues of a device, for tensors that stay there; created by `Core.create_context`. Thread-safe.
 
+    What applications use first:
+
+        context = core.create_context("TEMPLATE")
+        network = core.compile_model(model, context)       # its requests take the context's tensors
+        tensor = context.create_tensor(f32, [4, 2])
+        tensor.copy_from(array)
+        context.close()                                    # or: with core.create_context(...) as context
+
     Networks that are compiled for a context (`core.compile_model(model, context)`) take its tensors as inputs and
     outputs; no others do. The context keeps its tensors only weakly; a tensor keeps its context. Used in `with`, it is
     closed at the end.
@@ -47,6 +67,10 @@ class RemoteContext(ABC):
         device: the device string that the context was asked for.
         handles: the device's own objects behind the context, by the names of `Plugin.context_handles`.
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        show_overview(cls, RemoteContext)
 
     def __init__(self, plugin: object, device: str, handles: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.plugin: Final = plugin
@@ -78,21 +102,25 @@ class RemoteContext(ABC):
     def create_tensor(self, element_type: ElementType, shape: Sequence[int]) -> RemoteTensor:
         """Return a new tensor, whose elements are undefined.
 
-        Raises `InputError` for a type or shape that no tensor has, `ContextClosed`, `OutOfMemoryError`.
+        Raises `InputError` for a type or shape that no tensor has, `ContextClosed`, `OutOfMemoryError`, `DeviceError`.
         """
         lengths = self._checked(element_type, shape)
-        return self._added(self.create_tensor_impl(element_type, lengths))
+        with _device_errors(self, "create_tensor"):
+            tensor = self.create_tensor_impl(element_type, lengths)
+        return self._added(tensor)
 
     @final
     def wrap(self, handle: object, element_type: ElementType, shape: Sequence[int]) -> RemoteTensor:
         """Return a tensor in memory that the application has made with the device's own library; nothing is copied.
 
         The documentation of the device says which handles it takes. The memory must not be freed, or changed during an
-        inference that uses the tensor. Raises `InputError` if it does not fit, `ContextClosed`, and
+        inference that uses the tensor. Raises `InputError` if it does not fit, `ContextClosed`, `DeviceError`, and
         `UnsupportedError` if the device takes no handles.
         """
         lengths = self._checked(element_type, shape)
-        return self._added(self.wrap_impl(handle, element_type, lengths))
+        with _device_errors(self, "wrap"):
+            tensor = self.wrap_impl(handle, element_type, lengths)
+        return self._added(tensor)
 
     def _checked(self, element_type: ElementType, shape: Sequence[int]) -> tuple[int, ...]:
         self.require_open()
@@ -104,6 +132,10 @@ class RemoteContext(ABC):
             lengths = (-1,)
         if min(lengths, default=0) < 0:
             raise InputError(f"{self}: a shape is a sequence of lengths, 0 or more; got {shape!r:.80}")
+        if (nbytes := math.prod(lengths) * np.dtype(element_type.numpy).itemsize) > _MOST_BYTES:
+            raise OutOfMemoryError(
+                f"{self}: a tensor {element_type} {list(lengths)} has {nbytes} bytes; use a smaller one"
+            )
         return lengths
 
     def _added(self, tensor: object) -> RemoteTensor:
@@ -125,7 +157,7 @@ class RemoteContext(ABC):
         """Release all tensors; afterwards, neither they nor the context can be used. May be called again.
 
         Memory in use by a running inference is released when it ends. Networks compiled for the context still take
-        arrays.
+        arrays. Raises `DeviceError` if the device fails to release something; the context is closed then, too.
         """
         with self._lock:
             if self._is_closed:
@@ -133,9 +165,15 @@ class RemoteContext(ABC):
             self._is_closed = True
             tensors = list(self._tensors)
             self._tensors.clear()
-        for tensor in tensors:
-            tensor.release()
-        self.close_impl()
+        failures = []
+        for release in (*(tensor.release for tensor in tensors), self.close_impl):
+            try:
+                with _device_errors(self, "close"):
+                    release()
+            except EngineError as e:  # the rest is released all the same
+                failures.append(e)
+        if failures:
+            raise failures[0]
 
     @final
     @property
@@ -181,6 +219,15 @@ class RemoteContext(ABC):
 class RemoteTensor(ABC):
     """A dense tensor in the memory of a device; made by a `RemoteContext`. Row-major, without gaps.
 
+    What applications use first:
+
+        tensor = context.create_tensor(f32, [4, 2])
+        tensor.copy_from(array)                            # from an array, or from another tensor
+        result = network({"x": tensor})
+        request.set_output_tensor("y", tensor)             # the output stays on the device
+        array = tensor.to_host()                           # a copy
+        tensor.handle                                      # the device's own object for the memory
+
     Methods may be called from any thread, but the elements must not be changed while an inference reads them, nor read
     while one writes them.
 
@@ -192,6 +239,10 @@ class RemoteTensor(ABC):
 
     dlpack_device_type: ClassVar[int] = DLPACK_OTHER
     """Optional. DLPack's `DLDeviceType` of the memory, where the host cannot access it."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        show_overview(cls, RemoteTensor)
 
     def __init__(self, context: RemoteContext, element_type: ElementType, shape: tuple[int, ...]) -> None:
         self.context = context
@@ -206,7 +257,7 @@ class RemoteTensor(ABC):
     @property
     @abstractmethod
     def handle(self) -> Any:
-        """Required. The device's own object for the memory, such as a buffer of its library."""
+        """Required. The device's own object for the memory, such as a buffer of its library. Raises `ContextClosed`."""
 
     @abstractmethod
     def read(self) -> Array:
@@ -241,13 +292,14 @@ class RemoteTensor(ABC):
     def to_host(self) -> Array:
         """Return a copy of the elements as an array. Raises `ContextClosed`, `DeviceError`."""
         self.context.require_open()
-        array = self.read()
+        with _device_errors(self, "to_host"):
+            array = self.read()
         self.context.count_transfer(to_host=self.nbytes)
         return array
 
     @final
     def copy_from(self, source: object) -> None:
-        """Set the elements from an array of the same type and shape, or from another remote tensor.
+        """Set the elements from an array or DLPack tensor of the same type and shape, or from another remote tensor.
 
         A tensor of the same context is copied by the device if it can, any other by way of the host. Raises
         `InputError` if the source does not fit, `ContextClosed`, `DeviceError`.
@@ -258,14 +310,32 @@ class RemoteTensor(ABC):
         if isinstance(source, RemoteTensor):
             self._check(source.dtype, source.shape)
             source.context.require_open()
-            if source is self or (source.context is self.context and self.copy_on_device(source)):
+            if source is self:
                 return
-            source = source.to_host()
-        if not isinstance(source, np.ndarray):
-            raise InputError(f"{self}: expected an array or a remote tensor, got {type(source).__name__}")
-        self._check(source.dtype, source.shape)
-        self.write(np.ascontiguousarray(source).reshape(self.shape))
+            with _device_errors(self, "copy_from"):
+                if source.context is self.context and self.copy_on_device(source):
+                    return
+            array = source.to_host()
+        else:
+            array = self._array(source)
+        self._check(array.dtype, array.shape)
+        with _device_errors(self, "copy_from"):
+            self.write(np.ascontiguousarray(array).reshape(self.shape))
         self.context.count_transfer(to_device=self.nbytes)
+
+    def _array(self, source: Any) -> Array:
+        if isinstance(source, np.ndarray):
+            return source
+        if not hasattr(source, "__dlpack__"):
+            kind = type(source).__name__
+            raise InputError(f"{self}: expected an array, a DLPack tensor or a remote tensor, got {kind}")
+        try:
+            return np.from_dlpack(source)
+        except Exception as e:
+            kind = type(source).__name__
+            raise InputError(
+                f"{self}: the {kind} cannot be read through DLPack ({e}); copy it to host memory first"
+            ) from e
 
     def _check(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         if dtype != self.dtype or shape != self.shape:
@@ -304,6 +374,19 @@ class RemoteTensor(ABC):
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+
+@contextmanager
+def _device_errors(where: object, what: str) -> Iterator[None]:
+    """Turn exceptions of a device that are no `EngineError` into `OutOfMemoryError` or `DeviceError`."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except MemoryError as e:
+        raise OutOfMemoryError(f"{where}: {what}: {str(e) or 'there is not enough memory'}") from e
+    except Exception as e:
+        raise DeviceError(f"{where}: {what} failed: {type(e).__name__}: {e}") from e
 
 
 def refusal(tensor: RemoteTensor, expected: RemoteContext | None) -> str | None:

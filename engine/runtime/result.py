@@ -6,11 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.errors import InputError
 
 
 class InferResult(Mapping[str, Any]):
     """The outputs of one inference, by name (`result["y"]`) and by index (`result[0]`).
+
+    What applications use first:
+
+        result = network({"x": array})
+        result["y"], result[0]                   # a numpy array
+        for name, value in result.items(): ...
+        (y,) = result.values()
 
     A mapping in output order: iterating gives names, `values()` the values. A tensor is a numpy array, a
     sequence a list, an absent optional None. Later inferences do not change it, except for tensors that the
@@ -30,6 +40,13 @@ class InferResult(Mapping[str, Any]):
             listed = ", ".join(self)
             message = f"no output {key!r}; outputs: {listed} (or index 0 to {len(self) - 1})"
         raise UnknownOutputError(message)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The only output, for numpy: `np.asarray(result)`. Raises `InputError` if there are several outputs."""
+        if len(self) != 1:
+            raise InputError(f"the result has {len(self)} outputs ({', '.join(self)}); select one: result[0]")
+        value = np.asarray(self._values[0], dtype)
+        return value.copy() if copy and value is self._values[0] else value
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._index if isinstance(name, str))

@@ -58,6 +58,15 @@ class Signature:
         """Return the index of an output. Raises `InputError` listing the outputs."""
         return self._find(key, self.output_index, "output")
 
+    def port(self, key: str | int | None, ports: Sequence[Port], what: str) -> Port:
+        """Return an input or output; without a key, the only one. Raises `InputError`."""
+        if key is None:
+            if len(ports) == 1:
+                return ports[0]
+            names = ", ".join(port.name for port in ports) or "none"
+            raise InputError(f"{self.network} has {len(ports)} {what}s, so {what}() needs a name or an index: {names}")
+        return ports[self._find(key, self.input_index if what == "input" else self.output_index, what)]
+
     def _find(self, key: str | int, index: Mapping[str | int, int], what: str) -> int:
         try:
             return index[key]

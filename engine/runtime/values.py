@@ -174,6 +174,10 @@ def _imported(value: object, element_type: ElementType) -> Array:
     raise _Mismatch(f"expected an array, got {type(value).__name__}; use np.asarray(value, dtype={dtype})")
 
 
+def _requires_grad(value: object) -> bool:
+    return getattr(value, "requires_grad", False) is True
+
+
 def _from_dlpack(value: Any) -> Array:
     if not hasattr(value, "__dlpack__"):
         raise _Mismatch(f"expected a numpy array or DLPack tensor, got {type(value).__name__}")
@@ -181,6 +185,8 @@ def _from_dlpack(value: Any) -> Array:
         return np.from_dlpack(value)
     except Exception as e:
         kind = type(value).__name__
+        if _requires_grad(value):
+            raise _Mismatch(f"the {kind} requires a gradient; pass {kind.lower()}.detach()") from e
         raise _Mismatch(f"the {kind} cannot be read through DLPack ({e}); copy it to host memory first") from e
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import resources
 from importlib.metadata import entry_points
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,29 +32,38 @@ _HIDDEN: Final = "dot-"
 def new_plugin(plan: PluginPlan, folder: str | os.PathLike[str]) -> Path:
     """Write the package of a plugin into `folder`, which must be missing or empty; returns its path.
 
-    Raises `PluginError` if another plugin has the device's name, if the folder has files in it, or without Jinja, and
-    `OSError` if the folder cannot be written. After an error nothing is left behind.
+    Raises `PluginError` if the device's name or its package's is taken, if the folder has files in it, or without
+    Jinja, and `OSError` if the folder cannot be written. After an error nothing is left behind.
     """
     target = Path(folder).absolute()
-    _check_name(plan)
+    _check_names(plan)
     if target.exists() and not target.is_dir():
         raise PluginError(f"{target} is a file; expected a folder that is empty or does not exist")
     if target.is_dir() and (found := next(target.iterdir(), None)) is not None:
         raise PluginError(f"{target} is not empty: it has {found.name!r}; choose another folder for the plugin")
     rendered = dict(render(plan))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+    with _left_as_it_was(target, rendered):
         for name, text in rendered.items():
-            path = work / name
+            path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        work.chmod(0o777 & ~_umask())
-        work.replace(target)  # an empty folder is replaced
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
     return target
+
+
+@contextmanager
+def _left_as_it_was(folder: Path, written: Iterable[str]) -> Iterator[None]:
+    """Remove these files and folders that did not exist before, if writing fails or is interrupted."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for name in dict.fromkeys(name.partition("/")[0] for name in written):
+            path = folder / name
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def render(plan: PluginPlan) -> Iterator[tuple[str, str]]:
@@ -66,10 +76,15 @@ def render(plan: PluginPlan) -> Iterator[tuple[str, str]]:
             yield path, environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
-def _check_name(plan: PluginPlan) -> None:
+def _check_names(plan: PluginPlan) -> None:
     for entry in entry_points(group=GROUP, name=plan.device):
         origin = f"{entry.value} of {entry.dist.name}" if entry.dist is not None else entry.value
         raise PluginError(f"a plugin for {plan.device} is installed already: {origin}; choose another name")
+    found = find_spec(plan.package)
+    if found is not None and found.origin is not None:
+        raise PluginError(
+            f"a package {plan.package} is installed already, in {found.origin}; choose another name than {plan.device}"
+        )
 
 
 def _values(plan: PluginPlan) -> dict[str, Any]:
@@ -128,10 +143,3 @@ def _environment() -> jinja2.Environment:
     return jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-
-
-def _umask() -> int:
-    """The permissions that new files do not get; it can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -59,10 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare two models."""
     from engine.passes import compare_layers
-    from engine.tools.networks import make_core
+    from engine.tools.networks import make_core, read_shaped
 
     core = make_core(args)
-    original, quantized = core.read_model(args.model), core.read_model(args.quantized)
+    original, quantized = read_shaped(core, args.model, args), read_shaped(core, args.quantized, args)
     run_model, inputs = _runner(core, original, args)
     if missing := {p.friendly_name for p in quantized.parameters} - inputs.keys():
         raise UsageError(f"{args.quantized} has an input {min(missing)!r}, which {args.model} does not have")

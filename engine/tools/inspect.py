@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import byte_count
-from engine.tools.options import MODEL_OR_BLOB, add_extension, add_json, add_trust
+from engine.tools.options import MODEL_OR_BLOB, UsageError, add_extension, add_json, add_shape, add_trust
 from engine.tools.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="check the hash of every section of a blob")
     add_trust(parser)
     add_extension(parser)
+    add_shape(parser)
     add_json(parser)
 
 
@@ -46,7 +47,11 @@ def run(args: argparse.Namespace) -> int:
     """Describe a file."""
     from engine.blob import is_blob
 
-    return _inspect_blob(args) if is_blob(args.model) else _inspect_model(args)
+    if not is_blob(args.model):
+        return _inspect_model(args)
+    if args.shape:
+        raise UsageError(f"{args.model} is a blob, whose inputs keep their shapes; --shape applies to models")
+    return _inspect_blob(args)
 
 
 # -- models -------------------------------------------------------------------------------------------------
@@ -55,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
 def _inspect_model(args: argparse.Namespace) -> int:
     from engine.plugin_api import Port
     from engine.runtime import StatePort
-    from engine.tools.networks import make_core
+    from engine.tools.networks import make_core, read_shaped
 
-    model = make_core(args).read_model(args.model)
+    model = read_shaped(make_core(args), args.model, args)
     states = StatePort.of(model)
     inputs, outputs = ([Port.of(node) for node in nodes] for nodes in (model.parameters, model.results))
     described = _describe_model(model, inputs[: len(inputs) - len(states)], outputs[: len(outputs) - len(states)])

@@ -13,7 +13,7 @@ from typing import Any
 from engine.blob import check_blob, is_blob
 from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
 from engine.errors import InputError
-from engine.ir import Model
+from engine.ir import Model, PartialShape
 from engine.onnx.value_files import Kind, read_value, read_values
 from engine.plugin_api import CONFIG, ExecutableNetwork, Port
 from engine.runtime.random_inputs import random_inputs
@@ -55,10 +55,25 @@ def open_network(
     device = require_device(core, args)
     config = parse_config(core, device, args.config)
     start = time.perf_counter()
-    model = change(core.read_model(args.model))
+    model = change(read_shaped(core, args.model, args))
     read = time.perf_counter()
     network = core.compile_model(model, device, config)
     return OpenedNetwork(network, read - start, time.perf_counter() - read)
+
+
+def read_shaped(core: Core, path: str, args: argparse.Namespace) -> Model:
+    """Read a model, and give its inputs the shapes of `--shape`, if the command has this option."""
+    model = core.read_model(path)
+    if shapes := dict(getattr(args, "shape", ())):
+        _require_names(shapes, [parameter.friendly_name for parameter in model.parameters])
+        model.reshape(shapes)
+    return model
+
+
+def _require_names(shapes: Iterable[str], names: Sequence[str]) -> None:
+    if unknown := set(shapes) - set(names):
+        listed = ", ".join(names) or "none"
+        raise UsageError(f"--shape {min(unknown)}=..: the model has no such input; inputs: {listed}")
 
 
 def require_device(core: Core, args: argparse.Namespace) -> str:
@@ -92,15 +107,16 @@ def parse_config(core: Core, device: str, settings: Iterable[tuple[str, str]]) -
 def network_inputs(network: ExecutableNetwork, args: argparse.Namespace) -> dict[str, Any]:
     """Return the inputs from files, and random values for the others."""
     given = given_values(args.input, network.inputs, "input")
-    shapes = dict(args.shape)
-    if both := shapes.keys() & given.keys():
-        raise UsageError(f"input {min(both)!r} has both a file and a --shape; a shape applies only to random inputs")
+    shapes = {name: PartialShape(dims) for name, dims in args.shape}
+    _require_names(shapes, [port.name for port in network.inputs])
+    if is_blob(args.model) and (both := shapes.keys() & given.keys()):
+        raise UsageError(
+            f"input {min(both)!r} has both a file and a --shape; for a blob, a shape applies only to random inputs"
+        )
     others = [port for port in network.inputs if port.name not in given]
-    if unknown := shapes.keys() - {port.name for port in network.inputs}:
-        names = ", ".join(port.name for port in network.inputs) or "none"
-        raise UsageError(f"--shape {min(unknown)}=..: the model has no such input; inputs: {names}")
+    fixed = {name: shape.get_shape() for name, shape in shapes.items() if shape.is_static and name not in given}
     try:
-        return given | random_inputs(others, seed=args.seed, shapes=shapes)
+        return given | random_inputs(others, seed=args.seed, shapes=fixed)
     except InputError as e:
         raise InputError(f"{e}; values come from files (-i), shapes of random ones from --shape NAME=DIMS") from e
 

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the package."""
     from engine.scaffold import DEFAULT_OPERATORS, PluginPlan, new_plugin
 
-    operators = DEFAULT_OPERATORS if args.ops is None else tuple(filter(None, args.ops.split(",")))
+    operators = DEFAULT_OPERATORS if args.ops is None else tuple(filter(None, map(str.strip, args.ops.split(","))))
     plan = PluginPlan(args.name, operators, args.is_async, args.has_export, args.is_native)
     folder = new_plugin(plan, plan.distribution if args.dir is None else args.dir)
     shown = os.path.relpath(folder)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Final
 
 MODEL_OR_BLOB: Final = "an ONNX model, or a blob that `engine compile` wrote"
+
+
+_DIMENSION: Final = re.compile(r"\?|\d{1,19}(\.\.\d{0,19})?|[A-Za-z_]\w*(:\d{1,19}\.\.\d{0,19})?", re.ASCII)
 
 
 class UsageError(Exception):
@@ -67,15 +71,21 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         help="values of inputs: an .npz archive, a folder with input_0.pb and so on, or NAME=FILE with a .npy or .pb "
         "file; may be given several times. Inputs without a file are random",
     )
+    add_shape(parser, " An input of a blob keeps its shape; a random value for it has this one")
+    parser.add_argument("--seed", metavar="N", type=count, default=0, help="seed of random inputs (default: 0)")
+
+
+def add_shape(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add `--shape`."""
     parser.add_argument(
         "--shape",
         metavar="NAME=DIMS",
         action="append",
         default=[],
         type=name_and_shape,
-        help="the shape of a random input whose shape is not fixed, such as x=1,3,224,224",
+        help="give an input of the model this shape before compiling, such as x=1,3,224,224, or x=N,3,224,224 where N "
+        f"stands for any length; may be given several times.{more}",
     )
-    parser.add_argument("--seed", metavar="N", type=count, default=0, help="seed of random inputs (default: 0)")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -91,16 +101,16 @@ def key_and_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def name_and_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse `NAME=1,3,224`; an empty shape is that of a scalar."""
+def name_and_shape(text: str) -> tuple[str, tuple[int | str, ...]]:
+    """Parse `NAME=1,3,224` or `NAME=N,3,?`; an empty shape is that of a scalar."""
     name, equals, dims = text.rpartition("=")
-    try:
-        shape = tuple(int(dim) for dim in dims.split(",")) if dims else ()
-    except ValueError:
-        shape = (-1,)
-    if not name or not equals or any(length < 0 for length in shape):
-        raise argparse.ArgumentTypeError(f"expected NAME=DIMS such as x=1,3,224,224, got {text!r}")
-    return name, shape
+    lengths = tuple(int(dim) if dim.isdecimal() and dim.isascii() else dim for dim in dims.split(",") if dims)
+    is_valid = all(_DIMENSION.fullmatch(dim) for dim in dims.split(",")) if dims else True
+    if not name or not equals or not is_valid:
+        raise argparse.ArgumentTypeError(
+            f"expected NAME=DIMS such as x=1,3,224,224 or x=N,3,1..8,? (a symbol, a range, any length), got {text!r}"
+        )
+    return name, lengths
 
 
 def count(text: str) -> int:

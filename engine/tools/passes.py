@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from engine.tools.options import UsageError, add_extension, add_json, positive
+from engine.tools.options import UsageError, add_extension, add_json, add_shape, positive
 from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"explain at most this many nodes (default: {_MAX_EXPLAINED})",
     )
     add_extension(parser)
+    add_shape(parser)
     add_json(parser)
 
 
@@ -82,7 +83,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> int:
     from engine.passes import Manager, explain_pass
-    from engine.tools.networks import make_core
+    from engine.tools.networks import make_core, read_shaped
 
     if args.model is None or args.pass_name is None:
         raise UsageError("`engine passes explain` takes a MODEL and a PASS")
@@ -90,7 +91,7 @@ def _explain(args: argparse.Namespace) -> int:
     before = Manager()
     for name in args.after:
         before.register_pass(_make(name))
-    model = make_core(args).read_model(args.model)
+    model = read_shaped(make_core(args), args.model, args)
     before.run_passes(model)
     found = explain_pass(item, model, args.node, args.most)
     if args.json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.placement.picture import SUFFIXES, write_picture
 from engine.placement.text import placement_text
-from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json
+from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json, add_shape
 from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ engine query model.onnx -d TEMPLATE --nodes  # each node
 engine query model.onnx -d HETERO:OPENCL,CPU --why                     # how the model is divided, and why
 engine query model.onnx -d HETERO:OPENCL,CPU --why -c PLACEMENT=measured  # the same, with times measured here
 engine query model.onnx -d HETERO:OPENCL,CPU --picture placement.html  # a picture of it
+engine query model.onnx -d TEMPLATE --shape x=8,3,224,224              # for inputs of this shape
 """
 _LEVELS = ("native", "reference", "refused")
 
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_config(parser)
     add_extension(parser)
+    add_shape(parser)
     parser.add_argument(
         "--why",
         action="store_true",
@@ -64,14 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Query a device."""
-    from engine.tools.networks import make_core, parse_config, require_device
+    from engine.tools.networks import make_core, parse_config, read_shaped, require_device
 
     if args.picture is not None:
         _require_picture(args.picture)
     core = make_core(args)
     device = require_device(core, args)
     config = parse_config(core, device, args.config)
-    model = core.read_model(args.model)
+    model = read_shaped(core, args.model, args)
     answer = core.query_model(model, device, config)
     is_drawn = args.picture is not None and _draw(model, answer, args.picture, device)
     nodes = _nodes(model, answer)

@@ -18,12 +18,13 @@ import pytest
 from onnx import helper
 
 from engine import Core, Extension, Operator, include_dir, ops
-from engine.errors import DeviceError, ExtensionConflictError, ExtensionError, TypeInferenceError
-from engine.ir import PartialShape, TensorType, f32
+from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError, TypeInferenceError
+from engine.ir import Model, Parameter, PartialShape, Result, TensorType, f32
 from engine.native import load_kernel_library
 from tests.extensions.conftest import STRICT, Build, model_of
 
 X = np.array([[1, -2, 3], [4, 5, 6]], np.float32)
+MIXED = 'NAME="mixed"'
 
 
 def native(op_type: str, *inputs: str, name: str = "", output: str = "y", **attributes: Any) -> onnx.NodeProto:
@@ -100,6 +101,41 @@ def test_an_omitted_input_and_a_constant_one(core: Core, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_a_kernel_sees_the_constants_when_it_is_prepared(core: Core, device: str) -> None:
+    weight = onnx.numpy_helper.from_array(np.float32([3]), "w")
+    for shape in ((2, 3), ("n", 3)):
+        model = model_of(native("Fixed", "x", "w"), shape=shape)
+        model.graph.initializer.append(weight)
+        np.testing.assert_array_equal(core.compile_model(model, device)(X)["y"], X * 3)
+    folded = model_of(native("Fixed", "w", "w", output="c"), helper.make_node("Mul", ["x", "c"], ["y"]))
+    folded.graph.initializer.append(weight)
+    np.testing.assert_array_equal(core.compile_model(folded, device)(X)["y"], X * 9)
+    said = r"Fixed `f` \(tests 1.0\): kernel test.native.Fixed cannot .* status 1: w must be a constant$"
+    with pytest.raises(DeviceError, match=said):
+        core.compile_model(model_of(native("Fixed", "x", "x", name="f")), device)(X)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_a_random_kernel_is_neither_folded_nor_merged(core: Core, device: str) -> None:
+    nodes = (native("Dice", "c", output="a"), native("Dice", "c", output="b"), helper.make_node("Sub", "ab", ["d"]))
+    model = model_of(*nodes, helper.make_node("Mul", ["x", "d"], ["y"]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2, 3), np.float32), "c"))
+    network = core.compile_model(model, device)
+    assert set(np.abs(network(X)["y"] / X).ravel()) == {1}
+    alone = model_of(native("Dice", "c", output="a"), helper.make_node("Add", ["x", "a"], ["y"]))
+    alone.graph.initializer.append(model.graph.initializer[0])
+    network = core.compile_model(alone, device)
+    assert not np.array_equal(network(X)["y"], network(X)["y"])
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_an_impossible_workspace_names_the_node(core: Core, device: str) -> None:
+    said = r"^Greedy `g` \(tests 1.0\): kernel test.native.Greedy asks for a workspace of 18446744073709551615 bytes$"
+    with pytest.raises(DeviceError, match=said):
+        core.compile_model(model_of(native("Greedy", name="g")), device)(X)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
 def test_no_elements_and_a_scalar(core: Core, device: str) -> None:
     for shape in ((0, 3), ()):
         network = core.compile_model(model_of(native("Affine", axis=0), shape=shape), device)
@@ -166,6 +202,30 @@ def test_what_the_kernel_does_not_support_is_refused_with_its_reason(core: Core)
         core.read_model(model)
 
 
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU"])
+@pytest.mark.parametrize("shape", [(1 << 20,), ("n",)])
+def test_a_model_cannot_make_a_kernel_write_beyond_its_output(core: Core, device: str, shape: Any) -> None:
+    """It declares one element for an output of which the type rule does not tell the length."""
+    model = model_of(native("Vague", name="v", output="a"), helper.make_node("Neg", ["a"], ["y"]), shape=shape)
+    model.graph.value_info.append(helper.make_tensor_value_info("a", 1, [1]))
+    with pytest.raises(DeviceError, match=r"Vague `v` \(tests 1.0\): its kernel cannot run, since the type rule gives"):
+        core.compile_model(model, device)(np.ones(1 << 20, np.float32))
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE"])
+@pytest.mark.parametrize("shape", [(2, 3), ("n", 3)])
+def test_a_kernel_has_all_outputs_also_those_that_a_model_does_not_name(core: Core, device: str, shape: Any) -> None:
+    for names, expected in ((["p"], X), (["p", ""], X), (["", "p"], -X)):
+        node = helper.make_node("Pair", ["x"], names, "pair", domain="test.native")
+        model = model_of(node, helper.make_node("Neg", ["p"], ["y"]), shape=shape)
+        np.testing.assert_array_equal(core.compile_model(model, device)(X)["y"], -expected)
+    x = Parameter(f32, [2, 3], "x")
+    pair = ops.create("Pair", [x], domain="test.native", num_outputs=1, friendly_name="pair")
+    said = r"Pair `pair`: its kernel writes 2 outputs \(a, b\), and the node has 1; make it with all"
+    with pytest.raises(EngineError, match=said):
+        core.compile_model(Model([Result(pair, "y")], [x]), device)(X)
+
+
 def test_states_are_freed_with_the_network(core: Core) -> None:
     alive = core.compile_model(
         model_of(native("Alive", output="n"), helper.make_node("Cast", ["n"], ["y"], to=1)), "CPU"
@@ -212,7 +272,7 @@ def mixed(library: Path) -> Extension:
         evaluate=_affine,
     )
     plain = Operator(name="Plain", domain="test.mixed", inputs=["x"], infer=_same, evaluate=np.negative)
-    return Extension("tests", "1.0", [affine, plain], library=library)
+    return Extension("mixed", "1.0", [affine, plain], library=library)
 
 
 def _same(inputs: Any, attributes: Any) -> Any:
@@ -225,7 +285,7 @@ def _affine(x: Any, scale: float, offsets: Any, mode: str) -> Any:
 
 def test_python_defines_and_the_library_computes(build: Build) -> None:
     core = Core()
-    info = core.add_extension(mixed(build("ONLY_KERNEL")))
+    info = core.add_extension(mixed(build("ONLY_KERNEL", MIXED)))
     assert info.native == ("test.mixed.Affine",)
     node = helper.make_node("Affine", ["x"], ["a"], "a", domain="test.mixed", offsets=[2.0])
     model = model_of(node, helper.make_node("Plain", ["a"], ["y"], "p", domain="test.mixed"))
@@ -240,7 +300,7 @@ def test_python_defines_and_the_library_computes(build: Build) -> None:
 
 def test_fields_that_a_library_does_not_know_are_not_read(build: Build) -> None:
     """It has a function where its shorter structure ends, which would refuse the machine."""
-    kernels = load_kernel_library(build("ONLY_KERNEL", "SHORT", "CHECK_FAILS")).kernels
+    kernels = load_kernel_library(build("ONLY_KERNEL", MIXED, "SHORT", "CHECK_FAILS")).kernels
     assert [kernel.description() for kernel in kernels.values()] == [None]
 
 
@@ -250,6 +310,10 @@ def test_fields_that_a_library_does_not_know_are_not_read(build: Build) -> None:
 @pytest.mark.parametrize(
     ("macro", "said"),
     [
+        ('AFFINE="a b"', "kernel test.native.a b: 'a b' is no name of an operator"),
+        ("NO_VALUES", "kernel test.native.Affine: attribute 0 has a count, and NULL in place of values"),
+        ("NO_ATTRIBUTES", "kernel test.native.Affine: num_attributes is 4, and attributes is NULL"),
+        ('NAME="a b"', "'a b' is no name of an extension"),
         ("ABI=2", "compiled for version 2 of engine_kernel.h, and this engine has version 1; compile it again"),
         ("NO_SYMBOL", "it exports no function engine_kernels, which engine_kernel.h declares"),
         ("RETURNS_NULL", r"engine_kernels\(\) returns NULL"),
@@ -280,13 +344,13 @@ def test_a_file_that_is_no_library_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_kernels_must_belong_to_the_extension(build: Build) -> None:
-    path = build("ONLY_KERNEL")
+    path = build("ONLY_KERNEL", MIXED)
     other = mixed(path).operators
     assert other is not None
-    with pytest.raises(ExtensionError, match=r"library .* is tests 1.0; make name and version equal"):
-        Core().add_extension(Extension("tests", "1.1", other, library=path))
+    with pytest.raises(ExtensionError, match=r"library .* is mixed 1.0; make name and version equal"):
+        Core().add_extension(Extension("mixed", "1.1", other, library=path))
     with pytest.raises(ExtensionError, match=r"has kernels of test.mixed.Affine, which is no operator"):
-        Core().add_extension(Extension("tests", "1.0", other[1:], library=path))
+        Core().add_extension(Extension("mixed", "1.0", other[1:], library=path))
 
 
 def test_two_libraries_with_one_operator_clash(core: Core, build: Build) -> None:
@@ -338,6 +402,18 @@ def test_the_folder_of_the_header_is_printed() -> None:
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed == f"{include_dir()}\n"
     assert (Path(printed.strip()) / "engine_kernel.h").is_file()
+
+
+def test_more_dimensions_than_the_header_has_room_for_are_refused(core: Core, build: Build) -> None:
+    """Kernels copy lengths to arrays of 16."""
+    shape = [1] * 17
+    said = r"`a`: .* refuses it: tensors of kernels have at most 16 dimensions; got 17"
+    with pytest.raises(TypeInferenceError, match=said):
+        core.read_model(model_of(native("Affine", name="a", axis=0), shape=shape))
+    core.add_extension(mixed(build("ONLY_KERNEL", MIXED)))
+    model = model_of(helper.make_node("Affine", ["x"], ["y"], "a", domain="test.mixed", scale=2.0), shape=shape)
+    assert "at most 16 dimensions" in core.query_model(model, "CPU")["a"].reason
+    np.testing.assert_array_equal(core.compile_model(model, "CPU")(np.ones(shape, np.float32))["y"].ravel(), [2])
 
 
 def test_types_of_results_of_a_library(core: Core) -> None:

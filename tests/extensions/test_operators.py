@@ -89,6 +89,18 @@ VANDAL = Operator(
     name="Vandal", domain="test.python", inputs=["x"], infer=same, evaluate=lambda x: np.multiply(x, 0, out=x)
 )
 NEWER = Operator(name="Newer", domain="test.newer", inputs=["x"], infer=same, version=3, evaluate=lambda x: x)
+TEXT = Operator(
+    name="Text",
+    domain="test.text",
+    inputs=["x"],
+    attributes={"how": str},
+    infer=same,
+    evaluate=lambda x, how: {
+        "upper": np.char.upper(x.astype(str)),
+        "bytes": np.array([b"a", b"b"]),
+        "mixed": np.array(["a", 1], object),
+    }[how],
+)
 EXTENSION = Extension("python_tests", "1.0", [SHIFT, JOIN, LIAR, STRICT, RANDOM, VANDAL, NEWER])
 
 
@@ -171,10 +183,16 @@ def test_a_call_that_the_schema_does_not_allow_names_the_node(core: Core) -> Non
 
 def test_a_type_rule_that_refuses_or_fails_names_node_and_extension(core: Core) -> None:
     for mode, said in (
-        ("raise", r"`s`.*type rule of python_tests 1.0 refuses it: ZeroDivisionError: division by zero.*x f32\[2,3\]"),
-        ("wrong", r"`s`.*type rule of python_tests 1.0 returns \['f32'\]; expected a TensorType for each of 1 outputs"),
+        (
+            "raise",
+            r"`s`: the type rule of python_tests 1.0 refuses it: ZeroDivisionError: division by zero.*x f32\[2,3\]",
+        ),
+        (
+            "wrong",
+            r"`s`: the type rule of python_tests 1.0 returns \['f32'\]; expected a TensorType for each of 1 outputs",
+        ),
     ):
-        with pytest.raises(TypeInferenceError, match=said):
+        with pytest.raises(TypeInferenceError, match=rf"^Strict {said}"):
             core.read_model(model_of(helper.make_node("Strict", ["x"], ["y"], "s", domain="test.python", mode=mode)))
 
 
@@ -255,10 +273,25 @@ def test_networks_outlive_the_core(core: Core) -> None:
     np.testing.assert_array_equal(network(X)["y"], X + 1)
 
 
-def test_an_unknown_operator_says_how_to_define_it() -> None:
-    node = helper.make_node("Nobody", ["x"], ["y"], domain="test.unknown")
-    with pytest.raises(UnsupportedError, match=r"'Nobody' of domain 'test.unknown'.*core.add_extension"):
-        Core().compile_model(model_of(node), "TEMPLATE")
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU"])
+@pytest.mark.parametrize("shape", [(2, 3), ("n", 3)])
+def test_an_unknown_operator_says_how_to_define_it_when_the_model_is_compiled(device: str, shape: Any) -> None:
+    """Also in the middle of a model of unknown lengths, and in bodies; no blob is made of such a model."""
+    unknown = helper.make_node("Nobody", ["r"], ["n"], domain="test.unknown")
+    outer = helper.make_node("Relu", ["x"], ["r"]), unknown, helper.make_node("Neg", ["n"], ["y"])
+    body = helper.make_graph(
+        [helper.make_node("Nobody", ["v"], ["w"], domain="test.unknown"), helper.make_node("Identity", ["c"], ["d"])],
+        "body",
+        [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in (("i", 7, []), ("c", 9, []))]
+        + [helper.make_tensor_value_info("v", 1, None)],
+        [helper.make_tensor_value_info("d", 9, []), helper.make_tensor_value_info("w", 1, None)],
+    )
+    loop = helper.make_node("Loop", ["count", "", "x"], ["y"], "loop", body=body)
+    for model in (model_of(*outer, shape=shape), model_of(loop, shape=shape, domains=("test.unknown",))):
+        if model.graph.node[0] == loop:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(2), "count"))
+        with pytest.raises(UnsupportedError, match=r"'Nobody' of domain 'test.unknown'.*core.add_extension"):
+            Core().compile_model(model, device)
 
 
 def operator(name: str = "Clash", domain: str = "test.clash", **more: Any) -> Operator:
@@ -272,6 +305,7 @@ def operator(name: str = "Clash", domain: str = "test.clash", **more: Any) -> Op
         (Extension("copy", "1", [SHIFT]), "Shift is defined already.*python_tests 1.0"),
         (Extension("onnx", "1", [operator("Relu", "ai.onnx.ml")]), "a domain that ONNX or the engine defines"),
         (Extension("onnx", "1", [operator("Relu", "ai.onnx")]), "a domain that ONNX or the engine defines"),
+        (Extension("onnx", "1", [operator("Adam", "ai.onnx.training")]), "a domain that ONNX or the engine defines"),
         (Extension("inner", "1", [operator("ByteTable", "engine")]), "a domain that ONNX or the engine defines"),
         (Extension("ms", "1", [operator("Gelu", "com.microsoft")]), "the engine imports com.microsoft.Gelu itself"),
         (Extension("twice", "1", [operator(), operator(version=2)]), "twice 1 defines test.clash.Clash twice"),
@@ -293,6 +327,7 @@ def test_a_clash_is_an_error_and_adds_nothing(core: Core, extension: Extension, 
         ({"name": "a b"}, "'a b' is no name of an operator"),
         ({"domain": ""}, "'' is no domain"),
         ({"inputs": "x"}, "inputs are 'x'; expected a list of names"),
+        ({"inputs": ["x", "x?"]}, r"inputs are \['x', 'x\?'\]; expected names that differ"),
         ({"inputs": ["xs...", "y"]}, "only the last input may repeat"),
         ({"outputs": []}, "expected one output or more"),
         ({"outputs": ["y?"]}, "expected one output or more"),
@@ -302,6 +337,8 @@ def test_a_clash_is_an_error_and_adds_nothing(core: Core, extension: Extension, 
         ({"attributes": {"a": object}}, "attribute 'a' is declared as .*object.*; expected a default"),
         ({"attributes": {"a": ()}}, r"attribute 'a' is declared as \(\); expected a default"),
         ({"attributes": {"a": bytes | None}}, "attribute 'a' is declared as bytes | None; expected"),
+        ({"attributes": {"a b": int}}, "'a b' is no name of an attribute"),
+        ({"attributes": ["a"]}, r"attributes must be a dict; got \['a'\]"),
     ],
 )
 def test_an_invalid_declaration_says_what_is_expected(wrong: dict[str, Any], said: str) -> None:
@@ -314,6 +351,7 @@ def test_an_invalid_extension_says_what_is_expected() -> None:
         (("a b", "1", [SHIFT]), "'a b' is no name of an extension"),
         (("a", "", [SHIFT]), "'' is no version of an extension"),
         (("a", "1", [abs]), "operators must be a list of engine.Operator"),
+        (("a", "1", SHIFT), "operators must be a list of engine.Operator"),
         (("a", "1", []), "has neither operators nor a library"),
     ):
         with pytest.raises(ExtensionError, match=said):
@@ -321,9 +359,53 @@ def test_an_invalid_extension_says_what_is_expected() -> None:
     with pytest.raises(ExtensionError, match=r"test.clash.Clash has neither evaluate nor a kernel"):
         Core().add_extension(operator(evaluate=None))
 
-    def check() -> None:
-        raise OSError("no licence")
 
-    with pytest.raises(ExtensionError, match="check refuses this machine: OSError: no licence"):
-        Core().add_extension(Extension("checked", "1", [operator()], check=check))
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (OSError("no licence"), "OSError: no licence"),
+        (OSError("no\n  licence\n"), "OSError: no; licence"),
+        (ValueError(), "ValueError"),
+        (SystemExit("no licence"), "SystemExit: no licence"),
+        (False, "it returns False"),
+    ],
+)
+def test_a_check_that_refuses_is_one_line_and_adds_nothing(answer: Any, said: str) -> None:
+    def check() -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    core = Core()
+    with pytest.raises(ExtensionError, match=rf"^extension checked 1: its check refuses this machine: {said}$"):
+        core.add_extension(Extension("checked", "1", [operator()], check=check))
+    assert core.extensions == ()
     assert ops.find_op("Clash", "test.clash") is None
+
+
+def test_lists_are_defaults() -> None:
+    core = Core()
+    weighted = operator(
+        "Listed",
+        "test.lists",
+        attributes={"ints": [1, 2], "floats": [0.5], "texts": ["a", "b"]},
+        evaluate=lambda x, ints, floats, texts: x * np.float32(sum(ints) + sum(floats) + len(texts)),
+    )
+    core.add_extension(weighted)
+    node = helper.make_node("Listed", ["x"], ["y"], domain="test.lists")
+    np.testing.assert_array_equal(core.compile_model(model_of(node), "CPU")(X)["y"], X * 5.5)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_strings_are_str(device: str) -> None:
+    core = Core()
+    core.add_extension(TEXT)
+    for how, said in (("upper", ""), ("bytes", r"\|S1"), ("mixed", "int")):
+        model = model_of(helper.make_node("Text", ["x"], ["y"], "t", domain="test.text", how=how), shape=[2])
+        model.graph.input[0].type.tensor_type.elem_type = model.graph.output[0].type.tensor_type.elem_type = 8
+        network, x = core.compile_model(model, device), np.array(["a", "b"], object)
+        if not said:
+            assert network(x)["y"].tolist() == ["A", "B"]
+            continue
+        with pytest.raises(DeviceError, match=rf"Text `t` .*: output y holds {said}, but the type rule says strings"):
+            network(x)

@@ -24,8 +24,17 @@ import pytest
 from onnx import helper
 
 from engine import Core, Extension, Operator
-from engine.blob import BlobReader
-from engine.errors import BlobIncompatibleError, Cancelled, ExtensionConflictError, ExtensionError
+from engine.blob import BlobReader, BlobWriter
+from engine.errors import (
+    BlobIncompatibleError,
+    Cancelled,
+    DeviceError,
+    EngineError,
+    ExtensionConflictError,
+    ExtensionError,
+    MissingExtensionError,
+)
+from engine.ops import find_op
 from engine.tools.main import main
 from tests.extensions.conftest import Build, model_of
 
@@ -127,6 +136,63 @@ def test_who_imports_a_blob_and_exports_it_needs_the_same(build: Build, tmp_path
     np.testing.assert_array_equal(core.import_model(tmp_path / "again.blob")(X)["y"], X * 2)
 
 
+def test_a_forged_blob_cannot_make_a_kernel_write_beyond_its_output(build: Build) -> None:
+    """Its hashes are right; it declares one element where the kernel writes a million."""
+    core, count = Core(), 1 << 20
+    core.add_extension(build())
+
+    def edit(graph: onnx.GraphProto) -> None:
+        (declared,) = [each for each in graph.value_info if each.name == "a"]
+        declared.type.tensor_type.shape.dim[0].dim_value = 1
+
+    said = (
+        r"Affine `affine` \(tests 1.0\): its outputs are declared as f32\[1\], but the type rule gives f32\[1048576\]"
+    )
+    with pytest.raises(DeviceError, match=said):
+        core.import_model(forged(core, "CPU", (count,), edit))(np.ones(count, np.float32))
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+@pytest.mark.parametrize("shape", [(4,), ("n",)])
+def test_a_forged_blob_cannot_give_a_kernel_attributes_of_other_types(build: Build, device: str, shape: Any) -> None:
+    """Kernels read an attribute's values by its declared type."""
+    core = Core()
+    core.add_extension(build())
+    for name, value in (("scale", "1"), ("mode", 1), ("mode", [1]), ("offsets", "1"), ("offsets", ["1"])):
+
+        def edit(graph: onnx.GraphProto, name: str = name, value: Any = value) -> None:
+            (node,) = [each for each in graph.node if each.op_type == "Affine"]
+            (given,) = [each for each in node.attribute if each.name == name]
+            given.CopyFrom(helper.make_attribute(name, value))
+
+        with pytest.raises(EngineError, match=rf"Affine `affine`: attribute '{name}' must be of type"):
+            core.import_model(forged(core, device, shape, edit))(np.ones(4, np.float32))
+
+
+def forged(core: Core, device: str, shape: Any, edit: Callable[[onnx.GraphProto], None]) -> bytes:
+    """A blob with an Affine `affine` to `a`, whose graph was changed and whose hashes are right."""
+    attributes = {"axis": 0, "scale": 1.0, "mode": "add", "offsets": [1.0]}
+    model = model_of(
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Affine", ["r"], ["a"], "affine", domain="test.native", **attributes),
+        helper.make_node("Softmax", ["a"], ["y"]),
+        shape=shape,
+    )
+    exported, written = io.BytesIO(), io.BytesIO()
+    core.compile_model(model, device).export_model(exported)
+    blob = BlobReader(exported.getvalue())
+    writer = BlobWriter(blob.manifest)
+    for name in blob.section_names:
+        content = bytes(blob.section(name))
+        if name == "graph":
+            proto = onnx.ModelProto.FromString(content)
+            edit(proto.graph)
+            content = proto.SerializeToString()
+        writer.add_section(name, content)
+    writer.write(written)
+    return written.getvalue()
+
+
 def test_another_version_is_not_the_extension(module: Path, build: Build, tmp_path: Path) -> None:
     blob = tmp_path / "triple.blob"
     core, other = Core(), Core()
@@ -226,20 +292,22 @@ def test_a_source_that_is_no_extension(module: Path, source: Any, said: str, mon
 def test_a_module_is_added_by_name_object_or_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"by_{kind.partition(':')[0]}_{'attribute' if ':' in kind else 'itself'}"
     path = tmp_path / f"{name}.py"
-    path.write_text(MODULE.replace("test.module", f"test.{name}"), encoding="utf-8")
+    path.write_text(MODULE.replace("test.module", f"test.{name}").replace("triples", name), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     sources = {"name": name, "name:EXTENSION": f"{name}:EXTENSION", "file": str(path)}
     source = sources[kind] if kind in sources else importlib.import_module(name)
     core = Core()
     for _ in range(2):
-        assert str(core.add_extension(source)) == "triples 2.1"
+        assert str(core.add_extension(source)) == f"{name} 2.1"
     assert [info.operators for info in core.extensions] == [(f"test.{name}.Triple",)]
 
 
 def test_operators_without_an_extension_have_the_name_of_their_domain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "listed_operators.py").write_text(MODULE.replace("test.module", "test.listed"), encoding="utf-8")
+    source = MODULE.replace("test.module", "test.listed").replace("LIST = [TRIPLE]", "LIST = [TRIPLE, OTHER]")
+    other = source.replace('name="Triple"', 'name="Other"').replace("TRIPLE =", "OTHER =").split("EXTENSION")[0]
+    (tmp_path / "listed_operators.py").write_text(other + source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     assert str(Core().add_extension("listed_operators:LIST")) == "test.listed 0"
     made = [
@@ -248,6 +316,45 @@ def test_operators_without_an_extension_have_the_name_of_their_domain(
     ]
     with pytest.raises(ExtensionError, match=r"operators of several domains \(test.one, test.two\) need a name"):
         Core().add_extension(made)
+
+
+def test_operators_are_added_one_by_one(tmp_path: Path) -> None:
+    """A blob needs the one that its model uses, and a core that has the other one does not have it."""
+    one, two = (
+        Operator(name=name, domain="test.single", inputs=["x"], infer=lambda i, a: i[0], evaluate=np.negative)
+        for name in ("One", "Two")
+    )
+    core, other = Core(), Core()
+    for operator in (one, two, one):
+        core.add_extension(operator)
+    other.add_extension(one)
+    assert [(str(info), info.operators) for info in core.extensions] == [
+        ("test.single.One 0", ("test.single.One",)),
+        ("test.single.Two 0", ("test.single.Two",)),
+    ]
+    model = model_of(helper.make_node("Two", ["x"], ["y"], domain="test.single"))
+    network = core.compile_model(model, "CPU")
+    np.testing.assert_array_equal(network(X)["y"], -X)
+    network.export_model(tmp_path / "two.blob")
+    assert BlobReader(tmp_path / "two.blob").manifest.requirements["extensions"] == ["test.single.Two 0"]
+    with pytest.raises(MissingExtensionError, match=r"of extension test.single.Two 0, which this core does not have"):
+        other.compile_model(model, "CPU")
+
+
+def test_an_extension_has_one_definition() -> None:
+    """A blob names extensions, so two of one name and version would let one run that lacks an operator."""
+    operators = [
+        Operator(name=name, domain="test.namesake", inputs=["x"], infer=lambda i, a: i[0], evaluate=abs)
+        for name in ("A", "B")
+    ]
+    core = Core()
+    core.add_extension(Extension("namesake", "1.0", operators[:1]))
+    said = r"namesake 1.0: another .* with the operators test.namesake.A instead of test.namesake.B; give this one"
+    for each in (core, Core()):
+        with pytest.raises(ExtensionConflictError, match=said):
+            each.add_extension(Extension("namesake", "1.0", operators[1:]))
+    assert [info.operators for info in core.extensions] == [("test.namesake.A",)]
+    assert find_op("B", "test.namesake") is None
 
 
 Install = Callable[..., None]

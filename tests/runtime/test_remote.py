@@ -16,9 +16,11 @@ import pytest
 from engine import Core, RemoteContext, RemoteTensor, ops
 from engine.errors import (
     ContextClosed,
+    DeviceError,
     EngineError,
     InputError,
     NotOnHostError,
+    OutOfMemoryError,
     PluginContractError,
     PropertyError,
     UnsupportedError,
@@ -274,6 +276,105 @@ def test_tensors_that_violate_the_contract(core: Core, monkeypatch: pytest.Monke
     monkeypatch.setattr(Least, "context_class", MakesArrays)
     with pytest.raises(PluginContractError, match="expected an initialised RemoteTensor, got ndarray"):
         core.create_context("LEAST").create_tensor(f32, [3])
+
+
+class Failing(Store):
+    """Its driver fails in every call after `error` is set."""
+
+    error: Exception | None = None
+
+    def create_tensor_impl(self, element_type: ElementType, shape: tuple[int, ...]) -> RemoteTensor:
+        if self.error is not None:
+            raise self.error
+        return FailingBytes(self, element_type, shape)
+
+    def wrap_impl(self, handle: object, element_type: ElementType, shape: tuple[int, ...]) -> RemoteTensor:
+        return self.create_tensor_impl(element_type, shape)
+
+
+class FailingBytes(Bytes):
+    context: Failing
+
+    def _fail(self) -> None:
+        if self.context.error is not None:
+            raise self.context.error
+
+    def read(self) -> np.ndarray:
+        self._fail()
+        return super().read()
+
+    def write(self, array: np.ndarray) -> None:
+        self._fail()
+        super().write(array)
+
+    def copy_on_device(self, source: RemoteTensor) -> bool:
+        self._fail()
+        return False
+
+    def release(self) -> None:
+        super().release()
+        self._fail()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "said"),
+    [
+        (RuntimeError("driver 17"), DeviceError, "RuntimeError: driver 17"),
+        (MemoryError(), OutOfMemoryError, "there is not enough memory"),
+        (InputError("as it is"), InputError, "^as it is$"),
+    ],
+)
+def test_what_a_driver_raises_is_an_error_of_the_engine(
+    core: Core, error: Exception, expected: type[EngineError], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Least, "context_class", Failing)
+    context = core.create_context("LEAST")
+    assert isinstance(context, Failing)
+    tensors = [context.create_tensor(f32, [3]) for _ in range(3)]
+    context.error = error
+    for attempt in (
+        lambda: context.create_tensor(f32, [3]),
+        lambda: context.wrap(1, f32, [3]),
+        tensors[0].to_host,
+        lambda: tensors[0].copy_from(np.ones(3, np.float32)),
+        lambda: tensors[0].copy_from(tensors[1]),
+        context.close,
+    ):
+        with pytest.raises(expected, match=said):
+            attempt()
+    assert all(isinstance(tensor, Bytes) and tensor.is_released for tensor in tensors)
+    assert context.is_closed
+    assert context.closed == 1
+
+
+def test_sizes_that_no_memory_has(context: RemoteContext) -> None:
+    with pytest.raises(OutOfMemoryError, match=r"context \d+ of LEAST: a tensor f32 \[4611686018427387904, 4\] has"):
+        context.create_tensor(f32, [1 << 62, 4])
+
+
+class Foreign:
+    """A tensor of another library."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self.array.__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+def test_a_tensor_is_set_from_one_of_another_library(context: RemoteContext) -> None:
+    tensor = context.create_tensor(f32, [3])
+    tensor.copy_from(Foreign(np.arange(3, dtype=np.float32)))
+    np.testing.assert_array_equal(tensor.to_host(), [0, 1, 2])
+    with pytest.raises(InputError, match="cannot be set from float64"):
+        tensor.copy_from(Foreign(np.ones(3)))
+    with pytest.raises(InputError, match=r"the Foreign cannot be read through DLPack \(.*\); copy it to host memory"):
+        tensor.copy_from(Foreign(np.array(["a"], object)))
+    with pytest.raises(InputError, match="expected an array, a DLPack tensor or a remote tensor, got list"):
+        tensor.copy_from([1, 2, 3])
 
 
 def test_closing_releases_tensors_once_and_refuses_new_ones(context: RemoteContext) -> None:

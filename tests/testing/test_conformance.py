@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from engine.errors import PluginError
 from engine.scaffold import PluginPlan
+from engine.testing.conformance.hooks import HOOKS, running_hook
 from engine.testing.conformance.reports import as_html, as_text
 from engine.testing.conformance.running import ConformanceOptions, run_conformance
 from engine.testing.conformance.scorecard import CheckResult, Scorecard, hopeless
@@ -30,10 +32,10 @@ def fail(hook):
             "crashes": lambda: ctypes.string_at(0),
         }[os.environ["FRAIL_FAULT"]]()
 """
-HOOKS = {
+METHODS = {
     "network.py": "    def requirements(self)",
     "request.py": "    def start_pipeline(self)",
-    "plugin.py": "    def query_model(self,",
+    "plugin.py": "    def metric(self, name: str, device_id: str)",
 }
 
 
@@ -43,7 +45,7 @@ def frail(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make(PLAN, tmp_path_factory.mktemp("frail"))
     package = folder / "src" / PLAN.package
     (package / "fault.py").write_text(FAULT)
-    for name, hook in HOOKS.items():
+    for name, hook in METHODS.items():
         text = (package / name).read_text()
         head, body = text.split(hook)
         signature, _, rest = body.partition('"""\n')
@@ -109,6 +111,61 @@ def test_a_device_that_cannot_be_created(frail: Path) -> None:
     assert done.returncode == 3
     assert "FRAIL cannot be created" in done.stderr
     assert "frail.properties" in done.stderr
+    done = run([frail], "-m", "engine.tools.main", "conformance", "FRAIL", FRAIL_HOOK="metric", FRAIL_FAULT="exits")
+    assert done.returncode == 3
+    assert "FRAIL cannot be created: the process ended with exit code 3 while the plugin's Plugin.metric" in done.stderr
+
+
+NESTED = """
+import os, sys, threading
+from pathlib import Path
+from engine.testing.conformance.hooks import HookWatch
+HookWatch(Path(sys.argv[1])).install()
+from engine.plugin_api import ExecutableNetwork, Plugin, SyncInferRequest
+
+class Network(ExecutableNetwork):
+    def create_infer_request_impl(self): ...
+    def requirements(self): ...
+    def metric(self, name):
+        self.requirements()
+        entered.set()
+        threading.Event().wait()
+
+class Frail(Plugin):
+    def query_model(self, model, config): ...
+    def compile_model(self, model, config):
+        Network.requirements(None)
+        os._exit(3)
+
+entered = threading.Event()
+if sys.argv[2] == "threads":
+    network = Network.__new__(Network)
+    threading.Thread(target=network.metric, args=("A",), daemon=True).start()
+    entered.wait()
+    network.requirements()
+    os._exit(3)
+Frail.__new__(Frail).compile_model(None, None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "hook"), [("nested", "Plugin.compile_model"), ("threads", "ExecutableNetwork.metric")]
+)
+def test_the_hook_that_still_runs_is_named(case: str, hook: str, tmp_path: Path) -> None:
+    """Others have returned since: one that it called, and one on another thread."""
+    done = run([tmp_path], "-c", NESTED, str(tmp_path / "hook"), case)
+    assert done.returncode == 3, done.stderr
+    assert running_hook(tmp_path / "hook") == hook
+
+
+@pytest.mark.parametrize("base", HOOKS, ids=lambda base: base.__name__)
+def test_every_method_that_a_plugin_implements_is_watched(base: type) -> None:
+    documented = {
+        name
+        for name, member in inspect.getmembers(base, inspect.isfunction)
+        if (member.__doc__ or "").startswith(("Required", "Optional"))
+    }
+    assert documented == {*HOOKS[base]} - {"__init__"}
 
 
 def test_wrong_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +182,48 @@ def test_the_option_of_pytest_runs_the_same_checks(frail: Path) -> None:
     assert "score of FRAIL: full marks" in done.stdout
 
 
+HANGS = """
+from engine.testing import BehaviourSuite
+
+
+class TestFrail(BehaviourSuite):
+    device = "FRAIL"
+    limit = 8
+
+
+def test_of_mine():
+    assert False
+
+
+class TestReference(BehaviourSuite):
+    device = "TEMPLATE"
+"""
+
+
+def test_suites_in_a_file_of_ones_own(frail: Path, tmp_path: Path) -> None:
+    """A hook that hangs fails its check within the suite's limit; each device gets a score, and a report."""
+    (tmp_path / "test_mine.py").write_text(HANGS)
+    checks = "export_to_path or start_and_wait or of_mine"
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py", "-k", checks]
+    scored = ["--engine-score", "--engine-json=s.json", "--engine-html=s.html"]
+    done = run([frail], *command, *scored, cwd=tmp_path, FRAIL_HOOK="requirements", FRAIL_FAULT="hangs")
+    assert done.returncode == 1
+    assert "score of FRAIL: 50 of 100 (1 passed, 1 failed, 0 do not apply)" in done.stdout
+    assert "score of TEMPLATE: full marks (2 passed, 0 failed, 0 do not apply)" in done.stdout
+    card = json.loads((tmp_path / "s-FRAIL.json").read_text())
+    (mend,) = card["mend_first"]
+    assert mend["checks"] == ["test_export_to_path_and_stream"]
+    assert mend["message"].startswith("Timeout")
+    assert card["areas"].keys() == {"asynchronous", "export"}
+    assert {path.name for path in tmp_path.glob("s-*")} == {
+        "s-FRAIL.json", "s-FRAIL.html", "s-TEMPLATE.json", "s-TEMPLATE.html",
+    }  # fmt: skip
+    command[-1] = "TestFrail and export_to_path"
+    done = run([frail], *command, cwd=tmp_path, FRAIL_HOOK="requirements", FRAIL_FAULT="hangs")
+    assert "1 failed" in done.stdout, done.stdout
+    assert "score" not in done.stdout
+
+
 def check(name: str, area: str, outcome: str, message: str = "") -> CheckResult:
     return CheckResult(name, area, f"{name} is required", outcome, message, 0.5)
 
@@ -139,6 +238,7 @@ CARD = Scorecard(
         check("d", "export", "failed", "`y` is 2 of 3"),
         check("e", "states", "skipped", "no states <here>"),
         check("f", "results", "passed"),
+        check("h", "states", "skipped", "Mul: refused on ACME: no kernel"),
         check("g", "results", "passed"),
     ),
 )
@@ -152,7 +252,9 @@ def test_scores_and_what_to_mend_first() -> None:
         ("results", "wrong", ("c",)),
         ("export", "`x` is 1 of 3", ("a", "d")),
     ]
-    assert CARD.skips == [("no states <here>", 1)]
+    assert CARD.skips == [("no states <here>", 1), ("Mul: refused on ACME: no kernel", 1)]
+    assert CARD.other_skips == [("no states <here>", 1)]
+    assert CARD.skipped_operators == [("Mul", 1)]
     early = Scorecard("ACME", "", (check("b", "results", "passed"),), "it was ended")
     assert (early.score, early.is_perfect) == (0, False)
     assert Scorecard("ACME", "", (check("b", "results", "passed"),)).is_perfect
@@ -161,7 +263,7 @@ def test_scores_and_what_to_mend_first() -> None:
 
 def test_reports_show_all_of_it() -> None:
     text, page = as_text(CARD), as_html(CARD)
-    for words in ("37.5 of 100", "mend first", "c is required", "no states"):
+    for words in ("37.5 of 100", "mend first", "c is required", "no states", "Mul 1"):
         assert words in text
     assert text.index("results: c") < text.index("export: a and 1 more")
     assert "Acme &lt;1&gt;" in page

@@ -109,6 +109,22 @@ def test_run_asks_for_the_shape_of_a_dynamic_input(engine: Engine, tmp_path: Pat
     assert "y: f32[5,2]" in done.out
 
 
+def test_a_shape_reshapes_the_model_before_it_is_compiled(engine: Engine, tmp_path: Path) -> None:
+    model, blob = tmp_path / "dynamic.onnx", tmp_path / "fixed.blob"
+    onnx.save(CASE["dynamic_batch"].model, model)
+    assert engine("compile", model, "-d", "TEMPLATE", "--shape", "x=5,3", "-o", blob).code == 0
+    described = json.loads(engine("inspect", blob, "--json").out)
+    assert [port["type"] for port in described["inputs"]] == ["f32[5,3]"]
+    described = json.loads(engine("inspect", model, "--shape", "x=1..8,3", "--json").out)
+    assert [port["type"] for port in described["inputs"]] == ["f32[1..8,3]"]
+    done = engine("query", model, "-d", "TEMPLATE", "--shape", "x=5,4")
+    assert done.code == 3
+    assert "cannot be reshaped to `x` [5,4]" in done.err
+    done = engine("inspect", blob, "--shape", "x=5,3")
+    assert done.code == 2
+    assert "whose inputs keep their shapes" in done.err
+
+
 def test_compile_writes_a_blob_that_another_process_loads(engine_process: Engine, files: Path, tmp_path: Path) -> None:
     done = engine_process("compile", files / "squeezenet.onnx", "-d", "TEMPLATE", "-c", "PERF_COUNT=yes", cwd=tmp_path)
     assert done.code == 0

@@ -10,6 +10,7 @@ import pytest
 from engine.tools.command_line_reference import command_line_reference
 from engine.tools.main import COMMANDS, EXAMPLES, EXIT_CODES, command_name, make_parser
 from engine.tools.properties_reference import properties_reference
+from engine.tools.specs_reference import specs_reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -24,6 +25,11 @@ def test_command_line_page_is_current() -> None:
 def test_properties_page_is_current() -> None:
     committed = (DOCS / "properties.md").read_text(encoding="utf-8")
     assert committed == properties_reference(), "run: python -m engine.tools.properties_reference > docs/properties.md"
+
+
+def test_specs_page_is_current() -> None:
+    committed = (DOCS / "reference" / "specs.md").read_text(encoding="utf-8")
+    assert committed == specs_reference(), "run: python -m engine.tools.specs_reference > docs/reference/specs.md"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=command_name)

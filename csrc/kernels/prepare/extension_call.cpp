@@ -13,6 +13,7 @@ namespace engine {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kLargestWorkspace = std::size_t{1} << 40;  // bytes of a worker; larger ones are no sizes
 
 std::size_t padded(std::size_t bytes) {
   return (checked_add(bytes, kAlignment - 1)) & ~(kAlignment - 1);
@@ -79,12 +80,22 @@ Failures& failures() {
 
 }  // namespace
 
+const char* said_by_extension(char* message) noexcept {
+  message[kExtensionMessage - 1] = 0;
+  std::size_t end = 0;
+  for (std::size_t i = 0; message[i] != 0; ++i) {
+    if (static_cast<unsigned char>(message[i]) < ' ') message[i] = ' ';
+    if (message[i] != ' ') end = i + 1;
+  }
+  message[end] = 0;
+  return end > 0 ? message : "it gives no message";
+}
+
 std::int64_t keep_extension_failure(const char* title, int status, const char* message) noexcept {
   Failures& kept = failures();
   const std::lock_guard<std::mutex> lock(kept.mutex);
   auto& slot = kept.messages[static_cast<std::size_t>(kept.made) % Failures::kKept];
-  std::snprintf(slot.data(), slot.size(), "%.500s failed with status %d: %s", title, status,
-                message[0] != 0 ? message : "it gives no message");
+  std::snprintf(slot.data(), slot.size(), "%.500s failed with status %d: %s", title, status, message);
   return kept.made++;
 }
 
@@ -159,9 +170,8 @@ engine_call ExtensionNode::described(bool has_outputs, char* message) const {
 
 void ExtensionNode::check(const std::string& what, int status, char* message) {
   if (status == ENGINE_OK) return;
-  message[kExtensionMessage - 1] = 0;
-  const std::string said = message[0] != 0 ? message : "it gives no message";
-  throw ExtensionFailure(what + (what.empty() ? "" : " failed with status " + std::to_string(status) + ": ") + said);
+  throw ExtensionFailure(what + (what.empty() ? "" : " failed with status " + std::to_string(status) + ": ") +
+                         said_by_extension(message));
 }
 
 // -- ExtensionCall ----------------------------------------------------------------------------------------------------
@@ -196,9 +206,12 @@ ExtensionCall::ExtensionCall(const engine_kernel& kernel, std::string title, std
   if (kernel.create == nullptr) return;
   engine_plan plan{sizeof(engine_plan), 0, 1};
   node_.call(title_ + " cannot be prepared; its create function", kernel.create, true, &plan, &state_);
-  if (plan.max_workers < 1) {
+  const bool is_too_large = plan.workspace_bytes > kLargestWorkspace;
+  if (plan.max_workers < 1 || is_too_large) {
     if (kernel.destroy != nullptr) kernel.destroy(state_);
-    throw ExtensionFailure(title_ + " asks for " + std::to_string(plan.max_workers) + " workers; expected 1 or more");
+    throw ExtensionFailure(
+        title_ + (is_too_large ? " asks for a workspace of " + std::to_string(plan.workspace_bytes) + " bytes"
+                               : " asks for " + std::to_string(plan.max_workers) + " workers; expected 1 or more"));
   }
   workspace_bytes_ = plan.workspace_bytes;
   max_workers_ = plan.max_workers;

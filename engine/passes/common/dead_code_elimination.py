@@ -53,8 +53,8 @@ def _kept_outputs(node: Node) -> list[int]:
         carried = _carried(node)
         return [index for index in range(count) if index < carried or read[index]]
     op = find_op(node.op_type, node.domain)
-    if op is None or node.bodies or (op.outputs and op.outputs[-1].is_variadic):
-        return list(range(count))
+    if op is None or op.extension or node.bodies or (op.outputs and op.outputs[-1].is_variadic):
+        return list(range(count))  # kernels of extensions write all outputs
     last = max(index for index in range(count) if read[index])
     return list(range(max(last + 1, op.min_outputs)))
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Final
 
@@ -18,13 +18,12 @@ import onnx
 import pytest
 
 from engine.core import Core
+from engine.ir import Model
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Pipeline, SupportLevel, SyncInferRequest
 from engine.runtime import AsyncInferQueue
 from engine.testing.behaviour.basic import BASIC, FURTHER_OPERATORS, OPERATORS, BasicModel, find_basic
 from engine.testing.behaviour.cases import Case, Sample, Values
-
-LIMIT: Final = 60.0
-"""The default of `DeviceChecks.limit`, in seconds."""
+from engine.testing.conformance.selection import LIMIT
 
 _found: Final[dict[tuple[str, str], BasicModel | None]] = {}
 """The basic models by device string and configuration."""
@@ -96,10 +95,22 @@ class DeviceChecks:
 
     def compile_or_skip(self, core: Core, case: Case, **config: object) -> ExecutableNetwork:
         """Compile a case, or skip the check with the device's reason if its query refuses a node."""
-        refused = core.query_model(case.model, self.device, dict(self.config)).at(SupportLevel.REFUSED)
-        for node, support in refused.items():
-            pytest.skip(f"{self.device} refuses `{node}` of case {case}: {support.reason}")
+        self.require_support(core, case.model)
         return self.compile(core, case.model, **config)
+
+    def require_support(
+        self, core: Core, model: onnx.ModelProto | Model, levels: Sequence[SupportLevel] = (SupportLevel.REFUSED,)
+    ) -> None:
+        """Skip the check if the device answers one of these levels for a node.
+
+        The message begins with the node's operator, by which reports sum up what did not apply.
+        """
+        answer = core.query_model(model, self.device, dict(self.config))
+        for name, support in answer.nodes.items():
+            if support.level in levels:
+                read = model if isinstance(model, Model) else core.read_model(model)
+                op_type = next((node.op_type for node in read.ordered_nodes() if node.friendly_name == name), name)
+                pytest.skip(f"{op_type}: {support.level.value} on {self.device}: {support.reason}")
 
     def require_export(self, core: Core) -> None:
         """Skip the check if the device does not declare that it exports networks."""

@@ -12,9 +12,10 @@ import pytest
 from onnx import helper
 
 from engine.core import Core
-from engine.plugin_api import ExecutableNetwork, SupportLevel
-from engine.testing.behaviour.base import LIMIT, DeviceChecks
+from engine.plugin_api import ExecutableNetwork
+from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.cases import Array, make_model, tensor
+from engine.testing.conformance.selection import LIMIT
 
 _ROWS, _COLUMNS = 517, 1021
 """Neither is a multiple of a vector, a tile or a page; together 2 MiB of float32."""
@@ -103,8 +104,7 @@ class LargeChecks(DeviceChecks):
     def large(self, core: Core, op_type: str) -> ExecutableNetwork:
         """The operator on large tensors, compiled, or the check skipped with the device's reason."""
         model = _large_model(op_type)
-        for support in core.query_model(model, self.device, dict(self.config)).at(SupportLevel.REFUSED).values():
-            pytest.skip(f"{self.device} refuses {op_type}: {support.reason}")
+        self.require_support(core, model)
         return self.compile(core, model)
 
     def _two(self, core: Core) -> list[tuple[str, ExecutableNetwork]]:

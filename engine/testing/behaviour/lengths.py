@@ -13,11 +13,12 @@ from onnx import helper
 from engine.core import Core
 from engine.errors import EngineError
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, SupportLevel
-from engine.testing.behaviour.base import LIMIT, DeviceChecks
+from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.basic import BasicOperator
 from engine.testing.behaviour.cases import Array, make_model, tensor
 from engine.testing.behaviour.claims import claimed, lengths_answer, lengths_model
 from engine.testing.behaviour.numeric import Expected
+from engine.testing.conformance.selection import LIMIT
 
 _MANY: Final = 20
 """More lengths than a device keeps plans for, usually."""
@@ -77,8 +78,7 @@ class LengthChecks(DeviceChecks):
     def test_lengths_that_do_not_fit(self, core: Core, what: str) -> None:
         """They are an error and never a result; the request is usable afterwards."""
         model, right, wrong = _misfit(what)
-        for node, support in core.query_model(model, self.device, dict(self.config)).at(SupportLevel.REFUSED).items():
-            pytest.skip(f"{self.device} refuses `{node}` of {what}: {support.reason}")
+        self.require_support(core, model)
         request = self.compile(core, model).create_infer_request()
         expected = request.infer(right)[0]
         for _ in range(2):

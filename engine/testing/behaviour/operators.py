@@ -7,7 +7,6 @@ from typing import ClassVar
 import pytest
 
 from engine.core import Core
-from engine.plugin_api import SupportLevel
 from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.layout_cases import LAYOUTS
 from engine.testing.behaviour.numeric import NumericCase
@@ -44,8 +43,7 @@ class OperatorChecks(DeviceChecks):
     def check_numeric(self, core: Core, case: NumericCase) -> None:
         """Compile a case, run it twice, and compare; skip it with the device's reason if its query refuses the node."""
         model = case.model()
-        for node, support in core.query_model(model, self.device, dict(self.config)).at(SupportLevel.REFUSED).items():
-            pytest.skip(f"{self.device} refuses `{node}` of {case}: {support.reason}")
+        self.require_support(core, model)
         request = self.compile(core, model).create_infer_request()
         for _ in range(2):
             result = request.infer(case.feeds())

@@ -58,9 +58,7 @@ class QueryChecks(DeviceChecks):
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_what_is_answered_native_runs_natively(self, core: Core, case: Case) -> None:
         """No native operation falls back to the reference evaluator, also with dynamic shapes."""
-        answer = core.query_model(case.model, self.device, dict(self.config))
-        if others := [name for name, support in answer.nodes.items() if support.level is not SupportLevel.NATIVE]:
-            pytest.skip(f"{self.device} does not run `{others[0]}` natively: {answer[others[0]].reason}")
+        self.require_support(core, case.model, (SupportLevel.REFUSED, SupportLevel.REFERENCE))
         request = self.compile(core, case.model, PERF_COUNT=True).create_infer_request()
         for sample in case.samples:
             self.assert_outputs(request.infer(sample.inputs), sample.outputs)
@@ -84,7 +82,7 @@ class QueryChecks(DeviceChecks):
     def test_unknown_operator_is_refused_by_name(self, core: Core, is_inside: bool) -> None:
         """The message names the node and its domain; another model compiles."""
         if is_inside and not core.query_model(_conditional("Neg", ""), self.device, dict(self.config)).is_supported:
-            pytest.skip(f"{self.device} refuses If, whatever is in its branches")
+            pytest.skip(f"If: refused on {self.device}, whatever is in its branches")
         model = core.read_model(_conditional() if is_inside else _unknown_operator())
         if not is_inside:
             support = core.query_model(model, self.device, dict(self.config))["strange_node"]

@@ -14,8 +14,9 @@ from engine.core import Core
 from engine.errors import ContextClosed, EngineError, InputError, PropertyError, UnsupportedError
 from engine.ir import ElementType, f32, i32, string
 from engine.plugin_api import ExecutableNetwork, RemoteContext, RemoteTensor, Transfers
-from engine.testing.behaviour.base import LIMIT, DeviceChecks, in_threads, is_freed
+from engine.testing.behaviour.base import DeviceChecks, in_threads, is_freed
 from engine.testing.behaviour.cases import Array, Sample
+from engine.testing.conformance.selection import LIMIT
 
 _ROUNDS = 5
 
@@ -191,6 +192,7 @@ class RemoteChecks(DeviceChecks):
             lambda: request.set_tensor("a", given["a"]),
             lambda: network(given),
             out.to_host,
+            lambda: out.handle,
             lambda: out.copy_from(sample.inputs["a"]),
             lambda: context.create_tensor(f32, self.basic.shape),
             lambda: context.wrap(0, f32, self.basic.shape),

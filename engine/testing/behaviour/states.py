@@ -15,7 +15,7 @@ from engine.core import Core
 from engine.errors import BlobError, Busy, Cancelled, EngineError, InputError, StateError
 from engine.ir import Model
 from engine.passes import MakeStateful
-from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, SupportLevel
+from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.testing.behaviour.base import DeviceChecks, start_at_gate
 from engine.testing.behaviour.cases import Array, make_model, tensor, values
 
@@ -75,9 +75,7 @@ class StateChecks(DeviceChecks):
     def stateful(self, core: Core, bound: int | None = None, **config: object) -> ExecutableNetwork:
         """The model with variables, compiled, or the check skipped with the device's reason."""
         model = self._model(core, bound)
-        refused = core.query_model(model, self.device, dict(self.config)).at(SupportLevel.REFUSED)
-        for node, support in refused.items():
-            pytest.skip(f"{self.device} refuses `{node}`: {support.reason}")
+        self.require_support(core, model)
         return core.compile_model(model, self.device, {**self.config, **config})
 
     @staticmethod

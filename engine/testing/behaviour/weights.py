@@ -154,9 +154,7 @@ class WeightChecks(DeviceChecks):
 
     def _compilable(self, core: Core, op_type: str, width: int) -> WeightedModel:
         given = _weighted(op_type, width)
-        answer = core.query_model(given.model, self.device, dict(self.config))
-        if not answer.is_supported:
-            pytest.skip(f"{self.device} refuses {given}: {answer['node'].reason}")
+        self.require_support(core, given.model)
         return given
 
     def _first(self, core: Core, width: int) -> WeightedModel:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import PluginContractError
-from engine.plugin_api import ExecutableNetwork, Plugin, SyncInferRequest
+from engine.plugin_api import ExecutableNetwork, Plugin, RemoteContext, RemoteTensor, SyncInferRequest
 
 HOOKS: Final[dict[type, tuple[str, ...]]] = {
-    Plugin: ("__init__", "compile_model", "query_model", "import_network", "device_ids", "metric", "host_features"),
+    Plugin: (
+        "__init__", "compile_model", "query_model", "import_network", "create_context", "compile_in_context",
+        "import_in_context", "device_ids", "metric", "host_features",
+    ),
     ExecutableNetwork: ("create_infer_request_impl", "pipeline", "export_sections", "requirements", "metric"),
     SyncInferRequest: (
         "infer_preprocess", "start_pipeline", "wait_pipeline", "infer_postprocess", "abort_pipeline", "request_cancel",
-        "clear_tensors",
+        "bind_again", "clear_tensors",
     ),
+    RemoteContext: ("create_tensor_impl", "wrap_impl", "close_impl"),
+    RemoteTensor: ("read", "write", "copy_on_device", "host_view", "shares_memory", "release"),
 }  # fmt: skip
 """The methods that a plugin implements, by the class that it subclasses."""
 
 
 class HookWatch:
-    """Writes the name of the running hook to a file, and ends children of a hook that forks.
+    """Writes the name of the hook that was called last, of those running, to a file; ends children of hooks that fork.
 
     Classes that are defined after `install` are watched: those of the plugin, which is imported later.
     """
@@ -31,6 +37,8 @@ class HookWatch:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         self._forks = 0
+        self._lock = threading.RLock()  # a hook may run while garbage is collected
+        self._running: dict[object, str] = {}
         os.register_at_fork(before=self._count_fork)
 
     def install(self) -> None:
@@ -52,14 +60,18 @@ class HookWatch:
     def _watched(self, function: Callable[..., Any], hook: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def run(*arguments: Any, **options: Any) -> Any:
-            process, forks = os.getpid(), self._forks
-            self._write(hook)
+            process, forks, call = os.getpid(), self._forks, object()
+            with self._lock:
+                self._running[call] = hook
+                self._write()
             try:
                 result = function(*arguments, **options)
             finally:
                 if os.getpid() != process:
                     os._exit(0)  # a child would go on with the checks of its parent
-                self._write("")
+                with self._lock:
+                    del self._running[call]
+                    self._write()
             if self._forks != forks:
                 raise PluginContractError(f"{hook} forked the process; start programs with subprocess instead")
             return result
@@ -69,7 +81,8 @@ class HookWatch:
     def _count_fork(self) -> None:
         self._forks += 1
 
-    def _write(self, hook: str) -> None:
+    def _write(self) -> None:
+        hook = next(reversed(self._running.values()), "")
         os.pwrite(self._file, hook.ljust(_WIDTH).encode(), 0)
 
 
@@ -82,3 +95,8 @@ def running_hook(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
+
+
+def while_running(hook: str) -> str:
+    """For messages: where the process died, given the `running_hook`."""
+    return f"while the plugin's {hook} was running" if hook else "outside the plugin's hooks"

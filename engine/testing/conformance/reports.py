@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
+from dataclasses import astuple
 from importlib import resources
 from typing import Final
 
@@ -12,6 +14,7 @@ from engine.testing.conformance.scorecard import AREAS, Scorecard
 
 _FAULTS: Final = 10
 _SKIPS: Final = 12
+_OPERATORS: Final = 40
 _WIDTH: Final = 100
 
 
@@ -39,14 +42,33 @@ def _lines(card: Scorecard) -> Iterator[str]:
         if len(card.faults) > _FAULTS:
             yield f"  and {len(card.faults) - _FAULTS} more reasons; the reports list all of them"
         yield ""
-    if card.skips:
-        yield "did not apply, most frequent reasons:"
-        yield from (f"  {count:5}  {_shown(reason)}" for reason, count in card.skips[:_SKIPS])
-        yield ""
+    yield from _skips(card)
     if card.ended_early:
         yield f"ended early: {card.ended_early}"
+    yield score_line(card)
+
+
+def score_line(card: Scorecard) -> str:
+    """The score, in one line."""
     marks = "full marks" if card.is_perfect else f"{_percent(card.score)} of 100"
-    yield f"score of {card.device}: {marks}"
+    counts = [sum(area[place] for area in map(astuple, card.areas.values())) for place in range(3)]
+    return f"score of {card.device}: {marks} ({counts[0]} passed, {counts[1]} failed, {counts[2]} do not apply)"
+
+
+def _skips(card: Scorecard) -> Iterator[str]:
+    """What did not apply: one paragraph for operators, and a line for each of the other reasons."""
+    if not card.skips:
+        return
+    yield "did not apply:"
+    if operators := card.skipped_operators:
+        total = sum(count for _, count in operators)
+        shown = [f"{name} {count}" for name, count in operators[:_OPERATORS]]
+        if len(operators) > _OPERATORS:
+            shown.append(f"and {len(operators) - _OPERATORS} more operators")
+        yield f"  {total:5}  the device does not run the operator itself, or not in this form:"
+        yield from textwrap.wrap(", ".join(shown), _WIDTH, initial_indent=" " * 9, subsequent_indent=" " * 9)
+    yield from (f"  {count:5}  {_shown(reason)}" for reason, count in card.other_skips[:_SKIPS])
+    yield ""
 
 
 def as_html(card: Scorecard) -> str:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from engine.errors import PluginError
+from engine.testing.conformance.hooks import running_hook, while_running
 
 _NEEDED: Final = ("pytest", "xdist", "pytest_timeout", "jinja2")
 _CREATE: Final = """
 import sys
+from pathlib import Path
 from engine.core import Core
+from engine.testing.conformance.hooks import HookWatch
+HookWatch(Path(sys.argv[2])).install()
 core = Core()
 core.get_property(sys.argv[1], "FULL_DEVICE_NAME")
 """
-_CREATION_LIMIT: Final = 60.0
+_CREATION_LIMIT: Final = 120.0
 _RESTARTS: Final = 200
 
 
@@ -67,20 +72,24 @@ def run_conformance(options: ConformanceOptions) -> int:
 
 def _check_creation(device: str) -> None:
     """Create the device in another process first: if that fails, so would every check."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _CREATE, device],
-            capture_output=True,
-            text=True,
-            timeout=_CREATION_LIMIT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise PluginError(f"creating {device} did not end within {_CREATION_LIMIT:g} s") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        said = lines[-1] if lines else f"the process ended with exit code {done.returncode}"
-        raise PluginError(f"{device} cannot be created: {said}")
+    with tempfile.TemporaryDirectory(prefix="engine-conformance-") as folder:
+        hook = Path(folder) / "hook"
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", _CREATE, device, str(hook)],
+                capture_output=True,
+                text=True,
+                timeout=_CREATION_LIMIT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise PluginError(
+                f"creating {device} did not end within {_CREATION_LIMIT:g} s: {while_running(running_hook(hook))}"
+            ) from None
+        if done.returncode:
+            lines = done.stderr.strip().splitlines()
+            ended = f"the process ended with exit code {done.returncode} {while_running(running_hook(hook))}"
+            raise PluginError(f"{device} cannot be created: {lines[-1] if lines else ended}")
 
 
 def _command(options: ConformanceOptions) -> list[str]:

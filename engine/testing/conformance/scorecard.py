@@ -27,6 +27,8 @@ AREAS: Final[Mapping[str, str]] = {
 }
 """What each area is about, in the order in which to mend them: later areas rest on earlier ones."""
 
+_OPERATOR: Final = re.compile(r"(\w+): (?:refused|reference) on ")
+"""How the message of a check begins that was skipped for an operator."""
 _NAMES: Final = re.compile(r"`[^`]*`|\d+")
 
 
@@ -136,9 +138,24 @@ class Scorecard:
         ]
 
     @property
+    def skipped_operators(self) -> list[tuple[str, int]]:
+        """The operators of which the device does not run a form itself, with the number of checks, most first."""
+        found = (_OPERATOR.match(message) for message in self._skips)
+        return Counter(match[1] for match in found if match).most_common()
+
+    @property
+    def other_skips(self) -> list[tuple[str, int]]:
+        """The other reasons for which checks were skipped, and how many, most first."""
+        return Counter(message for message in self._skips if not _OPERATOR.match(message)).most_common()
+
+    @property
     def skips(self) -> list[tuple[str, int]]:
-        """The reasons for which checks were skipped, and how many, most first."""
-        return Counter(each.message for each in self.results if each.outcome == "skipped").most_common()
+        """All reasons for which checks were skipped, and how many, most first."""
+        return Counter(self._skips).most_common()
+
+    @property
+    def _skips(self) -> list[str]:
+        return [each.message for each in self.results if each.outcome == "skipped"]
 
     def to_json(self) -> dict[str, Any]:
         """As a value of JSON."""
@@ -152,6 +169,7 @@ class Scorecard:
                 for name, area in self.areas.items()
             },
             "mend_first": [asdict(fault) for fault in self.faults],
+            "skipped_operators": dict(self.skipped_operators),
             "skips": [{"reason": reason, "checks": count} for reason, count in self.skips],
             "checks": [asdict(each) for each in self.results],
         }

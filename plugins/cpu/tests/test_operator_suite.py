@@ -23,8 +23,7 @@ from engine.testing.operators import assert_right
 
 class TestCpuOperators(OperatorSuite):
     device = "CPU"
-    # tests/conformance runs them all on CPU, where none may be refused.
-    test_onnx_case = None
+    test_onnx_case = None  # in test_onnx_cases.py, for another process
 
     def check_case(self, core: Core, case: OperatorCase, model: Model, feeds: Mapping[str, NDArray[Any]]) -> None:
         super().check_case(core, case, model, feeds)

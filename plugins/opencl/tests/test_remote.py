@@ -408,6 +408,21 @@ def test_handles_that_do_not_fit(device: OpenclDevice) -> None:
             attempt()
 
 
+def test_a_buffer_that_the_application_releases_lives_on_in_its_tensor(device: OpenclDevice) -> None:
+    """The driver would end the process."""
+    core, native = Core(), cl.Context([device.handle])
+    context = core.create_context("OPENCL", {"OCL_CONTEXT": native})
+    request = core.compile_model(squaring(16), context).create_infer_request()
+    buffer = cl.Buffer(native, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=ramp(16))
+    part = buffer.get_sub_region(0, 64)
+    tensors = [context.wrap(buffer, f32, [16]), context.wrap(part, f32, [16])]
+    for each in (part, buffer):
+        each.release()
+    for tensor in tensors:
+        np.testing.assert_array_equal(tensor.to_host(), ramp(16))
+        np.testing.assert_allclose(request.infer([tensor])[0], squared(ramp(16)), rtol=1e-5)
+
+
 def test_a_configuration_for_another_device_is_refused(device: OpenclDevice) -> None:
     core = Core()
     with pytest.raises(EngineError, match="no device"):

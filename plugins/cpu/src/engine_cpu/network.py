@@ -12,9 +12,20 @@ from engine.ir.walk import all_nodes
 from engine.lowering import GraphNetwork, PreparedGraph, check_precision, read_graph
 from engine.native import Plan, built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
+from engine.ops import find_op
+from engine.ops.reference import compile_node
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
-from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS, VARYING_LENGTHS
+from engine.properties import (
+    ALLOW_SHARED_CACHE,
+    CACHE_DIR,
+    EXECUTION_PRECISION,
+    EXECUTION_THREADS,
+    INFERENCE_NUM_THREADS,
+    INSTRUCTION_SET,
+    NUM_STREAMS,
+    VARYING_LENGTHS,
+)
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import needed_isa
@@ -50,7 +61,10 @@ _MAX_THREADS = 4096
 class CpuNetwork(GraphNetwork):
     """Compilation transforms the graph and, if all lengths are known, lowers it to a program."""
 
-    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE, LOWERED_PLANS, VARYING_LENGTHS)
+    metrics = (
+        REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES, PLANS_PER_SHAPE, LOWERED_PLANS, VARYING_LENGTHS,
+        EXECUTION_PRECISION, EXECUTION_THREADS, INSTRUCTION_SET,
+    )  # fmt: skip
 
     @classmethod
     def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
@@ -142,12 +156,17 @@ class CpuNetwork(GraphNetwork):
 
     def _check_reference(self, prepared: CpuGraph) -> tuple[str, ...]:
         """Find the operations that run on the reference evaluator; log them once, or raise `UnsupportedError`."""
-        found = {node.friendly_name: f"{node}: {why.reason}" for node, why in prepared.refusals().items()}
+        refusals = prepared.refusals()
+        found = {node.friendly_name: f"{node}: {why.reason}" for node, why in refusals.items()}
         if found and not self.config[ALLOW_REFERENCE]:
             raise UnsupportedError(
                 f"{self.name}: {len(found)} operations have no native kernel and ALLOW_REFERENCE is off: "
                 + "; ".join(list(found.values())[:5])
             )
+        for node in all_nodes(prepared.graph):
+            is_evaluated = node in refusals and not node.bodies
+            if is_operation(node) and (is_evaluated or find_op(node.op_type, node.domain) is None):
+                compile_node(node)  # raises if there is no evaluation; programs are made later, for the lengths
         if found:
             logger.info("%s: running on the reference evaluator: %s", self.name, "; ".join(found.values()))
         return tuple(found)
@@ -191,7 +210,23 @@ class CpuNetwork(GraphNetwork):
                 return sum(plan.arena_bytes for plan in self.native_plans())
             case NAIVE_ARENA_BYTES.name:
                 return sum(plan.naive_bytes for plan in self.native_plans())
+            case EXECUTION_PRECISION.name:
+                return self.precision
+            case EXECUTION_THREADS.name:
+                return threads_of(self.config)
+            case INSTRUCTION_SET.name:
+                return self.weights.isa
         return None
+
+    def memory(self) -> dict[str, int]:
+        """Packed weights, the constants that stay in the model's form, and intermediate results of all streams."""
+        arena = sum(plan.arena_bytes for plan in self.native_plans()) * (self.config[NUM_STREAMS] or 1)
+        return {"weights": self.weights.nbytes, "arena": arena, **super().memory()}
+
+    def release(self) -> None:
+        """Drop the programs of dynamic shapes."""
+        if self.programs is not None:
+            self.programs.release()
 
     def native_plans(self) -> list[Plan]:
         """The native plans of the network or, with dynamic shapes, of the program used last."""

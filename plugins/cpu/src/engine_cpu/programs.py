@@ -71,6 +71,12 @@ class Programs:
         self.last: Program | BoundFamily | None = None
         """The program used last."""
 
+    def release(self) -> None:
+        """Drop all programs; they are built again when they are needed."""
+        self.last = None
+        self._exact.clear()
+        self._families.clear()
+
     def get(self, inputs: Sequence[Value], *, may_assume: bool = True) -> Program | BoundFamily:
         """The program for these inputs. Raises `InputError` if the model cannot take them.
 

@@ -45,6 +45,11 @@ class WeightStore:
         self._load = load
         self._stored = frozenset(names)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the packed arrays."""
+        return sum(array.nbytes for array in list(self.packed.values()))
+
     def key(self, sources: Sequence[Output], recipe: str) -> str:
         """The key of the result of `recipe` on constants: the same in the exporting and the importing process."""
         return f"{'+'.join(_identity(source.node) for source in sources)}|{recipe}"

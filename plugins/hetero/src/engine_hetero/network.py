@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from engine.plugin_api import (
@@ -131,6 +132,18 @@ class HeteroNetwork(ExecutableNetwork):
                     or None
                 )
         return None
+
+    def memory(self) -> dict[str, int]:
+        """The sum of what the networks of the subgraphs hold."""
+        total: Counter[str] = Counter()
+        for network in self.dataflow.networks:
+            total.update(network.memory_statistics())
+        return dict(total)
+
+    def release(self) -> None:
+        """Have the networks of the subgraphs release their memory."""
+        for network in self.dataflow.networks:
+            network.release_memory()
 
 
 def _transfers(dataflow: Dataflow) -> dict[str, dict[str, int]]:

@@ -104,7 +104,9 @@ def _in_buffer(context: RemoteContext, device: OpenclDevice, buffer: Any) -> Mem
         raise InputError(f"{context}: the buffer is write-only for kernels, which read tensors, too")
     space, start = _place(buffer)
     is_writable = not buffer.flags & cl.mem_flags.READ_ONLY
-    return Memory(buffer, space, start, start + buffer.size, is_writable=is_writable)
+    # A reference of its own, so that the memory outlives `buffer.release()`; the array under it lives with `buffer`.
+    own = cl.Buffer.from_int_ptr(buffer.int_ptr)
+    return Memory(own, space, start, start + buffer.size, owner=buffer, is_writable=is_writable)
 
 
 def _place(buffer: Any) -> tuple[object, int]:

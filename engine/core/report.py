@@ -1,0 +1,40 @@
+"""The line that the log has of each network: what was chosen for it, and what it takes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from engine.plugin_api import ExecutableNetwork
+from engine.properties import (
+    EXECUTION_DEVICES,
+    EXECUTION_PRECISION,
+    EXECUTION_THREADS,
+    INSTRUCTION_SET,
+    NUM_STREAMS,
+    SUPPORTED_METRICS,
+)
+
+_log: Final = logging.getLogger("engine.core")
+
+
+def report(network: ExecutableNetwork, what: str) -> None:
+    """Log at INFO that a network was compiled, imported or loaded from the cache."""
+    if _log.isEnabledFor(logging.INFO):
+        _log.info("%s `%s` in %.3f s: %s", what, network.name, network.compile_seconds, "; ".join(_facts(network)))
+
+
+def _facts(network: ExecutableNetwork) -> Iterator[str]:
+    yield f"devices {', '.join(network.get_metric(EXECUTION_DEVICES.name))}"
+    yield f"streams {network.config[NUM_STREAMS] or 1}"
+    known = network.get_metric(SUPPORTED_METRICS.name)
+    for metric, words in (
+        (EXECUTION_THREADS, "threads of each"),
+        (INSTRUCTION_SET, "instruction set"),
+        (EXECUTION_PRECISION, "precision"),
+    ):
+        if metric.name in known:
+            yield f"{words} {network.get_metric(metric.name)}"
+    for name, size in network.memory_statistics().items():
+        yield f"{name} {size / 1e6:.1f} MB"

@@ -1,0 +1,17 @@
+"""Models in pickles: the form that blobs have, so that nothing is lost."""
+
+from __future__ import annotations
+
+from engine.ir import Model
+from engine.onnx import join_model, split_model
+
+
+def pickled(model: Model) -> tuple[bytes, dict[str, bytes]]:
+    """A model as a skeleton and the bytes of its constants, by name."""
+    skeleton, sections = split_model(model)
+    return skeleton, {section.name: bytes(section.data) for section in sections}
+
+
+def unpickled(skeleton: bytes, sections: dict[str, bytes]) -> Model:
+    """The model that `pickled` described."""
+    return join_model(skeleton, sections.__getitem__)

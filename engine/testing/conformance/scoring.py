@@ -1,0 +1,147 @@
+"""`Scoring`: the part of the pytest plugin that collects the results of checks, and reports a score for each device."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from engine.core import Core
+from engine.errors import EngineError
+from engine.hosting import engine_version
+from engine.testing.conformance import reports
+from engine.testing.conformance.hooks import running_hook, while_running
+from engine.testing.conformance.scorecard import CheckResult, Scorecard
+
+_KEY: Final = "engine"
+
+
+def suite_of(item: pytest.Item) -> type | None:
+    """The class of a check; None for other tests."""
+    cls: type | None = getattr(item, "cls", None)
+    is_suite = any(base.__module__.startswith("engine.testing.") for base in getattr(cls, "__mro__", ()))
+    return cls if is_suite and hasattr(cls, "device") else None
+
+
+class Scoring:
+    """Collects and reports.
+
+    Attributes:
+        results: the checks that have ended, by device.
+        ended: why the run is ended before all checks have run; empty if it is not.
+    """
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config = config
+        self._folder = folder
+        self.results: dict[str, list[CheckResult]] = {}
+        self.ended = ""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
+        """Attach device, area and requirement to the report of a check."""
+        report: pytest.TestReport = yield
+        if (cls := suite_of(item)) is not None:
+            name = getattr(item, "originalname", None) or item.name
+            report.user_properties.append((_KEY, _described(cls, name)))
+        return report
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """Say in which hook the process died; only the id of the check is left."""
+        where = while_running(running_hook(hook_file(self._folder, report.node.gateway.id)))
+        report.longrepr = f"the process of the checks ended or hung {where}"
+        if device := self._config.getoption("--engine-device"):
+            from engine.testing.conformance import suite
+
+            class_name, _, name = crashitem.partition("::")[2].partition("::")
+            described = _described(getattr(suite, class_name, object), name.partition("[")[0])
+            report.user_properties.append((_KEY, {**described, "device": device}))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect a result."""
+        found: Any = dict(report.user_properties).get(_KEY)
+        if found is not None and (report.when == "call" or report.outcome != "passed"):
+            self.results.setdefault(found["device"], []).append(_result(report, found))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the scores, and write the reports."""
+        chosen = self._config.getoption("--engine-device")
+        cards = [self._card(device) for device in self.results or filter(None, [chosen])]
+        for card in cards:
+            if card.is_perfect and len(cards) > 1:
+                continue
+            terminalreporter.section(f"conformance of {card.device}")
+            terminalreporter.write_line(reports.as_text(card))
+        if len(cards) > 1:
+            terminalreporter.section("conformance")
+            for card in cards:
+                terminalreporter.write_line(reports.score_line(card))
+        for card in cards:
+            if path := self._path("--engine-json", card, cards):
+                path.write_text(json.dumps(card.to_json(), indent=2) + "\n", encoding="utf-8")
+            if path := self._path("--engine-html", card, cards):
+                path.write_text(reports.as_html(card), encoding="utf-8")
+
+    def _card(self, device: str) -> Scorecard:
+        return Scorecard(device, _description(device), tuple(self.results.get(device, ())), self.ended)
+
+    def _path(self, option: str, card: Scorecard, cards: list[Scorecard]) -> Path | None:
+        given = self._config.getoption(option)
+        if not given:
+            return None
+        path, name = Path(given), re.sub(r"\W+", "-", card.device)
+        return path if len(cards) == 1 else path.with_stem(f"{path.stem}-{name}")
+
+
+def hook_file(folder: Path, worker: str) -> Path:
+    """Where the process of a worker of xdist names the running hook."""
+    return folder / f"hook.{worker}"
+
+
+def _described(cls: type, name: str) -> dict[str, str]:
+    """The device, the area and the requirement of a check."""
+    defining = next((each for each in cls.__mro__ if name in each.__dict__), None)
+    function = getattr(defining, name, None)
+    doc = inspect.cleandoc(getattr(function, "__doc__", None) or "").partition("\n\n")[0].replace("\n", " ")
+    return {
+        "device": getattr(cls, "device", ""),
+        "area": getattr(defining, "area", getattr(cls, "area", "results")),
+        "requirement": doc,
+    }
+
+
+def _description(device: str) -> str:
+    try:
+        core = Core()
+        versions = core.get_versions()[device.partition(":")[0].partition(".")[0]]
+        name = core.get_property(device, "FULL_DEVICE_NAME")
+    except (EngineError, LookupError):
+        return f"engine {engine_version()}"
+    return f"{name}, plugin {versions.version}, engine {engine_version()}"
+
+
+def _result(report: pytest.TestReport, found: dict[str, str]) -> CheckResult:
+    return CheckResult(
+        report.nodeid.rpartition("::")[2],
+        found["area"],
+        found["requirement"],
+        report.outcome,
+        _message(report),
+        report.duration,
+    )
+
+
+def _message(report: pytest.TestReport) -> str:
+    if report.outcome == "passed":
+        return ""
+    if isinstance(report.longrepr, tuple):  # a skip: file, line, reason
+        return report.longrepr[2].removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message = str(report.longrepr) if crash is None else crash.message
+    return message.removeprefix("AssertionError: ").removeprefix("Failed: ")

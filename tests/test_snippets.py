@@ -1,0 +1,153 @@
+"""The documents do what they say: their code and commands run, and print what stands there.
+
+If this fails, the first thing that a new user tries does not work. Each document with code is in one of the tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import Core, ops
+from engine.ir import Constant, Model, Parameter, f32
+from engine.onnx import write_model
+from tests.snippets import CODE, DOCS, ROOT, Block, blocks, check_command, commands, run_document
+
+Namespace = dict[str, Any]
+
+
+def small_model(_: Namespace) -> None:
+    """Write `model.onnx`: a convolution and a product."""
+    rng = np.random.default_rng(0)
+    x = Parameter(f32, [1, 3, 8, 8], "x")
+    conv = ops.Conv(x, Constant(rng.standard_normal((4, 3, 3, 3)).astype(np.float32), friendly_name="filters"))
+    flat = ops.Reshape(ops.Relu(conv), Constant(np.array([1, 144])))
+    weights = Constant(rng.standard_normal((144, 128)).astype(np.float32), friendly_name="weights")
+    write_model(Model([ops.MatMul(flat, weights, friendly_name="y")], [x], name="small"), "model.onnx")
+
+
+def model_and_weights(namespace: Namespace) -> None:
+    """Write a model, and `model.safetensors` with data of one of its initializers."""
+    small_model(namespace)
+    data = np.ones((144, 128), np.float32).tobytes()
+    described = {"weights": {"dtype": "F32", "shape": [144, 128], "data_offsets": [0, len(data)]}}
+    header = json.dumps(described).encode()
+    Path("model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+
+
+def calibrated(namespace: Namespace) -> None:
+    """Write a model; `calibration` and `inputs` are what its user has."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Calibration(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.left = iter([{"x": np.full((1, 3, 8, 8), value, np.float32)} for value in (-1, 0.5, 2)])
+
+        def get_next(self) -> Any:
+            return next(self.left, None)
+
+    small_model(namespace)
+    namespace |= {"calibration": Calibration(), "inputs": {"x": np.ones((1, 3, 8, 8), np.float32)}}
+
+
+def compiled(namespace: Namespace) -> None:
+    """Write a model; the user has compiled it before."""
+    small_model(namespace)
+    core = Core()
+    namespace |= {"core": core, "network": core.compile_model("model.onnx", "CPU")}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a document needs to run.
+
+    Attributes:
+        blocks: how many of its blocks run, so that none is lost.
+        left_out: how many do not, for the reasons that stand above them.
+        prepare: makes what its reader has already.
+        packages: of the extra `tutorial`.
+        device: the device that a machine may lack.
+    """
+
+    blocks: int
+    left_out: int = 0
+    prepare: Callable[[Namespace], None] | None = None
+    packages: tuple[str, ...] = ()
+    device: str = ""
+
+
+RUN = {
+    "README.md": Document(1, 3),
+    "docs/index.md": Document(2),
+    "docs/quick-start.md": Document(17),
+    "docs/hetero.md": Document(12),
+    "docs/stateful-models.md": Document(7),
+    "docs/language-models.md": Document(16, packages=("llguidance", "onnxscript", "torch", "transformers")),
+    "docs/remote-tensors.md": Document(6, device="OPENCL"),
+    "docs/extensions.md": Document(6, 4),
+    "docs/transformations.md": Document(38),
+    "docs/debugging.md": Document(7),
+    "docs/low-precision.md": Document(4, 2, prepare=calibrated),
+    "docs/models.md": Document(1, 1, prepare=model_and_weights),
+    "docs/security.md": Document(2, prepare=compiled),
+    "docs/conformance.md": Document(1, 1),
+    "docs/performance.md": Document(0, 3),
+    "CONTRIBUTING.md": Document(0, 5),
+    "plugins/cpu/README.md": Document(1, prepare=small_model),
+    "plugins/template/README.md": Document(1),
+}
+ELSEWHERE = {
+    "docs/write-a-plugin.md": "test_tutorial.py",
+    "docs/command-line.md": "tools/test_reference_pages.py",  # parses the examples; the guides run such commands
+}
+
+
+def documents() -> list[Path]:
+    """Every document that users read."""
+    return [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("plugins/*/README.md")]
+
+
+def code_of(path: Path) -> list[Block]:
+    return [block for block in blocks(path) if block.language in CODE]
+
+
+# Of torch's own use of its types, in the export.
+@pytest.mark.filterwarnings(r"ignore:.isinstance\(treespec, LeafSpec\). is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", RUN, ids=lambda name: name.removeprefix("docs/").removesuffix(".md"))
+def test_the_code_runs_and_prints_what_stands_below_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = RUN[name]
+    for package in document.packages:
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'engine-sdk[tutorial]'")
+    if document.device and document.device in (missing := Core().unavailable_devices):
+        pytest.skip(str(missing[document.device]))
+    monkeypatch.chdir(tmp_path)
+    namespace: Namespace = {"__name__": "guide"}
+    if document.prepare is not None:
+        document.prepare(namespace)
+    run_document(ROOT / name, tmp_path, namespace)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_what_does_not_run_is_counted_and_makes_sense(name: str) -> None:
+    """A block that no longer runs, or is lost, is seen here; commands that do not run name what exists."""
+    code = code_of(ROOT / name)
+    left_out = [block for block in code if not block.is_run]
+    assert (len(code) - len(left_out), len(left_out)) == (RUN[name].blocks, RUN[name].left_out)
+    for block in left_out:
+        for line in commands(block) if block.language == "console" else ():
+            check_command(line, str(block))
+
+
+def test_every_document_with_code_is_run() -> None:
+    found = {path.relative_to(ROOT).as_posix() for path in documents() if code_of(path)}
+    assert found == {*RUN, *ELSEWHERE}
+    for name in ELSEWHERE.values():
+        assert (ROOT / "tests" / name).is_file()
