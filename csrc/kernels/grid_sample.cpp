@@ -102,21 +102,36 @@ Axis axis_of(std::int64_t size, bool aligns_corners) {
 void grid_sample_f32(const void* arguments, void* const* buffers, const KernelContext& context) {
   const GridSampleArgs& args = *static_cast<const GridSampleArgs*>(arguments);
   const Axis rows = axis_of(args.height, args.aligns_corners), columns = axis_of(args.width, args.aligns_corners);
+  const Axis planes = axis_of(args.depth, args.aligns_corners);
   const std::int64_t chunks = (args.points + kChunk - 1) / kChunk, pixels = args.height * args.width;
   const WorkRange range = split_work(args.batch * chunks, context.worker, context.workers);
-  AxisTaps row_taps[kChunk], column_taps[kChunk];
+  AxisTaps plane_taps[kChunk], row_taps[kChunk], column_taps[kChunk];
   for (std::int64_t i = range.begin; i < range.end; ++i) {
     const std::int64_t n = i / chunks, first = i % chunks * kChunk;
     const std::int64_t count = args.points - first < kChunk ? args.points - first : kChunk;
-    const float* const grid = static_cast<const float*>(buffers[1]) + (n * args.points + first) * 2;
+    const float* const grid = static_cast<const float*>(buffers[1]) + (n * args.points + first) * args.axes;
     for (std::int64_t p = 0; p < count; ++p) {
-      column_taps[p] = make_taps(grid[2 * p], columns, args);
-      row_taps[p] = make_taps(grid[2 * p + 1], rows, args);
+      column_taps[p] = make_taps(grid[args.axes * p], columns, args);
+      row_taps[p] = make_taps(grid[args.axes * p + 1], rows, args);
+      if (args.axes == 3) plane_taps[p] = make_taps(grid[args.axes * p + 2], planes, args);
     }
     for (std::int64_t c = 0; c < args.channels; ++c) {
-      const float* const map = static_cast<const float*>(buffers[0]) + (n * args.channels + c) * pixels;
+      const float* const map = static_cast<const float*>(buffers[0]) + (n * args.channels + c) * args.depth * pixels;
       float* const to = static_cast<float*>(buffers[2]) + (n * args.channels + c) * args.points + first;
-      for (std::int64_t p = 0; p < count; ++p) to[p] = sample(map, args.width, row_taps[p], column_taps[p], args.taps);
+      for (std::int64_t p = 0; p < count; ++p) {
+        if (args.axes == 2) {
+          to[p] = sample(map, args.width, row_taps[p], column_taps[p], args.taps);
+          continue;
+        }
+        float sum = 0;
+        for (int k = 0; k < args.taps; ++k) {
+          const std::int64_t plane = plane_taps[p].index[k];
+          const float* const from = map + (plane < 0 ? 0 : plane) * pixels;
+          const float value = sample(from, args.width, row_taps[p], column_taps[p], args.taps);
+          sum += plane_taps[p].weight[k] * (plane < 0 ? 0.0f : value);
+        }
+        to[p] = sum;
+      }
     }
   }
 }

@@ -470,6 +470,25 @@ constexpr T wide_start(ReduceMap map) {
 
 constexpr int kWideParts = 8;
 
+typedef double WideVec __attribute__((vector_size(kVectorBytes)));
+constexpr int kWideLanes = kVectorBytes / sizeof(double);
+
+// The extremes of adjacent elements, in parts; returns how many were taken. Compilers make a branch of each comparison
+// in an unrolled loop over the parts, and it is mispredicted in short lines.
+template <ReduceMap kMap>
+ENGINE_INLINE std::int64_t take_extremes(const double* x, std::int64_t count, double* parts) {
+  WideVec best[kWideParts / kWideLanes], next;
+  __builtin_memcpy(best, parts, sizeof best);
+  std::int64_t r = 0;
+  for (; r + kWideParts <= count; r += kWideParts)
+    for (int v = 0; v < kWideParts / kWideLanes; ++v) {
+      __builtin_memcpy(&next, x + r + v * kWideLanes, sizeof next);
+      best[v] = (kMap == ReduceMap::kMax ? next > best[v] : next < best[v]) | (next != next) ? next : best[v];
+    }
+  __builtin_memcpy(parts, best, sizeof best);
+  return r;
+}
+
 // One output: its lines, each in interleaved parts.
 template <class T, ReduceMap kMap>
 T reduce_wide_row(const Share& share, const T* x, T shift) {
@@ -482,6 +501,9 @@ T reduce_wide_row(const Share& share, const T* x, T shift) {
   for (std::int64_t l = 0; l < share.lines; ++l, line.next()) {
     const T* at = x + line.offset;
     std::int64_t r = 0;
+    if constexpr (static_cast<T>(0.5) != 0 && (kMap == ReduceMap::kMax || kMap == ReduceMap::kMin)) {
+      if (share.stride == 1) r = take_extremes<kMap>(at, share.count, parts);
+    }
     for (; r + kWideParts <= share.count; r += kWideParts)
       for (int p = 0; p < kWideParts; ++p) parts[p] = take_wide<T, kMap>(parts[p], at[(r + p) * share.stride], shift);
     for (; r < share.count; ++r) parts[0] = take_wide<T, kMap>(parts[0], at[r * share.stride], shift);

@@ -2,7 +2,7 @@
 //
 // Operands: x [maps, in...], y [maps, out...], and with positions int64 of the shape of y; element alignment; they must
 // not overlap. A NaN is the maximum of its windows; the position is that of the first largest number. Sums are in f64.
-// Split over rows of the output.
+// Split over rows of the output. Scratch without positions: a row of the map, as f64.
 #include "kernels/window_pool.hpp"
 
 #include <cmath>
@@ -65,49 +65,104 @@ void pool_maximum(const WindowPoolArgs& args, const T* map, const Span* spans, T
         if (value > best || value != value) best = value;
       }
   *to = best;
-  if (position != nullptr) *position = place < 0 ? -1 : base + place;
+  *position = place < 0 ? -1 : base + place;
 }
 
 constexpr std::int64_t kChunk = 64;
 
-ENGINE_INLINE double raised(double value, std::int32_t power) {
-  value = __builtin_fabs(value);
-  if (power > 8) return pow(value, static_cast<double>(power));
-  double product = value;
-  for (std::int32_t i = 1; i < power; ++i) product *= value;
-  return product;
+// How elements of a window are joined: `begin`, `take` of an element, `join` of what was taken.
+template <class T>
+struct Maximum {
+  using Value = T;
+  static constexpr T begin() { return Lowest<T>::kValue; }
+  static ENGINE_ALWAYS_INLINE T take(T x, std::int32_t) { return x; }
+  static ENGINE_ALWAYS_INLINE T join(T best, T x) {
+    return static_cast<int>(x > best) | static_cast<int>(x != x) ? x : best;
+  }
+};
+
+struct Sum {
+  using Value = double;
+  static constexpr double begin() { return 0; }
+  static ENGINE_ALWAYS_INLINE double take(float x, std::int32_t) { return static_cast<double>(x); }
+  static ENGINE_ALWAYS_INLINE double join(double sum, double x) { return sum + x; }
+};
+
+struct AbsoluteSum : Sum {
+  static ENGINE_ALWAYS_INLINE double take(float x, std::int32_t) { return __builtin_fabs(static_cast<double>(x)); }
+};
+
+struct SquareSum : Sum {
+  static ENGINE_ALWAYS_INLINE double take(float x, std::int32_t) {
+    return static_cast<double>(x) * static_cast<double>(x);
+  }
+};
+
+struct PowerSum : Sum {
+  static ENGINE_ALWAYS_INLINE double take(float x, std::int32_t power) {
+    const double value = __builtin_fabs(static_cast<double>(x));
+    if (power > 8) return pow(value, static_cast<double>(power));
+    double product = value;
+    for (std::int32_t i = 1; i < power; ++i) product *= value;
+    return product;
+  }
+};
+
+template <class T>
+ENGINE_INLINE T finished(const WindowPoolArgs&, const Span*, std::int64_t, T best) {
+  return best;
+}
+ENGINE_INLINE float finished(const WindowPoolArgs& args, const Span* spans, std::int64_t output, double sum) {
+  if (args.op == WindowPoolOp::kMean)
+    sum /= static_cast<double>(spans[0].counted * spans[1].counted * span_of(args, 2, output).counted);
+  else if (args.power == 2)
+    sum = sqrt(sum);
+  else if (args.power != 1)
+    sum = pow(sum, 1.0 / static_cast<double>(args.power));
+  return static_cast<float>(sum);
 }
 
-// At most kChunk adjacent outputs of a row: each element of their windows in turn is added to all of them.
-void pool_numbers(const WindowPoolArgs& args, const float* map, const Span* spans, std::int64_t first,
-                  std::int64_t count, float* to) {
-  double sums[kChunk] = {};
+// A row of outputs. First the rows of the windows are joined, element by element, then the elements of the joined row:
+// at most kChunk outputs at a time, and each element of their windows in turn.
+template <class T, class Fold>
+void pool_row(const WindowPoolArgs& args, const T* map, const Span* spans, typename Fold::Value* line, T* to) {
+  using Value = typename Fold::Value;
   const std::int64_t stride = args.stride[2], length = args.in[2];
+  bool is_first = true;
   for (std::int64_t d = spans[0].first; d < spans[0].end; d += spans[0].step)
     for (std::int64_t h = spans[1].first; h < spans[1].end; h += spans[1].step) {
-      const float* row = map + (d * args.in[1] + h) * length;
-      for (std::int64_t k = 0; k < args.kernel[2]; ++k) {
-        const std::int64_t at = first * stride - args.begin[2] + k * args.dilation[2];
-        const std::int64_t low = at < 0 ? (-at + stride - 1) / stride : 0;
-        const std::int64_t fitting = at < length ? (length - 1 - at) / stride + 1 : 0;
-        const std::int64_t high = fitting < count ? fitting : count;
-        if (args.op == WindowPoolOp::kMean)
-          for (std::int64_t c = low; c < high; ++c) sums[c] += static_cast<double>(row[at + c * stride]);
-        else
-          for (std::int64_t c = low; c < high; ++c)
-            sums[c] += raised(static_cast<double>(row[at + c * stride]), args.power);
-      }
+      const T* row = map + (d * args.in[1] + h) * length;
+      if (is_first)
+        for (std::int64_t w = 0; w < length; ++w) line[w] = Fold::take(row[w], args.power);
+      else
+        for (std::int64_t w = 0; w < length; ++w) line[w] = Fold::join(line[w], Fold::take(row[w], args.power));
+      is_first = false;
     }
-  for (std::int64_t c = 0; c < count; ++c) {
-    double sum = sums[c];
-    if (args.op == WindowPoolOp::kMean)
-      sum /= static_cast<double>(spans[0].counted * spans[1].counted * span_of(args, 2, first + c).counted);
-    else if (args.power == 2)
-      sum = sqrt(sum);
-    else if (args.power != 1)
-      sum = pow(sum, 1.0 / static_cast<double>(args.power));
-    to[c] = static_cast<float>(sum);
+  for (std::int64_t first = 0; first < args.out[2]; first += kChunk) {
+    const std::int64_t count = args.out[2] - first < kChunk ? args.out[2] - first : kChunk;
+    Value joined[kChunk];
+    for (Value& each : joined) each = Fold::begin();
+    for (std::int64_t k = 0; k < args.kernel[2] && !is_first; ++k) {
+      const std::int64_t at = first * stride - args.begin[2] + k * args.dilation[2];
+      const std::int64_t low = at < 0 ? (-at + stride - 1) / stride : 0;
+      const std::int64_t fitting = at < length ? (length - 1 - at) / stride + 1 : 0;
+      const std::int64_t high = fitting < count ? fitting : count;
+      for (std::int64_t c = low; c < high; ++c) joined[c] = Fold::join(joined[c], line[at + c * stride]);
+    }
+    for (std::int64_t c = 0; c < count; ++c) to[first + c] = finished(args, spans, first + c, joined[c]);
   }
+}
+
+template <class T>
+void pool_row(const WindowPoolArgs& args, const T* map, const Span* spans, void* scratch, T* to) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    double* const line = static_cast<double*>(scratch);
+    if (args.op == WindowPoolOp::kMean) return pool_row<T, Sum>(args, map, spans, line, to);
+    if (args.op == WindowPoolOp::kNorm && args.power == 1) return pool_row<T, AbsoluteSum>(args, map, spans, line, to);
+    if (args.op == WindowPoolOp::kNorm && args.power == 2) return pool_row<T, SquareSum>(args, map, spans, line, to);
+    if (args.op == WindowPoolOp::kNorm) return pool_row<T, PowerSum>(args, map, spans, line, to);
+  }
+  pool_row<T, Maximum<T>>(args, map, spans, static_cast<T*>(scratch), to);
 }
 
 template <class T>
@@ -120,16 +175,13 @@ void pool(const WindowPoolArgs& args, void* const* buffers, const KernelContext&
     const T* from = static_cast<const T*>(buffers[0]) + map * pixels;
     T* to = static_cast<T*>(buffers[1]) + i * args.out[2];
     std::int64_t* positions = args.has_positions ? static_cast<std::int64_t*>(buffers[2]) + i * args.out[2] : nullptr;
-    if constexpr (sizeof(T) == sizeof(float)) {
-      if (args.op != WindowPoolOp::kMax) {
-        for (std::int64_t w = 0; w < args.out[2]; w += kChunk)
-          pool_numbers(args, from, spans, w, args.out[2] - w < kChunk ? args.out[2] - w : kChunk, to + w);
-        continue;
-      }
+    if (positions == nullptr) {
+      pool_row(args, from, spans, context.scratch, to);
+      continue;
     }
     for (std::int64_t w = 0; w < args.out[2]; ++w) {
       spans[2] = span_of(args, 2, w);
-      pool_maximum(args, from, spans, to + w, positions == nullptr ? nullptr : positions + w, map * pixels);
+      pool_maximum(args, from, spans, to + w, positions + w, map * pixels);
     }
   }
 }

@@ -24,7 +24,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 std::vector<float> sample(const Target& target, std::int64_t batch, std::int64_t channels, const Ints& in,
                           const std::vector<float>& map, const std::vector<float>& grid, std::int64_t taps,
                           GridPadding padding, std::int64_t aligns_corners) {
-  const std::int64_t points = batch == 0 ? 0 : static_cast<std::int64_t>(grid.size()) / 2 / batch;
+  const auto axes = static_cast<std::int64_t>(in.size());
+  const std::int64_t points = batch == 0 ? 0 : static_cast<std::int64_t>(grid.size()) / axes / batch;
   std::vector<ByteVector> result = {ByteVector(static_cast<std::size_t>(batch * channels * points) * sizeof(float))};
   run_bytes(target, grid_sample_operations, "grid_sample_f32",
             {{"batch", batch},
@@ -53,17 +54,42 @@ void identity(const Target& target) {
       expect_close(map, sample(target, 2, 3, {5, 9}, map, grid, taps, padding, 1), sum_tolerance(16), "identity");
 }
 
+// The same with a depth; in the middle between planes, linear interpolation averages them.
+void depth(const Target& target) {
+  const std::vector<float> map = random_floats(2 * 3 * 3 * 5 * 9, 1);
+  std::vector<float> grid, between;
+  for (int n = 0; n < 2; ++n)
+    for (int z = 0; z < 3; ++z)
+      for (int y = 0; y < 5; ++y)
+        for (int x = 0; x < 9; ++x) {
+          const std::vector<float> place = {static_cast<float>(x) / 4 - 1, static_cast<float>(y) / 2 - 1};
+          for (std::vector<float>* const each : {&grid, &between})
+            each->insert(each->end(), place.begin(), place.end());
+          grid.push_back(static_cast<float>(z) - 1);
+          between.push_back(static_cast<float>(z) - 0.5f);
+        }
+  for (const std::int64_t taps : {1, 2, 4})
+    for (const GridPadding padding : kPaddings)
+      expect_close(map, sample(target, 2, 3, {3, 5, 9}, map, grid, taps, padding, 1), sum_tolerance(64), "identity");
+  std::vector<float> means;
+  for (std::size_t i = 0; i < map.size(); ++i)
+    means.push_back(i / 45 % 3 == 2 ? map[i] / 2 : (map[i] + map[i + 45]) / 2);
+  expect_close(means, sample(target, 2, 3, {3, 5, 9}, map, between, 2, GridPadding::kZeros, 1), sum_tolerance(8),
+               "between planes");
+}
+
 // For any coordinates, nothing outside the map is read, and a map of ones yields ones, or less with zero padding.
 void anywhere(const Target& target) {
   std::vector<float> grid = random_floats(2 * 200, 2);
   for (std::size_t i = 0; i < grid.size(); ++i) grid[i] *= i % 4 == 0 ? 1e30f : i % 4 == 1 ? 3.0f : 1.1f;
-  for (const Ints& in : {Ints{4, 7}, {1, 1}, {1, 6}})
+  grid.resize(6 * 66);
+  for (const Ints& in : {Ints{4, 7}, {1, 1}, {1, 6}, {3, 4, 7}, {1, 1, 1}})
     for (const std::int64_t taps : {1, 2, 4})
       for (const std::int64_t aligned : {0, 1})
         for (const GridPadding padding : kPaddings) {
-          const std::vector<float> ones(static_cast<std::size_t>(in[0] * in[1]), 1.0f);
+          const std::vector<float> ones(static_cast<std::size_t>(in[0] * in[1] * (in.size() == 3 ? in[2] : 1)), 1.0f);
           for (const float value : sample(target, 1, 1, in, ones, grid, taps, padding, aligned))
-            expect(padding == GridPadding::kZeros ? std::fabs(value) < 2 : std::fabs(value - 1) < 1e-5,
+            expect(padding == GridPadding::kZeros ? std::fabs(value) < 3 : std::fabs(value - 1) < 1e-5,
                    "sum of the weights");
         }
 }
@@ -96,5 +122,9 @@ void nothing(const Target& target) {
 }  // namespace
 
 int main() {
-  return run_cases({{"identity", identity}, {"anywhere", anywhere}, {"not finite", not_finite}, {"nothing", nothing}});
+  return run_cases({{"identity", identity},
+                    {"depth", depth},
+                    {"anywhere", anywhere},
+                    {"not finite", not_finite},
+                    {"nothing", nothing}});
 }

@@ -6,6 +6,7 @@ reads nor allocations.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
@@ -37,14 +38,27 @@ class WireError(ModelReadError):
         self.offset = offset
 
 
-def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+NUMBERS: Final = re.compile(rb"(?:\x3d.{4}|\x40[\x80-\xff]{0,8}+[\x00-\x7f])*+", re.DOTALL)
+"""The floats and ints of an attribute; integers of 64 bits or more are left to `varint`, which checks them."""
+
+
+def fields(
+    data: Buffer, start: int, end: int, skipped: re.Pattern[bytes] | None = None
+) -> Iterator[tuple[int, int, int, int, int]]:
     """The fields of the message in `data[start:end]`, in order: (number, wire type, begin, payload, stop).
+
+    Those that `skipped` matches, a pattern that matches any number of whole valid fields, are left out.
 
     The field with its tag is `data[begin:stop]`; a LENGTH field's content is `data[payload:stop]`. Raises
     `WireError` if a field is malformed or extends beyond `end`.
     """
     position = start
     while position < end:
+        if skipped is not None:
+            found = skipped.match(data, position, end)
+            position = position if found is None else found.end()
+            if position == end:
+                return
         begin = position
         tag = data[position]
         position += 1

@@ -165,7 +165,8 @@ def deform_conv(
         starts = (np.arange(outs[axis]) * g.strides[axis] - g.pads_begin[axis]).reshape(shape)
         inner = (np.arange(kernel[axis]) * g.dilations[axis]).reshape(shape)
         base = np.broadcast_to(inner, kernel).reshape(-1, 1) + np.broadcast_to(starts, outs).reshape(1, -1)
-        coordinates.append((moves[:, :, axis] + base.astype(moves.dtype)).reshape(batch * offset_group, -1))
+        places = (moves[:, :, axis] + base.astype(moves.dtype)).reshape(batch * offset_group, -1)
+        coordinates.append(np.where(np.isfinite(places), places, -2))  # beyond the image
     images = widened(x).reshape(batch * offset_group, channels // offset_group, *x.shape[2:])
     columns = _interpolate(images, coordinates, [], "linear", "zeros").reshape(batch, offset_group, -1, positions,
                                                                               int(np.prod(outs)))  # fmt: skip

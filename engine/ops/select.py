@@ -115,9 +115,7 @@ def non_max_suppression(
     scores, the box that comes first is preferred, as in onnxruntime.
     """
     count = int(_limit(max_output_boxes_per_class, 0))
-    overlap, least = np.float32(_limit(iou_threshold, 0.0)), np.float32(_limit(score_threshold, -np.inf))
-    if not 0 <= overlap <= 1:
-        raise ModelError(f"iou_threshold is {overlap}; expected 0..1")
+    overlap, least = check_overlap(iou_threshold), np.float32(_limit(score_threshold, -np.inf))
     low, high = _corners(boxes, spec.center_point_box)
     found = [
         (batch, each, box)
@@ -126,6 +124,14 @@ def non_max_suppression(
         for box in _kept_boxes(low[batch], high[batch], of_boxes, count, overlap, least)
     ]
     return np.array(found, dtype=np.int64).reshape(-1, 3)
+
+
+def check_overlap(iou_threshold: Array | None) -> np.float32:
+    """The threshold of a NonMaxSuppression. Raises `ModelError` unless it is one number of 0..1."""
+    overlap = np.float32(_limit(iou_threshold, 0.0))
+    if not 0 <= overlap <= 1:
+        raise ModelError(f"iou_threshold is {overlap}; expected 0..1")
+    return overlap
 
 
 def _limit(value: Array | None, default: float) -> float:

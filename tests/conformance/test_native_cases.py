@@ -10,7 +10,7 @@ import pytest
 from engine import Core
 from engine.testing.native_cases import count_native, main, node_cases
 
-_NATIVE = 1704
+_NATIVE = 1762
 
 
 def test_as_many_cases_as_before_are_native() -> None:

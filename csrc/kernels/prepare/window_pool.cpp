@@ -64,7 +64,8 @@ PreparedStep prepare_window_pool(const StepRequest& request) {
   const double steps = static_cast<double>(outputs) * static_cast<double>(args.kernel[0]) *
                        static_cast<double>(args.kernel[1]) * static_cast<double>(args.kernel[2]);
   phase.max_workers = workers_for_bytes(4 * steps);
-  return one_phase(std::move(phase), 0, steps);
+  const std::int64_t scratch = args.has_positions ? 0 : bytes_of({args.in[2]}, 8);
+  return one_phase(std::move(phase), static_cast<std::size_t>(scratch), steps);
 }
 
 }  // namespace

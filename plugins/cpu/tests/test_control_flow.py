@@ -364,14 +364,25 @@ def test_a_value_that_grows() -> None:
 
 def test_a_body_with_an_operation_without_a_kernel_runs_in_part_on_the_reference() -> None:
     def build(trip: Output, go: Output, carried: Sequence[Output], captured: Sequence[Output]) -> Any:
-        unique = ops.create("Unique", [carried[0]], {"sorted": 1}, num_outputs=1)
-        return [go, ops.Mul(carried[0], Constant(np.float32(0.5)))], [ops.ReduceMax(unique.output(0), keepdims=0)]
+        det = ops.Det(ops.Unsqueeze(carried[0], Constant([1, 2], i64)))
+        return [go, ops.Mul(carried[0], Constant(np.float32(0.5)))], [ops.ReduceMax(det, keepdims=0)]
 
     model, _ = loop([[3]], build)
     assert not is_native(model)
     answer = Core().query_model(model, "CPU").nodes["loop"]
     assert answer.level is SupportLevel.REFERENCE
-    assert "Unique" in answer.reason
+    assert "Det" in answer.reason
+    assert_like_others(model, {"m": np.array(4), **values([3])})
+
+
+def test_a_body_that_counts_lengths() -> None:
+    def build(trip: Output, go: Output, carried: Sequence[Output], captured: Sequence[Output]) -> Any:
+        unique = ops.create("Unique", [carried[0]], {"sorted": 1}, num_outputs=1)
+        return [go, ops.Mul(carried[0], Constant(np.float32(0.5)))], [ops.ReduceMax(unique.output(0), keepdims=0)]
+
+    model, _ = loop([[3]], build)
+    assert not is_native(model)  # the native core runs no iterations, but the kernel of each of them
+    assert Core().query_model(model, "CPU").nodes["loop"].level is SupportLevel.NATIVE
     assert_like_others(model, {"m": np.array(4), **values([3])})
 
 

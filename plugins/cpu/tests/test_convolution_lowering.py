@@ -128,7 +128,7 @@ def test_unknown_lengths() -> None:
 @pytest.mark.parametrize(
     ("node", "shape", "constants", "message"),
     [
-        (helper.make_node("Conv", ["x", "w"], ["y"]), (1, 2, 4, 4, 4), {"w": (3, 2, 2, 2, 2)}, "3 spatial dimensions"),
+        (helper.make_node("Conv", ["x", "w"], ["y"]), (1, 2, 2, 2, 1, 2, 2), {"w": (3, 2, *[1] * 5)}, "5 spatial dim"),
         (helper.make_node("Conv", ["x", "w"], ["y"], strides=[5000, 1]), (1, 2, 4, 4), {"w": (3, 2, 1, 1)}, "strides"),
         (helper.make_node("GlobalMaxPool", ["x"], ["y"]), (1, 2, 4, 4, 4), {}, "3 spatial"),
     ],

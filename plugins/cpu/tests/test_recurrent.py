@@ -131,8 +131,40 @@ def test_other_activations_are_left_to_the_reference() -> None:
     refused("RNN", activations=["Tanh", "Relu"], direction="bidirectional")
 
 
-def test_weights_that_are_computed_are_left_to_the_reference() -> None:
-    x, w = Parameter(f32, PartialShape([4, 2, 3]), "x"), Parameter(f32, PartialShape([1, 8, 3]), "w")
-    node = ops.create("RNN", [x, w, Constant(values(1, 8, 8))], {"hidden_size": 8}, num_outputs=2)
-    with pytest.raises(EngineError, match="constant"):
-        Core().compile_model(Model(node.outputs, [x, w], name="layer"), "CPU", {"ALLOW_REFERENCE": False})
+COMPUTED = [
+    *(("RNN", {"direction": direction}) for direction in DIRECTIONS),
+    *(("LSTM", {"direction": direction, "layout": layout}) for direction in DIRECTIONS for layout in (0, 1)),
+    *(
+        ("GRU", {"direction": direction, "linear_before_reset": linear})
+        for direction in DIRECTIONS
+        for linear in (0, 1)
+    ),
+    ("LSTM", {"input_forget": 1, "clip": 0.4}),
+]
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("hidden", [1, 7, 16, 40])
+@pytest.mark.parametrize(("op_type", "attributes"), COMPUTED)
+def test_weights_that_are_computed(op_type: str, attributes: dict[str, Any], hidden: int, full: bool) -> None:
+    """The same numbers as for constants, from a network whose weights are inputs; other weights follow."""
+    model, feeds = layer(op_type, hidden, full=full, **attributes)
+    node = model.results[0].input_value(0).node
+    sources: list[Any] = []
+    parameters, given = list(model.parameters), dict(feeds)
+    for index, value in enumerate(node.input_values):
+        if value is not None and isinstance(value.node, Constant):
+            parameters.append(Parameter(f32, value.shape, f"weight{index}"))
+            given[f"weight{index}"] = value.node.data
+            sources.append(parameters[-1])
+        else:
+            sources.append(value)
+    copy = ops.create(op_type, sources, node.attributes, num_outputs=node.num_outputs)
+    computed = Model(copy.outputs, parameters, name="computed")
+    network = Core().compile_model(computed, "CPU", {"ALLOW_REFERENCE": False})
+    tolerance = 4 * 1.2e-7 * STEPS * np.sqrt(INPUTS + hidden)
+    for got, want in zip(network(given).values(), run(model, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    halved = {name: array / np.float32(2) if name.startswith("weight") else array for name, array in given.items()}
+    for got, want in zip(network(halved).values(), expected(computed, halved), strict=True):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,18 @@ def test_thresholds_of_more_precision_than_the_rows() -> None:
     attributes = random_ensemble(rng, "target", targets=1)
     attributes["nodes_values_as_tensor"] = np.array(attributes.pop("nodes_values")) + 1e-12
     compare("TreeEnsembleRegressor", attributes, batches(rng))
+
+
+def test_an_exported_network() -> None:
+    """The trees are attributes, of which the blob holds every number."""
+    rng = np.random.default_rng(7)
+    attributes = random_ensemble(rng, "class", targets=3, votes=2) | {"classlabels_int64s": (30, 10, 20)}
+    parameter = Parameter(ElementType.from_numpy(np.dtype(np.float32)), PartialShape([-1, 6]), "x")
+    node = ops.create("TreeEnsembleClassifier", [parameter], attributes, num_outputs=2, domain="ai.onnx.ml")
+    network = Core().compile_model(Model(node.outputs, [parameter], name="trees"), "CPU", NATIVE)
+    blob = io.BytesIO()
+    network.export_model(blob)
+    imported = Core().import_model(io.BytesIO(blob.getvalue()), "CPU")
+    for x in batches(rng):
+        for found, wanted in zip(imported({"x": x}).values(), network({"x": x}).values(), strict=True):
+            np.testing.assert_array_equal(found, wanted)

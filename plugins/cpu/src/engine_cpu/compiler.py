@@ -17,11 +17,13 @@ from engine_cpu.cache_formats import CacheFormat
 from engine_cpu.chaining import join_chains
 from engine_cpu.choice import ChoiceSegment
 from engine_cpu.choices import Choices
+from engine_cpu.counted_segment import CountedSegment
 from engine_cpu.families import FamilyProgram, Recording
 from engine_cpu.grouping import group_nodes
 from engine_cpu.host_segment import HostSegment
 from engine_cpu.in_place import InPlace, variables_in_place, without
 from engine_cpu.lowering import LOWERINGS, CpuDecisions, CpuGraph
+from engine_cpu.lowering.counting import CountedLowering
 from engine_cpu.program import Array, ConnectedSegment, Inference, NativeSegment, Program, Segment, Value
 from engine_cpu.programs import Programs
 from engine_cpu.recording import RecordingBuilder
@@ -108,6 +110,13 @@ class Compiler:
             late, evaluated = late_values(node, decisions), HostSegment(node) if self.allow_reference else None
             bound = ValuesSegment(node, late, self._alone, self.plan_cache_size, self.building, evaluated)
             return bound, [v for v in node.input_values if v is not None], tuple(node.outputs)
+        if segment.kind is SegmentKind.COUNTED:
+            (node,) = segment.nodes
+            spec, lowering = decisions[node].spec, decisions[node].lowering
+            assert isinstance(lowering, CountedLowering)
+            self.lowered += 1
+            counted = CountedSegment(spec, lowering, self.weights.isa, self.threads, self.streams)
+            return counted, [v for v in node.input_values if v is not None], tuple(node.outputs)
         if segment.kind is SegmentKind.DEFERRED:
             graph = extract(segment)
             self.weights.keep(_constants_in(graph))

@@ -1,8 +1,9 @@
 """Cuts a graph into segments that run in sequence: native ones, control flow, host and deferred ones.
 
 A node is DEFERRED if the shape of one of its inputs becomes known only during an inference; a deferred segment is then
-cut into segments for the actual shapes. A node of kind VALUES has a kernel, whose plan depends on the values of some
-inputs, such as the axes of a reduction, that are computed during the inference.
+cut into segments for the actual shapes. A node of kind COUNTED has a kernel that counts a length of its results, and
+one of kind VALUES one whose plan depends on the values of some inputs, such as the axes of a reduction, that are
+computed during the inference.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType
 from engine_cpu.lowering import CpuDecisions
+from engine_cpu.lowering.counting import CountedLowering
 
 
 class SegmentKind(enum.Enum):
@@ -25,9 +27,10 @@ class SegmentKind(enum.Enum):
     HOST = "reference"
     DEFERRED = "deferred"
     VALUES = "values"
+    COUNTED = "counted"
 
 
-_SINGLE: Final = frozenset({SegmentKind.CONTROL, SegmentKind.HOST, SegmentKind.VALUES})
+_SINGLE: Final = frozenset({SegmentKind.CONTROL, SegmentKind.HOST, SegmentKind.VALUES, SegmentKind.COUNTED})
 """The kinds whose segments have one node."""
 CONTROL_FLOW: Final = frozenset({"If", "Loop", "Scan"})
 """The operators whose bodies are compiled."""
@@ -69,6 +72,8 @@ def kind_of(node: Node, decisions: CpuDecisions) -> SegmentKind:
         return SegmentKind.HOST
     if late_values(node, decisions):
         return SegmentKind.VALUES
+    if isinstance(decisions[node].lowering, CountedLowering):
+        return SegmentKind.COUNTED
     if any(not value.shape.is_static for value in node.outputs):
         return SegmentKind.HOST
     return SegmentKind.NATIVE

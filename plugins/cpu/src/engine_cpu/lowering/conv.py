@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose and FusedConv, of one and two dimensions, on maps in blocks of 16 channels."""
+"""Conv, ConvTranspose and FusedConv: of one and two dimensions on maps in blocks of 16 channels, or unrolled."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from engine_cpu.lowering.conv_geometry import conv_geometry
 from engine_cpu.lowering.conv_operands import packed_weights, padded_bias
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
+from engine_cpu.lowering.unrolled import check_unrolled, lower_unrolled
 from engine_cpu.segment import SegmentBuilder
 
 _MAX_TRANSPOSED_STRIDE: Final = 64
@@ -33,15 +34,22 @@ _X, _W, _BIAS, _RESIDUAL = range(4)
 @lowers("Conv", "ConvTranspose", spec=ConvSpec)
 @lowers("FusedConv", domain=INTERNAL_DOMAIN, spec=ConvSpec)
 class ConvLowering(OpLowering[ConvSpec]):
-    """Direct, Winograd, depthwise, grouped or transposed kernels, by geometry and tuning; with packed weights."""
+    """Direct, Winograd, depthwise, grouped or transposed kernels, by geometry and tuning; with packed weights.
+
+    Convolutions of more dimensions are products of unrolled windows.
+    """
 
     def check(self, spec: ConvSpec) -> Refusal | None:
         """See `OpLowering`."""
-        return first_refusal(check_f32(spec.node), _check_shapes(spec), _check_steps(spec))
+        if refused := check_f32(spec.node):
+            return refused
+        return check_unrolled(spec) if _is_unrolled(spec) else first_refusal(_check_shapes(spec), _check_steps(spec))
 
     def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:
         """Blocked maps; an input of few channels is read PLAIN."""
         node = spec.node
+        if _is_unrolled(spec):
+            return super().layouts(spec)
         channels = static_shape(node.input_value(_X))[1]
         outputs = static_shape(node.output(0))[1]
         if not has_bf16_kernel(spec.group, channels, outputs, transposed=spec.transposed):
@@ -56,7 +64,10 @@ class ConvLowering(OpLowering[ConvSpec]):
         return options
 
     def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
-        """One step; more if the weights are computed at run time."""
+        """One step; more if the weights are computed at run time, or windows are unrolled."""
+        if _is_unrolled(spec):
+            lower_unrolled(spec, b)
+            return
         node = spec.node
         option, out = b.option(node), node.output(0)
         layout, out_layout = option.inputs[_X], option.outputs[0]
@@ -89,6 +100,10 @@ class ConvLowering(OpLowering[ConvSpec]):
             lower_chain(item, b)
         else:
             self.lower(cast(ConvSpec, item.spec), b)
+
+
+def _is_unrolled(spec: ConvSpec) -> bool:
+    return len(spec.node.input_value(_X).shape) > 4
 
 
 def _check_shapes(spec: ConvSpec) -> Refusal | None:

@@ -1,0 +1,88 @@
+"""`CountedSegment`: a native operation whose kernel counts a length of its results."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.errors import Cancelled
+from engine.ir import Node
+from engine.limits import check_bytes, check_planned
+from engine.lowering.checks import is_omitted
+from engine.native import Plan, PlanBuilder, PlanRunner
+from engine_cpu.layout import item_size, static_shape
+from engine_cpu.lowering.counting import CountedLowering
+from engine_cpu.program import Array, Inference, Segment, Value
+
+
+class CountedSegment(Segment):
+    """One node with a `CountedLowering`; the inputs are those of the node without omitted ones."""
+
+    def __init__(self, spec: Any, lowering: CountedLowering[Any], isa: str, threads: int, streams: int) -> None:
+        """Build the plan. Raises `OutOfMemoryError` if the machine has no memory for the largest results."""
+        node: Node = spec.node
+        self._spec, self._lowering = spec, lowering
+        self._name, self._op_type, self._text = node.friendly_name, node.op_type, str(node)
+        step = lowering.counted(spec)
+        self._present = [index for index, value in enumerate(node.outputs) if not is_omitted(value)]
+        self._count = node.num_outputs
+        self._axes = step.axes
+        read = [node.input_value(index) for index in step.inputs]
+        given = [index for index, value in enumerate(node.input_values) if value is not None]
+        self._places = [given.index(index) for index in step.inputs]
+        inputs = [(value.element_type.numpy, static_shape(value)) for value in read]
+        outputs: list[tuple[np.dtype[Any], tuple[int, ...]]] = [
+            (node.output(index).element_type.numpy, shape)
+            for index, shape in zip(self._present, step.shapes, strict=True)
+        ]
+        outputs.append((np.dtype(np.int64), (1,)))
+        builder = PlanBuilder(isa=isa)
+        sources = [
+            builder.add_input(_nbytes(form), item_size(value.element_type))
+            for form, value in zip(inputs, read, strict=True)
+        ]
+        targets = [builder.add_output(_nbytes(form), form[0].itemsize) for form in outputs]
+        builder.add_step(step.kernel, sources, targets, step.attributes, self._name)
+        self._plan = builder.build()
+        self._bytes = self._plan.arena_bytes + sum(map(_nbytes, outputs))
+        check_planned(self._bytes, node)
+        self._runner = PlanRunner(self._plan, inputs, outputs, max_threads=threads, kept=streams)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Its plan."""
+        return [self._plan]
+
+    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
+        """See `Segment`."""
+        read = [inputs[place] for place in self._places]
+        self._lowering.check_values(self._spec, read)
+        check_bytes(self._bytes, self._text)
+        start = time.perf_counter_ns() if inference.is_profiling else 0
+        try:
+            *results, count = self._runner.run(read, inference.cancel)
+        except Cancelled:
+            inference.check_cancelled()  # raises the reason for which the inference was stopped
+            raise
+        if inference.is_profiling:
+            inference.record_node(self._name, self._op_type, "native", start, time.perf_counter_ns())
+        outputs: list[Value] = [None] * self._count
+        for index, array, axis in zip(self._present, results, self._axes, strict=True):
+            outputs[index] = array if axis is None else _cut(array, axis, int(count[0]))
+        return outputs
+
+
+def _nbytes(form: tuple[np.dtype[Any], tuple[int, ...]]) -> int:
+    dtype, shape = form
+    return math.prod(shape) * dtype.itemsize
+
+
+def _cut(array: Array, axis: int, length: int) -> Array:
+    """The front of an array, with this length of an axis; a copy if most of the array's memory would be kept for it."""
+    shape = (*array.shape[:axis], length, *array.shape[axis + 1 :])
+    front = array.reshape(-1)[: math.prod(shape)].reshape(shape)
+    return front.copy() if 2 * front.size < array.size else front
