@@ -460,7 +460,7 @@ def test_destinations_that_take_nothing(tmp_path: Path) -> None:
     model = weighted()
     with pytest.raises(ModelWriteError, match="No space left"):
         write_model(model, Full())  # type: ignore[arg-type]
-    with pytest.raises(ModelWriteError, match="No such file"):
+    with pytest.raises(ModelWriteError, match=r"folder .*no does not exist"):
         write_model(model, tmp_path / "no" / "m.onnx")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ModelWriteError, match="folder"):

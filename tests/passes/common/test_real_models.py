@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import onnxruntime
 import pytest
 
 from engine import ops
-from engine.ir import Constant, Model, f32, i4
+from engine.ir import Constant, Model, Parameter, Result, f32, i4, u8
 from engine.onnx import model_to_proto, read_model
 from engine.passes import ConstantFolding, Manager, Pass, check_equivalence, list_passes
 from engine.passes.common.activation_fusion import ActivationFusion
@@ -410,8 +411,18 @@ def test_a_pass_by_itself_fires_as_often_as_expected(
     assert manager.rewrite_counts()[item.name] == count
     inputs = feed(before)
     check_equivalence(before, model, inputs=inputs)
+    if name.startswith("quantized") and _saturates():
+        return  # its products of u8 and i8 are not those of the operators
     (expected, *_), (actual, *_) = (_onnxruntime(m, inputs) for m in (before, model))
     assert np.abs(expected - actual).max() <= 1e-5 * np.abs(expected).max()
+
+
+@cache
+def _saturates() -> bool:
+    """Whether onnxruntime adds two products of u8 and i8 in 16 bits on this CPU, as it does without VNNI."""
+    a, b = Parameter(u8, [1, 2], "a"), Constant(np.full((2, 1), 127, np.int8))
+    product = Model([Result(ops.MatMulInteger(a, b), "y")], [a])
+    return bool(_onnxruntime(product, {"a": np.full((1, 2), 255, np.uint8)})[0] != 2 * 127 * 255)
 
 
 def _onnxruntime(model: Model, inputs: dict[str, Any]) -> list[Any]:
