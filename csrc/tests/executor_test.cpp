@@ -17,28 +17,10 @@
 #include "executor/core_set.hpp"
 #include "executor/plan.hpp"
 #include "executor/plan_family.hpp"
+#include "tests/executor_common.hpp"
 
 namespace engine {
 namespace {
-
-int failures = 0;
-
-void expect(bool condition, const std::string& what) {
-  if (!condition) {
-    ++failures;
-    std::printf("FAILED: %s\n", what.c_str());
-  }
-}
-
-template <class Error>
-void expect_error(const std::string& part, const std::function<void()>& action) {
-  try {
-    action();
-    expect(false, "no error for: " + part);
-  } catch (const Error& error) {
-    expect(std::string(error.what()).find(part) != std::string::npos, part + " is not in: " + error.what());
-  }
-}
 
 // Kernels for the tests: y = x + 1 over int32, and one that waits until it is released.
 struct AddArgs {
@@ -474,11 +456,5 @@ int main() {
       {"forked children have cores", forked_children_have_cores},
 #endif
   };
-  for (const auto& [name, run] : cases) {
-    const int before = failures;
-    run();
-    std::printf("%s %s\n", failures == before ? "ok    " : "FAILED", name);
-    std::fflush(stdout);
-  }
-  return failures == 0 ? 0 : 1;
+  return run_cases(cases);
 }

@@ -1,0 +1,42 @@
+// What the tests of the executor share.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace engine {
+
+inline int failures = 0;
+
+inline void expect(bool condition, const std::string& what) {
+  if (!condition) {
+    ++failures;
+    std::printf("FAILED: %s\n", what.c_str());
+  }
+}
+
+template <class Error>
+void expect_error(const std::string& part, const std::function<void()>& action) {
+  try {
+    action();
+    expect(false, "no error for: " + part);
+  } catch (const Error& error) {
+    expect(std::string(error.what()).find(part) != std::string::npos, part + " is not in: " + error.what());
+  }
+}
+
+// Runs named cases, and returns the exit status of the program.
+inline int run_cases(const std::vector<std::pair<const char*, void (*)()>>& cases) {
+  for (const auto& [name, run] : cases) {
+    const int before = failures;
+    run();
+    std::printf("%s %s\n", failures == before ? "ok    " : "FAILED", name);
+    std::fflush(stdout);
+  }
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace engine
