@@ -32,6 +32,16 @@ def small_model(_: Namespace) -> None:
     write_model(Model([ops.MatMul(flat, weights, friendly_name="y")], [x], name="small"), "model.onnx")
 
 
+def open_batch(_: Namespace) -> None:
+    """Write `model.onnx`, a classifier of any number of images, with a value `features` inside."""
+    rng = np.random.default_rng(0)
+    x = Parameter(f32, ["N", 3, 8, 8], "x")
+    conv = ops.Conv(x, Constant(rng.standard_normal((4, 3, 3, 3)).astype(np.float32), friendly_name="filters"))
+    pooled = ops.Flatten(ops.GlobalAveragePool(ops.Relu(conv, friendly_name="features")))
+    weights = Constant(rng.standard_normal((4, 10)).astype(np.float32), friendly_name="weights")
+    write_model(Model([ops.MatMul(pooled, weights, friendly_name="y")], [x], name="small"), "model.onnx")
+
+
 def model_and_weights(namespace: Namespace) -> None:
     """Write a model, and `model.safetensors` with data of one of its initializers."""
     small_model(namespace)
@@ -86,6 +96,7 @@ RUN = {
     "README.md": Document(1, 3),
     "docs/index.md": Document(2),
     "docs/quick-start.md": Document(17),
+    "docs/tasks.md": Document(30, 17, prepare=open_batch),
     "docs/hetero.md": Document(12),
     "docs/stateful-models.md": Document(7),
     "docs/language-models.md": Document(16, packages=("llguidance", "onnxscript", "torch", "transformers")),
