@@ -399,7 +399,7 @@ def test_integers_to_negative_powers(device: str) -> None:
 @pytest.mark.parametrize(
     ("op_type", "values", "attributes", "shape"),
     [
-        ("Col2Im", [np.zeros((0, 4, 5), np.float32), ints(2, 6), ints(1, 2)], {}, (0, 2, 2, 6)),
+        ("Col2Im", [np.zeros((0, 4, 10), np.float32), ints(2, 6), ints(1, 2)], {}, (0, 2, 2, 6)),
         ("GridSample", [np.zeros((1, 0, 3, 2), np.float32), np.zeros((1, 2, 4, 2), np.float32)], {}, (1, 0, 2, 4)),
         (f"{ML}.SVMClassifier", [np.zeros((0, 2), np.float32)], VOTES, (0,)),
     ],

@@ -63,7 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
             config.args[:] = [str(SUITE)]
     if not any(config.getoption(f"--engine-{name}") for name in ("device", "score", "json", "html")):
         return
-    folder = os.environ.get(_FOLDER)
+    # A run in a process that a check started inherits the variable, but only workers belong to the run that set it.
+    folder = os.environ.get(_FOLDER) if hasattr(config, "workerinput") else None
     if folder is None:
         folder = os.environ[_FOLDER] = tempfile.mkdtemp(prefix="engine-conformance-")
     from engine.testing.conformance.scoring import Scoring
@@ -118,7 +119,8 @@ class _Run:
         from engine.testing.conformance.scoring import hook_file
 
         self._session = session
-        self._watch = HookWatch(hook_file(self._folder, os.environ.get("PYTEST_XDIST_WORKER", "main")))
+        worker = os.environ["PYTEST_XDIST_WORKER"] if self._is_worker else "main"
+        self._watch = HookWatch(hook_file(self._folder, worker))
         self._watch.install()
 
     @pytest.hookimpl(tryfirst=True)

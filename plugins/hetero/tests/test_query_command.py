@@ -107,17 +107,17 @@ def test_a_network_is_drawn(network: Path, tmp_path: Path) -> None:
 def test_reasons_of_the_first_device_are_told(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
-        helper.make_node("NonZero", ["a"], ["y"], name="where"),
+        helper.make_node("Det", ["a"], ["y"], name="where"),
     ]
     ports = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [4]),
-        helper.make_tensor_value_info("y", TensorProto.INT64, [1, "n"]),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 4]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, []),
     ]
     graph = helper.make_graph(nodes, "places", ports[:1], ports[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), tmp_path / "m.onnx")
     shown = query(tmp_path / "m.onnx", "-d", "HETERO:CPU,TEMPLATE", "--why").splitlines()
-    group = shown.index("  CPU evaluates on the host 1 NonZero (op), now on TEMPLATE")
-    assert shown[group + 1 : group + 3] == ["    `where`", "    NonZero has no kernel on this device"]
+    group = shown.index("  CPU evaluates on the host 1 Det (op), now on TEMPLATE")
+    assert shown[group + 1 : group + 3] == ["    `where`", "    Det has no kernel on this device"]
     shown = query(tmp_path / "m.onnx", "-d", "HETERO:CPU", "--why").splitlines()
-    assert "  CPU evaluates on the host 1 NonZero (op)" in shown
+    assert "  CPU evaluates on the host 1 Det (op)" in shown
     assert any(line.split()[:4] == ["CPU", "1", "2", "1"] for line in shown), "one of two nodes by reference"

@@ -46,7 +46,7 @@ class CountedSegment(Segment):
             for form, value in zip(inputs, read, strict=True)
         ]
         targets = [builder.add_output(_nbytes(form), form[0].itemsize) for form in outputs]
-        builder.add_step(step.kernel, sources, targets, step.attributes, self._name)
+        builder.add_step(step.kernel, sources, targets, step.settings, self._name)
         self._plan = builder.build()
         self._bytes = self._plan.arena_bytes + sum(map(_nbytes, outputs))
         check_planned(self._bytes, node)

@@ -18,6 +18,7 @@ class CountedStep:
     """The step of an operation; its last output, after those of the node, is the counted length, of i64.
 
     Attributes:
+        settings: the kernel's attributes.
         inputs: the numbers of the inputs of the node that the kernel reads.
         shapes: of each output of the node that is present, as if the length had its largest value. The kernel writes
             the result of the actual length to the front.
@@ -25,7 +26,7 @@ class CountedStep:
     """
 
     kernel: str
-    attributes: Mapping[str, Attribute]
+    settings: Mapping[str, Attribute]
     inputs: Sequence[int]
     shapes: Sequence[tuple[int, ...]]
     axes: Sequence[int | None]
