@@ -180,6 +180,10 @@ def _terms(node: onnx.NodeProto, sizes: Mapping[str, tuple[int, ...]]) -> float:
         return math.prod(shape[1:])
     if node.op_type in ("MatMul", "Gemm"):
         return shape[-2] if len(shape) > 1 else 64
+    if node.op_type in ("SVMClassifier", "SVMRegressor"):  # a sum over the support vectors, of distances
+        lengths = {each.name: len(each.floats) for each in node.attribute}
+        vectors = max(1, lengths.get("coefficients", 0))
+        return vectors + lengths.get("support_vectors", 0) / vectors
     if node.op_type in ("LSTM", "GRU", "RNN") and shape:
         return 16 * (shape[-1] + shape[1])
     if node.op_type in ("Loop", "Scan", "If", "Attention", "ReduceSum", "ReduceMean", "Einsum"):

@@ -17,7 +17,9 @@ HOOKS: Final[dict[type, tuple[str, ...]]] = {
         "__init__", "compile_model", "query_model", "import_network", "create_context", "compile_in_context",
         "import_in_context", "device_ids", "metric", "host_features",
     ),
-    ExecutableNetwork: ("create_infer_request_impl", "pipeline", "export_sections", "requirements", "metric"),
+    ExecutableNetwork: (
+        "create_infer_request_impl", "pipeline", "export_sections", "requirements", "metric", "memory", "release",
+    ),
     SyncInferRequest: (
         "infer_preprocess", "start_pipeline", "wait_pipeline", "infer_postprocess", "abort_pipeline", "request_cancel",
         "bind_again", "clear_tensors",
