@@ -483,7 +483,8 @@ ENGINE_INLINE std::int64_t take_extremes(const double* x, std::int64_t count, do
   for (; r + kWideParts <= count; r += kWideParts)
     for (int v = 0; v < kWideParts / kWideLanes; ++v) {
       __builtin_memcpy(&next, x + r + v * kWideLanes, sizeof next);
-      best[v] = (kMap == ReduceMap::kMax ? next > best[v] : next < best[v]) | (next != next) ? next : best[v];
+      const auto is_better = kMap == ReduceMap::kMax ? next > best[v] : next < best[v];
+      best[v] = (is_better | (next != next)) ? next : best[v];
     }
   __builtin_memcpy(parts, best, sizeof best);
   return r;
