@@ -86,7 +86,7 @@ void check_declaration(const engine_attribute& attribute, std::size_t index) {
   };
   if (attribute.name == nullptr) refuse("has no name");
   if (attribute.kind < ENGINE_INT || attribute.kind > ENGINE_STRINGS) refuse("is of no known kind");
-  if (attribute.kind <= ENGINE_STRING && attribute.count > 1) refuse("is no list, and has several values");
+  if (attribute.kind <= ENGINE_STRING && attribute.count > 1) refuse("is not a list, but has several values");
   if (attribute.count == 0) return;
   const bool is_integer = attribute.kind == ENGINE_INT || attribute.kind == ENGINE_INTS;
   const bool is_real = attribute.kind == ENGINE_FLOAT || attribute.kind == ENGINE_FLOATS;

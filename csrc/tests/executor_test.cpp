@@ -17,7 +17,7 @@
 #include "executor/core_set.hpp"
 #include "executor/plan.hpp"
 #include "executor/plan_family.hpp"
-#include "tests/executor_common.hpp"
+#include "tests/expectations.hpp"
 
 namespace engine {
 namespace {

@@ -130,5 +130,5 @@ int main() {
   test_wide_tables_are_equal_for_any_threads();
   test_memory_is_bounded();
   test_many_ask_at_once();
-  return report();
+  return engine::report();
 }

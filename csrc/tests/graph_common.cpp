@@ -1,25 +1,9 @@
 #include "tests/graph_common.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 
 namespace engine::graph {
-namespace {
-
-int failures = 0;
-
-}  // namespace
-
-void expect(bool condition, const std::string& what) {
-  if (condition) return;
-  if (++failures <= 20) std::printf("FAILED: %s\n", what.c_str());
-}
-
-int report() {
-  if (failures > 20) std::printf("%d failures\n", failures);
-  return failures == 0 ? 0 : 1;
-}
 
 Case random_case(std::mt19937_64& random, Node most_nodes, int devices) {
   const auto below = [&](std::int64_t bound) { return static_cast<std::int64_t>(random() % bound); };

@@ -2,28 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "graph/dag.hpp"
+#include "tests/expectations.hpp"
 
 namespace engine::graph {
-
-void expect(bool condition, const std::string& what);
-// The exit status of a program: 0 if nothing has failed.
-int report();
-
-template <class Error>
-void expect_error(const std::string& part, const std::function<void()>& action) {
-  try {
-    action();
-    expect(false, "no error for: " + part);
-  } catch (const Error& error) {
-    expect(std::string(error.what()).find(part) != std::string::npos, part + " is not in: " + error.what());
-  }
-}
 
 // A graph with a device for each node.
 struct Case {

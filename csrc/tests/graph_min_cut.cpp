@@ -119,5 +119,5 @@ int main() {
   test_sides_have_the_cost_of_larger_graphs();
   test_long_chain();
   test_refused();
-  return report();
+  return engine::report();
 }

@@ -294,5 +294,5 @@ int main() {
   test_atoms(random_cases(10'000));
   test_repair(random_cases(10'000));
   test_larger_graphs();
-  return report();
+  return engine::report();
 }

@@ -290,5 +290,5 @@ int main() {
   test_restrictions_that_would_be_stale();
   test_maintained_order();
   test_ordered_quotient();
-  return report();
+  return engine::report();
 }

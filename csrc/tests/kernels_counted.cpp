@@ -120,9 +120,9 @@ void boxes(const Target& target) {
   check_boxes(target, 2, 0, 4, 4, {false, 0.5f, 0});
 }
 
-void boxes_that_are_no_numbers(const Target& target) {
+void boxes_of_nan(const Target& target) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), most = std::numeric_limits<float>::infinity();
-  // Equal boxes: each hides those after it, unless it has no area or is no number.
+  // Equal boxes: each hides those after it, unless it has no area or a NaN.
   const std::vector<float> corners = {0, 0, 1, 1, 0, 0, 1, 1, nan, 0, 1, 1, 0, nan, 1, 1, 2, 2, 2, 3, 2, 2, 2, 3};
   std::vector<ByteVector> outputs = {ByteVector(6 * 24), ByteVector(8)};
   run_bytes(target, non_max_suppression_operations, "non_max_suppression",
@@ -381,7 +381,7 @@ void refused(const Target& target) {
 
 int main() {
   return run_cases({{"boxes", boxes},
-                    {"boxes that are no numbers", boxes_that_are_no_numbers},
+                    {"boxes of NaN", boxes_of_nan},
                     {"nonzero", nonzero},
                     {"compress", compress},
                     {"unique", unique},

@@ -45,7 +45,8 @@ class Extension:
             value = getattr(self, what)
             if not isinstance(value, str) or not pattern.fullmatch(value):
                 raise ExtensionError(
-                    f"{value!r} is no {what} of an extension; expected letters, digits, '.', '_' and '-', such as "
+                    f"{value!r} is not a valid {what} of an extension; expected letters, digits, '.', '_' and '-', "
+                    "such as "
                     f"{'my_operators' if what == 'name' else '1.0'}"
                 )
         given = self.operators

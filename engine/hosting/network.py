@@ -424,6 +424,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         """Pickle the network as its blob, which a core of the other process imports: for process pools.
 
         Plugins that were registered in this core only, and properties that only the application states, do not travel.
+        Load pickles only from a source that you trust: unpickling runs code, and checks no signature.
         """
         if self._context is not None:
             raise TypeError(f"{self!r} cannot be pickled: its remote context belongs to this process")

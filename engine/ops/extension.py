@@ -120,7 +120,9 @@ class Operator:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise ExtensionError(f"{self.name!r} is no name of an operator: expected letters, digits and underscores")
+            raise ExtensionError(
+                f"{self.name!r} is not a valid name of an operator: expected letters, digits and underscores"
+            )
         if not isinstance(self.domain, str) or not _DOMAIN.fullmatch(self.domain):
             raise ExtensionError(
                 f"operator {self.name}: {self.domain!r} is no domain; expected a name such as com.example, in letters, "
@@ -208,7 +210,8 @@ class Operator:
         schema = onnx.defs.OpSchema.Attribute
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ExtensionError(
-                f"operator {self}: {name!r} is no name of an attribute: expected letters, digits and underscores"
+                f"operator {self}: {name!r} is not a valid name of an attribute: expected letters, digits and "
+                "underscores"
             )
         try:
             if given in _REQUIRED:

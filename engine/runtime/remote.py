@@ -378,7 +378,7 @@ class RemoteTensor(ABC):
 
 @contextmanager
 def _device_errors(where: object, what: str) -> Iterator[None]:
-    """Turn exceptions of a device that are no `EngineError` into `OutOfMemoryError` or `DeviceError`."""
+    """Turn exceptions of a device other than `EngineError` into `OutOfMemoryError` or `DeviceError`."""
     try:
         yield
     except EngineError:

@@ -42,11 +42,11 @@ class InferResult(Mapping[str, Any]):
         raise UnknownOutputError(message)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """The only output, for numpy: `np.asarray(result)`. Raises `InputError` if there are several outputs."""
+        """The only output, for numpy: `np.asarray(result)`. Raises `InputError` if there are several outputs, and
+        `ValueError` if a copy would be needed but `copy` is False, as numpy does."""
         if len(self) != 1:
             raise InputError(f"the result has {len(self)} outputs ({', '.join(self)}); select one: result[0]")
-        value = np.asarray(self._values[0], dtype)
-        return value.copy() if copy and value is self._values[0] else value
+        return np.array(self._values[0], dtype, copy=copy)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._index if isinstance(name, str))

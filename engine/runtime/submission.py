@@ -69,8 +69,8 @@ class Submissions(Participant):
         lifecycle.refuse_at_exit(self._name)
         future = InferFuture()
         with self._lock:
+            request = self._take()  # it may raise, so that nothing waits for a request that was not made
             self._waiting.append((future, inputs, deadline))
-            request = self._take()
         if request is not None:
             self._start_next(request)
         return future
@@ -116,14 +116,15 @@ class Submissions(Participant):
 
     def _finished(self, request: AsyncInferRequest, error: EngineError | None) -> None:
         future = self._running[request]
-        result = None if error is not None else request.results
-        self._forget(request, future)
-        self._reset(request)
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-        self._start_next(request)
+        try:
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(request.results)
+        finally:
+            self._forget(request, future)
+            self._reset(request)
+            self._start_next(request)
 
     def _forget(self, request: AsyncInferRequest, future: InferFuture) -> None:
         self._running.pop(request, None)

@@ -310,10 +310,10 @@ def test_fields_that_a_library_does_not_know_are_not_read(build: Build) -> None:
 @pytest.mark.parametrize(
     ("macro", "said"),
     [
-        ('AFFINE="a b"', "kernel test.native.a b: 'a b' is no name of an operator"),
+        ('AFFINE="a b"', "kernel test.native.a b: 'a b' is not a valid name of an operator"),
         ("NO_VALUES", "kernel test.native.Affine: attribute 0 has a count, and NULL in place of values"),
         ("NO_ATTRIBUTES", "kernel test.native.Affine: num_attributes is 4, and attributes is NULL"),
-        ('NAME="a b"', "'a b' is no name of an extension"),
+        ('NAME="a b"', "'a b' is not a valid name of an extension"),
         ("ABI=2", "compiled for version 2 of engine_kernel.h, and this engine has version 1; compile it again"),
         ("NO_SYMBOL", "it exports no function engine_kernels, which engine_kernel.h declares"),
         ("RETURNS_NULL", r"engine_kernels\(\) returns NULL"),

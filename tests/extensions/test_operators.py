@@ -324,7 +324,7 @@ def test_a_clash_is_an_error_and_adds_nothing(core: Core, extension: Extension, 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"name": "a b"}, "'a b' is no name of an operator"),
+        ({"name": "a b"}, "'a b' is not a valid name of an operator"),
         ({"domain": ""}, "'' is no domain"),
         ({"inputs": "x"}, "inputs are 'x'; expected a list of names"),
         ({"inputs": ["x", "x?"]}, r"inputs are \['x', 'x\?'\]; expected names that differ"),
@@ -337,7 +337,7 @@ def test_a_clash_is_an_error_and_adds_nothing(core: Core, extension: Extension, 
         ({"attributes": {"a": object}}, "attribute 'a' is declared as .*object.*; expected a default"),
         ({"attributes": {"a": ()}}, r"attribute 'a' is declared as \(\); expected a default"),
         ({"attributes": {"a": bytes | None}}, "attribute 'a' is declared as bytes | None; expected"),
-        ({"attributes": {"a b": int}}, "'a b' is no name of an attribute"),
+        ({"attributes": {"a b": int}}, "'a b' is not a valid name of an attribute"),
         ({"attributes": ["a"]}, r"attributes must be a dict; got \['a'\]"),
     ],
 )
@@ -348,8 +348,8 @@ def test_an_invalid_declaration_says_what_is_expected(wrong: dict[str, Any], sai
 
 def test_an_invalid_extension_says_what_is_expected() -> None:
     for arguments, said in (
-        (("a b", "1", [SHIFT]), "'a b' is no name of an extension"),
-        (("a", "", [SHIFT]), "'' is no version of an extension"),
+        (("a b", "1", [SHIFT]), "'a b' is not a valid name of an extension"),
+        (("a", "", [SHIFT]), "'' is not a valid version of an extension"),
         (("a", "1", [abs]), "operators must be a list of engine.Operator"),
         (("a", "1", SHIFT), "operators must be a list of engine.Operator"),
         (("a", "1", []), "has neither operators nor a library"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from engine import AsyncInferQueue, Core, Model, ops
-from engine.errors import Busy, Cancelled, DeadlineExceeded, InputError
+from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError
 from engine.ir import Constant, Parameter, Result, Variable, boolean, f32, i64
 from engine.plugin_api import ExecutableNetwork
 
@@ -69,6 +69,19 @@ def test_a_wrong_input_is_the_error_of_its_future_only(doubling: ExecutableNetwo
     wait(futures, 60)
     assert isinstance(futures[1].exception(), InputError)
     assert [futures[0].result()["y"].tolist(), futures[2].result()["y"].tolist()] == [[2, 2, 2]] * 2
+
+
+def test_a_request_that_cannot_be_made_leaves_nothing_waiting(
+    doubling: ExecutableNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise MemoryError("no memory for a request")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(doubling), "create_infer_request_impl", fail)
+        with pytest.raises(EngineError, match="no memory for a request"):
+            doubling.submit(np.ones(3, np.float32))
+    assert doubling.submit(np.ones(3, np.float32)).result(60)["y"].tolist() == [2, 2, 2]
 
 
 def test_what_waits_is_cancelled_at_once_and_what_runs_at_its_next_check(long: ExecutableNetwork) -> None:

@@ -13,7 +13,8 @@ namespace engine {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kLargestWorkspace = std::size_t{1} << 40;  // bytes of a worker; larger ones are no sizes
+constexpr std::size_t kLargestWorkspace = std::size_t{1}
+                                          << 40;  // bytes of a worker; a larger size can only be a mistake
 
 std::size_t padded(std::size_t bytes) {
   return (checked_add(bytes, kAlignment - 1)) & ~(kAlignment - 1);

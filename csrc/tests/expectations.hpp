@@ -1,4 +1,4 @@
-// What the tests of the executor share.
+// What tests expect: shared by those of the executor and of graph algorithms.
 #pragma once
 
 #include <cstdio>
@@ -12,10 +12,14 @@ namespace engine {
 inline int failures = 0;
 
 inline void expect(bool condition, const std::string& what) {
-  if (!condition) {
-    ++failures;
-    std::printf("FAILED: %s\n", what.c_str());
-  }
+  if (condition) return;
+  if (++failures <= 20) std::printf("FAILED: %s\n", what.c_str());
+}
+
+// The exit status of a program: 0 if nothing has failed.
+inline int report() {
+  if (failures > 20) std::printf("%d failures\n", failures);
+  return failures == 0 ? 0 : 1;
 }
 
 template <class Error>
@@ -36,7 +40,7 @@ inline int run_cases(const std::vector<std::pair<const char*, void (*)()>>& case
     std::printf("%s %s\n", failures == before ? "ok    " : "FAILED", name);
     std::fflush(stdout);
   }
-  return failures == 0 ? 0 : 1;
+  return report();
 }
 
 }  // namespace engine
