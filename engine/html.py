@@ -1,13 +1,23 @@
-"""What notebooks show of an object: a heading and a table."""
+"""Tables as HTML, for notebooks and reports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A heading and a table as HTML; all text is escaped."""
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<b>{escape(title)}</b><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<b>{escape(title)}</b>{plain_table(columns, rows)}"
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[int] = ()) -> str:
+    """A table as HTML; all text is escaped. The columns in `right` are aligned to the right, as numbers are."""
+    classes = ['class="number"' if i in right else "" for i in range(len(columns))]
+
+    def row(tag: str, cells: Sequence[object]) -> str:
+        each = zip(classes, cells, strict=True)
+        return "".join(f"<{tag}{kind and ' '}{kind}>{escape(str(cell))}</{tag}>" for kind, cell in each)
+
+    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    return f"<table><thead><tr>{row('th', columns)}</tr></thead><tbody>{body}</tbody></table>"

@@ -38,7 +38,7 @@ ARROWS = {
     "generation": {"plugin_api"},
     "support": {"placement", "errors"},
     "placement": {"drawing", "files"},
-    "drawing": set(),
+    "drawing": {"html"},
     "files": {"digest", "permissions"},
     "permissions": set(),
     "digest": set(),

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from engine.drawing.page import page, section
 from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, document, legend, palette, text
 from engine.drawing.table import byte_count, count, duration, printable
 from engine.files import complete_file
@@ -23,10 +24,6 @@ _MARGIN = 24
 _KEY = (
     "inside a box: its operations; thick border: placed by the user; dashed border: placed with its atom; "
     "italics: evaluated on the host"
-)
-_STYLE = (
-    "body{font-family:monospace;font-size:13px;margin:16px;background:#fff;color:#222}"
-    "div{overflow:auto;border:1px solid #ccc;max-height:80vh}pre{overflow:auto}"
 )
 
 
@@ -62,12 +59,10 @@ def to_svg(report: PlacementReport, model: str) -> str:
 
 def to_html(report: PlacementReport, model: str) -> str:
     """The picture and the complete report as text, as a self-contained HTML document."""
-    title = escape(f"Placement of {printable(model)}")
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style></head><body>\n<h1>{title}</h1>\n<div>\n{to_svg(report, model)}</div>\n"
-        f"<pre>{escape(placement_text(report, model, is_complete=True))}</pre>\n</body></html>\n"
-    )
+    picture = f'<div class="paper">{to_svg(report, model)}</div>'
+    complete = f"<pre>{escape(placement_text(report, model, is_complete=True))}</pre>"
+    title = f"Placement of {printable(model)}"
+    return page(title, [section("Subgraphs", picture), section("Report", complete)])
 
 
 def _heading(report: PlacementReport, model: str) -> Iterator[tuple[str, str]]:
