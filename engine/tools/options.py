@@ -60,8 +60,8 @@ def add_extension(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add the options for input values."""
+def add_inputs(parser: argparse.ArgumentParser, *, shape_of_blob: bool = True) -> None:
+    """Add the options for input values; `shape_of_blob`: the command takes blobs, too."""
     parser.add_argument(
         "-i",
         "--input",
@@ -71,7 +71,8 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         help="values of inputs: an .npz archive, a folder with input_0.pb and so on, or NAME=FILE with a .npy or .pb "
         "file; may be given several times. Inputs without a file are random",
     )
-    add_shape(parser, " An input of a blob keeps its shape; a random value for it has this one")
+    of_blob = " An input of a blob keeps its shape; a random value for it has this one"
+    add_shape(parser, of_blob if shape_of_blob else "")
     parser.add_argument("--seed", metavar="N", type=count, default=0, help="seed of random inputs (default: 0)")
 
 
@@ -86,6 +87,12 @@ def add_shape(parser: argparse.ArgumentParser, more: str = "") -> None:
         help="give an input of the model this shape before compiling, such as x=1,3,224,224, or x=N,3,224,224 where N "
         f"stands for any length; may be given several times.{more}",
     )
+
+
+def add_tolerances(parser: argparse.ArgumentParser) -> None:
+    """Add `--rtol` and `--atol`."""
+    parser.add_argument("--rtol", metavar="X", type=amount, default=1e-3, help="relative tolerance (default: 0.001)")
+    parser.add_argument("--atol", metavar="X", type=amount, default=1e-5, help="absolute tolerance (default: 0.00001)")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

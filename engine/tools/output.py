@@ -6,9 +6,12 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import escaped, table
+
+if TYPE_CHECKING:
+    from engine.runtime.comparison import Comparison
 
 
 def say(text: str = "", *, end: str = "\n", flush: bool = False, lines: bool = False, to_stderr: bool = False) -> None:
@@ -30,6 +33,36 @@ def print_table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) ->
 def print_json(value: object) -> None:
     """Print one JSON value; numbers that JSON cannot represent (NaN, infinities) become null."""
     print(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def print_comparisons(comparisons: Iterable[tuple[str, Comparison]]) -> None:
+    """Print how outputs compare with expected ones, each with the file that they are of, or ""."""
+    rows = [
+        (
+            *([file] if file else []),
+            c.name,
+            "ok" if c.is_close else "DIFFERS",
+            c.problem
+            or f"{c.mismatches} of {c.size} differ; largest difference {c.max_absolute:.3g}, "
+            f"relative {c.max_relative:.3g}",
+        )
+        for file, c in comparisons
+    ]
+    header = ("OUTPUT", "VERDICT", "DETAILS")
+    print_table(rows, ("BLOB", *header) if rows and len(rows[0]) > len(header) else header)
+
+
+def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
+    """How an output compares with the expected one, for programs."""
+    return {
+        "name": comparison.name,
+        "close": comparison.is_close,
+        "size": comparison.size,
+        "mismatches": comparison.mismatches,
+        "max_absolute": comparison.max_absolute,
+        "max_relative": comparison.max_relative,
+        "problem": comparison.problem,
+    }
 
 
 def _plain(value: object) -> Any:

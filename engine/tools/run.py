@@ -15,10 +15,10 @@ from engine.tools.options import (
     add_extension,
     add_inputs,
     add_json,
+    add_tolerances,
     add_trust,
-    amount,
 )
-from engine.tools.output import print_json, print_table, say
+from engine.tools.output import comparison_as_json, print_comparisons, print_json, say
 
 if TYPE_CHECKING:
     from engine.core import Core
@@ -63,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="expected outputs, in the forms of --input; may be given several times",
     )
     expected.add_argument("--reference-device", metavar="DEVICE", help="compare with the outputs of this device")
-    parser.add_argument("--rtol", metavar="X", type=amount, default=1e-3, help="relative tolerance (default: 0.001)")
-    parser.add_argument("--atol", metavar="X", type=amount, default=1e-5, help="absolute tolerance (default: 0.00001)")
+    add_tolerances(parser)
     add_json(parser)
 
 
@@ -96,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
                 "network": network.name,
                 "device": network.plugin.name,
                 "outputs": [{"name": name, **_described(value)} for name, value in result.items()],
-                "comparison": [_comparison(c) for c in comparisons],
+                "comparison": [comparison_as_json(c) for c in comparisons],
                 "close": is_close if comparisons else None,
                 "files": [str(file) for file in files],
             }
@@ -132,19 +131,7 @@ def _print(network: ExecutableNetwork, result: Mapping[str, Any], comparisons: l
     if not comparisons:
         return
     say()
-    print_table(
-        [
-            (
-                c.name,
-                "ok" if c.is_close else "DIFFERS",
-                c.problem
-                or f"{c.mismatches} of {c.size} differ; largest difference {c.max_absolute:.3g}, "
-                f"relative {c.max_relative:.3g}",
-            )
-            for c in comparisons
-        ],
-        ("OUTPUT", "VERDICT", "DETAILS"),
-    )
+    print_comparisons([("", comparison) for comparison in comparisons])
 
 
 def _described(value: Any) -> dict[str, Any]:
@@ -165,15 +152,3 @@ def _described(value: Any) -> dict[str, Any]:
         if finite.size:
             described |= {"min": float(finite.min()), "max": float(finite.max()), "mean": float(finite.mean())}
     return described
-
-
-def _comparison(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "name": comparison.name,
-        "close": comparison.is_close,
-        "size": comparison.size,
-        "mismatches": comparison.mismatches,
-        "max_absolute": comparison.max_absolute,
-        "max_relative": comparison.max_relative,
-        "problem": comparison.problem,
-    }

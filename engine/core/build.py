@@ -1,0 +1,124 @@
+"""Blobs of one model for several devices and configurations, with the check that they compute the same."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from engine.blob import SigningKey
+from engine.core.core import Core
+from engine.files import complete_file
+from engine.ir import Model
+from engine.plugin_api import ExecutableNetwork
+from engine.runtime.comparison import Comparison, compare_results
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A blob to be made: for which device, with which configuration, and in which file."""
+
+    device: str
+    path: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How blobs are checked: each is imported, and its outputs are compared with those of the first device.
+
+    Attributes:
+        inputs: the value of each input.
+        rtol, atol: the tolerance, as of `compare_results`.
+    """
+
+    inputs: Mapping[str, Any]
+    rtol: float = 1e-3
+    atol: float = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A blob that was made, or would have been: `comparisons` has one entry for each output that was compared."""
+
+    build: Build
+    compile_seconds: float
+    byte_size: int
+    comparisons: tuple[Comparison, ...] = ()
+
+    @property
+    def is_close(self) -> bool:
+        """Whether all outputs are within the tolerance."""
+        return all(comparison.is_close for comparison in self.comparisons)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledBuild:
+    """A network that is compiled and not yet exported."""
+
+    build: Build
+    network: ExecutableNetwork
+    seconds: float
+
+
+def compile_builds(core: Core, model: Model, builds: Sequence[Build]) -> list[CompiledBuild]:
+    """Compile the model for each build, in order. Raises what `Core.compile_model` raises; no file is written."""
+    compiled = []
+    for build in builds:
+        start = time.perf_counter()
+        network = core.compile_model(model, build.device, build.config)
+        compiled.append(CompiledBuild(build, network, time.perf_counter() - start))
+    return compiled
+
+
+def export_builds(
+    core: Core, compiled: Sequence[CompiledBuild], *, sign: SigningKey | None = None, check: Check | None = None
+) -> list[Built]:
+    """Write the blob of each network, signed by `sign`.
+
+    With `check`, the blobs are written only if all outputs of all blobs, imported from their files, are as close as it
+    demands to those of the first network before its export; otherwise no file is created or changed.
+
+    Raises `BlobError` if a file cannot be written, `UnsupportedError` if a device cannot export, and with `check` what
+    importing and inferring raise.
+    """
+    if check is None:
+        for each in compiled:
+            each.network.export_model(each.build.path, sign=sign)
+        return [Built(each.build, each.seconds, each.build.path.stat().st_size) for each in compiled]
+    built: list[Built] = []
+    try:
+        with ExitStack() as files:
+            expected = compiled[0].network(check.inputs)
+            for each in compiled:
+                file = files.enter_context(complete_file(os.path.realpath(each.build.path)))
+                built.append(_export_and_check(core, each, file, sign, check, expected))
+            if not all(each.is_close for each in built):
+                raise _Different  # so that no file is kept
+    except _Different:
+        pass
+    return built
+
+
+class _Different(Exception):
+    """A blob computes something else."""
+
+
+def _export_and_check(
+    core: Core,
+    each: CompiledBuild,
+    file: BinaryIO,
+    sign: SigningKey | None,
+    check: Check,
+    expected: Mapping[str, Any],
+) -> Built:
+    each.network.export_model(file, sign=sign)
+    file.flush()
+    os.fsync(file.fileno())
+    result = core.import_model(file.name)(check.inputs)
+    comparisons = compare_results(result, expected, rtol=check.rtol, atol=check.atol)
+    return Built(each.build, each.seconds, os.path.getsize(file.name), tuple(comparisons))

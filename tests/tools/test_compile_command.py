@@ -1,0 +1,102 @@
+"""`engine compile` for several devices and configurations: each blob is what it should be, or none is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from engine import Core
+from engine.blob import BlobReader
+
+Engine = Callable[..., Any]
+
+
+def config_of(blob: Path) -> dict[str, Any]:
+    with BlobReader(blob) as reader:
+        return dict(reader.manifest.config)
+
+
+def test_one_blob_for_each_device(engine: Engine, files: Path, tmp_path: Path) -> None:
+    inputs = files / "basic_input.npz"
+    done = engine("compile", files / "basic.onnx", "-d", "TEMPLATE", "-d", "CPU", "-i", inputs, "--json", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert [(each["file"], each["device"], each["close"]) for each in found["blobs"]] == [
+        ("basic.TEMPLATE.blob", "TEMPLATE", True),
+        ("basic.CPU.blob", "CPU", True),
+    ]
+    assert [each["name"] for each in found["blobs"][1]["comparison"]] == ["total", "product"]
+    with np.load(inputs) as values, np.load(files / "basic_answer.npz") as answer:
+        for device in ("TEMPLATE", "CPU"):
+            result = Core().import_model(tmp_path / f"basic.{device}.blob")(dict(values))
+            assert all(np.allclose(result[name], answer[name]) for name in answer)
+
+
+def test_a_setting_belongs_to_the_device_before_it(engine: Engine, files: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    done = engine(
+        *("compile", files / "basic.onnx", "-c", "PERF_COUNT=true", "-o", "out"),
+        *("-d", "TEMPLATE", "-c", "NUM_STREAMS=2", "-d", "TEMPLATE", "-d", "TEMPLATE", "-o", "own.blob"),
+        cwd=tmp_path,
+    )
+    assert (done.code, done.err) == (0, "")
+    assert config_of(tmp_path / "out" / "basic.TEMPLATE.blob") == {"PERF_COUNT": True, "NUM_STREAMS": 2}
+    assert config_of(tmp_path / "out" / "basic.TEMPLATE.2.blob") == {"PERF_COUNT": True}
+    assert config_of(tmp_path / "own.blob") == {"PERF_COUNT": True}
+    # With one device, the order does not matter.
+    assert engine("compile", files / "basic.onnx", "-o", "a.blob", "-d", "TEMPLATE", cwd=tmp_path).code == 0
+    assert engine("compile", files / "basic.onnx", "-d", "TEMPLATE", "-o", "b.blob", cwd=tmp_path).code == 0
+    assert (tmp_path / "a.blob").read_bytes() == (tmp_path / "b.blob").read_bytes()
+
+
+def test_blobs_that_differ_are_not_written(engine: Engine, tmp_path: Path) -> None:
+    """Random numbers without a seed differ between two runs of a network, as a wrong blob's results would."""
+    node = helper.make_node("RandomUniformLike", ["x"], ["y"], "noise")
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    graph = helper.make_graph([node], "noise", ports[:1], ports[1:])
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "n.onnx")
+    (tmp_path / "n.TEMPLATE.blob").write_bytes(b"earlier")
+    done = engine("compile", "n.onnx", "-d", "TEMPLATE", "-d", "TEMPLATE", cwd=tmp_path)
+    assert done.code == 1
+    assert "not written: n.TEMPLATE.blob" in done.out
+    assert "DIFFERS" in done.out
+    assert {file.name for file in tmp_path.iterdir()} == {"n.onnx", "n.TEMPLATE.blob"}
+    assert (tmp_path / "n.TEMPLATE.blob").read_bytes() == b"earlier"
+    assert engine("compile", "n.onnx", "-d", "TEMPLATE", "--check", cwd=tmp_path).code == 1
+    assert engine("compile", "n.onnx", "-d", "TEMPLATE", "-d", "TEMPLATE", "--no-check", cwd=tmp_path).code == 0
+    assert {"n.TEMPLATE.blob", "n.TEMPLATE.2.blob"} <= {file.name for file in tmp_path.iterdir()}
+
+
+def test_nothing_is_written_if_one_device_cannot_compile(engine: Engine, files: Path, tmp_path: Path) -> None:
+    done = engine("compile", files / "basic.onnx", "-d", "TEMPLATE", "-d", "CPU", "-c", "NO_KEY=1", cwd=tmp_path)
+    assert done.code == 3
+    assert "NO_KEY" in done.err
+    done = engine("compile", files / "basic.onnx", "-d", "TEMPLATE", "-d", "ABSENT", cwd=tmp_path)
+    assert done.code == 3
+    assert "ABSENT" in done.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["-o", "same.blob", "-d", "TEMPLATE", "-o", "same.blob", "-d", "CPU"], "expected an existing folder"),
+        (["-d", "TEMPLATE", "-o", "same.blob", "-d", "CPU", "-o", "./same.blob"], "two blobs would be written to"),
+        (["-d", "TEMPLATE", "-o", "missing/a.blob", "-d", "CPU"], "does not exist"),
+        (["-d", "TEMPLATE", "-i", "inputs.npz"], "which is off"),
+        (["-c", "PERF_COUNT=true"], "no device is given"),
+        ([], "no device is given"),
+    ],
+)
+def test_contradictory_options(engine: Engine, files: Path, tmp_path: Path, arguments: list[str], problem: str) -> None:
+    done = engine("compile", files / "basic.onnx", *arguments, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert problem in done.err
+    assert not list(tmp_path.iterdir())
