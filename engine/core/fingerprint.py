@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ _WITHOUT_EFFECT: Final = frozenset({
     CACHE_DIR.name, ALLOW_SHARED_CACHE.name, ENABLE_MMAP.name, DEVICE_ID.name, MAX_TENSOR_BYTES.name,
 })  # fmt: skip
 """Config keys that do not affect the network; the device is resolved separately."""
+_PASSES_ONLY: Final = "ENGINE_PASSES_ONLY"
+_PASSES_WITHOUT: Final = "ENGINE_PASSES_WITHOUT"
+"""Which passes run, see `engine.passes.regions`."""
 
 
 def cache_key(model: Model, identity: dict[str, Any]) -> str:
@@ -53,6 +57,7 @@ def plugin_identity(plugin: Plugin, config: Config, targets: list[dict[str, Any]
         "features": {kind: [value] if isinstance(value, str) else sorted(value) for kind, value in features},
         "config": {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT},
         "files": {p.name: _content(config[p.name]) for p in plugin.declared if p.is_file and config[p.name]},
+        "passes": [_content(os.environ.get(_PASSES_ONLY, "")), os.environ.get(_PASSES_WITHOUT, "")],
         "targets": targets,
     }
 

@@ -150,12 +150,16 @@ class Manager(Pass):
         Raises `PassError` naming the pass that failed or broke the graph.
         """
         self.records = []
-        only = regions.allowed()
+        selection = regions.selection()
         active = [
             item
             for item, enabled in self._passes
             if self.pass_config.is_enabled(item, enabled)
-            and (only is None or item.name in only or not item.is_transformation or _is_container(item))
+            and (
+                selection is None
+                or not (item.is_transformation or _is_container(item))
+                or selection.runs(item.name, is_container=_is_container(item))
+            )
         ]
         with compilation(constant_bytes=lambda: stored_bytes(model)), self._running(model) as run:
             for item in self._sequence(active):

@@ -1,8 +1,9 @@
-"""Skipping unused passes: record which passes changed a model, and later run only these.
+"""Which passes run in this process: those that are recorded to change a model, or all but some.
 
 Every transformation is a region with its name, also within a `GraphRewrite` or a nested manager.
 `ENGINE_PASSES_RECORD=file` appends the name of each region that changed a model in this process, one per line.
 `ENGINE_PASSES_ONLY=file` disables every transformation that the file does not list, and logs this.
+`ENGINE_PASSES_WITHOUT=NAME,NAME` disables these passes, and logs this.
 """
 
 from __future__ import annotations
@@ -10,17 +11,32 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import PassError
 
 RECORD = "ENGINE_PASSES_RECORD"
 ONLY = "ENGINE_PASSES_ONLY"
+WITHOUT = "ENGINE_PASSES_WITHOUT"
 
 _log = logging.getLogger("engine.passes")
 _lock = threading.Lock()
-_announced: set[tuple[str, frozenset[str]]] = set()
+_announced: set[Selection] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which passes run: those of `only`, or all if it is None, but none of `without`; by name."""
+
+    only: frozenset[str] | None
+    without: frozenset[str]
+
+    def runs(self, name: str, *, is_container: bool = False) -> bool:
+        """Whether a pass runs; one that contains others need not be among `only`."""
+        return name not in self.without and (self.only is None or is_container or name in self.only)
 
 
 def fired(names: Iterable[str]) -> None:
@@ -38,18 +54,48 @@ def fired(names: Iterable[str]) -> None:
             raise PassError(f"{RECORD}={path} cannot be written: {e}") from e
 
 
-def allowed() -> frozenset[str] | None:
-    """The names of the passes that may run; None if all may. Raises `PassError` for an unreadable file."""
-    path = os.environ.get(ONLY)
-    if not path:
+def selection() -> Selection | None:
+    """What the environment says; None if all passes may run. Raises `PassError` for an unreadable file."""
+    found = _stated()
+    if found is None:
         return None
-    names = frozenset(_read(ONLY, path))
     with _lock:
-        is_new = (path, names) not in _announced
-        _announced.add((path, names))
-    if is_new:
-        _log.warning("%s=%s: only these passes run: %s", ONLY, path, ", ".join(sorted(names)) or "none")
-    return names
+        is_new = found not in _announced
+        _announced.add(found)
+    if is_new and found.only is not None:
+        listed = ", ".join(sorted(found.only)) or "none"
+        _log.warning("%s=%s: only these passes run: %s", ONLY, os.environ.get(ONLY), listed)
+    if is_new and found.without:
+        _log.warning("%s: these passes do not run: %s", WITHOUT, ", ".join(sorted(found.without)))
+    return found
+
+
+def _stated() -> Selection | None:
+    path, without = os.environ.get(ONLY), os.environ.get(WITHOUT)
+    if not path and not without:
+        return None
+    only = frozenset(_read(ONLY, path)) if path else None
+    return Selection(only, frozenset(name for each in (without or "").split(",") if (name := each.strip())))
+
+
+@contextmanager
+def without_passes(names: Collection[str]) -> Iterator[None]:
+    """Passes of these names do not run in this process, in addition to those that did not before."""
+    before = os.environ.get(WITHOUT)
+    if not names:
+        yield
+        return
+    os.environ[WITHOUT] = ",".join([*([before] if before else []), *names])
+    try:
+        if (stated := _stated()) is not None:
+            with _lock:
+                _announced.add(stated)  # the caller knows
+        yield
+    finally:
+        if before is None:
+            del os.environ[WITHOUT]
+        else:
+            os.environ[WITHOUT] = before
 
 
 def _read(variable: str, path: str) -> list[str]:

@@ -204,12 +204,13 @@ class GraphRewrite(Pass):
         return changed
 
     def _active(self) -> list[MatcherPass]:
-        only = regions.allowed()
+        selection = regions.selection()
         config = self.config
         return [
             item
             for item, enabled in self._passes
-            if (enabled if config is None else config.is_enabled(item, enabled)) and (only is None or item.name in only)
+            if (enabled if config is None else config.is_enabled(item, enabled))
+            and (selection is None or selection.runs(item.name))
         ]
 
     def _is_timed(self) -> bool:

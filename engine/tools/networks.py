@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from engine.onnx.value_files import Kind, read_value, read_values
 from engine.plugin_api import CONFIG, ExecutableNetwork, Port
 from engine.runtime.random_inputs import random_inputs
 from engine.tools.options import UsageError
+from engine.tools.output import say
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +147,20 @@ def _name_and_path(text: str) -> tuple[str | None, Path]:
     if not equals or os.path.lexists(text):
         return None, Path(text)
     return name, Path(path)
+
+
+def plugin_packages() -> list[str]:
+    """The packages of installed plugins; one that cannot be imported is reported and skipped."""
+    from importlib import metadata
+
+    from engine.registry import GROUP
+
+    found = []
+    for name in sorted({point.module.partition(".")[0] for point in metadata.entry_points(group=GROUP)}):
+        try:
+            importlib.import_module(name)
+        except Exception as e:
+            say(f"engine: the passes of {name} are skipped: {e}", to_stderr=True)
+        else:
+            found.append(name)
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -66,10 +65,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from engine.passes import list_passes
+    from engine.tools.networks import plugin_packages
 
     rows = [
         {"name": info.name, "kind": info.kind, "doc": info.doc, "file": _shown(info.file), "line": info.line}
-        for info in list_passes(_plugin_packages())
+        for info in list_passes(plugin_packages())
     ]
     if args.json:
         print_json({"passes": rows})
@@ -105,29 +105,13 @@ def _explain(args: argparse.Namespace) -> int:
 def _make(name: str) -> Pass:
     """The pass with this name and default options."""
     from engine.passes import find_pass
+    from engine.tools.networks import plugin_packages
 
-    info = find_pass(name, _plugin_packages())
+    info = find_pass(name, plugin_packages())
     try:
         return info.cls()
     except TypeError as e:
         raise UsageError(f"pass {name} cannot be created without arguments: {e}") from e
-
-
-def _plugin_packages() -> list[str]:
-    """The packages of installed plugins; one that cannot be imported is reported and skipped."""
-    from importlib import metadata
-
-    from engine.registry import GROUP
-
-    found = []
-    for name in sorted({point.module.partition(".")[0] for point in metadata.entry_points(group=GROUP)}):
-        try:
-            importlib.import_module(name)
-        except Exception as e:
-            say(f"engine passes: the passes of {name} are skipped: {e}", to_stderr=True)
-        else:
-            found.append(name)
-    return found
 
 
 def _shown(path: str) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.drawing.table import byte_count, count, duration
 from engine.placement.picture import SUFFIXES, write_picture
 from engine.placement.text import placement_text
-from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json, add_shape
+from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json, add_shape, key_and_value
 from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from engine.core import Core
+    from engine.core.what_if import QuerySummary
     from engine.ir import Model
     from engine.plugin_api import QueryResult
 
@@ -29,6 +33,9 @@ which node needs a plan for each value, if the device says so.
 A device that runs on others, such as HETERO:OPENCL,CPU, also reports how it would divide the model. `--why` then prints
 the subgraphs with their operators, the bytes transferred between them and their predicted times, the lower bound on
 their number, the nodes that each device refused and why, and the subgraphs that cost more than they gain.
+
+`--what-if` queries again with changes: another device, config keys, or passes that do not run. Printed are the counts
+of each query and the nodes that would run otherwise.
 """
 EXAMPLES = """\
 engine query model.onnx -d TEMPLATE          # counts by operator
@@ -38,7 +45,11 @@ engine query model.onnx -d HETERO:OPENCL,CPU --why                     # how the
 engine query model.onnx -d HETERO:OPENCL,CPU --why -c PLACEMENT=measured  # the same, with times measured here
 engine query model.onnx -d HETERO:OPENCL,CPU --picture placement.html  # a picture of it
 engine query model.onnx -d TEMPLATE --shape x=8,3,224,224              # for inputs of this shape
+engine query model.onnx -d HETERO:OPENCL,CPU --what-if HETERO:CPU,OPENCL  # with other priorities
+engine query model.onnx -d CPU --what-if INFERENCE_PRECISION_HINT=f32 --what-if without:GeluFusion  # two other queries
 """
+_WITHOUT = "without:"
+_MOST_CHANGES = 10
 _LEVELS = ("native", "reference", "refused")
 
 
@@ -61,7 +72,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"write a picture ({' or '.join(SUFFIXES)}) of how a device that runs on others divides the model",
     )
+    parser.add_argument(
+        "--what-if",
+        metavar="CHANGES",
+        action="append",
+        default=[],
+        type=changes,
+        help="query also with these changes, separated by spaces: DEVICE, KEY=VALUE, and without:PASS, where PASS is a "
+        "name that `engine passes list` prints; may be given several times",
+    )
     add_json(parser)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What `--what-if` changes."""
+
+    text: str
+    device: str | None
+    config: tuple[tuple[str, str], ...]
+    without: tuple[str, ...]
+
+
+def changes(text: str) -> Changes:
+    """Parse `DEVICE KEY=VALUE without:PASS`, each of which may be absent; several settings and passes are allowed."""
+    try:
+        words = shlex.split(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(f"{e} in {text!r}") from None
+    passes = [word.removeprefix(_WITHOUT) for word in words if word.startswith(_WITHOUT)]
+    settings = [word for word in words if "=" in word and not word.startswith(_WITHOUT)]
+    devices = [word for word in words if "=" not in word and not word.startswith(_WITHOUT)]
+    if not words or len(devices) > 1 or not all(passes):
+        raise argparse.ArgumentTypeError(f"expected at most one DEVICE, KEY=VALUE, without:PASS; got {text!r}")
+    return Changes(text, devices[0] if devices else None, tuple(map(key_and_value, settings)), tuple(passes))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,20 +122,75 @@ def run(args: argparse.Namespace) -> int:
     is_drawn = args.picture is not None and _draw(model, answer, args.picture, device)
     nodes = _nodes(model, answer)
     lengths = _lengths(core, model, device, config) if args.why and answer.is_supported else ()
+    others = [(each, _changed(core, args, device, each)) for each in args.what_if]
     if args.json:
         report = {"device": device, "supported": answer.is_supported, "nodes": nodes, "atoms": _atoms(answer)}
         if answer.placement is not None:
             report["placement"] = answer.placement.to_json()
         if args.why:
             report["lengths"] = list(lengths)
+        if others:
+            report["what_if"] = [_as_json(each.text, (device, answer), other) for each, other in others]
         print_json(report)
     else:
         _print(model, nodes, answer, args)
         for line in lengths:
             say(f"length: {line}")
+        if others:
+            _print_others((device, answer), others, is_complete=args.nodes)
         if is_drawn:
             say(f"\nwrote {args.picture}")
     return 0 if answer.is_supported else 1
+
+
+def _changed(core: Core, args: argparse.Namespace, device: str, what_if: Changes) -> tuple[str, QueryResult]:
+    """The device and its answer with changes. The model is read again: a query may annotate it."""
+    from engine.passes import find_pass
+    from engine.passes.regions import without_passes
+    from engine.tools.networks import parse_config, plugin_packages, read_shaped
+
+    for name in what_if.without:
+        find_pass(name, plugin_packages())
+    other = device if what_if.device is None else what_if.device
+    config = parse_config(core, other, [*args.config, *what_if.config])
+    with without_passes(what_if.without):
+        return other, core.query_model(read_shaped(core, args.model, args), other, config)
+
+
+def _as_json(text: str, answer: tuple[str, QueryResult], other: tuple[str, QueryResult]) -> dict[str, Any]:
+    from engine.core.what_if import QuerySummary, node_changes
+
+    changed = [asdict(change) for change in node_changes(answer, other)]
+    return {"changes": text, **asdict(QuerySummary.of(other[1])), "nodes": changed}
+
+
+def _print_others(
+    answer: tuple[str, QueryResult], others: Sequence[tuple[Changes, tuple[str, QueryResult]]], *, is_complete: bool
+) -> None:
+    from engine.core.what_if import QuerySummary, node_changes
+
+    answers = [answer, *((each.text, other) for each, (_, other) in others)]
+    summaries = [(text, QuerySummary.of(each)) for text, each in answers]
+    is_divided = any(summary.subgraphs is not None for _, summary in summaries)
+    say()
+    print_table(
+        [(text, s.native, s.reference, s.refused, *(_division(s) if is_divided else ())) for text, s in summaries],
+        ("WHAT IF", "NATIVE", "REFERENCE", "REFUSED", *(("PARTS", "PASSED ON", "PREDICTED") if is_divided else ())),
+    )
+    for each, other in others:
+        found = node_changes(answer, other)
+        say(f"\n{each.text}: {count(len(found), 'node')} would run otherwise")
+        shown = found if is_complete else found[:_MOST_CHANGES]
+        print_table([(f"  {change.node}", change.before, "->", change.after) for change in shown])
+        if len(found) > len(shown):
+            say(f"  and {len(found) - len(shown)} more; --nodes lists all")
+
+
+def _division(summary: QuerySummary) -> tuple[object, ...]:
+    if summary.subgraphs is None or summary.crossing_bytes is None:
+        return ("-", "-", "-")
+    seconds = summary.predicted_seconds
+    return summary.subgraphs, byte_count(summary.crossing_bytes), "-" if seconds is None else duration(seconds)
 
 
 def _require_picture(path: str) -> None:

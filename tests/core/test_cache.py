@@ -124,6 +124,21 @@ def test_a_value_given_as_it_is_anyway_does_not_matter(core: Core, cache: Path, 
     assert is_hit(core.compile_model(model, "SCALE.0", {"SHIFT": 0}))
 
 
+def test_a_network_compiled_without_a_pass_is_another(
+    core: Core, cache: Path, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not is_hit(core.compile_model(model, "SCALE"))
+    monkeypatch.setenv("ENGINE_PASSES_WITHOUT", "GeluFusion")
+    assert [is_hit(core.compile_model(model, "SCALE")) for _ in range(2)] == [False, True]
+    monkeypatch.delenv("ENGINE_PASSES_WITHOUT")
+    assert is_hit(core.compile_model(model, "SCALE"))
+    (tmp_path / "only").write_text("GeluFusion\n")
+    monkeypatch.setenv("ENGINE_PASSES_ONLY", str(tmp_path / "only"))
+    assert not is_hit(core.compile_model(model, "SCALE"))
+    (tmp_path / "only").write_text("SwishFusion\n")
+    assert not is_hit(core.compile_model(model, "SCALE"))
+
+
 def test_a_hit_has_the_configuration_of_its_own_compilation(
     core: Core, cache: Path, scale: Scale, model: onnx.ModelProto
 ) -> None:

@@ -23,6 +23,7 @@ from engine.passes import (
     pattern,
     replace_node,
 )
+from engine.passes.regions import without_passes
 
 Chain = Callable[[int], Model]
 
@@ -142,3 +143,39 @@ def test_files_that_cannot_be_used_are_errors_and_not_ignored(
     monkeypatch.setenv("ENGINE_PASSES_RECORD", str(tmp_path))
     with pytest.raises(PassError, match=r"ENGINE_PASSES_RECORD=.* cannot be"):
         manager.run_passes(relu_chain(1))
+
+
+@pytest.mark.parametrize("name", ["ToNeg", "rewrite", "nested"])
+def test_a_pass_can_be_left_out_by_its_name_or_that_of_what_contains_it(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    relu_relu_fusion: type[MatcherPass],
+    relu_chain: Chain,
+    name: str,
+) -> None:
+    monkeypatch.setenv("ENGINE_PASSES_WITHOUT", f" {name}, Other")
+    model = relu_chain(3)
+    with caplog.at_level(logging.WARNING, "engine.passes"):
+        pipeline(relu_relu_fusion).run_passes(model)
+    relus = ["Relu"] if name == "ToNeg" else ["Relu"] * 3
+    assert [n.op_type for n in model.ordered_nodes()] == ["Parameter", *relus, "Result"]
+    stated = ", ".join(sorted([name, "Other"]))
+    assert caplog.messages == [f"ENGINE_PASSES_WITHOUT: these passes do not run: {stated}"]
+
+
+def test_passes_are_left_out_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, relu_chain: Chain
+) -> None:
+    def is_changed() -> bool:
+        manager = Manager()
+        manager.register_pass(ToNeg)
+        return manager.run_passes(relu_chain(1))
+
+    monkeypatch.delenv("ENGINE_PASSES_WITHOUT", raising=False)
+    with caplog.at_level(logging.WARNING, "engine.passes"):
+        with without_passes(["ToNeg"]):
+            assert not is_changed()
+            with without_passes(["Another"]):
+                assert not is_changed()
+        assert is_changed()
+    assert caplog.messages == [], "the caller knows"

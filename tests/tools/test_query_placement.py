@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from engine.testing.behaviour.cases import make_model, tensor
 
@@ -104,3 +106,60 @@ def test_what_no_device_runs_is_told_instead_of_a_placement(engine: Engine, fold
     assert "refused: Softmax `softmax` (placement): none of the devices runs it; list another one" in done.out
     assert "no picture: SPLIT:PICKY cannot place a model with refused nodes" in done.err
     assert not (folder / "picture.svg").exists()
+
+
+def test_what_if_counts_other_queries_and_names_the_nodes_that_change(engine: Engine, folder: Path) -> None:
+    common = ["query", "gate.onnx", "-d", "SPLIT:PICKY,TEMPLATE"]
+    done = engine(*common, "--what-if", "SPLIT:TEMPLATE,PICKY", "--what-if", "TEMPLATE PERF_COUNT=true", cwd=folder)
+    assert (done.code, done.err) == (0, "")
+    for line in (
+        "WHAT IF                   NATIVE  REFERENCE  REFUSED  PARTS  PASSED ON  PREDICTED",
+        "SPLIT:PICKY,TEMPLATE           3          0        0  3      12.0 kB    3.00 ms",
+        "TEMPLATE PERF_COUNT=true       3          0        0  -      -          -",
+        "SPLIT:TEMPLATE,PICKY: 2 nodes would run otherwise",
+        "  relu     native on PICKY  ->  native on TEMPLATE",
+    ):
+        assert line in done.out.splitlines()
+    found = json.loads(engine(*common, "--what-if", "TEMPLATE", "--json", cwd=folder).out)["what_if"]
+    (other,) = found
+    assert (other["changes"], other["native"], other["subgraphs"]) == ("TEMPLATE", 3, None)
+    assert other["nodes"][0] == {"node": "relu", "before": "native on PICKY", "after": "native on TEMPLATE"}
+
+
+def test_what_if_a_pass_did_not_run(engine: Engine, tmp_path: Path) -> None:
+    """The pass makes a product of quantized operands one of 8-bit integers; without it, their real values are used."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], "quantize"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"], "dequantize"),
+        helper.make_node("DequantizeLinear", ["w", "scale", "weights_zero"], ["weights"], "weights"),
+        helper.make_node("MatMul", ["d", "weights"], ["y"], "product"),
+    ]
+    values = {"scale": np.float32(0.1), "zero": np.uint8(3), "weights_zero": np.int8(0), "w": np.ones((8, 8), np.int8)}
+    constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "quantized", [tensor("x", [4, 8])], [tensor("y", [4, 8])], constants)
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "model.onnx")
+    done = engine("query", tmp_path / "model.onnx", "-d", "CPU", "--what-if", "without:QuantizedFusion")
+    assert (done.code, done.err) == (0, "")
+    assert "  product     native on CPU in u8  ->  native on CPU in f32" in done.out.splitlines()
+    assert "ENGINE_PASSES_WITHOUT" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "problem"),
+    [
+        ("CPU TEMPLATE", 2, "expected at most one DEVICE, KEY=VALUE, without:PASS; got 'CPU TEMPLATE'"),
+        ("", 2, "expected at most one DEVICE"),
+        ("without:", 2, "expected at most one DEVICE"),
+        ("'CPU", 2, "No closing quotation in"),
+        ("NO_KEY=1", 3, "NO_KEY"),
+        ("ABSENT", 3, "ABSENT"),
+        ("without:GeluFussion", 3, "GeluFusion"),
+    ],
+)
+def test_what_if_says_what_is_wrong_with_the_changes(
+    engine: Engine, folder: Path, changes: str, code: int, problem: str
+) -> None:
+    done = engine("query", "gate.onnx", "-d", "TEMPLATE", "--what-if", changes, cwd=folder)
+    assert (done.code, done.out) == (code, "")
+    assert problem in done.err
