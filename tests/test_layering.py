@@ -24,7 +24,8 @@ ROOT = Path(__file__).parent.parent
 # An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
 ARROWS = {
     "__main__": {"tools"},
-    "tools": {"__init__", "core", "editing", "generation", "passes", "scaffold", "testing"},
+    "tools": {"__init__", "core", "editing", "generation", "health", "passes", "scaffold", "testing"},
+    "health": {"core"},
     "testing": {"__init__", "core", "passes"},
     "scaffold": {"hosting", "ops", "registry"},
     "__init__": {"core", "include"},

@@ -17,6 +17,7 @@ from engine.tools import (
     compress,
     conformance,
     devices,
+    doctor,
     generate,
     inspect,
     keygen,
@@ -35,6 +36,7 @@ DESCRIPTION: Final = (
 
 EXAMPLES: Final = """\
 engine devices                         # the available devices
+engine doctor                          # what is wrong here, and how to mend it
 engine query model.onnx -d TEMPLATE    # which of a model's nodes a device supports
 engine run model.onnx -d TEMPLATE      # run it once, on random inputs
 engine generate decoder.onnx -d CPU --prompt-ids 1,2  # continue tokens with a language model
@@ -49,7 +51,8 @@ engine conformance ACME                # score a device
 
 EXIT_CODES: Final = {
     0: "done, and every check passed",
-    1: "a difference was found, a node is not supported, or a blob is damaged or does not load here",
+    1: "a difference was found, a node is not supported, a blob is damaged or does not load here, or a "
+    "device does not work",
     2: "the command line is wrong",
     3: "the engine, a device or the system refused; the reason is on standard error",
     4: "an internal error, which is a bug; the traceback is on standard error",
@@ -77,7 +80,7 @@ class Command(Protocol):
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    devices, query, run, generate, compare, compile_, compress, inspect, keygen, benchmark, passes,
+    devices, doctor, query, run, generate, compare, compile_, compress, inspect, keygen, benchmark, passes,
     new_plugin, conformance,
 )  # fmt: skip
 

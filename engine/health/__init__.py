@@ -1,0 +1,10 @@
+"""What is installed here, whether it works, and how to mend what does not: the checks of `engine doctor`.
+
+Devices are tried in processes of their own, which a driver may crash or block. Nothing of the engine that needs the
+native core is imported in this process before that core has been tried.
+"""
+
+from engine.health.findings import Finding, Level
+from engine.health.report import HealthReport, examine
+
+__all__ = ["Finding", "HealthReport", "Level", "examine"]

@@ -1,0 +1,25 @@
+"""What an examination finds."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Level(enum.StrEnum):
+    """How serious a finding is."""
+
+    PROBLEM = "problem"
+    """Something does not work."""
+    NOTE = "note"
+    """Something works otherwise than one may expect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding: what it is about (a device, a variable, a folder), what was found, and how to mend it."""
+
+    level: Level
+    about: str
+    found: str
+    remedy: str

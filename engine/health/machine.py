@@ -1,0 +1,104 @@
+"""The machine: versions, the processor, memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Final
+
+from engine.health.findings import Finding, Level
+from engine.limits.memory import available_memory, total_memory
+
+_DISTRIBUTIONS: Final = ("engine-sdk", "numpy", "onnx", "ml_dtypes")
+_LITTLE_MEMORY: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the engine runs.
+
+    Attributes:
+        python, system: such as "3.11.7" and "Linux-6.1-x86_64".
+        versions: of the engine and of what it needs, by distribution; "" for one that is not installed.
+        cpu: the processor's name; "" if the native core cannot be loaded.
+        isa: the instruction set that kernels use, "" likewise.
+        isas: the instruction sets for which there are kernels.
+        cores: how many cores the process may use; machine_cores: how many there are.
+        memory, available_memory: in bytes: what the process could ever have, and what it can have now.
+    """
+
+    python: str
+    system: str
+    versions: dict[str, str]
+    cpu: str
+    isa: str
+    isas: tuple[str, ...]
+    cores: int
+    machine_cores: int
+    memory: int
+    available_memory: int
+
+
+def examine_machine() -> tuple[Machine, list[Finding]]:
+    """Describe the machine, with findings."""
+    findings: list[Finding] = []
+    cpu, isa = "", ""
+    isas: tuple[str, ...] = ()
+    try:
+        from engine.native import built_isas, cpu_features, default_isa
+
+        cpu, isa, isas = cpu_features().model, default_isa(), built_isas()
+    except Exception as e:  # a wrong build may fail in any way
+        findings.append(Finding(
+            Level.PROBLEM, "native core", f"it cannot be used: {type(e).__name__}: {e}",
+            f"reinstall engine-sdk for Python {platform.python_version()} on this machine, and check ENGINE_MAX_ISA",
+        ))  # fmt: skip
+    machine = Machine(
+        python=platform.python_version(),
+        system=platform.platform(terse=False),
+        versions={name: _version(name) for name in _DISTRIBUTIONS},
+        cpu=cpu,
+        isa=isa,
+        isas=tuple(isas),
+        cores=_usable_cores(),
+        machine_cores=os.cpu_count() or 1,
+        memory=total_memory(),
+        available_memory=available_memory(),
+    )
+    return machine, [*findings, *_of_machine(machine)]
+
+
+def _of_machine(machine: Machine) -> Iterator[Finding]:
+    for name, version in machine.versions.items():
+        if not version:
+            yield Finding(
+                Level.PROBLEM, name, "it is not installed as a distribution", f"{sys.executable} -m pip install {name}"
+            )
+    if machine.cores < machine.machine_cores:
+        yield Finding(
+            Level.NOTE, "cores", f"this process may use {machine.cores} of {machine.machine_cores} cores",
+            "change the affinity of the process (taskset), or the limit of its container, if that is not intended",
+        )  # fmt: skip
+    if machine.available_memory < _LITTLE_MEMORY:
+        yield Finding(
+            Level.PROBLEM, "memory", f"{machine.available_memory >> 20} MiB are available",
+            "end other processes, or raise the limit of the container",
+        )  # fmt: skip
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _usable_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return os.cpu_count() or 1

@@ -1,0 +1,43 @@
+"""The examination of everything, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.health.devices import LIMIT, TriedPlugin, examine_devices
+from engine.health.findings import Finding, Level
+from engine.health.machine import Machine, examine_machine
+from engine.health.surroundings import Cache, examine_caches, examine_variables
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """What is here, and what is wrong with it."""
+
+    machine: Machine
+    plugins: tuple[TriedPlugin, ...]
+    caches: tuple[Cache, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there is no problem; notes do not count."""
+        return all(finding.level is not Level.PROBLEM for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {"healthy": self.is_healthy, **asdict(self)}
+
+
+def examine(devices: Sequence[str] = (), limit: float = LIMIT) -> HealthReport:
+    """Examine the machine, the caches, and the plugins: all, or those of the names in `devices`.
+
+    Each plugin is tried in a process of its own for at most `limit` seconds.
+    """
+    machine, findings = examine_machine()
+    caches, of_caches = examine_caches()
+    # Without the native core, every plugin fails for the same reason.
+    plugins, of_plugins = examine_devices(devices, limit) if machine.isa else ((), [])
+    return HealthReport(machine, plugins, tuple(caches), (*findings, *of_plugins, *of_caches, *examine_variables()))
