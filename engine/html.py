@@ -12,7 +12,10 @@ def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[int] = ()) -> str:
-    """A table as HTML; all text is escaped. The columns in `right` are aligned to the right, as numbers are."""
+    """A table as HTML; all text is escaped. The columns in `right` are aligned to the right, as numbers are.
+
+    If all names of columns are empty, there is no heading.
+    """
     classes = ['class="number"' if i in right else "" for i in range(len(columns))]
 
     def row(tag: str, cells: Sequence[object]) -> str:
@@ -20,4 +23,5 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right:
         return "".join(f"<{tag}{kind and ' '}{kind}>{escape(str(cell))}</{tag}>" for kind, cell in each)
 
     body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
-    return f"<table><thead><tr>{row('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
+    head = f"<thead><tr>{row('th', columns)}</tr></thead>" if any(columns) else ""
+    return f"<table>{head}<tbody>{body}</tbody></table>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ engine inspect model.onnx           # inputs, outputs, operators
 engine inspect model.blob           # for which device, and whether it loads here
 engine inspect model.blob --verify  # read every section and check its hash
 engine inspect model.blob --trusted-key release.key.pub  # and whether this key has signed it
+engine inspect model.onnx --html model.html              # the same as a page
 """
 
 
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust(parser)
     add_extension(parser)
     add_shape(parser)
+    parser.add_argument("--html", metavar="FILE", help="write a page with the same content")
     add_json(parser)
 
 
@@ -47,11 +50,34 @@ def run(args: argparse.Namespace) -> int:
     """Describe a file."""
     from engine.blob import is_blob
 
+    if args.html is not None:
+        _require_page(args)
     if not is_blob(args.model):
         return _inspect_model(args)
     if args.shape:
         raise UsageError(f"{args.model} is a blob, whose inputs keep their shapes; --shape applies to models")
     return _inspect_blob(args)
+
+
+def _require_page(args: argparse.Namespace) -> None:
+    from engine.tools.networks import require_folder
+
+    if os.path.realpath(args.html) == os.path.realpath(args.model):
+        raise UsageError(f"the page would replace {args.model}; choose another --html FILE")
+    require_folder(args.html)
+
+
+def _write_page(described: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write the page that the arguments ask for, if any."""
+    from engine.files import complete_file
+    from engine.tools.inspect_page import inspection_page
+
+    if args.html is None:
+        return
+    with complete_file(args.html) as file:
+        file.write(inspection_page(described, os.path.basename(args.model)).encode())
+    if not args.json:
+        say(f"\nwrote {args.html}")
 
 
 # -- models -------------------------------------------------------------------------------------------------
@@ -69,6 +95,7 @@ def _inspect_model(args: argparse.Namespace) -> int:
     described["variables"] = [_describe_variable(state) for state in states]
     if args.json:
         print_json(described)
+        _write_page(described, args)
         return 0
     producer = f", by {described['producer']}" if described["producer"] else ""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in described["opsets"].items())
@@ -80,6 +107,7 @@ def _inspect_model(args: argparse.Namespace) -> int:
     say(f"\n{constants['count']} constants, {byte_count(constants['bytes'])}")
     for key, value in described["metadata"].items():
         say(f"{key}: {value}")
+    _write_page(described, args)
     return 0
 
 
@@ -136,6 +164,7 @@ def _inspect_blob(args: argparse.Namespace) -> int:
         print_json(described)
     else:
         _print_blob(described)
+    _write_page(described, args)
     return 0 if described["loads_here"] else 1
 
 
