@@ -107,6 +107,10 @@ class BlobSignatureError(BlobError):
     """A blob's signature is wrong, or missing where one is required; or a key cannot be used."""
 
 
+class BlobTransformError(BlobError):
+    """A blob's sections cannot be restored: the key or the transform is missing, wrong, or cannot be used."""
+
+
 class InferError(EngineError):
     """An inference request failed."""
 

@@ -21,48 +21,58 @@ Format version 2 is that of signed blobs: the signature follows the manifest, be
 `engine.blob.signature`. Blobs without a signature have version 1.
 
 A section's offset counts from the start of the data area, so that it does not depend on the manifest's
-length. The encoding of given contents is unique: any deviation (a gap, an overlap, nonzero padding,
+length. Sections may be stored in another form, such as encrypted (`engine.blob.transform`), or be in another file
+(`engine.blob.bound`). The encoding of given contents is unique: any deviation (a gap, an overlap, nonzero padding,
 a manifest that is not canonical, bytes after the end) is an error. A section may contain a blob.
 
 Every failure is a `BlobError`: `BlobFormatError` if the bytes contradict themselves, `BlobCorruptError`
 if a section does not match its hash, `BlobIncompatibleError` for another format version, `BlobSignatureError` for a
-wrong signature, and `BlobError` itself if a file or stream fails (its error is the cause). The hashes detect damage;
-only a signature proves the origin of a blob.
+wrong signature, `BlobTransformError` for a wrong key of encryption, and `BlobError` itself if a file or stream fails
+(its error is the cause). The hashes detect damage; only a signature proves the origin of a blob.
 """
 
+from engine.blob.bound import BlobWeights, WeightsFile
 from engine.blob.check import BlobCheck, check_blob, check_manifest
 from engine.blob.container import FORMAT_VERSION, SIGNED_FORMAT_VERSION, is_blob
-from engine.blob.key_files import make_key_files, read_signing_key, read_trusted_keys
+from engine.blob.encryption import AesGcmKey
+from engine.blob.key_files import make_key_files, read_encryption_key, read_signing_key, read_trusted_keys, transform_of
 from engine.blob.keys import Ed25519PrivateKey, Ed25519PublicKey, HmacKey, SigningKey, TrustedKey
 from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.reader import BlobReader
 from engine.blob.signature import BlobSignature
-from engine.blob.source import ALIGNMENT, BlobInput, ReadableStream
-from engine.blob.writer import BlobWriter, Buffer, WritableStream
+from engine.blob.source import ALIGNMENT, BlobInput, Buffer, ReadableStream
+from engine.blob.transform import SectionTransform
+from engine.blob.writer import BlobWriter, WritableStream
 
 __all__ = [
     "ALIGNMENT",
     "FORMAT_VERSION",
     "SIGNED_FORMAT_VERSION",
+    "AesGcmKey",
     "BlobCheck",
     "BlobInput",
     "BlobManifest",
     "BlobReader",
     "BlobSection",
     "BlobSignature",
+    "BlobWeights",
     "BlobWriter",
     "Buffer",
     "Ed25519PrivateKey",
     "Ed25519PublicKey",
     "HmacKey",
     "ReadableStream",
+    "SectionTransform",
     "SigningKey",
     "TrustedKey",
+    "WeightsFile",
     "WritableStream",
     "check_blob",
     "check_manifest",
     "is_blob",
     "make_key_files",
+    "read_encryption_key",
     "read_signing_key",
     "read_trusted_keys",
+    "transform_of",
 ]

@@ -1,6 +1,7 @@
 """Files of keys: one line each, such as `engine-blob-key ed25519 public release-2026 3b6a27bc...`.
 
-The second word is the algorithm; the third says what the key is: `secret` of HMAC, `private` or `public` of Ed25519;
+The second word is the algorithm; the third says what the key is: `secret` of HMAC and AES, `private` or `public` of
+Ed25519;
 then its id and its bytes in hex. A file with a secret or private key is refused if others can read it, and one with any
 key if others can change it.
 """
@@ -12,20 +13,24 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from engine.blob.encryption import AesGcmKey
 from engine.blob.keys import Ed25519PrivateKey, Ed25519PublicKey, HmacKey, SigningKey, TrustedKey
-from engine.errors import BlobSignatureError
+from engine.blob.transform import SectionTransform
+from engine.errors import BlobSignatureError, BlobTransformError
 from engine.files import private_opener
 from engine.permissions import exposure, secret_exposure
 
-Key: TypeAlias = HmacKey | Ed25519PrivateKey | Ed25519PublicKey
+Key: TypeAlias = HmacKey | Ed25519PrivateKey | Ed25519PublicKey | AesGcmKey
 
-ALGORITHMS: Final = (Ed25519PublicKey.algorithm, HmacKey.algorithm)
+ALGORITHMS: Final = (Ed25519PublicKey.algorithm, HmacKey.algorithm, AesGcmKey.algorithm)
 _MAGIC: Final = "engine-blob-key"
 _SECRET, _PRIVATE, _PUBLIC = "hmac-sha256 secret", "ed25519 private", "ed25519 public"
+_CIPHER: Final = "aes-256-gcm secret"
 _KINDS: Final[dict[str, Callable[[str, bytes], Key]]] = {
     _SECRET: HmacKey,
     _PRIVATE: Ed25519PrivateKey,
     _PUBLIC: Ed25519PublicKey,
+    _CIPHER: AesGcmKey,
 }
 _MOST_BYTES: Final = 4096
 _KEY_BYTES: Final = 32
@@ -36,7 +41,37 @@ def read_signing_key(path: str | os.PathLike[str]) -> SigningKey:
     key = _read_key(path)
     if isinstance(key, SigningKey):
         return key
+    if isinstance(key, AesGcmKey):
+        raise BlobSignatureError(f"key file {os.fspath(path)}: a key of {key.algorithm} encrypts, and cannot sign")
     raise BlobSignatureError(f"key file {os.fspath(path)}: a public key cannot sign; pass the file of the private key")
+
+
+def read_encryption_key(path: str | os.PathLike[str]) -> AesGcmKey:
+    """The key in a file that encrypts. Raises `BlobTransformError`, `UnsupportedError` without `cryptography`."""
+    try:
+        key = _read_key(path)
+    except BlobSignatureError as e:
+        raise BlobTransformError(str(e)) from e
+    if isinstance(key, AesGcmKey):
+        return key
+    raise BlobTransformError(
+        f"key file {os.fspath(path)}: a key of {key.algorithm} signs, and cannot encrypt; "
+        f"`engine keygen ID --algorithm {AesGcmKey.algorithm}` makes one that can"
+    )
+
+
+def transform_of(given: SectionTransform | str | os.PathLike[str] | None) -> SectionTransform | None:
+    """A transform that a caller gave, or the key in the file of which it gave the path.
+
+    Raises `BlobTransformError` for anything else, and the errors of `read_encryption_key`.
+    """
+    if given is None or isinstance(given, SectionTransform):
+        return given
+    if isinstance(given, (str, os.PathLike)):
+        return read_encryption_key(given)
+    raise BlobTransformError(
+        f"sections are stored by a SectionTransform, or the key in a file; got {type(given).__name__}"
+    )
 
 
 def read_trusted_keys(paths: Sequence[str | os.PathLike[str]]) -> dict[str, TrustedKey]:
@@ -44,6 +79,8 @@ def read_trusted_keys(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Trus
     keys: dict[str, TrustedKey] = {}
     for path in paths:
         key, where = _read_key(path), f"key file {os.fspath(path)}"
+        if isinstance(key, AesGcmKey):
+            raise BlobSignatureError(f"{where}: a key of {key.algorithm} encrypts, and verifies nothing")
         if not isinstance(key, TrustedKey):
             raise BlobSignatureError(f"{where}: a private key belongs where blobs are signed; trust its public key")
         if key.key_id in keys:
@@ -61,6 +98,9 @@ def make_key_files(path: str | os.PathLike[str], key_id: str, algorithm: str) ->
     if algorithm == HmacKey.algorithm:
         HmacKey(key_id, data)
         contents = {name: _line(_SECRET, key_id, data)}
+    elif algorithm == AesGcmKey.algorithm:
+        AesGcmKey(key_id, data)
+        contents = {name: _line(_CIPHER, key_id, data)}
     elif algorithm == Ed25519PrivateKey.algorithm:
         public = Ed25519PrivateKey(key_id, data).public_bytes
         contents = {name: _line(_PRIVATE, key_id, data), f"{name}.pub": _line(_PUBLIC, key_id, public)}

@@ -10,13 +10,15 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Self
 
+from engine.blob.bound import Bound, BoundSection, WeightsFile, why_not_bound
 from engine.blob.container import read_prologue
 from engine.blob.keys import TrustedKey
 from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.signature import BlobSignature
-from engine.blob.source import BlobInput, open_source
+from engine.blob.source import BlobInput, aligned_copy, allocate_aligned, open_source
+from engine.blob.transform import SectionTransform, Transformed, restored, why_not_restored
 from engine.digest import sha256
-from engine.errors import BlobCorruptError, BlobError, BlobFormatError
+from engine.errors import BlobCorruptError, BlobError, BlobFormatError, BlobIncompatibleError, BlobTransformError
 from engine.threads import start_thread
 
 
@@ -30,17 +32,29 @@ class BlobReader:
 
     Sections start at addresses that are multiples of 64 if read from a path (mapped or not) or a
     stream; in a buffer, they do if the buffer's own address is such a multiple. That includes a nested blob:
-    `reader.nested("part")` reads in place.
+    `reader.nested("part")` reads in place. Sections that are stored by a `transform` are restored on first use, in new
+    memory; those that are in the file `weights` are used in place there if they are aligned.
 
     All methods may be called from any thread.
 
     Raises `BlobFormatError` if the bytes are not a blob, are truncated or contradict themselves,
-    `BlobIncompatibleError` for another format version, `BlobError` if the file or stream cannot be read.
+    `BlobIncompatibleError` for another format version, `BlobError` if the file or stream cannot be read. Whether
+    `transform` and `weights` are those that the blob needs is checked when a section is used.
     """
 
-    __slots__ = ("_data", "_entries", "_is_admitted", "_is_covered", "_is_trusted", "_manifest", "_signature", "_where")
+    __slots__ = (
+        *("_data", "_entries", "_is_admitted", "_is_covered", "_is_trusted", "_manifest", "_signature"),
+        *("_transform", "_transformed", "_weights", "_where"),
+    )
 
-    def __init__(self, source: BlobInput, *, mmap: bool = False) -> None:
+    def __init__(
+        self,
+        source: BlobInput,
+        *,
+        mmap: bool = False,
+        transform: SectionTransform | None = None,
+        weights: WeightsFile | None = None,
+    ) -> None:
         with open_source(source, use_mmap=mmap) as opened:
             prologue = read_prologue(opened)
             self._where = opened.where
@@ -49,7 +63,12 @@ class BlobReader:
             self._is_admitted = self._is_covered = self._is_trusted = False
             self._check_zero(opened.read(prologue.padding), "after the manifest")
             data = opened.read(prologue.data_size)
+        self._transform, self._weights = transform, weights
+        self._transformed = Transformed.of(prologue.manifest)
+        bound = Bound.of(prologue.manifest)
         self._entries = {section.name: _Entry(section) for section in prologue.manifest.sections}
+        if bound is not None:
+            self._entries |= {section.name: _Entry(section) for section in bound.sections}
         self._data: memoryview | None = data
         end = 0
         for section in prologue.manifest.sections:
@@ -118,21 +137,19 @@ class BlobReader:
         section wait. The view stays valid after `close`.
 
         Raises `BlobFormatError` if there is no such section, `BlobCorruptError` if the content does
-        not match its hash, `BlobError` after `close`.
+        not match its hash, `BlobTransformError` if it cannot be restored, `BlobIncompatibleError` if it is in another
+        file, which was not passed, `BlobError` after `close`.
         """
         entry = self._entries.get(name)
         if entry is None:
             available = ", ".join(map(repr, self.section_names[:20])) or "none"
             raise BlobFormatError(f"{self._where}: no section {name!r}; it has {available}")
-        data = self._data
-        if data is None:
+        if self._data is None:
             raise BlobError(f"{self._where}: section {name!r} requested after close")
-        view = data[entry.section.offset : entry.section.offset + entry.section.size]
         with entry.lock:
-            if not entry.is_verified:
-                self._verify(entry.section, view)
-                entry.is_verified = True
-        return view
+            if entry.content is None:
+                entry.content = self._content(entry.section, self._data)
+            return entry.content
 
     def verify_ahead(self) -> None:
         """Start verifying the sections in another thread, from the last to the first, while the caller uses the first.
@@ -144,11 +161,21 @@ class BlobReader:
     def verify(self) -> None:
         """Verify the hash of every section that has not been used yet; raises `BlobCorruptError`."""
         for name in self._entries:
+            self.verify_section(name)
+
+    def verify_section(self, name: str) -> None:
+        """Verify the hash of a section, which needs no key. Raises the errors of `section` but `BlobTransformError`."""
+        entry, data = self._entries.get(name), self._data
+        if entry is None or data is None or entry.content is not None or isinstance(entry.section, BoundSection):
             self.section(name)
+        else:
+            self._verify(entry.section, data[entry.section.offset : entry.section.offset + entry.section.size])
 
     def close(self) -> None:
         """Release the data; memory, or the mapping, is freed together with the last view of a section."""
         self._data = None
+        for entry in self._entries.values():
+            entry.content = None
 
     def __enter__(self) -> Self:
         return self
@@ -169,6 +196,37 @@ class BlobReader:
                 f"{self._where}: the padding {place} is not zero; the blob was damaged: export it again"
             )
 
+    def _content(self, section: BlobSection | BoundSection, data: memoryview) -> memoryview:
+        if isinstance(section, BoundSection):
+            return self._bound(section)
+        view = data[section.offset : section.offset + section.size]
+        self._verify(section, view)
+        if (why := why_not_restored(self._manifest, self._transform)) is not None:
+            raise BlobTransformError(f"{self._where}: {why}")
+        if self._transformed is None or self._transform is None:
+            return view
+        try:
+            content = restored(self._transform, view, self._transformed.of_section(section.name))
+        except BlobTransformError as e:
+            raise BlobTransformError(f"{self._where}: section {section.name!r} cannot be restored: {e}") from e
+        return aligned_copy(content, self._where)
+
+    def _bound(self, section: BoundSection) -> memoryview:
+        """The content of a section in another file."""
+        if self._weights is None:
+            raise BlobIncompatibleError(f"{self._where}: {why_not_bound(self._manifest, None)}")
+        view = self._weights.read(section.place, section.size)
+        if not self._weights.is_used_in_place:
+            copy = allocate_aligned(len(view), self._where)
+            copy[:] = view
+            view = copy
+        if sha256(view).hexdigest() != section.sha256:
+            raise BlobCorruptError(
+                f"{self._where}: section {section.name!r} is in {self._weights.path}, whose content is not what it was "
+                "when the blob was exported; pass that file, or export the blob again"
+            )
+        return aligned_copy(view, self._where)
+
     def _verify(self, section: BlobSection, view: memoryview) -> None:
         digest = sha256(view).hexdigest()
         if digest != section.sha256:
@@ -180,6 +238,8 @@ class BlobReader:
 
 @dataclass(slots=True)
 class _Entry:
-    section: BlobSection
+    """A section, and its content once it is verified and restored."""
+
+    section: BlobSection | BoundSection
     lock: Lock = field(default_factory=Lock)
-    is_verified: bool = False
+    content: memoryview | None = None

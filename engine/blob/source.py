@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from mmap import ACCESS_READ
 from mmap import mmap as MemoryMap  # noqa: N812
-from typing import BinaryIO, Protocol, TypeAlias, cast
+from typing import Any, BinaryIO, Protocol, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.errors import BlobError, BlobFormatError
 from engine.files import position_of, why_not_opened
@@ -22,6 +23,9 @@ class ReadableStream(Protocol):
     def read(self, size: int, /) -> bytes | None:
         """Return at most `size` bytes; none only at the end."""
 
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
+"""C-contiguous memory; any object with the buffer protocol is accepted."""
 
 BlobInput: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | ReadableStream
 """A path, the bytes of a blob, or a binary stream positioned at a blob's first byte."""
@@ -120,12 +124,12 @@ class StreamSource:
         If the size is unknown, memory grows with the data that arrives, because `count` may be forged.
         """
         capacity = count if self.size is not None else min(count, _CHUNK)
-        buffer = self._allocate(capacity)
+        buffer = allocate_aligned(capacity, self.where)
         filled = 0
         while filled < count:
             if filled == capacity:
                 capacity = min(count, 2 * capacity)
-                grown = self._allocate(capacity)
+                grown = allocate_aligned(capacity, self.where)
                 grown[:filled] = buffer
                 buffer = grown
             chunk = self._read_some(min(_CHUNK, capacity - filled))
@@ -161,13 +165,26 @@ class StreamSource:
         self._position += len(chunk)
         return bytes(chunk)
 
-    def _allocate(self, size: int) -> memoryview:
-        try:
-            memory = np.empty(size + ALIGNMENT, np.uint8)
-        except (MemoryError, ValueError) as e:
-            raise BlobError(f"{self.where}: cannot allocate {size} bytes; open a file with mmap=True") from e
-        start = -memory.ctypes.data % ALIGNMENT
-        return memory.data[start : start + size]
+
+def allocate_aligned(size: int, where: str) -> memoryview:
+    """New memory, whose address is a multiple of `ALIGNMENT`. Raises `BlobError`, which names `where`."""
+    try:
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as e:
+        raise BlobError(f"{where}: cannot allocate {size} bytes; open a file with mmap=True") from e
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory.data[start : start + size]
+
+
+def aligned_copy(data: object, where: str) -> memoryview:
+    """A read-only copy of a buffer, whose address is a multiple of `ALIGNMENT`; the buffer itself if its own is."""
+    view = memoryview(data)  # type: ignore[arg-type]
+    view = view.cast("B") if view.nbytes else memoryview(b"")
+    if not view.nbytes or np.frombuffer(view, np.uint8).ctypes.data % ALIGNMENT == 0:
+        return view.toreadonly()
+    copy = allocate_aligned(len(view), where)
+    copy[:] = view
+    return copy.toreadonly()
 
 
 def _open_regular(path: str | os.PathLike[str], where: str) -> BinaryIO:

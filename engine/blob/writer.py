@@ -8,20 +8,19 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from engine.blob.bound import LEAST_BYTES, Bound, BoundSection, WeightsFile
 from engine.blob.container import MAX_MANIFEST_SIZE, aligned, pack_prologue
 from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
+from engine.blob.source import Buffer
+from engine.blob.transform import SectionTransform, Transformed, applied
 from engine.digest import sha256
 from engine.errors import BlobError, BlobSignatureError, EngineError
 from engine.files import private_opener, why_not_opened
-
-Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
-"""C-contiguous memory; any object with the buffer protocol is accepted."""
 
 _CHUNK = 16 * 2**20
 
@@ -61,6 +60,43 @@ class BlobWriter:
         if name in self._sections:
             raise BlobError(f"{where}: already added; section names are unique in a blob")
         self._sections[name] = _buffers(data, where)
+
+    def bound_to(self, weights: WeightsFile) -> BlobWriter:
+        """A writer of the same blob without the sections that `weights` has; an import needs that file.
+
+        Raises `BlobError` if it has none of them.
+        """
+        sections, kept = [], BlobWriter(self._manifest)
+        for name, buffers in self._sections.items():
+            size, place = sum(map(len, buffers)), None
+            if size >= LEAST_BYTES:
+                digest = _hash(buffers)
+                place = weights.find(digest, size)
+            if place is None:
+                kept._sections[name] = buffers
+            else:
+                sections.append(BoundSection(name, size, digest, place))
+        if not sections:
+            raise BlobError(
+                f"{weights.path} has none of the blob's {len(self._sections)} sections, so that a blob without weights "
+                "would have all of them: the device stores weights in another form, or the file is of another model"
+            )
+        bound = Bound(os.path.basename(weights.path), tuple(sections))
+        kept._manifest = replace(self._manifest, metadata={**self._manifest.metadata, **bound.to_metadata()})
+        return kept
+
+    def transformed(self, transform: SectionTransform) -> BlobWriter:
+        """A writer of the same blob whose sections are stored by `transform`. It holds the stored form of all of them.
+
+        Raises `BlobTransformError`.
+        """
+        stored = BlobWriter(Transformed.record(self._manifest, transform))
+        found = Transformed.of(stored._manifest)
+        assert found is not None
+        for name, buffers in self._sections.items():
+            data = buffers[0] if len(buffers) == 1 else memoryview(b"".join(buffers))
+            stored.add_section(name, applied(transform, data, found.of_section(name)))
+        return stored
 
     def write(self, stream: WritableStream, *, sign: SigningKey | None = None) -> int:
         """Write the blob at the position of `stream`, flush it, and return the number of bytes.
@@ -120,10 +156,7 @@ class BlobWriter:
         sections = []
         end = 0
         for name, buffers in self._sections.items():
-            digest = sha256()
-            for buffer in buffers:
-                digest.update(buffer)
-            section = BlobSection(name, aligned(end), sum(map(len, buffers)), digest.hexdigest())
+            section = BlobSection(name, aligned(end), sum(map(len, buffers)), _hash(buffers))
             end = section.offset + section.size
             sections.append(section)
         manifest = replace(self._manifest, sections=tuple(sections))
@@ -145,6 +178,13 @@ class BlobWriter:
                 # Bounded pieces, because some streams copy their arguments.
                 for start in range(0, len(buffer), _CHUNK):
                     yield buffer[start : start + _CHUNK]
+
+
+def _hash(buffers: Iterable[memoryview]) -> str:
+    digest = sha256()
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.hexdigest()
 
 
 def _buffers(data: Buffer | Iterable[Buffer], where: str) -> list[memoryview]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from engine.blob import SigningKey
+from engine.blob import SectionTransform, SigningKey, WeightsFile
 from engine.core.core import Core
 from engine.files import complete_file
 from engine.ir import Model
@@ -25,6 +25,15 @@ class Build:
     device: str
     path: Path
     config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Packaging:
+    """How networks are exported: the options of `ExecutableNetwork.export_model`."""
+
+    sign: SigningKey | None = None
+    transform: SectionTransform | None = None
+    weights: WeightsFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +85,9 @@ def compile_builds(core: Core, model: Model, builds: Sequence[Build]) -> list[Co
 
 
 def export_builds(
-    core: Core, compiled: Sequence[CompiledBuild], *, sign: SigningKey | None = None, check: Check | None = None
+    core: Core, compiled: Sequence[CompiledBuild], packaging: Packaging | None = None, *, check: Check | None = None
 ) -> list[Built]:
-    """Write the blob of each network, signed by `sign`.
+    """Write the blob of each network.
 
     With `check`, the blobs are written only if all outputs of all blobs, imported from their files, are as close as it
     demands to those of the first network before its export; otherwise no file is created or changed.
@@ -86,9 +95,10 @@ def export_builds(
     Raises `BlobError` if a file cannot be written, `UnsupportedError` if a device cannot export, and with `check` what
     importing and inferring raise.
     """
+    packaging = packaging or Packaging()
     if check is None:
         for each in compiled:
-            each.network.export_model(each.build.path, sign=sign)
+            _export(each.network, each.build.path, packaging)
         return [Built(each.build, each.seconds, each.build.path.stat().st_size) for each in compiled]
     built: list[Built] = []
     try:
@@ -96,7 +106,7 @@ def export_builds(
             expected = compiled[0].network(check.inputs)
             for each in compiled:
                 file = files.enter_context(complete_file(os.path.realpath(each.build.path)))
-                built.append(_export_and_check(core, each, file, sign, check, expected))
+                built.append(_export_and_check(core, each, file, packaging, check, expected))
             if not all(each.is_close for each in built):
                 raise _Different  # so that no file is kept
     except _Different:
@@ -112,13 +122,19 @@ def _export_and_check(
     core: Core,
     each: CompiledBuild,
     file: BinaryIO,
-    sign: SigningKey | None,
+    packaging: Packaging,
     check: Check,
     expected: Mapping[str, Any],
 ) -> Built:
-    each.network.export_model(file, sign=sign)
+    _export(each.network, file, packaging)
     file.flush()
     os.fsync(file.fileno())
-    result = core.import_model(file.name)(check.inputs)
+    weights = None if packaging.weights is None else packaging.weights.path
+    imported = core.import_model(file.name, transform=packaging.transform, weights=weights)
+    result = imported(check.inputs)
     comparisons = compare_results(result, expected, rtol=check.rtol, atol=check.atol)
     return Built(each.build, each.seconds, os.path.getsize(file.name), tuple(comparisons))
+
+
+def _export(network: ExecutableNetwork, target: Path | BinaryIO, packaging: Packaging) -> None:
+    network.export_model(target, sign=packaging.sign, transform=packaging.transform, weights=packaging.weights)

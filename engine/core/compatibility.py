@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from engine.blob import BlobCheck, BlobManifest, check_manifest
-from engine.errors import PluginContractError
+from engine.blob import BlobCheck, BlobManifest, SectionTransform, WeightsFile, check_manifest
+from engine.blob.bound import why_not_bound
+from engine.blob.transform import why_not_restored
+from engine.errors import BlobIncompatibleError, BlobTransformError, PluginContractError
 from engine.extensions import REQUIREMENT, missing_reasons
 from engine.hosting import plugin_errors
 from engine.plugin_api import API_VERSION, Plugin, engine_version
@@ -35,6 +37,21 @@ def check_for_plugin(
     if not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
         reasons.append(f"{plugin.name} cannot import compiled networks; compile the model instead")
     return BlobCheck(tuple(reasons), manifest)
+
+
+def why_not_read(
+    manifest: BlobManifest, transform: SectionTransform | None, weights: WeightsFile | None
+) -> tuple[str, ...]:
+    """Why a blob's sections cannot be read, as sentences; empty if they can."""
+    return tuple(why for why in (why_not_restored(manifest, transform), why_not_bound(manifest, weights)) if why)
+
+
+def check_sections(manifest: BlobManifest, transform: SectionTransform | None, weights: WeightsFile | None) -> None:
+    """Raise `BlobTransformError` or `BlobIncompatibleError` if a blob's sections cannot be read."""
+    if (why := why_not_restored(manifest, transform)) is not None:
+        raise BlobTransformError(why)
+    if (why := why_not_bound(manifest, weights)) is not None:
+        raise BlobIncompatibleError(why)
 
 
 def host_features(plugin: Plugin, device_id: str) -> Mapping[str, str | Collection[str]]:

@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from engine.blob import BlobCheck, BlobInput, BlobManifest, BlobReader
+from engine.blob import BlobCheck, BlobInput, BlobManifest, BlobReader, SectionTransform, WeightsFile, transform_of
 from engine.blob import check_blob as read_manifest
 from engine.core.cache import CompileCache
-from engine.core.compatibility import check_for_plugin
+from engine.core.compatibility import check_for_plugin, check_sections, why_not_read
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.report import report
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, verify_blob, with_signature
+from engine.core.weights import open_weights
 from engine.errors import (
     DeviceNotFoundError,
     EngineError,
@@ -168,29 +169,39 @@ class Core:
         blob: BlobInput | BlobReader,
         device: str | RemoteContext | None = None,
         config: Mapping[str, object] | None = None,
+        *,
+        transform: SectionTransform | str | os.PathLike[str] | None = None,
+        weights: str | os.PathLike[str] | None = None,
     ) -> ExecutableNetwork:
         """Import a compiled network from a path, bytes or a binary stream, which is read to the blob's end.
 
         A plugin passes a blob that its own contains as `reader.nested(section)`, so that the signature covers it, too.
+        `transform` is the key (or its file), or the transform, with which the blob was exported, and `weights` the file
+        of weights; a blob that was exported without refuses them.
 
         `device`, or a context of one, defaults to the device that the blob was compiled for. The configuration is the
         exported one, overridden by `config`. A file is read into memory, or mapped with ENABLE_MMAP.
 
         Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, `BlobSignatureError` as
-        TRUSTED_KEYS and REQUIRE_SIGNATURE say, and, for device and configuration, the errors of `compile_model`.
+        TRUSTED_KEYS and REQUIRE_SIGNATURE say, `BlobTransformError` for a wrong key, and, for device and configuration,
+        the errors of `compile_model`.
         """
         start = time.perf_counter()
+        cipher, file = transform_of(transform), self._weights(weights)
         if isinstance(blob, BlobReader):
             reader: BlobReader | None = blob
+        elif isinstance(blob, (str, os.PathLike)):
+            reader = None
         else:
-            reader = None if isinstance(blob, (str, os.PathLike)) else BlobReader(blob)
+            reader = BlobReader(blob, transform=cipher, weights=file)
         manifest = _manifest_of(blob) if reader is None else reader.manifest  # type: ignore[arg-type]
         context, device = self._target(manifest.device if device is None else device)
         plugin, stated = self._settled(device, config, manifest.config)
         _require_owner(context, plugin)
         if reader is None:
             is_mapped = plugin.config.merged(stated)[ENABLE_MMAP] and may_be_mapped(blob, self._defaults)
-            reader = BlobReader(blob, mmap=is_mapped)  # type: ignore[arg-type]
+            reader = BlobReader(blob, mmap=is_mapped, transform=cipher, weights=file)  # type: ignore[arg-type]
+        check_sections(reader.manifest, cipher, file)
         verify_blob(reader, self._defaults)
         network = self._import(plugin, reader, stated, context)
         network.compile_seconds = time.perf_counter() - start
@@ -236,12 +247,19 @@ class Core:
         self._extensions.check(ready)
         return query_network(plugin, ready, stated)
 
-    def check_blob(self, blob: BlobInput, device: str | None = None) -> BlobCheck:
+    def check_blob(
+        self,
+        blob: BlobInput,
+        device: str | None = None,
+        *,
+        transform: SectionTransform | str | os.PathLike[str] | None = None,
+        weights: str | os.PathLike[str] | None = None,
+    ) -> BlobCheck:
         """Check from its header and manifest alone whether a blob would load here, and give every reason against it.
 
-        `device` defaults to the one that the blob was compiled for. The position of a seekable stream is restored.
-        It also tells whether a trusted key has signed the blob. Raises `BlobFormatError` if the data is damaged or not
-        a blob, `BlobError` if it cannot be read.
+        `device` defaults to the one that the blob was compiled for; `transform` and `weights` are those of
+        `import_model`. The position of a seekable stream is restored. It also tells whether a trusted key has signed
+        the blob. Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be read.
         """
         target = None if device is None else self._parse(device)
         check = read_manifest(blob)
@@ -255,7 +273,9 @@ class Core:
             fit = check_for_plugin(plugin, manifest, device_id, self._extensions.names)
         except PluginError as e:
             fit = BlobCheck((str(e),), manifest)
-        return with_signature(replace(fit, signature=check.signature), "the blob", self._defaults)
+        reasons = why_not_read(manifest, transform_of(transform), self._weights(weights))
+        fit = replace(fit, signature=check.signature, reasons=(*fit.reasons, *reasons))
+        return with_signature(fit, "the blob", self._defaults)
 
     # -- devices and plugins ------------------------------------------------------------------------------
 
@@ -435,7 +455,7 @@ class Core:
     ) -> ExecutableNetwork:
         network = compile_network(plugin, model, stated, context)
         network.extensions = extensions
-        network.unpickle = unpickled_network
+        network.unpickle, network.open_weights = unpickled_network, open_weights
         return network
 
     def _ready(self, model: Model | ModelSource) -> Model:
@@ -452,8 +472,16 @@ class Core:
         device_id = _device_id(plugin, reader.manifest, stated.get(DEVICE_ID.name, ""))
         check_for_plugin(plugin, reader.manifest, device_id, self._extensions.names).require()
         network = import_network(plugin, reader, stated, context)
-        network.unpickle = unpickled_network
+        network.unpickle, network.open_weights = unpickled_network, open_weights
         return network
+
+    def _weights(self, path: str | os.PathLike[str] | None) -> WeightsFile | None:
+        """The file of weights that a caller named, which is not used in place if others could change it."""
+        if path is None:
+            return None
+        file = open_weights(path)
+        file.is_used_in_place = may_be_mapped(path, self._defaults)
+        return file
 
     def _load(
         self, plugin: Plugin, reader: BlobReader, complete: Config, context: RemoteContext | None

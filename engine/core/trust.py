@@ -60,7 +60,7 @@ def may_be_mapped(path: object, settings: Config) -> bool:
     except (OSError, ValueError) as e:  # which reading the file reports
         why = str(e)
     if why is not None:
-        _log.warning("blob %s is read, not mapped as ENABLE_MMAP says: after its signature is verified, %s", path, why)
+        _log.warning("%s is read, not mapped: after the signature of the blob is verified, %s", path, why)
     return why is None
 
 

@@ -9,7 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, TypeAlias, final
 
-from engine.blob import BlobManifest, BlobWriter, SigningKey, read_signing_key
+from engine.blob import (
+    BlobManifest,
+    BlobWeights,
+    BlobWriter,
+    SectionTransform,
+    SigningKey,
+    WeightsFile,
+    read_signing_key,
+    transform_of,
+)
 from engine.errors import BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
@@ -91,6 +100,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         """How long compiling or importing took; set by the core."""
         self.unpickle: Callable[[bytes], object] | None = None
         """Imports a blob in another process; set by the core, which this package cannot import."""
+        self.open_weights: Callable[[str | os.PathLike[str]], WeightsFile] = BlobWeights
+        """Opens a file that has sections of a blob; set by the core, which also reads models."""
         self.extensions = _extensions_of(source)
         """The extensions whose operators the model uses, each as "name version"; its blob requires them."""
         self.task_executor = self._make_task_executor()
@@ -368,25 +379,42 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     @final
     def export_model(
-        self, target: str | os.PathLike[str] | BinaryIO, *, sign: SigningKey | str | os.PathLike[str] | None = None
+        self,
+        target: str | os.PathLike[str] | BinaryIO,
+        *,
+        sign: SigningKey | str | os.PathLike[str] | None = None,
+        transform: SectionTransform | str | os.PathLike[str] | None = None,
+        weights: WeightsFile | str | os.PathLike[str] | None = None,
     ) -> None:
         """Write the compiled network to a path, atomically, or to a binary stream.
 
         With `sign`, a key or the file of one, the blob is signed: a core whose TRUSTED_KEYS have the key trusts it.
+        With `transform`, a key that encrypts (or the file of one) or a transform of your own, all sections are stored
+        in this form, and an import needs it, too; the manifest, with the names of inputs and outputs, is not.
+        With `weights`, the model's file or another blob, sections that this file has, too, are left out: an import
+        needs the file, unchanged, and maps it, so that networks that share it have one copy in memory.
 
-        Raises `BlobError` if writing fails, `BlobSignatureError` if the key cannot be used, `UnsupportedError` if the
-        device cannot export.
+        Raises `BlobError` if writing fails, or if the file of weights has none of the sections; `BlobSignatureError` or
+        `BlobTransformError` if a key cannot be used; `UnsupportedError` if the device cannot export.
         """
         key = read_signing_key(sign) if isinstance(sign, (str, os.PathLike)) else sign
         if key is not None and not isinstance(key, SigningKey):
             raise BlobSignatureError(f"a blob is signed by a SigningKey, or the file of one; got {type(key).__name__}")
+        cipher = transform_of(transform)
         writer = self.blob_writer()
+        if weights is not None:
+            writer = writer.bound_to(self._weights_file(weights))
+        if cipher is not None:
+            writer = writer.transformed(cipher)
         if isinstance(target, (str, os.PathLike)):
             writer.write_file(target, sign=key)
         elif hasattr(target, "write"):
             writer.write(target, sign=key)
         else:
             raise PluginError(f"cannot export a network to {type(target).__name__}; expected a path or a binary stream")
+
+    def _weights_file(self, weights: WeightsFile | str | os.PathLike[str]) -> WeightsFile:
+        return weights if isinstance(weights, WeightsFile) else self.open_weights(weights)
 
     @final
     def blob_writer(self, metadata: Mapping[str, Any] | None = None) -> BlobWriter:

@@ -48,6 +48,9 @@ engine compile model.onnx -d CPU --shape x=8,3,224,224    # for inputs of this s
 engine compile model.onnx -d CPU --weights int4           # with weights of 4 bits
 engine compile decoder.onnx -d CPU --stateful             # requests keep the keys and values of past tokens
 engine compile model.onnx -d OPENCL --sign release.key    # signed, for hosts that trust the key
+engine compile model.onnx -d CPU --encrypt secret.key     # encrypted; its imports need the key
+engine compile model.onnx -d TEMPLATE --weights-from model.onnx  # without weights; its imports need the model
+engine compile model.onnx -d CPU -c NUM_STREAMS=2 -o two.blob --weights-from model.blob  # shares those of model.blob
 """
 
 
@@ -134,6 +137,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sign", metavar="FILE", help="sign the blob with the key of this file, as `engine keygen` writes it"
     )
     parser.add_argument(
+        "--encrypt", metavar="FILE", help="encrypt the blob with the key of this file, as `engine keygen` writes it"
+    )
+    parser.add_argument(
+        "--weights-from",
+        metavar="FILE",
+        help="leave out what this file has, too: the model, for devices that keep weights as the model has them, or a "
+        "blob of the same model. An import needs the file, unchanged",
+    )
+    parser.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
         help="import each blob and compare its outputs with those of the first device (default: with several devices)",
@@ -145,8 +157,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile and export."""
-    from engine.blob import is_blob, read_signing_key
-    from engine.core.build import compile_builds, export_builds
+    from engine.blob import is_blob, read_encryption_key, read_signing_key
+    from engine.core.build import Packaging, compile_builds, export_builds
+    from engine.core.weights import open_weights
     from engine.passes import LastPosition, MakeStateful
     from engine.tools.networks import make_core, read_shaped
 
@@ -156,6 +169,8 @@ def run(args: argparse.Namespace) -> int:
     builds = _builds(core, args)
     check_weights(args)
     key = None if args.sign is None else read_signing_key(args.sign)  # before anything is compiled
+    cipher = None if args.encrypt is None else read_encryption_key(args.encrypt)
+    weights = None if args.weights_from is None else open_weights(args.weights_from)
     model = read_shaped(core, args.model, args)
     if args.stateful:
         MakeStateful().run_on_model(model)
@@ -163,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
         LastPosition().run_on_model(model)
     report = None if args.weights is None else compressed(model, args)
     compiled = compile_builds(core, model if report is None else report.model, builds)
-    built = export_builds(core, compiled, sign=key, check=_check(compiled, args))
+    built = export_builds(core, compiled, Packaging(key, cipher, weights), check=_check(compiled, args))
     is_close = all(each.is_close for each in built)
     if args.json:
         print_json(_as_json(built, key, report, is_close))

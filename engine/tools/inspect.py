@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.drawing.table import byte_count
-from engine.tools.options import MODEL_OR_BLOB, UsageError, add_extension, add_json, add_shape, add_trust
+from engine.drawing.table import byte_count, count
+from engine.tools.options import MODEL_OR_BLOB, UsageError, add_extension, add_json, add_sections, add_shape, add_trust
 from engine.tools.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     parser.add_argument("--verify", action="store_true", help="check the hash of every section of a blob")
     add_trust(parser)
+    add_sections(parser)
     add_extension(parser)
     add_shape(parser)
     parser.add_argument("--html", metavar="FILE", help="write a page with the same content")
@@ -150,15 +151,18 @@ def _all_nodes(model: Model) -> Iterable[Node]:
 
 def _inspect_blob(args: argparse.Namespace) -> int:
     from engine.blob import BlobReader
+    from engine.core.weights import open_weights
     from engine.tools.networks import make_core
 
-    check = make_core(args).check_blob(args.model)
+    core = make_core(args)
+    check = core.check_blob(args.model, transform=args.decrypt, weights=args.weights_from)
     described: dict[str, Any] = {"kind": "blob", "loads_here": check.compatible, "reasons": list(check.reasons)}
     if check.manifest is not None:
         described |= _describe_manifest(check.manifest)
         described["signature"] = _describe_signature(check)
         if args.verify:
-            with BlobReader(args.model) as reader:
+            weights = None if args.weights_from is None else open_weights(args.weights_from)
+            with BlobReader(args.model, weights=weights) as reader:
                 _verify(reader, described)
     if args.json:
         print_json(described)
@@ -169,10 +173,18 @@ def _inspect_blob(args: argparse.Namespace) -> int:
 
 
 def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
+    from engine.blob.bound import Bound
+    from engine.blob.transform import Transformed
     from engine.plugin_api import Port
     from engine.runtime import StatePort
 
+    stored, bound = Transformed.of(manifest), Bound.of(manifest)
+    elsewhere = () if bound is None else bound.sections
     return {
+        "transform": None if stored is None else stored.name,
+        "bound": None
+        if bound is None
+        else {"file": bound.file, "sections": len(elsewhere), "bytes": sum(each.size for each in elsewhere)},
         "device": manifest.device,
         "plugin": f"{manifest.plugin_name} {manifest.plugin_version}",
         "engine": manifest.engine_version,
@@ -202,7 +214,7 @@ def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
 
     for section in described["sections"]:
         try:
-            reader.section(section["name"])
+            reader.verify_section(section["name"])
         except BlobCorruptError as e:
             section["sound"] = described["loads_here"] = False
             described["reasons"].append(str(e))
@@ -224,6 +236,11 @@ def _print_blob(described: dict[str, Any]) -> None:
         else:
             verdict = "verified" if signature["trusted"] else "NOT verified; --trusted-key names the file of a key"
             say(f"signature: by key {signature['key']} ({signature['algorithm']}), {verdict}")
+        if described["transform"] is not None:
+            say(f"sections are stored by {described['transform']}")
+        if (bound := described["bound"]) is not None:
+            amount = f"{count(bound['sections'], 'section')} of {byte_count(bound['bytes'])}"
+            say(f"without weights: {amount} are in the file that was `{bound['file']}` when the blob was exported")
         _print_ports(described)
         say(f"\n{len(described['sections'])} sections:")
         verdicts = {True: "sound", False: "DAMAGED"}

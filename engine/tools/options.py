@@ -48,6 +48,16 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sections(parser: argparse.ArgumentParser) -> None:
+    """Add the options for blobs that are encrypted, or have no weights of their own."""
+    parser.add_argument("--decrypt", metavar="FILE", help="the key with which the blob was encrypted")
+    parser.add_argument(
+        "--weights-from",
+        metavar="FILE",
+        help="the model or blob that has the weights of this blob, which was compiled with this option",
+    )
+
+
 def add_extension(parser: argparse.ArgumentParser) -> None:
     """Add `--extension`."""
     parser.add_argument(

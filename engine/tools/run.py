@@ -15,6 +15,7 @@ from engine.tools.options import (
     add_extension,
     add_inputs,
     add_json,
+    add_sections,
     add_tolerances,
     add_trust,
 )
@@ -40,6 +41,7 @@ engine run model.onnx -d TEMPLATE -i test_data_set_0 --reference test_data_set_0
 engine run model.onnx -d CPU --reference-device TEMPLATE --rtol 1e-4  # one device against another
 engine run model.blob -c PERF_COUNT=true                        # a compiled network, on its device
 engine run model.blob --trusted-key release.key.pub --require-signature  # only if this key has signed it
+engine run model.blob --decrypt secret.key                      # encrypted by `engine compile --encrypt`
 """
 
 
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_config(parser)
     add_trust(parser)
+    add_sections(parser)
     add_extension(parser)
     add_inputs(parser)
     parser.add_argument(

@@ -39,6 +39,7 @@ from engine_cpu.properties import (
     ARENA_BYTES,
     COMPILE_EFFORT,
     DYNAMIC_QUANTIZATION_GROUP_SIZE,
+    EXPORT_PACKED_WEIGHTS,
     INFERENCE_PRECISION_HINT,
     KV_CACHE_PRECISION,
     LOWERED_PLANS,
@@ -182,13 +183,16 @@ class CpuNetwork(GraphNetwork):
     def export_sections(self, writer: BlobWriter) -> None:
         """Write the sections that `imported` reads."""
         super().export_sections(writer)
-        for key, array in self.weights.packed.items():
-            writer.add_section(PACKED + key, array)
+        if self.config[EXPORT_PACKED_WEIGHTS]:
+            for key, array in self.weights.packed.items():
+                writer.add_section(PACKED + key, array)
         made = Compilation(self.weights.isa, self.precision, self.tuner.threads, self.tuner.choices)
         writer.add_section(COMPILATION, json.dumps(asdict(made)).encode())
 
     def is_omitted(self, constant: Constant) -> bool:
-        """True for data that steps read only in packed form, unless plans for other shapes need it."""
+        """True for data that steps read only in packed form, unless blobs or plans for other shapes need it."""
+        if not self.config[EXPORT_PACKED_WEIGHTS]:
+            return False
         return (self.is_static or constant in self.packed_ahead) and self.weights.is_only_packed(constant)
 
     def requirements(self) -> dict[str, str | Sequence[str]]:

@@ -32,6 +32,14 @@ DYNAMIC_QUANTIZATION_GROUP_SIZE = Property(
     "blocks than the group size do not round. A model may permit rounding itself (accuracy_level 4 of MatMulNBits).",
     minimum=0,
 )
+EXPORT_PACKED_WEIGHTS = Property(
+    "EXPORT_PACKED_WEIGHTS",
+    bool,
+    True,
+    CONFIG,
+    "Whether a blob has weights in the form that kernels read, which makes imports fast. If off, it has them as the "
+    "model has them, so that `export_model(..., weights=MODEL)` leaves them out, and each import packs them.",
+)
 INFERENCE_PRECISION_HINT = Property(
     "INFERENCE_PRECISION_HINT",
     str,
