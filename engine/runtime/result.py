@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,10 @@ class UnknownOutputError(InputError, KeyError):
         return Exception.__str__(self)
 
 
+SUBGRAPH: Final = "Subgraph"
+"""The operator of a record of a whole subgraph, which a device that runs on others makes beside those of its nodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageProfile:
     """When one stage of a request ran (`time.perf_counter_ns`), and on which executor."""
@@ -81,13 +85,32 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True)
 class NodeProfile:
-    """When one node of the graph ran, and how: "native", "reference", or a device's own term."""
+    """When one node of the graph ran, and how.
+
+    Attributes:
+        name: unique in the inference; of fused nodes, one of theirs.
+        status: "native", "reference", or a device's own term; for a subgraph, its device.
+        start_ns: `time.perf_counter_ns`.
+        kernel: what the device ran, if it says so.
+        part: the subgraph that the node is in, such as "1: CPU", for a device that runs on others.
+        node: the node's friendly name, if `name` is another because several records are about it; else empty.
+        live_bytes: the bytes of intermediate results that were in use meanwhile; None if the device does not say.
+    """
 
     name: str
     op_type: str
     status: str
     start_ns: int
     duration_ns: int
+    kernel: str = ""
+    part: str = ""
+    node: str = ""
+    live_bytes: int | None = None
+
+    @property
+    def node_name(self) -> str:
+        """The friendly name of the node in the model."""
+        return self.node or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +120,12 @@ class ProfilingInfo:
     request_id: int
     stages: tuple[StageProfile, ...]
     nodes: tuple[NodeProfile, ...]
+
+    @property
+    def node_nanoseconds(self) -> dict[str, int]:
+        """How long each node ran, by friendly name: the sum of its records. Records of whole subgraphs are left out."""
+        found: dict[str, int] = {}
+        for record in self.nodes:
+            if record.op_type != SUBGRAPH:
+                found[record.node_name] = found.get(record.node_name, 0) + record.duration_ns
+        return found

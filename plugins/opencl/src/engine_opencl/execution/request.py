@@ -72,7 +72,7 @@ class OpenclInferRequest(SyncInferRequest):
             for node in context.profiles():
                 names[node.name] = count = names.get(node.name, 0) + 1
                 name = node.name if count == 1 else f"{node.name} ({count})"
-                self.record_nodes([replace(node, name=name)])
+                self.record_nodes([replace(node, name=name, node="" if count == 1 else node.name)])
         self._pool.put(context)
         self._context = None
 
