@@ -42,7 +42,7 @@ ARROWS = {
     "files": {"digest", "permissions"},
     "permissions": set(),
     "digest": set(),
-    "runtime": {"ir", "blob", "threads"},
+    "runtime": {"ir", "blob", "drawing", "files", "html", "threads"},
     "threads": set(),
     "properties": {"ir", "limits"},
     "blob": {"ir", "files", "threads"},

@@ -15,7 +15,7 @@ from engine.drawing.graph_page import to_html as graph_page
 from engine.drawing.page import page, section
 from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, document, legend, palette, text
 from engine.drawing.table import byte_count, count, duration, printable
-from engine.files import complete_file
+from engine.files import write_file
 from engine.placement.graph import placed_graph
 from engine.placement.picture_graph import draw_graph
 from engine.placement.report import PlacementReport
@@ -53,8 +53,7 @@ def write_picture(
         picture = to_dot(placed, colourings(placed)[0])
     else:
         picture = to_html(report, model, graph) if suffix == ".html" else to_svg(report, model)
-    with complete_file(path) as file:
-        file.write(picture.encode("utf-8", "backslashreplace"))
+    write_file(path, picture.encode("utf-8", "backslashreplace"))
 
 
 def to_svg(report: PlacementReport, model: str) -> str:

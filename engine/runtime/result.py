@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -114,12 +115,53 @@ class NodeProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferProfile:
+    """When a value was passed from one memory to another: "host", a device, or a subgraph such as "1: CPU".
+
+    It takes no time if both share the memory. `byte_size` is None if the device does not say.
+    """
+
+    name: str
+    source: str
+    target: str
+    byte_size: int | None
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProfilingInfo:
-    """The profile of a request's last inference; empty unless PERF_COUNT is set."""
+    """The profile of a request's last inference; empty unless PERF_COUNT is set.
+
+        print(request.profiling_info.table())          # stages, and nodes by their time
+        request.profiling_info.trace("trace.json")     # for https://ui.perfetto.dev
+
+    `begun_ns` is when the inference was started (`time.perf_counter_ns`); 0 without a profile. Its first stage may have
+    waited for its executor.
+    """
 
     request_id: int
     stages: tuple[StageProfile, ...]
     nodes: tuple[NodeProfile, ...]
+    transfers: tuple[TransferProfile, ...] = ()
+    begun_ns: int = 0
+
+    @property
+    def duration_ns(self) -> int:
+        """From the start of the inference to the end of its last stage."""
+        return max((stage.end_ns for stage in self.stages), default=self.begun_ns) - self.begun_ns
+
+    def table(self, most: int | None = None) -> str:
+        """Stages, and nodes by their time, as a text of at most 80 columns; at most `most` nodes."""
+        from engine.runtime.profile_table import profile_table
+
+        return profile_table([self], most)
+
+    def trace(self, path: str | os.PathLike[str], network: str = "") -> None:
+        """Write a trace that https://ui.perfetto.dev and chrome://tracing show. Raises `OSError`; see `write_trace`."""
+        from engine.runtime.trace import write_trace
+
+        write_trace([self], path, network)
 
     @property
     def node_nanoseconds(self) -> dict[str, int]:

@@ -22,6 +22,7 @@ from engine.tools import (
     keygen,
     new_plugin,
     passes,
+    profile,
     query,
     run,
     visualize,
@@ -45,6 +46,7 @@ engine inspect model.blob              # its content, and whether it loads here
 engine visualize model.onnx -o graph.html  # its graph, as a page to look around in
 engine keygen release-2026             # a key, with which `engine compile --sign` signs blobs
 engine benchmark model.blob            # latency and throughput
+engine profile model.blob               # which nodes take the time
 engine new-plugin ACME                 # write the package of a plugin for a new device
 engine conformance ACME                # score a device
 """
@@ -79,7 +81,7 @@ class Command(Protocol):
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    devices, query, run, generate, compare, compile_, compress, inspect, visualize, keygen, benchmark, passes,
+    devices, query, run, generate, compare, compile_, compress, inspect, visualize, keygen, benchmark, profile, passes,
     new_plugin, conformance,
 )  # fmt: skip
 

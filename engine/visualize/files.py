@@ -13,7 +13,7 @@ from engine.drawing.graph_dot import to_dot
 from engine.drawing.graph_page import to_html
 from engine.drawing.graph_svg import to_svg
 from engine.drawing.table import printable
-from engine.files import complete_file
+from engine.files import write_file
 
 SUFFIXES: Final = (".html", ".svg", ".dot")
 
@@ -40,9 +40,8 @@ def write_graph(
         text = to_html(graph, f"Graph of {printable(graph.name)}", first=colouring.name, sections=sections)
     else:
         text = to_dot(graph, colouring) if suffix == ".dot" else to_svg(graph, colouring)
-    with complete_file(path) as file:
-        # A lone surrogate in a name cannot be encoded; what is shown of names never has one.
-        file.write(text.encode("utf-8", "backslashreplace"))
+    # A lone surrogate in a name cannot be encoded; what is shown of names never has one.
+    write_file(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_unused(graph: Graph, folder: Path, stem: str, suffix: str) -> Path:

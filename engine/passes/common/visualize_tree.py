@@ -45,5 +45,5 @@ class VisualizeTree(ModelPass):
         try:
             write_picture(model, self.path, self.options)
         except OSError as e:
-            raise PassError(f"VisualizeTree cannot write {self.path}: {e}") from e
+            raise PassError(f"VisualizeTree {e}") from e
         return False

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from engine.files import why_not_opened
 from engine.plugin_api import Config, Model, PropertyError, QueryResult
 from engine.visualize import SUFFIXES, model_graph, write_unused
 from engine_hetero.division import Division
@@ -51,5 +50,4 @@ class GraphDump:
         try:
             return write_unused(graph, self.folder, stem, self.suffix)
         except OSError as e:
-            why = why_not_opened(self.folder / stem, e)
-            raise PropertyError(f"{DUMP_GRAPH.name}: cannot write {self.folder / (stem + self.suffix)}: {why}") from e
+            raise PropertyError(f"{DUMP_GRAPH.name}: {e}") from e
