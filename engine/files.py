@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -61,6 +62,31 @@ def complete_file(path: str | os.PathLike[str], *, is_private: bool = False) -> 
             with suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def write_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file as by `complete_file`; what is no file, such as a pipe or a terminal, is written to, not replaced.
+
+    Raises `OSError` that names `path` and the cause.
+    """
+    try:
+        if _is_stream(path):
+            with open(path, "wb") as stream:
+                stream.write(data)
+        else:
+            with complete_file(path) as file:
+                file.write(data)
+    except OSError as e:
+        # The name of the temporary file, or none, would not tell a user what could not be written.
+        raise OSError(f"cannot write {os.fsdecode(path)}: {why_not_opened(path, e)}") from e
+
+
+def _is_stream(path: str | os.PathLike[str]) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def private_opener(path: str, flags: int) -> int:

@@ -101,6 +101,7 @@ from engine.runtime import (
     StageProfile,
     SyncInferRequest,
     ThreadExecutor,
+    TransferProfile,
     Transfers,
     shared_executor,
 )
@@ -124,7 +125,7 @@ __all__ = [
     "PluginContractError", "PluginError", "PluginT", "Port", "ProfilingInfo", "Property", "PropertyError",
     "PropertySet", "QueryResult", "RefusalCause", "RemoteContext", "RemoteTensor", "RequestOwner", "Signature",
     "Stage", "StageProfile", "Support", "SupportLevel", "SyncInferRequest", "TensorType", "ThreadExecutor",
-    "Transfers", "UnsupportedError", "ValueType", "engine_version", "shared_executor",
+    "TransferProfile", "Transfers", "UnsupportedError", "ValueType", "engine_version", "shared_executor",
 ]  # fmt: skip
 
 

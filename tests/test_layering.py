@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 # An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
 ARROWS = {
     "__main__": {"tools"},
-    "tools": {"__init__", "core", "editing", "generation", "health", "passes", "scaffold", "testing"},
+    "tools": {"__init__", "core", "editing", "generation", "health", "passes", "scaffold", "testing", "visualize"},
     "health": {"core"},
     "testing": {"__init__", "core", "passes"},
     "scaffold": {"hosting", "ops", "registry"},
@@ -37,18 +37,19 @@ ARROWS = {
     "plugin_api": {"hosting", "support"},
     "hosting": {"runtime", "properties", "blob"},
     "generation": {"plugin_api"},
-    "support": {"placement", "errors"},
+    "support": {"placement", "drawing", "errors"},
     "placement": {"drawing", "files"},
     "drawing": {"html"},
     "files": {"digest", "permissions"},
     "permissions": set(),
     "digest": set(),
-    "runtime": {"ir", "blob", "threads"},
+    "runtime": {"ir", "blob", "drawing", "files", "html", "threads"},
     "threads": set(),
     "properties": {"ir", "limits"},
     "blob": {"ir", "files", "threads"},
     "editing": {"passes"},
-    "passes": {"onnx", "ops", "ir", "drawing", "files", "threads"},
+    "visualize": {"ir", "drawing", "files"},
+    "passes": {"onnx", "ops", "ir", "visualize", "files", "threads"},
     "lowering": {"plugin_api", "passes"},
     "onnx": {"ops", "files"},
     "ops": {"ir", "limits"},
@@ -60,7 +61,7 @@ ARROWS = {
 }
 PLUGIN = {
     *("plugin_api", "lowering", "passes", "onnx", "ops", "ir", "runtime"),
-    *("properties", "blob", "native", "errors", "files", "digest", "permissions", "limits", "threads"),
+    *("properties", "blob", "native", "errors", "files", "digest", "permissions", "limits", "threads", "visualize"),
 }
 # Distributions that are not imported under their own name.
 IMPORT_NAMES = {"protobuf": "google"}

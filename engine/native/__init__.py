@@ -25,7 +25,7 @@ from engine.native.extension import _core
 from engine.native.family import FamilyRunner, Number, PlanFamily, Varying, VaryingAttribute
 from engine.native.kernel_library import KernelLibrary, LibraryKernel, load_kernel_library
 from engine.native.memory import WeightMemory, empty_aligned, empty_huge
-from engine.native.plan import Plan, StepInfo
+from engine.native.plan import ArenaUsage, Plan, StepInfo
 from engine.native.routine import (
     NO_VALUE,
     Repetition,
@@ -190,10 +190,11 @@ class PlanBuilder:
     `isa` selects a lower instruction set than `default_isa()`.
     """
 
-    __slots__ = ("_builder",)
+    __slots__ = ("_builder", "_usage")
 
     def __init__(self, *, isa: str | None = None) -> None:
         self._builder = _core.PlanBuilder(isa or "")
+        self._usage = ArenaUsage()
 
     def add_input(self, nbytes: int, alignment: int = 1) -> int:
         """Add memory that each run binds, with addresses aligned to `alignment`, and that steps only read."""
@@ -209,7 +210,9 @@ class PlanBuilder:
 
     def add_buffer(self, nbytes: int, alignment: int = 64) -> int:
         """Add memory of the arena, alive from the first step that writes it to the last one that reads it."""
-        return self._builder.add_buffer(nbytes, alignment)
+        buffer = self._builder.add_buffer(nbytes, alignment)
+        self._usage.sizes[buffer] = nbytes
+        return buffer
 
     def add_constant(self, array: Array) -> int:
         """Add an array that steps read in place and that plans may share. It must not change afterwards."""
@@ -217,7 +220,9 @@ class PlanBuilder:
 
     def add_view(self, of: int, offset: int, nbytes: int) -> int:
         """Name a part of a buffer, so that a Concat, Split, Slice or Reshape needs no copy."""
-        return self._builder.add_view(of, offset, nbytes)
+        view = self._builder.add_view(of, offset, nbytes)
+        self._usage.roots[view] = self._usage.roots.get(of, of)
+        return view
 
     def add_step(
         self,
@@ -232,11 +237,14 @@ class PlanBuilder:
         `name` is for messages and profiles. Inputs must have been written; an output may be the memory of an input
         if the kernel works in place.
         """
-        return self._builder.add_step(kernel, inputs, outputs, attributes or {}, name)
+        step = self._builder.add_step(kernel, inputs, outputs, attributes or {}, name)
+        self._usage.steps.append((*inputs, *outputs))
+        return step
 
     def build(self) -> Plan:
         """Lay out the arena and return the plan; the builder is empty afterwards."""
-        return Plan(self._builder.build())
+        usage, self._usage = self._usage, ArenaUsage()
+        return Plan(self._builder.build(), usage)
 
 
 class Context:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,13 +23,39 @@ class StepInfo:
     """Floating-point operations; 0 if the kernel does not count them."""
 
 
+@dataclass(slots=True)
+class ArenaUsage:
+    """Which steps of a plan use which memory of its arena: the size of each buffer, the buffer of each view, and the
+    numbers that each step reads and writes."""
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    roots: dict[int, int] = field(default_factory=dict)
+    steps: list[tuple[int, ...]] = field(default_factory=list)
+
+    def live_bytes(self) -> tuple[int, ...]:
+        """For each step, the bytes of the buffers that were written and are still needed. Linear."""
+        spans: dict[int, tuple[int, int]] = {}
+        for number, used in enumerate(self.steps):
+            for each in used:
+                buffer = self.roots.get(each, each)
+                if buffer in self.sizes:
+                    spans[buffer] = spans.get(buffer, (number, 0))[0], number
+        changes = [0] * (len(self.steps) + 1)
+        for buffer, (first, last) in spans.items():
+            changes[first] += self.sizes[buffer]
+            changes[last + 1] -= self.sizes[buffer]
+        return tuple(accumulate(changes))[: len(self.steps)]
+
+
 class Plan:
     """Steps that are laid out and ready to run. Immutable: any number of contexts, in any threads, may share it."""
 
-    __slots__ = ("_plan",)
+    __slots__ = ("_live", "_plan", "_usage")
 
-    def __init__(self, plan: _core.Plan) -> None:
+    def __init__(self, plan: _core.Plan, usage: ArenaUsage | None = None) -> None:
         self._plan = plan
+        self._usage = usage
+        self._live: Sequence[int] | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -43,6 +71,17 @@ class Plan:
     def steps(self) -> tuple[StepInfo, ...]:
         """The steps, in the order in which they were added."""
         return tuple(StepInfo(*step) for step in self._plan.steps)
+
+    @property
+    def live_bytes(self) -> Sequence[int]:
+        """For each step, the bytes of the arena that it and later steps need; empty for the plan of a family.
+
+        The arena may be larger: steps without a barrier between them run at the same time.
+        """
+        if self._live is None:
+            self._live = () if self._usage is None else self._usage.live_bytes()
+            self._usage = None
+        return self._live
 
     @property
     def arena_bytes(self) -> int:

@@ -8,15 +8,20 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from engine.drawing.colouring import colourings
+from engine.drawing.graph import Graph
+from engine.drawing.graph_dot import to_dot
+from engine.drawing.graph_page import to_html as graph_page
 from engine.drawing.page import page, section
 from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, document, legend, palette, text
 from engine.drawing.table import byte_count, count, duration, printable
-from engine.files import complete_file
+from engine.files import write_file
+from engine.placement.graph import placed_graph
 from engine.placement.picture_graph import draw_graph
 from engine.placement.report import PlacementReport
 from engine.placement.text import placement_text
 
-SUFFIXES: Final = (".svg", ".html")
+SUFFIXES: Final = (".svg", ".html", ".dot")
 
 _LONGEST_LINE = 240
 _MAX_FINDINGS = 10
@@ -27,17 +32,28 @@ _KEY = (
 )
 
 
-def write_picture(report: PlacementReport, path: str | os.PathLike[str], model: str) -> None:
+def write_picture(
+    report: PlacementReport, path: str | os.PathLike[str], model: str, graph: Graph | None = None
+) -> None:
     """Write a picture of a report of `model` to a file, atomically.
 
-    Raises `ValueError` if the path does not end with one of `SUFFIXES`, `OSError` if it cannot be written.
+    `graph` is that of the model, as `engine.visualize.model_graph` makes it: a page then shows it, too, with the device
+    and the subgraph of each operation; a dot file needs it.
+
+    Raises `ValueError` if the path does not end with one of `SUFFIXES`, or a dot file has no graph; `OSError` if it
+    cannot be written.
     """
     suffix = Path(path).suffix
     if suffix not in SUFFIXES:
         raise ValueError(f"{os.fspath(path)}: a picture is a file whose name ends with {' or '.join(SUFFIXES)}")
-    picture = to_html(report, model) if suffix == ".html" else to_svg(report, model)
-    with complete_file(path) as file:
-        file.write(picture.encode())
+    if suffix == ".dot":
+        if graph is None:
+            raise ValueError(f"{os.fspath(path)}: a dot file shows the model's graph; pass it, or write .svg or .html")
+        placed = placed_graph(graph, report)
+        picture = to_dot(placed, colourings(placed)[0])
+    else:
+        picture = to_html(report, model, graph) if suffix == ".html" else to_svg(report, model)
+    write_file(path, picture.encode("utf-8", "backslashreplace"))
 
 
 def to_svg(report: PlacementReport, model: str) -> str:
@@ -57,12 +73,13 @@ def to_svg(report: PlacementReport, model: str) -> str:
     return document(max(*widths, graph.width), graph.bottom + _MARGIN, [*parts, *graph.parts])
 
 
-def to_html(report: PlacementReport, model: str) -> str:
-    """The picture and the complete report as text, as a self-contained HTML document."""
+def to_html(report: PlacementReport, model: str, graph: Graph | None = None) -> str:
+    """The picture and the complete report as text, as a self-contained HTML document, with the graph if given."""
     picture = f'<div class="paper">{to_svg(report, model)}</div>'
     complete = f"<pre>{escape(placement_text(report, model, is_complete=True))}</pre>"
     title = f"Placement of {printable(model)}"
-    return page(title, [section("Subgraphs", picture), section("Report", complete)])
+    sections = [section("Subgraphs", picture), section("Report", complete)]
+    return page(title, sections) if graph is None else graph_page(placed_graph(graph, report), title, sections=sections)
 
 
 def _heading(report: PlacementReport, model: str) -> Iterator[tuple[str, str]]:

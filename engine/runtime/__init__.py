@@ -6,7 +6,7 @@ from engine.runtime.growing import GrowingArray, GrowingForm, GrowingSet
 from engine.runtime.port import Port
 from engine.runtime.queue import AsyncInferQueue
 from engine.runtime.remote import RemoteContext, RemoteTensor, Transfers
-from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
+from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile, TransferProfile
 from engine.runtime.run import RequestState
 from engine.runtime.signature import Signature
 from engine.runtime.states import StatePort, VariableState
@@ -38,6 +38,7 @@ __all__ = [
     "StatePort",
     "SyncInferRequest",
     "ThreadExecutor",
+    "TransferProfile",
     "Transfers",
     "VariableState",
     "shared_executor",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,10 @@ class UnknownOutputError(InputError, KeyError):
         return Exception.__str__(self)
 
 
+SUBGRAPH: Final = "Subgraph"
+"""The operator of a record of a whole subgraph, which a device that runs on others makes beside those of its nodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageProfile:
     """When one stage of a request ran (`time.perf_counter_ns`), and on which executor."""
@@ -81,19 +86,88 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True)
 class NodeProfile:
-    """When one node of the graph ran, and how: "native", "reference", or a device's own term."""
+    """When one node of the graph ran, and how.
+
+    Attributes:
+        name: unique in the inference; of fused nodes, one of theirs.
+        status: "native", "reference", or a device's own term; for a subgraph, its device.
+        start_ns: `time.perf_counter_ns`.
+        kernel: what the device ran, if it says so.
+        part: the subgraph that the node is in, such as "1: CPU", for a device that runs on others.
+        node: the node's friendly name, if `name` is another because several records are about it; else empty.
+        live_bytes: the bytes of intermediate results that were in use meanwhile; None if the device does not say.
+    """
 
     name: str
     op_type: str
     status: str
     start_ns: int
     duration_ns: int
+    kernel: str = ""
+    part: str = ""
+    node: str = ""
+    live_bytes: int | None = None
+
+    @property
+    def node_name(self) -> str:
+        """The friendly name of the node in the model."""
+        return self.node or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class TransferProfile:
+    """When a value was passed from one memory to another: "host", a device, or a subgraph such as "1: CPU".
+
+    It takes no time if both share the memory. `byte_size` is None if the device does not say.
+    """
+
+    name: str
+    source: str
+    target: str
+    byte_size: int | None
+    start_ns: int
+    duration_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilingInfo:
-    """The profile of a request's last inference; empty unless PERF_COUNT is set."""
+    """The profile of a request's last inference; empty unless PERF_COUNT is set.
+
+        print(request.profiling_info.table())          # stages, and nodes by their time
+        request.profiling_info.trace("trace.json")     # for https://ui.perfetto.dev
+
+    `begun_ns` is when the inference was started (`time.perf_counter_ns`); 0 without a profile. Its first stage may have
+    waited for its executor.
+    """
 
     request_id: int
     stages: tuple[StageProfile, ...]
     nodes: tuple[NodeProfile, ...]
+    transfers: tuple[TransferProfile, ...] = ()
+    begun_ns: int = 0
+
+    @property
+    def duration_ns(self) -> int:
+        """From the start of the inference to the end of its last stage."""
+        return max((stage.end_ns for stage in self.stages), default=self.begun_ns) - self.begun_ns
+
+    def table(self, most: int | None = None) -> str:
+        """Stages, and nodes by their time, as a text of at most 80 columns; at most `most` nodes."""
+        from engine.runtime.profile_table import profile_table
+
+        return profile_table([self], most)
+
+    def trace(self, path: str | os.PathLike[str], network: str = "") -> None:
+        """Write a trace that https://ui.perfetto.dev and chrome://tracing show. Raises `OSError`; see `write_trace`."""
+        from engine.runtime.trace import write_trace
+
+        write_trace([self], path, network)
+
+    @property
+    def node_nanoseconds(self) -> dict[str, int]:
+        """How long each node ran, by friendly name: the sum of its records. Records of whole subgraphs are left out."""
+        found: dict[str, int] = {}
+        for record in self.nodes:
+            if record.op_type != SUBGRAPH:
+                found[record.node_name] = found.get(record.node_name, 0) + record.duration_ns
+        return found

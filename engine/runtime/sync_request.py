@@ -12,7 +12,7 @@ import numpy as np
 from engine.errors import DeviceError, EngineError, InferError, InputError, PluginContractError
 from engine.ir import OptionalType, ValueType
 from engine.runtime.remote import RemoteContext, RemoteTensor
-from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
+from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile, TransferProfile
 from engine.runtime.signature import Signature, overlaps
 from engine.runtime.states import States
 from engine.runtime.values import Array, PortCheck, Value
@@ -78,6 +78,8 @@ class SyncInferRequest(ABC):
         self._cancellation: EngineError | None = None
         self._stage_profiles: list[StageProfile] = []
         self._node_profiles: list[NodeProfile] = []
+        self._transfer_profiles: list[TransferProfile] = []
+        self._begun_ns = 0
 
     # -- what a device implements -------------------------------------------------------------------------
 
@@ -212,13 +214,36 @@ class SyncInferRequest(ABC):
         """The error with which this inference is about to stop; None if it is not cancelled."""
         return self._cancellation
 
-    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
-        """Record when a node ran (`time.perf_counter_ns`); call it only while `is_profiling`."""
-        self._node_profiles.append(NodeProfile(name, op_type, status, start_ns, end_ns - start_ns))
+    def record_node(
+        self,
+        name: str,
+        op_type: str,
+        status: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        kernel: str = "",
+        live_bytes: int | None = None,
+    ) -> None:
+        """Record when a node ran (`time.perf_counter_ns`); call it only while `is_profiling`. See `NodeProfile`."""
+        duration = end_ns - start_ns
+        self._node_profiles.append(
+            NodeProfile(name, op_type, status, start_ns, duration, kernel, live_bytes=live_bytes)
+        )
 
     def record_nodes(self, profiles: Iterable[NodeProfile]) -> None:
         """Record many nodes at once; call it only while `is_profiling`."""
         self._node_profiles.extend(profiles)
+
+    def record_transfer(
+        self, name: str, source: str, target: str, byte_size: int | None, start_ns: int, end_ns: int
+    ) -> None:
+        """Record a copy between two memories; call it only while `is_profiling`. See `TransferProfile`."""
+        self._transfer_profiles.append(TransferProfile(name, source, target, byte_size, start_ns, end_ns - start_ns))
+
+    def record_transfers(self, profiles: Iterable[TransferProfile]) -> None:
+        """Record many transfers at once; call it only while `is_profiling`."""
+        self._transfer_profiles.extend(profiles)
 
     # -- tensors ------------------------------------------------------------------------------------------
 
@@ -271,7 +296,13 @@ class SyncInferRequest(ABC):
     @property
     def profiling_info(self) -> ProfilingInfo:
         """The profile of the last inference; empty unless the network was compiled with PERF_COUNT."""
-        return ProfilingInfo(self.request_id, tuple(self._stage_profiles), tuple(self._node_profiles))
+        return ProfilingInfo(
+            self.request_id,
+            tuple(self._stage_profiles),
+            tuple(self._node_profiles),
+            tuple(self._transfer_profiles),
+            self._begun_ns,
+        )
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -318,7 +349,8 @@ class SyncInferRequest(ABC):
         self._outputs = self._no_outputs.copy()
         self._cancellation = None
         if self.is_profiling:
-            self._stage_profiles, self._node_profiles = [], []
+            self._begun_ns = time.perf_counter_ns()
+            self._stage_profiles, self._node_profiles, self._transfer_profiles = [], [], []
 
     def _bind_checked(self, inputs: object) -> None:
         """Bind `inputs` with all checks, and find the output tensors that can be written in place."""

@@ -23,8 +23,10 @@ from engine.tools import (
     keygen,
     new_plugin,
     passes,
+    profile,
     query,
     run,
+    visualize,
 )
 from engine.tools import compile as compile_
 from engine.tools.options import UsageError
@@ -43,8 +45,10 @@ engine generate decoder.onnx -d CPU --prompt-ids 1,2  # continue tokens with a l
 engine compile model.onnx -d TEMPLATE  # write model.blob
 engine compress model.onnx             # write model.int4.onnx, with weights of 4 bits
 engine inspect model.blob              # its content, and whether it loads here
+engine visualize model.onnx -o graph.html  # its graph, as a page to look around in
 engine keygen release-2026             # a key, with which `engine compile --sign` signs blobs
 engine benchmark model.blob            # latency and throughput
+engine profile model.blob               # which nodes take the time
 engine new-plugin ACME                 # write the package of a plugin for a new device
 engine conformance ACME                # score a device
 """
@@ -80,7 +84,8 @@ class Command(Protocol):
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    devices, doctor, query, run, generate, compare, compile_, compress, inspect, keygen, benchmark, passes,
+    devices, doctor, query, run, generate, compare, compile_, compress, inspect, visualize, keygen, benchmark, profile,
+    passes,
     new_plugin, conformance,
 )  # fmt: skip
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import byte_count, count, duration
-from engine.placement.picture import SUFFIXES, write_picture
-from engine.placement.text import placement_text
 from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json, add_shape, key_and_value
 from engine.tools.output import print_json, print_table, say
 
@@ -70,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--picture",
         metavar="FILE",
-        help=f"write a picture ({' or '.join(SUFFIXES)}) of how a device that runs on others divides the model",
+        help="write a picture (.svg, .html or .dot) of how a device that runs on others divides the model",
     )
     parser.add_argument(
         "--what-if",
@@ -194,6 +192,7 @@ def _division(summary: QuerySummary) -> tuple[object, ...]:
 
 
 def _require_picture(path: str) -> None:
+    from engine.placement.picture import SUFFIXES
     from engine.tools.networks import require_folder
 
     if Path(path).suffix not in SUFFIXES:
@@ -203,8 +202,11 @@ def _require_picture(path: str) -> None:
 
 def _draw(model: Model, answer: QueryResult, path: str, device: str) -> bool:
     """Write the picture if there is a placement to draw; otherwise print why not."""
+    from engine.placement.picture import write_picture
+    from engine.visualize import model_graph
+
     if answer.placement is not None:
-        write_picture(answer.placement, path, model.name)
+        write_picture(answer.placement, path, model.name, model_graph(model))
         return True
     if answer.is_supported:
         raise UsageError(
@@ -265,6 +267,8 @@ def _print(model: Model, nodes: list[dict[str, Any]], answer: QueryResult, args:
 
 
 def _print_why(model: Model, nodes: list[dict[str, Any]], answer: QueryResult, is_complete: bool) -> None:
+    from engine.placement.text import placement_text
+
     told: set[str] = set()
     if answer.placement is not None:
         say(placement_text(answer.placement, model.name, is_complete=is_complete, hint="--nodes lists all"), lines=True)

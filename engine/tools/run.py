@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "run a model once; show, save or compare its outputs"
 DESCRIPTION = """\
-Run one inference and print a line for each output. With a reference, compare each of its outputs: numbers are close if
-|actual - expected| <= atol + rtol * |expected|, integers if they differ by at most atol. The exit code is 1 if any
-element differs by more.
+Run one inference and print a line for each output; with PERF_COUNT=true, also which stages and nodes took how long.
+With a reference, compare each of its outputs: numbers are close if |actual - expected| <= atol + rtol * |expected|,
+integers if they differ by at most atol. The exit code is 1 if any element differs by more.
 """
 EXAMPLES = """\
 engine run model.onnx -d TEMPLATE                               # random inputs, the same for the same --seed
@@ -39,10 +39,14 @@ engine run model.onnx -d TEMPLATE -i inputs.npz -o out.npz      # inputs by name
 engine run model.onnx -d TEMPLATE -i x=x.npy -o folder          # one input, outputs as folder/output_0.pb and so on
 engine run model.onnx -d TEMPLATE -i test_data_set_0 --reference test_data_set_0  # ONNX test data
 engine run model.onnx -d CPU --reference-device TEMPLATE --rtol 1e-4  # one device against another
-engine run model.blob -c PERF_COUNT=true                        # a compiled network, on its device
+engine run model.blob -c PERF_COUNT=true                        # a compiled network, and what took its time
 engine run model.blob --trusted-key release.key.pub --require-signature  # only if this key has signed it
 engine run model.blob --decrypt secret.key                      # encrypted by `engine compile --encrypt`
 """
+
+
+_MAX_NODES = 20
+"""The most nodes in the table of a profile."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
     network = open_network(core, args).network
     inputs = network_inputs(network, args)
     expected = _expected(core, network, inputs, args)
-    result = network(inputs)
+    request = network.create_infer_request() if network.is_profiling else None
+    result = network(inputs) if request is None else request.infer(inputs)
     comparisons = compare_results(result, expected, rtol=args.rtol, atol=args.atol)
     files = []
     if args.output is not None:
@@ -107,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
         _print(network, result, comparisons)
         for file in files:
             say(f"wrote {file}")
+        if request is not None:
+            say(f"\n{request.profiling_info.table(_MAX_NODES)}", lines=True)
     return 0 if is_close else 1
 
 

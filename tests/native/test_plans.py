@@ -38,9 +38,24 @@ def test_a_chain_of_copies_copies(nbytes: int) -> None:
 def test_intermediate_results_share_memory() -> None:
     plan = chain(10, 1 << 20)
     assert plan.naive_bytes == 9 << 20
-    assert plan.arena_bytes == plan.lower_bound_bytes == 2 << 20
+    assert plan.arena_bytes == plan.lower_bound_bytes == max(plan.live_bytes) == 2 << 20
     assert Context(plan).memory_bytes == plan.arena_bytes
     assert (plan.inputs, plan.outputs) == ((1 << 20,), (1 << 20,))
+
+
+def test_the_memory_in_use_during_each_step() -> None:
+    """A view keeps its buffer in use; what a run binds, and constants, are not of the arena."""
+    builder = PlanBuilder()
+    given, out = builder.add_input(400), builder.add_output(400)
+    first, second, third = (builder.add_buffer(size) for size in (400, 800, 400))
+    builder.add_step("copy", [given], [first])
+    builder.add_step("copy", [first], [builder.add_view(second, 0, 400)])
+    builder.add_step("copy", [builder.add_constant(values(100))], [builder.add_view(second, 400, 400)])
+    builder.add_step("copy", [builder.add_view(second, 400, 400)], [third])
+    builder.add_step("copy", [third], [out])
+    plan = builder.build()
+    assert list(plan.live_bytes) == [400, 1200, 800, 1200, 400]
+    assert max(plan.live_bytes) <= plan.lower_bound_bytes, "steps without a barrier between them run together"
 
 
 def test_a_concatenation_of_views_needs_no_copy_of_its_parts() -> None:

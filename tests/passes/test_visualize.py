@@ -131,7 +131,9 @@ def test_a_picture_before_and_after_is_two_passes(tmp_path: Path) -> None:
 
 
 def test_unknown_formats_and_unwritable_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PassError, match=r"VisualizeTree: expected a path ending with \.svg or \.dot, got 'model\.png'"):
+    with pytest.raises(
+        PassError, match=r"VisualizeTree: expected a path ending with \.html, \.svg or \.dot, got 'model\.png'"
+    ):
         VisualizeTree(tmp_path / "model.png")
     with pytest.raises(PassError, match=r"VisualizeTree cannot write .*missing"):
         VisualizeTree(tmp_path / "missing" / "model.svg").run_on_model(sample())

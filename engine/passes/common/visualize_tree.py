@@ -9,11 +9,12 @@ from pathlib import Path
 from engine.errors import PassError
 from engine.ir import Model
 from engine.passes.base import ModelPass
-from engine.passes.pictures import PictureOptions, write_picture
+from engine.passes.pictures import picture_options, write_picture
+from engine.visualize import SUFFIXES
 
 
 class VisualizeTree(ModelPass):
-    """Writes a picture of the model to `path`, `.svg` or `.dot`; changes nothing.
+    """Writes a picture of the model to `path`, `.svg`, `.dot` or `.html`; changes nothing.
 
     Nodes show operator, friendly name and, depending on the options, types, shapes and rt_info. They are coloured by
     `affinity` in rt_info. The time of a node, in milliseconds, is taken from `times` (by friendly name, as in a
@@ -32,14 +33,17 @@ class VisualizeTree(ModelPass):
         times: Mapping[str, float] | None = None,
     ) -> None:
         self.path = Path(path)
-        if self.path.suffix not in (".svg", ".dot"):
-            raise PassError(f"VisualizeTree: expected a path ending with .svg or .dot, got {self.path.name!r}")
-        self.options = PictureOptions.from_environment(shapes=shapes, types=types, rt_info=rt_info, times=times)
+        if self.path.suffix not in SUFFIXES:
+            raise PassError(
+                f"VisualizeTree: expected a path ending with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, "
+                f"got {self.path.name!r}"
+            )
+        self.options = picture_options(shapes=shapes, types=types, rt_info=rt_info, times=times)
 
     def run_on_model(self, model: Model) -> bool:
         """Write the picture; never changes the model."""
         try:
             write_picture(model, self.path, self.options)
         except OSError as e:
-            raise PassError(f"VisualizeTree cannot write {self.path}: {e}") from e
+            raise PassError(f"VisualizeTree {e}") from e
         return False

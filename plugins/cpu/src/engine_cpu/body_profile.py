@@ -23,8 +23,18 @@ class BodyInference:
         """See `Inference`."""
         self._outer.check_cancelled()
 
-    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
-        """See `Inference`."""
+    def record_node(
+        self,
+        name: str,
+        op_type: str,
+        status: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        kernel: str = "",
+        live_bytes: int | None = None,
+    ) -> None:
+        """See `Inference`. Kernels and memory of single trips are not kept."""
         key = name, op_type, status
         self.times[key] = self.times.get(key, 0) + end_ns - start_ns
 

@@ -120,6 +120,8 @@ class FamilyProgram:
         self._record = None
         nodes = recording.lowered.step_nodes
         self.names = [("constant", "Constant") if step is None else nodes[step] for step in self._origins]
+        steps = recording.lowered.plan.steps
+        self._kernels = ["" if step is None else steps[step].kernel for step in self._origins]
         self._reads, self._writes, self._appends = recording.reads, recording.writes, recording.appends
         self.is_checked = False
         """Whether a request has accepted the outputs; their types and the form of their shapes are always the same."""
@@ -276,8 +278,8 @@ class FamilyProgram:
             raise
         if durations is None:
             return
-        for (name, op_type), duration in zip(self.names, durations, strict=True):
-            inference.record_node(name, op_type, "native", start, start + duration)
+        for (name, op_type), kernel, duration in zip(self.names, self._kernels, durations, strict=True):
+            inference.record_node(name, op_type, "native", start, start + duration, kernel=kernel)
             start += duration
 
 

@@ -33,7 +33,17 @@ class Inference(Protocol):
     def check_cancelled(self) -> None:
         """Raise if the inference should stop."""
 
-    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
+    def record_node(
+        self,
+        name: str,
+        op_type: str,
+        status: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        kernel: str = "",
+        live_bytes: int | None = None,
+    ) -> None:
         """Record when a node ran."""
 
 
@@ -244,6 +254,10 @@ class NativeSegment(Segment):
         start = time.perf_counter_ns()
         durations = self._runner.fill(inputs, outputs, inference.cancel, profile=True)
         assert durations is not None
-        for (name, op_type), duration in zip(self._names, durations, strict=True):
-            inference.record_node(name, op_type, "native", start, start + duration)
-            start += duration
+        plan = self.lowered.plan
+        for (name, op_type), step, live, duration in zip(
+            self._names, plan.steps, plan.live_bytes, durations, strict=True
+        ):
+            end = start + duration
+            inference.record_node(name, op_type, "native", start, end, kernel=step.kernel, live_bytes=live)
+            start = end

@@ -84,6 +84,12 @@ def _by_original_name(model: Model, originals: Originals, supports: Mapping[int,
     return answers
 
 
+def report_of(division: Division, config: Config, model: Model) -> PlacementReport:
+    """The report on a division of `model`, the one that the user gave."""
+    operations = [node.friendly_name for node in model.ordered_nodes() if is_operation(node)]
+    return report(division, config, _originals(model, division.graph), operations)
+
+
 def report(division: Division, config: Config, originals: Originals, operations: Iterable[str]) -> PlacementReport:
     """The report on a division, with the names of the model's operations."""
     placement = division.placement

@@ -22,6 +22,7 @@ from engine.plugin_api import (
 from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
 from engine_hetero.device_list import DeviceList, new_contexts
 from engine_hetero.division import Divider
+from engine_hetero.dump import GraphDump
 from engine_hetero.execution.dataflow import Dataflow
 from engine_hetero.execution.request import HeteroInferRequest
 from engine_hetero.parts.blob_parts import read_parts, write_parts
@@ -45,6 +46,7 @@ class HeteroNetwork(ExecutableNetwork):
         A device that claims nodes but refuses their subgraph is queried again, and the new answer is used.
         """
         network = cls(plugin, config, model)
+        dump = GraphDump.of(config)
         divider = Divider(plugin.core, model, devices, config)
         compiler = Compiler(plugin.core, devices)
         asked_again: set[str] = set()
@@ -60,6 +62,8 @@ class HeteroNetwork(ExecutableNetwork):
             asked_again |= {each.part.device for each in refused}
             if not refused:
                 break
+        if dump is not None:
+            dump.write(division, config, model)
         network.certificate = Certificate.of(division)
         network.connect(wiring, networks)
         return network

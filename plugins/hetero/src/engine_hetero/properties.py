@@ -68,6 +68,16 @@ DEVICE_CONFIGS = Property(
     "device has its own configuration, which this one overrides.",
     is_local=True,
 )
+DUMP_GRAPH = Property(
+    "HETERO_DUMP_GRAPH",
+    str,
+    "",
+    CONFIG,
+    "Where compiling draws the model, each operation with its device and subgraph: a file whose name ends with .dot, "
+    ".svg or .html, or a folder, for a .dot file with the model's name. No file is replaced: later ones are numbered. "
+    "A network from CACHE_DIR is not drawn.",
+    is_local=True,
+)
 SUBGRAPH_COUNT = Property("SUBGRAPH_COUNT", int, None, METRIC, "The number of subgraphs of the model.")
 SUBGRAPH_LOWER_BOUND = Property(
     "SUBGRAPH_LOWER_BOUND",
@@ -89,5 +99,6 @@ HOST_TRANSFERS = Property(
 )
 OWN_PROPERTIES = (
     PLACEMENT, AFFINITY_FILE, CALIBRATION_FILE, MEASURE_SECONDS, PARTITION_STRATEGY, PARTITION_MODE, DEVICE_CONFIGS,
+    DUMP_GRAPH,
 )  # fmt: skip
 """The config keys of HETERO only."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -81,6 +82,16 @@ class LaunchPlan:
     faults: tuple[Fault, ...] = ()
     fault_buffer: Buffer | None = None
     programs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def live_bytes(self) -> tuple[int, ...]:
+        """For each launch, the bytes of the buffers in the arena that are in use during it."""
+        buffers = {b for launch in self.launches for b in launch.arguments if isinstance(b, Buffer) and b.offset >= 0}
+        changes = [0] * (len(self.launches) + 1)
+        for buffer in buffers:
+            changes[max(buffer.first, 0)] += buffer.byte_size
+            changes[min(buffer.last, len(self.launches) - 1) + 1] -= buffer.byte_size
+        return tuple(accumulate(changes))[: len(self.launches)]
 
 
 def byte_size(value: Output) -> int:

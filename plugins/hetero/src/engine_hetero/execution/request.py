@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from engine.plugin_api import (
 )
 from engine.runtime.deadlines import deadline_timer
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.runtime.result import SUBGRAPH
 from engine_hetero.execution.dataflow import Dataflow
 from engine_hetero.execution.turns import Turns
 from engine_hetero.parts.wiring import NETWORK, Lengths, Source
@@ -168,7 +170,7 @@ class HeteroInferRequest(SyncInferRequest):
         links, request = self.dataflow.links[part], self.requests[part]
         start = time.perf_counter_ns()
         try:
-            request.infer({position: self._value(source) for position, source in links.inputs})
+            request.infer(self._read(part) if self.is_profiling else {p: self._value(s) for p, s in links.inputs})
             if links.kept:
                 values = self.values[part]
                 for index in links.kept:
@@ -179,6 +181,26 @@ class HeteroInferRequest(SyncInferRequest):
         self._times[part] = start, end
         if self.dataflow.early.is_possible:
             self.dataflow.early.add_measurement(part, (end - start) * 1e-9)
+
+    def _read(self, part: int) -> dict[int, Any]:
+        """The inputs of a part that are not bound, with records of all values that come from other parts."""
+        links, found = self.dataflow.links[part], {}
+        for position, source in links.inputs:
+            start = time.perf_counter_ns()
+            found[position] = value = self._value(source)
+            if source.part != NETWORK:
+                self._record_crossing(part, source, getattr(value, "nbytes", None), start)
+        for _, source in links.bound_inputs:  # in memory that both parts share
+            self._record_crossing(part, source, self._buffers[source.part, source.index].nbytes)
+        return found
+
+    def _record_crossing(self, part: int, source: Source, size: int | None, start: int | None = None) -> None:
+        name = self.dataflow.networks[source.part].outputs[source.index].name
+        end = time.perf_counter_ns()
+        self.record_transfer(name, self._described(source.part), self._described(part), size, start or end, end)
+
+    def _described(self, part: int) -> str:
+        return f"{part}: {self.dataflow.wiring.parts[part].device}"
 
     def _value(self, source: Source) -> Any:
         if source.part == NETWORK:
@@ -208,13 +230,17 @@ class HeteroInferRequest(SyncInferRequest):
         for part, request in enumerate(self.requests):
             device = self.dataflow.wiring.parts[part].device
             start, end = self._times[part]
-            self.record_node(f"subgraph {part}", "Subgraph", device, start, end)
+            self.record_nodes(
+                [NodeProfile(f"subgraph {part}", SUBGRAPH, device, start, end - start, part=self._described(part))]
+            )
             for node in request.profiling_info.nodes:
                 name = node.name
                 while name in names:
                     name += f" (subgraph {part})"
                 names.add(name)
-                self.record_nodes([NodeProfile(name, node.op_type, node.status, node.start_ns, node.duration_ns)])
+                own = "" if name == node.node_name else node.node_name
+                self.record_nodes([replace(node, name=name, part=self._described(part), node=own)])
+            self.record_transfers(request.profiling_info.transfers)
 
     def _forget_values(self) -> None:
         for values in self.values:

@@ -279,8 +279,8 @@ class Context:
         """When each kernel of the last inference ran, on the host's clock (`time.perf_counter_ns`)."""
         spans = self._on_host_clock(list(self._computed.values()))
         return [
-            NodeProfile(launch.node, launch.op_type, "native", start, end - start)
-            for launch, (start, end) in zip(self.plan.launches, spans, strict=False)
+            NodeProfile(launch.node, launch.op_type, "native", start, end - start, launch.kernel, live_bytes=live)
+            for launch, live, (start, end) in zip(self.plan.launches, self.plan.live_bytes, spans, strict=False)
         ]
 
     def upload_spans(self) -> list[tuple[int, int]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from engine.plugin_api import EngineError, RequestOwner, SyncInferRequest
 from engine_opencl.execution.context import Target
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from engine_opencl.execution.pool import ContextPool
 
 _log = logging.getLogger("engine.opencl")
+HOST: Final = "host"
+DEVICE: Final = "OPENCL"
 
 
 class OpenclInferRequest(SyncInferRequest):
@@ -61,18 +64,26 @@ class OpenclInferRequest(SyncInferRequest):
                 continue
             if isinstance(output, Buffer):
                 buffer = self.output_buffer(index, context.plan.shapes[index])
+                begun = time.perf_counter_ns() if self.is_profiling else 0
                 context.download(index, buffer)
                 fetched += buffer.nbytes
+                if self.is_profiling:
+                    name = self.signature.result_checks[index].port.name
+                    self.record_transfer(name, DEVICE, HOST, buffer.nbytes, begun, time.perf_counter_ns())
             else:
                 self.store_output(index, self.inputs[output] if isinstance(output, int) else output)
         if self.context is not None:
             self.context.count_transfer(to_device=context.copied_bytes, to_host=fetched)
         if self.is_profiling:
+            uploads = context.upload_spans()
+            size = context.copied_bytes if len(uploads) == 1 else None  # several spans share the bytes
+            for start, end in uploads:
+                self.record_transfer("inputs", HOST, DEVICE, size, start, end)
             names: dict[str, int] = {}
             for node in context.profiles():
                 names[node.name] = count = names.get(node.name, 0) + 1
                 name = node.name if count == 1 else f"{node.name} ({count})"
-                self.record_nodes([replace(node, name=name)])
+                self.record_nodes([replace(node, name=name, node="" if count == 1 else node.name)])
         self._pool.put(context)
         self._context = None
 
