@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from engine.drawing.table import byte_count
-from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json, add_shape
+from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json, add_preprocess, add_shape
 from engine.tools.output import print_json, say
 from engine.tools.weights import add_weights, as_json, check_weights, compressed
 
@@ -25,6 +25,8 @@ engine compile model.onnx -d TEMPLATE                     # write model.blob her
 engine compile model.onnx -d TEMPLATE -o /srv/net.blob    # write it elsewhere
 engine compile model.onnx -d TEMPLATE -c PERF_COUNT=true  # the configuration travels with the blob
 engine compile model.onnx -d CPU --shape x=8,3,224,224    # for inputs of this shape only
+engine compile model.onnx -d CPU --preprocess 'x=input(u8, NHWC).mean(127.5).scale(58)'  # takes bytes of images
+engine compile model.onnx -d CPU --preprocess 'y=output().softmax().top_k(5)'  # gives the 5 best classes
 engine compile model.onnx -d CPU --weights int4           # with weights of 4 bits
 engine compile decoder.onnx -d CPU --stateful             # requests keep the keys and values of past tokens
 engine compile model.onnx -d OPENCL --sign release.key    # signed, for hosts that trust the key
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_extension(parser)
     add_shape(parser)
+    add_preprocess(parser)
     add_weights(parser, None)
     parser.add_argument(
         "--stateful",

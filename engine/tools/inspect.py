@@ -8,7 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import byte_count
-from engine.tools.options import MODEL_OR_BLOB, UsageError, add_extension, add_json, add_shape, add_trust
+from engine.tools.options import (
+    MODEL_OR_BLOB,
+    UsageError,
+    add_extension,
+    add_json,
+    add_preprocess,
+    add_shape,
+    add_trust,
+)
 from engine.tools.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
@@ -40,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust(parser)
     add_extension(parser)
     add_shape(parser)
+    add_preprocess(parser)
     add_json(parser)
 
 
@@ -51,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
         return _inspect_model(args)
     if args.shape:
         raise UsageError(f"{args.model} is a blob, whose inputs keep their shapes; --shape applies to models")
+    if args.preprocess:
+        raise UsageError(f"{args.model} is a blob, which keeps the steps that it was compiled with; no --preprocess")
     return _inspect_blob(args)
 
 

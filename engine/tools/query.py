@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.placement.picture import SUFFIXES, write_picture
 from engine.placement.text import placement_text
-from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json, add_shape
+from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json, add_preprocess, add_shape
 from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_extension(parser)
     add_shape(parser)
+    add_preprocess(parser)
     parser.add_argument(
         "--why",
         action="store_true",
