@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,16 +19,25 @@ from engine.preprocessing.step import Step, ToLayout
 from engine.preprocessing.tensor import Tensor
 
 
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Say where in front of what does not fit."""
+    try:
+        yield
+    except ModelError as e:  # that of an operator, too, which a step adds
+        raise PreprocessingError(f"{where}: {e}") from e
+
+
 @dataclass(slots=True)
 class InputPlan:
     """What an application passes for an input, and the steps to the model's input; "" and None are the model's."""
 
     name: str
-    element_type: ElementType | None
-    layout: str
-    shape: PartialShape | None
-    colour: str
-    model_layout: str
+    element_type: ElementType | None = None
+    layout: str = ""
+    shape: PartialShape | None = None
+    colour: str = ""
+    model_layout: str = ""
     steps: list[Step] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -39,7 +49,7 @@ class OutputPlan:
     """The steps from what a model computes to what an application reads."""
 
     name: str
-    model_layout: str
+    model_layout: str = ""
     steps: list[Step] = field(default_factory=list)
     new_name: str = ""
 
@@ -57,17 +67,13 @@ class Edit:
 
     def prepare(self, plan: InputPlan) -> None:
         """Put steps before an input. Raises `PreprocessingError`."""
-        try:
+        with located(str(plan)):
             self._parameters[plan.name] = _prepared(self._model.parameter(plan.name), plan)
-        except PreprocessingError as e:
-            raise PreprocessingError(f"{plan}{e}" if str(e).startswith(", step") else f"{plan}: {e}") from e
 
     def read(self, plan: OutputPlan) -> None:
         """Put steps after an output. Raises `PreprocessingError`."""
-        try:
+        with located(str(plan)):
             self._results[plan.name] = _read(self._model.result(plan.name), plan)
-        except PreprocessingError as e:
-            raise PreprocessingError(f"{plan}{e}" if str(e).startswith(", step") else f"{plan}: {e}") from e
 
     def finish(self) -> Model:
         """The changed copy. Raises `PreprocessingError` if it is no valid model."""
@@ -100,12 +106,12 @@ def _prepared(old: Parameter, plan: InputPlan) -> list[Parameter]:
     for position, step in enumerate(plan.steps, 1):
         # Slices of the application's tensor move less than the whole in the model's layout. After them, bytes are
         # transposed rather than what they become.
-        if x.colour in PLANES:
-            if not isinstance(step, ToColour):
-                raise PreprocessingError(f", step {position}, {step}: {x.colour} needs its colours converted first")
-        elif takes_layout and not isinstance(step, (Crop, CentreCrop)):
+        if takes_layout and x.colour not in PLANES and not isinstance(step, (Crop, CentreCrop)):
             x = x.in_layout(goal_layout)
-        x = _applied(_with_size(step, goal.shape, goal_layout), x, position)
+        with located(f"step {position}, {step}"):
+            if x.colour in PLANES and not isinstance(step, ToColour):
+                raise PreprocessingError(f"{x.colour} needs its colours converted first")
+            x = _with_size(step, goal.shape, goal_layout).apply(x)
     if x.colour in PLANES:
         raise PreprocessingError(f'the model does not read {x.colour}; convert it: to_colour("RGB")')
     x = x.in_layout(goal_layout).in_type(goal.element_type)
@@ -188,13 +194,6 @@ def _with_size(step: Step, goal: PartialShape, layout: str) -> Step:
     return replace(step, size=tuple(length.get_length() for length in lengths))
 
 
-def _applied(step: Step, x: Tensor, position: int) -> Tensor:
-    try:
-        return step.apply(x)
-    except ModelError as e:
-        raise PreprocessingError(f", step {position}, {step}: {e}") from e
-
-
 def _check_goal(x: Tensor, goal: TensorType) -> None:
     got, expected = x.value.shape, goal.shape
     if expected.rank.is_dynamic:
@@ -222,10 +221,11 @@ def _read(result: Result, plan: OutputPlan) -> list[Result]:
     indices: list[Result] = []
     name = plan.new_name or plan.name
     for position, step in enumerate(plan.steps, 1):
-        x = _applied(step, x, position)
+        with located(f"step {position}, {step}"):
+            if isinstance(step, TopK) and indices:
+                raise PreprocessingError("only one top_k has an output of its own")
+            x = step.apply(x)
         if isinstance(step, TopK):
-            if indices:
-                raise PreprocessingError(f", step {position}, {step}: only one top_k has an output of its own")
             made = Result(Output(x.value.node, 1), f"{name}_indices")
             indices.append(made)
     if x.value != value:

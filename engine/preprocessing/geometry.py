@@ -11,7 +11,7 @@ import numpy as np
 from engine import ops
 from engine.errors import PreprocessingError
 from engine.ir import Constant, Output
-from engine.preprocessing.step import Step, as_numbers, representable
+from engine.preprocessing.step import Step, as_numbers, check_flag, representable
 from engine.preprocessing.tensor import Length, Tensor, difference, numbers, part, sliced, vector
 
 MODES: Final = ("nearest", "linear", "cubic")
@@ -42,6 +42,7 @@ class Resize(Step):
         check_choice("coordinates", self.coordinates, COORDINATES)
         check_choice("nearest", self.nearest, NEAREST)
         check_choice("aspect", self.aspect, ASPECTS)
+        check_flag("antialias", self.antialias)
         if not isinstance(as_numbers(self.cubic_coefficient, "cubic_coefficient"), float):
             raise PreprocessingError(f"expected one number for cubic_coefficient, got {self.cubic_coefficient!r}")
         if self.antialias and self.mode == "nearest":
@@ -163,6 +164,7 @@ class LetterBox(Step):
             object.__setattr__(self, "size", as_size(self.size))
         check_choice("mode", self.mode, MODES)
         check_choice("position", self.position, ("centre", "start"))
+        check_flag("antialias", self.antialias)
         _check_number(self.value, "value")
 
     def apply(self, x: Tensor) -> Tensor:

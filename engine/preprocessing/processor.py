@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from engine.errors import PreprocessingError
-from engine.ir import ElementType, Model
+from engine.ir import ElementType, Model, Node
 from engine.ir.shape import ShapeLike, as_shape
 from engine.preprocessing.colour import CHANNELS, PLANES, ToColour
-from engine.preprocessing.edit import Edit, InputPlan, OutputPlan
+from engine.preprocessing.edit import Edit, InputPlan, OutputPlan, located
 from engine.preprocessing.geometry import CentreCrop, Crop, LetterBox, Pad, Resize, check_choice
 from engine.preprocessing.layout import checked_layout
 from engine.preprocessing.scores import ArgMax, Sigmoid, Softmax, TopK
@@ -46,7 +46,7 @@ class PrePostProcessor:
 
     def input(
         self,
-        name: str | int = 0,
+        name: str | int | None = None,
         element_type: ElementType | str | Any = None,
         layout: str | None = None,
         *,
@@ -57,7 +57,7 @@ class PrePostProcessor:
         """Say what the application passes for an input, and add steps to it.
 
         Args:
-            name: the input's name or index.
+            name: the input's name or index; that of the only one may be left out.
             element_type: that of the application's tensor, such as "u8" (default: that of the model).
             layout: that of the application's tensor, such as "NHWC", or "HWC" for one image (default: the model's).
             shape: that of the application's tensor, in its layout. By default, lengths are those of the model, but
@@ -67,42 +67,36 @@ class PrePostProcessor:
             model_layout: that of the model's input. By default, the one that is stored with the model, or that its
                 operators tell: a convolution reads NCHW.
         """
-        parameter = self._model.parameter(name)
-        where = f"input `{parameter.friendly_name}`"
-        if any(parameter.friendly_name == variable.parameter for variable in self._model.variables):
-            raise PreprocessingError(f"{where} belongs to a variable, so that no application passes it")
-        try:
+        plan = InputPlan(self._model.parameter(_only(name, self._model.parameters, "input")).friendly_name)
+        if any(plan.name == variable.parameter for variable in self._model.variables):
+            raise PreprocessingError(f"{plan} belongs to a variable, so that no application passes it")
+        if plan.name in self._inputs:
+            raise PreprocessingError(f"{plan} has steps already; write all of them in one chain")
+        with located(str(plan)):
+            plan.element_type = None if element_type is None else element_type_of(element_type)
+            plan.layout = "" if layout is None else checked_layout(layout)
+            plan.shape = None if shape is None else as_shape(shape)
+            plan.model_layout = "" if model_layout is None else checked_layout(model_layout)
             if colour:
                 check_choice("colour", colour, (*CHANNELS, *PLANES))
-            declared = InputPlan(
-                parameter.friendly_name,
-                None if element_type is None else element_type_of(element_type),
-                "" if layout is None else checked_layout(layout),
-                None if shape is None else as_shape(shape),
-                colour,
-                "" if model_layout is None else checked_layout(model_layout),
-            )
-        except PreprocessingError as e:
-            raise PreprocessingError(f"{where}: {e}") from e
-        if parameter.friendly_name in self._inputs:
-            raise PreprocessingError(f"{where} has steps already; write all of them in one chain")
-        self._inputs[parameter.friendly_name] = declared
-        return InputSteps(self, declared)
+                plan.colour = colour
+        self._inputs[plan.name] = plan
+        return InputSteps(self, plan)
 
-    def output(self, name: str | int = 0, *, model_layout: str | None = None) -> OutputSteps:
-        """Add steps to an output, by its name or index; `model_layout` is the layout in which the model computes it."""
-        result = self._model.result(name)
-        where = f"output `{result.friendly_name}`"
-        if any(result.friendly_name == variable.result for variable in self._model.variables):
-            raise PreprocessingError(f"{where} belongs to a variable, so that no application reads it")
-        if result.friendly_name in self._outputs:
-            raise PreprocessingError(f"{where} has steps already; write all of them in one chain")
-        try:
-            declared = OutputPlan(result.friendly_name, "" if model_layout is None else checked_layout(model_layout))
-        except PreprocessingError as e:
-            raise PreprocessingError(f"{where}: {e}") from e
-        self._outputs[result.friendly_name] = declared
-        return OutputSteps(self, declared)
+    def output(self, name: str | int | None = None, *, model_layout: str | None = None) -> OutputSteps:
+        """Add steps to an output, by its name or index, or to the only one.
+
+        `model_layout` is the layout in which the model computes it; by default, the one that is stored with the model.
+        """
+        plan = OutputPlan(self._model.result(_only(name, self._model.results, "output")).friendly_name)
+        if any(plan.name == variable.result for variable in self._model.variables):
+            raise PreprocessingError(f"{plan} belongs to a variable, so that no application reads it")
+        if plan.name in self._outputs:
+            raise PreprocessingError(f"{plan} has steps already; write all of them in one chain")
+        with located(str(plan)):
+            plan.model_layout = "" if model_layout is None else checked_layout(model_layout)
+        self._outputs[plan.name] = plan
+        return OutputSteps(self, plan)
 
     def build(self) -> Model:
         """The model with all steps; what inputs and outputs it has, its `parameters` and `results` tell.
@@ -203,11 +197,8 @@ class Steps:
         return self._add(Pad, begin, end, mode, value)
 
     def _add(self: _S, kind: type[Step], *arguments: Any, **named: Any) -> _S:
-        try:
-            step = kind(*arguments, **named)
-        except PreprocessingError as e:
-            raise PreprocessingError(f"{self._plan}, step {len(self._plan.steps) + 1}, {kind.name}: {e}") from e
-        self._plan.steps.append(step)
+        with located(f"{self._plan}: step {len(self._plan.steps) + 1}, {kind.name}"):
+            self._plan.steps.append(kind(*arguments, **named))
         return self
 
 
@@ -269,6 +260,14 @@ class OutputSteps(Steps):
     def rename(self, name: str) -> OutputSteps:
         """Give the output another name."""
         if not isinstance(name, str) or not name:
-            raise PreprocessingError(f"{self._plan}, rename: expected a name, got {name!r}")
+            raise PreprocessingError(f"{self._plan}: rename: expected a name, got {name!r}")
         self._plan.new_name = name
         return self
+
+
+def _only(key: str | int | None, nodes: Sequence[Node], what: str) -> str | int:
+    """The key, or that of the only one. Raises `PreprocessingError` if there are several."""
+    if key is None and len(nodes) != 1:
+        names = ", ".join(node.friendly_name for node in nodes) or "none"
+        raise PreprocessingError(f"the model has {len(nodes)} {what}s, so {what}() needs a name or an index: {names}")
+    return 0 if key is None else key

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine import ops
 from engine.errors import PreprocessingError
-from engine.preprocessing.step import Step
+from engine.preprocessing.step import Step, check_flag
 from engine.preprocessing.tensor import Tensor, numbers
 
 
@@ -46,6 +46,9 @@ class ArgMax(Step):
     axis: Any = None
     keep_axis: bool = False
 
+    def __post_init__(self) -> None:
+        check_flag("keep_axis", self.keep_axis)
+
     def apply(self, x: Tensor) -> Tensor:
         """See `Step.apply`."""
         axis = _axis(x, self.axis)
@@ -66,6 +69,7 @@ class TopK(Step):
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)) or self.k < 1:
             raise PreprocessingError(f"expected a number of 1 or more for k, got {self.k!r}")
+        check_flag("largest", self.largest)
 
     def apply(self, x: Tensor) -> Tensor:
         """See `Step.apply`; `indices` are those of the result."""

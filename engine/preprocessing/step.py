@@ -82,6 +82,12 @@ def as_numbers(value: Any, what: str) -> float | tuple[float, ...]:
     return found
 
 
+def check_flag(what: str, value: object) -> None:
+    """Raise `PreprocessingError` unless `value` is True or False: the text `false` would be true."""
+    if not isinstance(value, bool):
+        raise PreprocessingError(f"expected True or False for {what}, got {value!r}")
+
+
 def per_channel(x: Tensor, value: float | tuple[float, ...]) -> Constant:
     """A constant of the tensor's type that broadcasts to it. Raises `PreprocessingError` if the channels differ."""
     if not isinstance(value, tuple):

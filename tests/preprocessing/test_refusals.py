@@ -42,7 +42,7 @@ def refusal(model: Model, add: Callable[[PrePostProcessor], Any]) -> str:
         (lambda p: p.input("x", shape=[1, 8]), "layout NCHW names 4 axes, but the given shape [1,8] has 2"),
         (lambda p: p.input("x", shape=[1, 4, 8, 8]), "the given shape [1,4,8,8] cannot be [1,3,8,8]"),
         (lambda p: (p.input("x"), p.input("x")), "input `x` has steps already"),
-        (lambda p: p.input("x").mean([1, 2]), "input `x`, step 1, mean([1.0, 2.0]): got 2 numbers for 3 channels"),
+        (lambda p: p.input("x").mean([1, 2]), "input `x`: step 1, mean([1.0, 2.0]): got 2 numbers for 3 channels"),
         (lambda p: p.input("x").mean([]), "step 1, mean: expected a finite number for mean"),
         (lambda p: p.input("x").mean(float("nan")), "expected a finite number for mean"),
         (lambda p: p.input("x").scale([1, 0, 1]), "step 1, scale: divides by its numbers, so none of them can be 0"),
@@ -74,14 +74,14 @@ def refusal(model: Model, add: Callable[[PrePostProcessor], Any]) -> str:
         (lambda p: p.input("x", colour="NV12"), "the model does not read NV12; convert it"),
         (lambda p: p.input("x", colour="NV12").to_colour("GREY"), "cannot make GREY of NV12"),
         (lambda p: p.input("x", colour="NV12").scale(2).to_colour("RGB"), "needs its colours converted first"),
-        (lambda p: p.output("y").top_k(0), "output `y`, step 1, top_k: expected a number of 1 or more for k, got 0"),
+        (lambda p: p.output("y").top_k(0), "output `y`: step 1, top_k: expected a number of 1 or more for k, got 0"),
         (lambda p: p.output("y").top_k(4), "k is 4, but axis 1 of f32[1,3,8,8] NCHW has 3 elements"),
         (lambda p: p.output("y").top_k(1).top_k(1), "step 2, top_k(1): only one top_k has an output of its own"),
         (lambda p: p.output("y").softmax("K"), "needs axis K, got layout NCHW"),
         (lambda p: p.output("y").softmax(4), "expected an axis of -4..3"),
         (lambda p: p.output("y").to_layout("HW"), "cannot become HW"),
         (lambda p: p.output("y").resize(), "the height and width to resize to are unknown"),
-        (lambda p: p.output("y").rename(""), "output `y`, rename: expected a name, got ''"),
+        (lambda p: p.output("y").rename(""), "output `y`: rename: expected a name, got ''"),
     ],
 )
 def test_steps_that_do_not_fit(add: Callable[[PrePostProcessor], Any], words: str) -> None:
@@ -125,7 +125,9 @@ def test_variables_are_not_the_applications() -> None:
 
 def test_names_that_are_taken() -> None:
     model = passing()
+    assert PrePostProcessor(model).output().sigmoid().build().results[0].friendly_name == "y"
     model.add_result(model.inputs[0], "z")
+    assert "the model has 2 outputs, so output() needs a name or an index: y, z" in refusal(model, lambda p: p.output())
     assert "two outputs" in refusal(model, lambda p: p.output("y").rename("z"))
 
 
@@ -143,8 +145,9 @@ def test_names_that_are_taken() -> None:
         ("x=input(u8)._add(3)", "has no step _add"),
         ("x=input(u8).softmax()", "has no step softmax"),
         ("x=input(u8).scale()", "scale in 'x=input(u8).scale()': missing 1 required positional argument: 'values'"),
+        ("x=input(u8).resize(antialias=false)", "expected True or False for antialias, got 'false'"),
         ("x=input(u8).scale(2, by=3)", "unexpected keyword argument 'by'"),
-        ("x=input(u8).scale([1, 0, 1])", "input `x`, step 1, scale: divides by its numbers"),
+        ("x=input(u8).scale([1, 0, 1])", "input `x`: step 1, scale: divides by its numbers"),
         ("x=input(" + "(" * 3000 + ")" * 3000 + ")", "expected NAME="),
     ],
 )
