@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from engine.include import include_dir
     from engine.ir import Model
     from engine.plugin_api import ExecutableNetwork, QueryResult
+    from engine.preprocessing import PrePostProcessor
     from engine.runtime import AsyncInferQueue, AsyncInferRequest, InferResult, RemoteContext, RemoteTensor
 
     __version__: str
 
 __all__ = [
     "AsyncInferQueue", "AsyncInferRequest", "Core", "EngineError", "ExecutableNetwork", "Extension", "InferResult",
-    "Model", "Operator", "QueryResult", "RemoteContext", "RemoteTensor", "__version__", "include_dir",
+    "Model", "Operator", "PrePostProcessor", "QueryResult", "RemoteContext", "RemoteTensor", "__version__",
+    "include_dir",
 ]  # fmt: skip
 
 # Loaded on first use, so that `import engine` is fast and a plugin imports only the modules that it uses.
@@ -42,6 +44,7 @@ _HOMES = {
     "InferResult": "engine.runtime",
     "Model": "engine.ir",
     "Operator": "engine.extensions",
+    "PrePostProcessor": "engine.preprocessing",
     "QueryResult": "engine.plugin_api",
     "RemoteContext": "engine.runtime",
     "RemoteTensor": "engine.runtime",

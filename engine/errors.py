@@ -35,6 +35,10 @@ class OperatorSpecError(TypeInferenceError):
     """An attribute or a rank is not allowed by the node's operator; the message gives its value and what is allowed."""
 
 
+class PreprocessingError(ModelError):
+    """A step before an input or after an output does not fit; the message names the step, what it got and expected."""
+
+
 class UnsupportedError(EngineError):
     """A device, or the engine, does not support something that a model uses; the message gives node and reason."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
-from engine.ir import Constant, Model, Parameter, f32
+from engine.ir import Constant, Model, Parameter, Result, f32
 from engine.onnx import write_model
 from tests.snippets import CODE, DOCS, ROOT, Block, blocks, check_command, commands, run_document
 
@@ -40,6 +40,22 @@ def open_batch(_: Namespace) -> None:
     pooled = ops.Flatten(ops.GlobalAveragePool(ops.Relu(conv, friendly_name="features")))
     weights = Constant(rng.standard_normal((4, 10)).astype(np.float32), friendly_name="weights")
     write_model(Model([ops.MatMul(pooled, weights, friendly_name="y")], [x], name="small"), "model.onnx")
+
+
+def classifier_and_detector(_: Namespace) -> None:
+    """Write `classifier.onnx`, which tells the colour of an image, and `detector.onnx`, which finds what is white."""
+    filters = Constant(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1))
+    x = Parameter(f32, ["N", 3, 224, 224], "x")
+    scores = ops.Flatten(ops.GlobalAveragePool(ops.Conv(x, filters)))
+    write_model(Model([Result(scores, "y")], [x], name="classifier"), "classifier.onnx")
+    x = Parameter(f32, [1, 3, 320, 320], "x")
+    mean = Constant(np.full((1, 3, 1, 1), 1 / 3, np.float32))
+    found = ops.Cast(ops.Greater(ops.Conv(x, mean), Constant(0.75)), to=f32.onnx)
+    ends = [ops.ReduceMax(found, Constant(np.array([1, axis])), keepdims=0) for axis in (2, 3)]
+    first = [ops.Cast(ops.ArgMax(each, axis=1), to=f32.onnx) for each in ends]
+    last = [ops.Cast(ops.ArgMax(each, axis=1, select_last_index=1), to=f32.onnx) for each in ends]
+    box = ops.Concat(*first, *(ops.Add(each, Constant(1.0)) for each in last), axis=1)
+    write_model(Model([Result(box, "box")], [x], name="detector"), "detector.onnx")
 
 
 def model_and_weights(namespace: Namespace) -> None:
@@ -97,6 +113,7 @@ RUN = {
     "docs/index.md": Document(2),
     "docs/quick-start.md": Document(17),
     "docs/tasks.md": Document(30, 17, prepare=open_batch),
+    "docs/preprocessing.md": Document(6, prepare=classifier_and_detector),
     "docs/hetero.md": Document(12),
     "docs/visualize.md": Document(5),
     "docs/stateful-models.md": Document(7),

@@ -82,7 +82,9 @@ def _infer_pad(node: Node) -> Sequence[ValueType]:
     if amounts is None:
         if not node.has_input(3) and pads.is_static and pads.size() != 2 * len(data.shape):
             fail(node, f"{pads.size()} pads do not fit {len(data.shape)} axes; expected two per axis")
-        return (TensorType(data.element_type, PartialShape.dynamic(len(data.shape))),)
+        padded = range(len(data.shape)) if axes is None else resolved_axes(node, axes, len(data.shape))
+        kept = [None if axis in padded else dim for axis, dim in enumerate(data.shape)]
+        return (TensorType(data.element_type, PartialShape(kept)),)
     if not any(amounts):
         return (data,)
     resolved = resolved_axes(node, range(len(data.shape)) if axes is None else axes, len(data.shape))

@@ -38,8 +38,9 @@ class Port:
         port.shape.is_static          # whether all lengths are known
         port.type                     # of any value, also of a sequence
 
-    `layout` ("NCHW") and `preprocess` (how the application prepares the data, JSON values) are for the user;
-    they come from the `rt_info` of the model's parameter or result and are stored in blobs.
+    `layout` ("NCHW") and `preprocess` (how data is prepared, JSON values: its "steps" are those that `PrePostProcessor`
+    made part of the model) are for the user; they come from the `rt_info` of the model's parameter or result and are
+    stored in blobs.
     `declared_of` names the node that computes an output ("Reshape `r`") if its type depends on what the model's file
     declares, beyond what follows from the operators; else it is empty.
     """

@@ -38,6 +38,7 @@ engine benchmark model.onnx -d TEMPLATE         # 5 seconds, the device's choice
 engine benchmark model.onnx -d TEMPLATE -n 0    # one after the other: the lowest latency
 engine benchmark model.blob -n 8 -t 30          # 30 seconds, 8 requests in flight
 engine benchmark model.blob --count 100 --json  # 100 inferences, the result for programs
+engine benchmark model.onnx -d CPU --preprocess 'x=input(u8, NHWC).scale(255)'  # with the steps of the application
 engine benchmark decoder.onnx -d CPU --generate 32,512  # tokens of a language model, after prompts of these lengths
 """
 _SECONDS = 5.0

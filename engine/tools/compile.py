@@ -45,6 +45,8 @@ engine compile model.onnx -d CPU -d TEMPLATE              # write model.CPU.blob
 engine compile model.onnx -d CPU -c NUM_STREAMS=1 -o low.blob -d CPU -c NUM_STREAMS=2 -o high.blob  # two variants
 engine compile model.onnx -d CPU --check -i inputs.npz    # written only if it computes the same after import
 engine compile model.onnx -d CPU --shape x=8,3,224,224    # for inputs of this shape only
+engine compile model.onnx -d CPU --preprocess 'x=input(u8, NHWC).mean(127.5).scale(58)'  # takes bytes of images
+engine compile model.onnx -d CPU --preprocess 'y=output().softmax().top_k(5)'  # gives the 5 best classes
 engine compile model.onnx -d CPU --weights int4           # with weights of 4 bits
 engine compile decoder.onnx -d CPU --stateful             # requests keep the keys and values of past tokens
 engine compile model.onnx -d OPENCL --sign release.key    # signed, for hosts that trust the key

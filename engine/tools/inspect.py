@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import byte_count, count
-from engine.tools.options import MODEL_OR_BLOB, UsageError, add_extension, add_json, add_sections, add_shape, add_trust
+from engine.tools.options import (
+    MODEL_OR_BLOB,
+    UsageError,
+    add_extension,
+    add_json,
+    add_preprocess,
+    add_sections,
+    add_shape,
+    add_trust,
+)
 from engine.tools.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
@@ -43,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sections(parser)
     add_extension(parser)
     add_shape(parser)
+    add_preprocess(parser)
     parser.add_argument("--html", metavar="FILE", help="write a page with the same content")
     add_json(parser)
 
@@ -57,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         return _inspect_model(args)
     if args.shape:
         raise UsageError(f"{args.model} is a blob, whose inputs keep their shapes; --shape applies to models")
+    if args.preprocess:
+        raise UsageError(f"{args.model} is a blob, which keeps the steps that it was compiled with; no --preprocess")
     return _inspect_blob(args)
 
 

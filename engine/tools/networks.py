@@ -17,6 +17,7 @@ from engine.errors import InputError
 from engine.ir import Model, PartialShape
 from engine.onnx.value_files import Kind, read_value, read_values
 from engine.plugin_api import CONFIG, ExecutableNetwork, Port
+from engine.preprocessing import PrePostProcessor
 from engine.runtime.random_inputs import random_inputs
 from engine.tools.options import UsageError
 from engine.tools.output import say
@@ -47,6 +48,10 @@ def open_network(
 ) -> OpenedNetwork:
     """Compile the model, or import the blob, of `args.model`; `change` is applied to a model first."""
     if is_blob(args.model):
+        if getattr(args, "preprocess", ()):
+            raise UsageError(
+                f"{args.model} is a blob, which keeps the steps that it was compiled with; no --preprocess"
+            )
         check = check_blob(args.model)
         check.require()
         assert check.manifest is not None
@@ -67,12 +72,20 @@ def open_network(
 
 
 def read_shaped(core: Core, path: str, args: argparse.Namespace) -> Model:
-    """Read a model, and give its inputs the shapes of `--shape`, if the command has this option."""
+    """Read a model, give its inputs the shapes of `--shape`, and add the steps of `--preprocess`.
+
+    Not every command has these options.
+    """
     model = core.read_model(path)
     if shapes := dict(getattr(args, "shape", ())):
         _require_names(shapes, [parameter.friendly_name for parameter in model.parameters])
         model.reshape(shapes)
-    return model
+    if not (steps := getattr(args, "preprocess", ())):
+        return model
+    processor = PrePostProcessor(model)
+    for each in steps:
+        each.add_to(processor)
+    return processor.build()
 
 
 def _require_names(shapes: Iterable[str], names: Sequence[str]) -> None:
@@ -112,9 +125,10 @@ def parse_config(core: Core, device: str, settings: Iterable[tuple[str, str]]) -
 def network_inputs(network: ExecutableNetwork, args: argparse.Namespace) -> dict[str, Any]:
     """Return the inputs from files, and random values for the others."""
     given = given_values(args.input, network.inputs, "input")
-    shapes = {name: PartialShape(dims) for name, dims in args.shape}
+    # A model has been given these shapes.
+    shapes = {name: PartialShape(dims) for name, dims in args.shape} if is_blob(args.model) else {}
     _require_names(shapes, [port.name for port in network.inputs])
-    if is_blob(args.model) and (both := shapes.keys() & given.keys()):
+    if both := shapes.keys() & given.keys():
         raise UsageError(
             f"input {min(both)!r} has both a file and a --shape; for a blob, a shape applies only to random inputs"
         )
@@ -123,7 +137,10 @@ def network_inputs(network: ExecutableNetwork, args: argparse.Namespace) -> dict
     try:
         return given | random_inputs(others, seed=args.seed, shapes=fixed)
     except InputError as e:
-        raise InputError(f"{e}; values come from files (-i), shapes of random ones from --shape NAME=DIMS") from e
+        raise InputError(
+            f"{e}; values come from files (-i), shapes of random ones from --shape NAME=DIMS, or, with --preprocess, "
+            "from input(shape=[..])"
+        ) from e
 
 
 def given_values(arguments: Sequence[str], ports: Sequence[Port], kind: Kind) -> dict[str, Any]:

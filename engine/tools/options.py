@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from engine.preprocessing import StepsText
 
 MODEL_OR_BLOB: Final = "an ONNX model, or a blob that `engine compile` wrote"
 
@@ -83,6 +86,7 @@ def add_inputs(parser: argparse.ArgumentParser, *, shape_of_blob: bool = True) -
     )
     of_blob = " An input of a blob keeps its shape; a random value for it has this one"
     add_shape(parser, of_blob if shape_of_blob else "")
+    add_preprocess(parser)
     parser.add_argument("--seed", metavar="N", type=count, default=0, help="seed of random inputs (default: 0)")
 
 
@@ -103,6 +107,21 @@ def add_tolerances(parser: argparse.ArgumentParser) -> None:
     """Add `--rtol` and `--atol`."""
     parser.add_argument("--rtol", metavar="X", type=amount, default=1e-3, help="relative tolerance (default: 0.001)")
     parser.add_argument("--atol", metavar="X", type=amount, default=1e-5, help="absolute tolerance (default: 0.00001)")
+
+
+def add_preprocess(parser: argparse.ArgumentParser) -> None:
+    """Add `--preprocess`."""
+    parser.add_argument(
+        "--preprocess",
+        metavar="NAME=STEPS",
+        action="append",
+        default=[],
+        type=name_and_steps,
+        help="steps that become part of the model: before an input, from what the application passes, such as "
+        "'x=input(u8, NHWC).resize([224, 224]).mean(127.5).scale(58)', or after an output, such as "
+        "'y=output().softmax().top_k(5)'. They are the methods of engine.PrePostProcessor; may be given several times. "
+        "--shape is that of the model before the steps, input(shape=[1, 480, 640, 3]) that of the application's tensor",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -128,6 +147,17 @@ def name_and_shape(text: str) -> tuple[str, tuple[int | str, ...]]:
             f"expected NAME=DIMS such as x=1,3,224,224 or x=N,3,1..8,? (a symbol, a range, any length), got {text!r}"
         )
     return name, lengths
+
+
+def name_and_steps(text: str) -> StepsText:
+    """Parse `NAME=input(..).STEP(..)..` or `NAME=output(..).STEP(..)..`."""
+    from engine.errors import PreprocessingError
+    from engine.preprocessing import parse_steps
+
+    try:
+        return parse_steps(text)
+    except PreprocessingError as e:
+        raise argparse.ArgumentTypeError(str(e)) from None
 
 
 def count(text: str) -> int:

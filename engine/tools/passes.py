@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from engine.tools.options import UsageError, add_extension, add_json, add_shape, positive
+from engine.tools.options import UsageError, add_extension, add_json, add_preprocess, add_shape, positive
 from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_extension(parser)
     add_shape(parser)
+    add_preprocess(parser)
     add_json(parser)
 
 

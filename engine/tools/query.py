@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import byte_count, count, duration
-from engine.tools.options import UsageError, add_config, add_device, add_extension, add_json, add_shape, key_and_value
+from engine.tools.options import (
+    UsageError,
+    add_config,
+    add_device,
+    add_extension,
+    add_json,
+    add_preprocess,
+    add_shape,
+    key_and_value,
+)
 from engine.tools.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -58,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_extension(parser)
     add_shape(parser)
+    add_preprocess(parser)
     parser.add_argument(
         "--why",
         action="store_true",

@@ -39,6 +39,7 @@ engine run model.onnx -d TEMPLATE -i inputs.npz -o out.npz      # inputs by name
 engine run model.onnx -d TEMPLATE -i x=x.npy -o folder          # one input, outputs as folder/output_0.pb and so on
 engine run model.onnx -d TEMPLATE -i test_data_set_0 --reference test_data_set_0  # ONNX test data
 engine run model.onnx -d CPU --reference-device TEMPLATE --rtol 1e-4  # one device against another
+engine run model.onnx -d CPU -i x=photo.npy --preprocess 'x=input(u8, HWC).resize().scale(255)'  # of any size
 engine run model.blob -c PERF_COUNT=true                        # a compiled network, and what took its time
 engine run model.blob --trusted-key release.key.pub --require-signature  # only if this key has signed it
 engine run model.blob --decrypt secret.key                      # encrypted by `engine compile --encrypt`
@@ -122,13 +123,13 @@ def _expected(
 ) -> Mapping[str, Any]:
     """The expected outputs; empty without a reference."""
     from engine.blob import is_blob
-    from engine.tools.networks import given_values
+    from engine.tools.networks import given_values, read_shaped
 
     if args.reference_device is None:
         return given_values(args.reference, network.outputs, "output")
     if is_blob(args.model):
         raise UsageError("--reference-device needs the model: a blob runs only on its own device")
-    return core.compile_model(args.model, args.reference_device)(inputs)
+    return core.compile_model(read_shaped(core, args.model, args), args.reference_device)(inputs)
 
 
 def _print(network: ExecutableNetwork, result: Mapping[str, Any], comparisons: list[Comparison]) -> None:

@@ -125,6 +125,28 @@ def test_a_shape_reshapes_the_model_before_it_is_compiled(engine: Engine, tmp_pa
     assert "whose inputs keep their shapes" in done.err
 
 
+def test_steps_become_part_of_the_model(engine: Engine, tmp_path: Path) -> None:
+    model, blob, values = tmp_path / "model.onnx", tmp_path / "model.blob", tmp_path / "x.npy"
+    onnx.save(CASE["dynamic_batch"].model, model)
+    np.save(values, np.array([[2, 4, 6], [1, 0, 1]], np.uint8))
+    steps = ["--preprocess", "x=input(u8, NC).scale([2, 4, 6])", "--preprocess", "y=output().argmax().to_type(i32)"]
+    refused = engine("compile", model, "-d", "TEMPLATE", *steps, "-o", blob)
+    assert (refused.code, "model_layout" in refused.err) == (3, True)
+    steps[1] = "x=input(u8, NC, model_layout=NC).scale([2, 4, 6])"
+    assert engine("compile", model, "-d", "TEMPLATE", *steps, "-o", blob).code == 0
+    described = json.loads(engine("inspect", blob, "--json").out)
+    assert [port["type"] for port in described["inputs"]] == ["u8[N,3]"]
+    done = engine("run", blob, "-i", f"x={values}", "--json")
+    assert [(output["name"], output["type"]) for output in json.loads(done.out)["outputs"]] == [("y", "i32[2]")]
+    same = engine("run", model, "-d", "TEMPLATE", *steps, "-i", f"x={values}", "--reference-device", "CPU", "--json")
+    assert (same.code, json.loads(same.out)["close"]) == (0, True)
+    for command in ("query", "inspect", "benchmark"):
+        more = {"query": ["-d", "TEMPLATE"], "benchmark": ["-d", "TEMPLATE", "--count", "1"]}.get(command, [])
+        given = ["-i", f"x={values}"] if command == "benchmark" else []
+        done = engine(command, model, *more, *steps, *given)
+        assert done.code == 0, done.err
+
+
 def test_compile_writes_a_blob_that_another_process_loads(engine_process: Engine, files: Path, tmp_path: Path) -> None:
     done = engine_process("compile", files / "squeezenet.onnx", "-d", "TEMPLATE", "-c", "PERF_COUNT=yes", cwd=tmp_path)
     assert done.code == 0

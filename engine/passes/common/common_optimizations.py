@@ -19,6 +19,7 @@ from engine.passes.common.compressed_weights_fusion import CompressedWeightsFusi
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.conv_batch_norm_fusion import ConvBatchNormFusion
 from engine.passes.common.conv_bias_fusion import ConvBiasFusion, ConvMultiplyFusion
+from engine.passes.common.conv_input_fusion import ConvInputFusion
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.decompositions import (
     BatchNormalizationDecomposition,
@@ -141,7 +142,9 @@ def _canonical() -> list[Pass | type[Pass]]:
         DeadCodeElimination,
         QOperatorDecomposition,
         GraphRewrite([DequantizeSinking, QuantizeHoisting, QuantizePairElimination], "Quantization"),
-        GraphRewrite([PadConvFusion, ConvBatchNormFusion, ConvMultiplyFusion, ConvBiasFusion], "Convolutions"),
+        GraphRewrite(
+            [PadConvFusion, ConvInputFusion, ConvBatchNormFusion, ConvMultiplyFusion, ConvBiasFusion], "Convolutions"
+        ),
         # From the results up, so that a form with a bias is matched before the one without.
         BackwardGraphRewrite(
             [

@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from engine import ops
+from engine import PrePostProcessor, ops
 from engine.ir import Constant, Model, Parameter, Result, f32, i4, u8
 from engine.onnx import model_to_proto, read_model
 from engine.passes import ConstantFolding, Manager, Pass, check_equivalence, list_passes
@@ -108,6 +108,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
     ),
     ("mobilenet.script14.static", INTERNAL, {"ActivationFusion": 8, "ResidualFusion": 2}),
     ("mobilenet.dynamo20.static", INTERNAL, {"ActivationFusion": 8, "ResidualFusion": 2}),
+    ("bytes/mobilenet.dynamo20.static", INTERNAL, {"ActivationFusion": 8, "ConvInputFusion": 1, "ResidualFusion": 2}),
     (
         "bert_sdpa.dynamo20.static",
         (RelaxedAttentionFusion,),
@@ -316,6 +317,8 @@ def read(name: str, load: Callable[[str], Model]) -> Model:
         return read_model(seeded_network(rest, small=True, decoder=64).model)
     if kind == "codes":
         return with_quantized_activations(load(rest))
+    if kind == "bytes":
+        return with_prepared_images(load(rest))
     if kind == "gates":
         return with_expanded_gates(load(rest))
     return small(rest) if kind == "light" else load(name)
@@ -334,6 +337,11 @@ def with_quantized_activations(model: Model) -> Model:
             active = ops.QuantizeLinear(ops.Sigmoid(read), *parameters)
             node.output(0).replace(ops.DequantizeLinear(active, *parameters).output(0))
     return model
+
+
+def with_prepared_images(model: Model) -> Model:
+    """Images in the layout and the order of colours of OpenCV, normalized by the model."""
+    return PrePostProcessor(model).input(0, layout="NHWC", colour="BGR").to_colour("RGB").mean(0.4).scale(0.2).build()
 
 
 def with_expanded_gates(model: Model) -> Model:
