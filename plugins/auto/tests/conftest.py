@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ LIMIT = 60.0
 class Behaviour:
     """How a device behaves; tests change it at any time.
 
-    `compile_gate` and `infer_gate` are waited for; `compile_error` and `infer_error` are raised; an inference then takes
-    at least `seconds` and adds `offset` to floats, so that results tell the device.
+    `compile_gate` and `infer_gate` are waited for; `compile_error` and `infer_error` are raised; an inference then
+    takes at least `seconds` and adds `offset` to floats, so that results tell the device.
     """
 
     def __init__(self) -> None:
@@ -121,8 +121,8 @@ def new_device() -> Callable[..., tuple[type[TemplatePlugin], Behaviour]]:
 
 
 @pytest.fixture(autouse=True)
-def choices_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def choices_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Choices of other tests, and of the user, are not used."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    yield folder
+    return folder

@@ -362,8 +362,8 @@ class Selection(Participant):
             chosen.state = State.CHOSEN
             self._executor = None
             self._give_up_others()
+            logger.info("%s: inferences begin on %s: %s", self.owner, chosen.name, reason)
             self.changed.notify_all()
-        logger.info("%s: inferences begin on %s: %s", self.owner, chosen.name, reason)
 
     def _give_up_others(self) -> None:
         for each in self.candidates:
