@@ -98,6 +98,7 @@ RUN = {
     "docs/quick-start.md": Document(17),
     "docs/tasks.md": Document(30, 17, prepare=open_batch),
     "docs/hetero.md": Document(12),
+    "docs/virtual-devices.md": Document(5),
     "docs/stateful-models.md": Document(7),
     "docs/language-models.md": Document(16, packages=("llguidance", "onnxscript", "torch", "transformers")),
     "docs/remote-tensors.md": Document(6, device="OPENCL"),

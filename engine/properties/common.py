@@ -82,6 +82,14 @@ INSTRUCTION_SET = Property(
     METRIC,
     "The instruction set of the network's kernels, such as avx2. A network need not have this metric.",
 )
+CHOICE_IS_FINAL = Property(
+    "CHOICE_IS_FINAL",
+    bool,
+    False,
+    METRIC,
+    "Whether the network stays on its device, unless that fails; False while devices are compiled for and measured. A "
+    "network need not have this metric.",
+)
 VARYING_LENGTHS: Property[tuple[str, ...]] = Property(
     "VARYING_LENGTHS",
     tuple,

@@ -19,10 +19,10 @@ from engine.plugin_api import (
     Signature,
     SyncInferRequest,
 )
-from engine.properties import DEVICE_PRIORITIES, OPTIMAL_NUMBER_OF_INFER_REQUESTS, PERFORMANCE_HINT
+from engine.properties import CHOICE_IS_FINAL, DEVICE_PRIORITIES, OPTIMAL_NUMBER_OF_INFER_REQUESTS, PERFORMANCE_HINT
 from engine_auto.choices import Choices
 from engine_auto.devices import DeviceList
-from engine_auto.properties import CANDIDATES, CHOICE_IS_FINAL, CHOICE_REASON, MEASURE_SECONDS, OWN_METRICS
+from engine_auto.properties import CANDIDATES, CHOICE_REASON, MEASURE_SECONDS, OWN_METRICS
 from engine_auto.request import AutoInferRequest, CurrentExecutor
 from engine_auto.selection import Selection
 from engine_auto.sequences import SequenceSelection

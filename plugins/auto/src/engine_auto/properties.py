@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.plugin_api import CONFIG, METRIC, Property
-from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES
+from engine.properties import CHOICE_IS_FINAL, DEVICE_CONFIGS, DEVICE_PRIORITIES
 
 MEASURE_SECONDS = Property(
     "MEASURE_SECONDS",
@@ -34,13 +34,6 @@ CANDIDATES = Property(
 )
 CHOICE_REASON = Property(
     "CHOICE_REASON", str, "", METRIC, "Why inferences begin on the device of EXECUTION_DEVICES now, in words."
-)
-CHOICE_IS_FINAL = Property(
-    "CHOICE_IS_FINAL",
-    bool,
-    False,
-    METRIC,
-    "Whether the device stays the same, unless it fails; False while devices are compiled for and measured.",
 )
 OWN_PROPERTIES = (DEVICE_PRIORITIES, MEASURE_SECONDS, REUSE_CHOICE, DEVICE_CONFIGS)
 OWN_METRICS = (CANDIDATES, CHOICE_REASON, CHOICE_IS_FINAL)

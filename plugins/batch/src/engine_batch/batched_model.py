@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.errors import ModelError
-from engine.ir import Constant, Dimension, Node
+from engine.ir import Constant, Dimension, Node, Parameter, Result
 from engine.ops.registry import find_op
-from engine.plugin_api import Model, TensorType, UnsupportedError, ValueType
+from engine.plugin_api import Model, TensorType, UnsupportedError
 
 _SYMBOL: Final = "requests"
 
@@ -44,7 +44,8 @@ class BatchedModel:
         symbol = _unused_symbol(model)
         probe = _with_batch(model, symbol)
         for result in probe.results:
-            _require_batch(model, result.friendly_name, result.type, symbol)
+            _require_batch(model, result, symbol)
+        _refuse_along_batch(probe, symbol)
         rows = size * (batch.min if batch.is_static else 1)
         full = _with_batch(model, rows)
         return cls(model, batch.min if batch.is_static else None, rows, full, probe if batch.is_static else model)
@@ -87,22 +88,36 @@ def _common_length(model: Model) -> Dimension:
         name, value_type = parameter.friendly_name, parameter.type
         if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic or not len(value_type.shape):
             raise UnsupportedError(
-                f"model `{model.name}` has no batch: input `{name}` is {value_type}; every input needs the batch as "
-                "its first dimension"
+                f"model `{model.name}` has no batch: input `{name}` is {value_type}{_reader(parameter)}; every input "
+                "needs the batch as its first dimension"
             )
-        found[name] = value_type.shape[0]
-    if not found:
-        raise UnsupportedError(f"model `{model.name}` has no batch: it has no inputs")
-    first, batch = next(iter(found.items()))
-    for name, length in found.items():
+        length = found[name] = value_type.shape[0]
+        first, batch = next(iter(found.items()))
         if length != batch:
             raise UnsupportedError(
-                f"model `{model.name}` has no batch: the first dimension of input `{name}` is {length}, and that of "
-                f"`{first}` is {batch}; every input needs the batch as its first dimension"
+                f"model `{model.name}` has no batch: the first dimension of input `{name}` is {length}"
+                f"{_reader(parameter)}, and that of `{first}` is {batch}; every input needs the batch as its first "
+                "dimension"
             )
+    if not found:
+        names = next((f" of `{node.friendly_name}`" for node in model.ordered_nodes() if not _is_port(node)), "")
+        raise UnsupportedError(f"model `{model.name}`{names} has no batch: it has no inputs")
+    batch = next(iter(found.values()))
     if batch.is_static and not batch.min:
-        raise UnsupportedError(f"model `{model.name}` has a batch of 0; give it another with set_batch")
+        raise UnsupportedError(
+            f"model `{model.name}` has a batch of 0{_reader(model.parameters[0])}; give it another with set_batch"
+        )
     return batch
+
+
+def _is_port(node: Node) -> bool:
+    return isinstance(node, (Constant, Parameter, Result))
+
+
+def _reader(parameter: Parameter) -> str:
+    """Which node reads an input."""
+    readers = [target.node for target in parameter.output(0).target_inputs]
+    return f" (read by `{readers[0].friendly_name}`)" if readers else ""
 
 
 def _unused_symbol(model: Model) -> str:
@@ -144,16 +159,56 @@ def _free_reshapes(model: Model) -> None:
             node.input(1).replace_source_output(Constant(lengths))
 
 
-def _require_batch(model: Model, name: str, value_type: ValueType, symbol: str) -> None:
-    if isinstance(value_type, TensorType) and value_type.shape.rank.is_dynamic:
-        return  # its length is checked after each batch
-    has_batch = isinstance(value_type, TensorType) and len(value_type.shape) > 0
-    if has_batch:
-        assert isinstance(value_type, TensorType)
+def _require_batch(model: Model, result: Result, symbol: str) -> None:
+    value_type, source = result.type, result.input_value(0).node
+    if isinstance(value_type, TensorType) and value_type.shape.rank.is_static and len(value_type.shape):
         first = value_type.shape[0]
-        has_batch = first.symbol == symbol or (first.is_dynamic and first.symbol is None)
-    if not has_batch:
-        raise UnsupportedError(
-            f"model `{model.name}` has no batch: output `{name}` would be {value_type} for inputs with a batch of "
-            f"`{symbol}`; every output needs the batch as its first dimension"
-        )
+        if first.symbol == symbol:
+            return
+        if first.is_dynamic:
+            raise UnsupportedError(
+                f"model `{model.name}`: output `{result.friendly_name}` ({source}) would be {value_type} for inputs "
+                f"with a batch of `{symbol}`, so that its batch is known only during an inference; it is needed before"
+            )
+    where = str(source)
+    if isinstance(source, Constant):
+        names = [node.friendly_name for node in model.ordered_nodes() if not _is_port(node)]
+        where = f"a constant beside `{names[0]}`" if names else "a constant"
+    raise UnsupportedError(
+        f"model `{model.name}` has no batch: output `{result.friendly_name}` ({where}) would be {value_type} for "
+        f"inputs with a batch of `{symbol}`; every output needs the batch as its first dimension"
+    )
+
+
+_BY_ATTRIBUTE: Final = {
+    "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "LayerNormalization": -1, "RMSNormalization": -1,
+    "LpNormalization": -1, "GatherElements": 0, "ScatterElements": 0,
+}  # fmt: skip
+"""Operators that compute along an axis and may keep its length, with the default axis; for others, types tell."""
+_BY_PLACE: Final = ("EyeLike", "ScatterND")
+"""Operators that use the place in the first dimension."""
+
+
+def _refuse_along_batch(model: Model, symbol: str) -> None:
+    """Refuse operators that compute along the batch, and whose types do not show it."""
+    for node in model.ordered_nodes():
+        data = node.input_value(0).type if node.num_inputs and node.has_input(0) else None
+        if node.domain or not isinstance(data, TensorType) or data.shape.rank.is_dynamic or not len(data.shape):
+            continue
+        if data.shape[0].symbol == symbol and 0 in (axis % len(data.shape) for axis in _axes(node)):
+            raise UnsupportedError(
+                f"model `{model.name}`: {node} computes along the first dimension, the batch, so that requests would "
+                "affect each other; compile it for the device itself"
+            )
+
+
+def _axes(node: Node) -> list[int]:
+    if node.op_type in _BY_ATTRIBUTE:
+        return [int(node.attributes.get("axis", _BY_ATTRIBUTE[node.op_type]))]
+    if node.op_type in _BY_PLACE or (node.op_type in ("RNN", "GRU", "LSTM") and not node.attributes.get("layout")):
+        return [0]
+    if node.op_type == "MeanVarianceNormalization":
+        return [int(axis) for axis in node.attributes.get("axes", (0, 2, 3))]
+    if node.op_type == "CumSum" and isinstance(axis := node.input_value(1).node, Constant):
+        return [int(axis.data.reshape(-1)[0])]
+    return []

@@ -86,6 +86,8 @@ class Collector(Participant):
         self._groups: dict[Hashable, Group] = {}
         self._lock = ForkSafeLock()
         self._executor = ThreadExecutor(f"{name}: batches", threads)
+        # Not the same threads: what follows a batch must not keep other batches waiting.
+        self._deliveries = ThreadExecutor(f"{name}: results", threads)
         lifecycle.track(self)
 
     def add(self, item: Item) -> None:
@@ -118,19 +120,19 @@ class Collector(Participant):
                     self._take_out(group)
             task = self._mark_done(item)
         if task is not None:  # not here: the caller may hold locks that the task takes
-            self._executor.submit(task)
+            self._deliveries.submit(task)
 
-    def when_done(self, item: Item, task: Task) -> None:
-        """Call `task` on a thread of the batches once the item is done."""
+    def when_done(self, item: Item | None, task: Task) -> None:
+        """Call `task` on a thread for results once the item is done; at once if there is none."""
         with self._lock:
-            if not item.is_done:
+            if item is not None and not item.is_done:
                 item.task = task
                 return
-        self._executor.submit(task)
+        self._deliveries.submit(task)
 
     def owns_current_thread(self) -> bool:
-        """Whether the current thread runs batches."""
-        return self._executor.owns_current_thread()
+        """Whether the current thread runs batches, or what follows them."""
+        return self._executor.owns_current_thread() or self._deliveries.owns_current_thread()
 
     def _time_over(self, group: Group) -> None:
         with self._lock:
@@ -183,15 +185,13 @@ class Collector(Participant):
         return None
 
     def _finish(self, items: Sequence[Item], error: EngineError | None) -> None:
-        tasks = []
         with self._lock:
             for item in items:
                 if not item.is_done:
                     item.error = error
-                    tasks.append(self._mark_done(item))
-        for task in tasks:
-            if task is not None:
-                task()
+            tasks = [self._mark_done(item) for item in items if not item.is_done]
+        if any(tasks):
+            self._deliveries.submit(partial(_call_all, [task for task in tasks if task is not None]))
 
     def _mark_done(self, item: Item) -> Task | None:
         item.is_done = True
@@ -203,6 +203,11 @@ class Collector(Participant):
     def _after_fork(self) -> None:
         """The items are of requests whose inferences have ended with the parent's threads."""
         self._groups = {}
+
+
+def _call_all(tasks: Sequence[Task]) -> None:
+    for task in tasks:
+        task()
 
 
 def split(outputs: Sequence[Any], items: Sequence[Item]) -> None:

@@ -13,6 +13,7 @@ from engine.plugin_api import (
     QueryResult,
     RefusalCause,
     Support,
+    SupportLevel,
     UnsupportedError,
 )
 from engine_batch.properties import OWN_PROPERTIES
@@ -34,7 +35,14 @@ class BatchPlugin(Plugin):
         """A network that collects requests. Raises `UnsupportedError` for a model without a batch."""
         from engine_batch.network import BatchNetwork
 
-        return BatchNetwork.compiled(self, config, model, Target.of(self.name, self.core, config))
+        target = Target.of(self.name, self.core, config)
+        try:
+            return BatchNetwork.compiled(self, config, model, target)
+        except UnsupportedError as e:
+            answer = self.core.query_model(model, target.device, target.config)
+            for name, support in answer.at(SupportLevel.REFUSED).items():  # whatever the batch, and of more help
+                raise UnsupportedError(f"{target.device} refuses `{name}`: {support.reason}") from e
+            raise
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `BatchNetwork.export_sections` wrote."""
@@ -48,6 +56,8 @@ class BatchPlugin(Plugin):
 
         target = Target.of(self.name, self.core, config)
         answer = self.core.query_model(model, target.device, target.config)
+        if not answer.is_supported:
+            return answer
         try:
             full = BatchedModel.of(model, target.size).full
         except UnsupportedError as e:

@@ -73,9 +73,7 @@ class Arrival(Executor):
 
     def submit(self, task: Task) -> None:
         """Have `task` run when the request's batch is done."""
-        item = self._request.item
-        assert item is not None
-        self._collector.when_done(item, task)
+        self._collector.when_done(self._request.item, task)
 
     def owns_current_thread(self) -> bool:
         """Whether waiting for the request on this thread would wait for itself."""
