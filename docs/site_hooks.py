@@ -19,7 +19,10 @@ ROOT: Final = DOCS.parent
 PAGES: Final = {
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
-    **{f"plugins/{name}/README.md": f"devices/{name}.md" for name in ("cpu", "hetero", "opencl", "template")},
+    **{
+        f"plugins/{name}/README.md": f"devices/{name}.md"
+        for name in ("auto", "batch", "cpu", "hetero", "opencl", "template")
+    },
 }
 """Files of the repository that are pages of the site."""
 INSTEAD: Final = {"README.md": "index.md", "engine/plugin_api.py": "reference/plugin-api.md"}

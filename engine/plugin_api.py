@@ -47,7 +47,10 @@ that are inputs, `remote_output` those that are outputs.
 
 Class attributes: `Plugin.name`, `version` and `api_version` are required; `Plugin.properties` and
 `ExecutableNetwork.metrics` declare properties in addition to those of all devices, `Plugin.context_handles` what
-`create_context` takes of an application.
+`create_context` takes of an application, `Plugin.caches_parts` that only the devices below cache networks.
+
+A device that runs whole models on other devices compiles them with `self.core`; its requests pass inferences on to
+those of `network.create_sync_request()` with `SyncInferRequest.run_through`.
 
 The engine provides everything else: the asynchronous request, the queue, configuration, metrics, checks of tensors,
 files and exception wrapping. A hook may raise any `EngineError`, which reaches the user unchanged; any other exception
@@ -148,6 +151,10 @@ class Plugin(HostedPlugin):
     """Optional. The device's own metrics and config keys; those of all devices may be redeclared with other limits."""
     context_handles: ClassVar[Mapping[str, str]] = {}
     """Optional. The native objects of an application that `create_context` takes: their names, and what each is."""
+
+    caches_parts: ClassVar[bool] = False
+    """Optional. Whether the device passes CACHE_DIR on to the devices on which it runs whole models, which cache their
+    networks; the core then keeps none of its own in that folder."""
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__()
@@ -309,4 +316,8 @@ class CoreHandle(Protocol):
 
     @property
     def available_devices(self) -> Sequence[str]:
-        """The devices for which models can be compiled."""
+        """The devices for which models can be compiled. Loads all plugins and asks them, which may take seconds."""
+
+    @property
+    def installed_devices(self) -> Sequence[str]:
+        """The device names of all plugins, usable or not; none is loaded for it."""

@@ -116,6 +116,7 @@ RUN = {
     "docs/preprocessing.md": Document(6, prepare=classifier_and_detector),
     "docs/hetero.md": Document(12),
     "docs/visualize.md": Document(5),
+    "docs/virtual-devices.md": Document(5),
     "docs/stateful-models.md": Document(7),
     "docs/language-models.md": Document(16, packages=("llguidance", "onnxscript", "torch", "transformers")),
     "docs/remote-tensors.md": Document(6, device="OPENCL"),

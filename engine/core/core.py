@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.blob import BlobCheck, BlobInput, BlobManifest, BlobReader, SectionTransform, WeightsFile, transform_of
 from engine.blob import check_blob as read_manifest
@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from engine.extensions import ExtensionSource  # which loads the operators
 
 
+_DEFAULT_DEVICE: Final = "AUTO"
+
+
 @dataclass(frozen=True, slots=True)
 class PluginVersion:
     """The plugin that provides a device: its version, the API that it was written for, where it comes from."""
@@ -73,7 +76,8 @@ class Core:
 
         core = Core()
         core.available_devices                                  # such as ["CPU", "TEMPLATE"]
-        network = core.compile_model("model.onnx", "TEMPLATE")  # a path, bytes, or a model
+        network = core.compile_model("model.onnx")              # a path, bytes, or a model; on the fastest device
+        network = core.compile_model("model.onnx", "TEMPLATE")  # on this device
         result = network({"x": array})["y"]                     # one inference
 
         model = core.read_model("model.onnx")                   # to inspect or to change it first
@@ -84,8 +88,8 @@ class Core:
         network = core.import_model("network.blob")             # without the model, in another process
 
     A device string is a plugin's name ("CPU"), optionally with the id of one of its devices ("OPENCL.1"), or with the
-    devices that it runs on ("HETERO:OPENCL.1,CPU"). Plugins are found in the entry-point group `engine.plugins` and
-    loaded on first use; a broken one affects no other.
+    devices that it runs on ("HETERO:OPENCL.1,CPU", "BATCH:CPU(16)"). Plugins are found in the entry-point group
+    `engine.plugins` and loaded on first use; a broken one affects no other.
 
     Cores share nothing with each other but the definitions of extension operators (`add_extension`). All methods may be
     called from any thread. Networks outlive their core.
@@ -120,9 +124,15 @@ class Core:
         return read_model(model, weights)
 
     def compile_model(
-        self, model: Model | ModelSource, device: str | RemoteContext, config: Mapping[str, object] | None = None
+        self,
+        model: Model | ModelSource,
+        device: str | RemoteContext | None = None,
+        config: Mapping[str, object] | None = None,
     ) -> ExecutableNetwork:
         """Compile a model, or anything that `read_model` takes, for a device, or for a context of `create_context`.
+
+        Without a device, it is `default_device`: AUTO, which begins on the device that is ready first, and stays on the
+        fastest.
 
         The requests of a network that is compiled for a context take the context's tensors as inputs and outputs.
 
@@ -134,7 +144,7 @@ class Core:
         node that the device cannot run, `MissingExtensionError`, and other `EngineError`s of the device.
         """
         start = time.perf_counter()
-        network = self._compiled_or_cached(model, device, config)
+        network = self._compiled_or_cached(model, self.default_device if device is None else device, config)
         network.compile_seconds = time.perf_counter() - start
         report(network, "loaded from the cache" if network.loaded_from_cache else "compiled")
         return network
@@ -149,7 +159,8 @@ class Core:
         complete = defaults.merged(stated)
         ready = self._ready(model)
         extensions = self._extensions.check(ready)
-        if not complete[CACHE_DIR] or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
+        is_cached = complete[CACHE_DIR] and not plugin.caches_parts and plugin.get_metric(IMPORT_EXPORT_SUPPORT.name)
+        if not is_cached:
             return self._compiled(plugin, ready, stated, extensions, context)
         cache = CompileCache(
             complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES], is_shared=complete[ALLOW_SHARED_CACHE]
@@ -286,6 +297,27 @@ class Core:
         Loads every plugin; those that fail or find no device are in `unavailable_devices` instead.
         """
         return self._survey()[0]
+
+    @property
+    def default_device(self) -> str:
+        """The device of compilations that name none: AUTO if its plugin is installed, else the only available device.
+
+        Devices that run on others do not count. Raises `DeviceNotFoundError` if there are several, or none.
+        """
+        if _DEFAULT_DEVICE in self._registry.names:
+            return _DEFAULT_DEVICE
+        devices = [each for each in self.available_devices if DEVICE_PRIORITIES not in self._resolve(each)[1].declared]
+        if len(devices) == 1:
+            return devices[0]
+        raise DeviceNotFoundError(
+            f"no device is given, and there is no plugin for {_DEFAULT_DEVICE}, which chooses one: pass a device to "
+            f"compile_model, or install engine-plugin-auto; {self._listed_devices()}"
+        )
+
+    @property
+    def installed_devices(self) -> list[str]:
+        """The device names of all plugins, usable or not; none is loaded for it."""
+        return self._registry.names
 
     @property
     def unavailable_devices(self) -> dict[str, EngineError]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.errors import DeviceNotFoundError
 from engine.registry import is_device_name
 
 _ID = re.compile(r"[A-Za-z0-9_-]+")
+_ARGUMENT = re.compile(r"(?P<device>[^()]*)\((?P<argument>[A-Za-z0-9_-]+)\)")
 _GPUS: Final = frozenset({"GPU", "CUDA", "ROCM", "DIRECTML", "DML", "METAL", "IGPU", "DGPU", "CL"})
 """What other products call devices for GPUs."""
 _GPU_DEVICE: Final = "OPENCL"
@@ -23,15 +24,18 @@ _FORMS = '"CPU", "OPENCL.1" or "HETERO:OPENCL.1,CPU"'
 class DeviceName:
     """The parts of a device string: `NAME`, `NAME.ID`, `NAME:TARGETS` or `NAME.ID:TARGETS`.
 
-    `device_id` is "" and `targets` empty if the string has none.
+    `TARGETS` are separated by commas, each `NAME`, `NAME.ID` or, with an argument for the device that runs on it,
+    `NAME(ARGUMENT)` or `NAME.ID(ARGUMENT)`. `device_id` and `argument` are "" and `targets` empty if there are none.
     """
 
     name: str
     device_id: str = ""
     targets: tuple[DeviceName, ...] = ()
+    argument: str = ""
 
     def __str__(self) -> str:
         text = f"{self.name}.{self.device_id}" if self.device_id else self.name
+        text = f"{text}({self.argument})" if self.argument else text
         return f"{text}:{self.priorities}" if self.targets else text
 
     @property
@@ -58,9 +62,10 @@ def parse_device(text: object, known: Iterable[str] = ()) -> DeviceName:
             f"device {text!r}: expected a list of devices, separated by single commas, after the colon, "
             f"such as {_FORMS}"
         )
-    targets = tuple(_parse_single(part, text, names) for part in parts)
-    if len(set(targets)) < len(targets):
-        twice = next(str(target) for target in targets if targets.count(target) > 1)
+    targets = tuple(_parse_target(part, text, names) for part in parts)
+    devices = [(target.name, target.device_id) for target in targets]
+    if len(set(devices)) < len(devices):
+        twice = ".".join(filter(None, next(each for each in devices if devices.count(each) > 1)))
         raise DeviceNotFoundError(f"device {text!r}: {twice} is listed twice; list each device once")
     return DeviceName(device.name, device.device_id, targets)
 
@@ -79,11 +84,28 @@ def is_device_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def _parse_target(part: str, whole: str, known: tuple[str, ...]) -> DeviceName:
+    if "(" not in part and ")" not in part:
+        return _parse_single(part, whole, known)
+    found = _ARGUMENT.fullmatch(part)
+    if found is None:
+        raise DeviceNotFoundError(
+            f"device {whole!r}, part {part!r}: expected an argument of letters, digits, - and _ in parentheses at the "
+            'end, such as "BATCH:CPU(16)"'
+        )
+    return replace(_parse_single(found["device"], whole, known), argument=found["argument"])
+
+
 def _parse_single(part: str, whole: str, known: tuple[str, ...]) -> DeviceName:
     name, dot, device_id = part.partition(".")
     where = f"device {whole!r}" if part == whole else f"device {whole!r}, part {part!r}"
     if not name:
         raise DeviceNotFoundError(f"{where}: the device's name is missing; expected a string such as {_FORMS}")
+    if _ARGUMENT.fullmatch(part):
+        raise DeviceNotFoundError(
+            f"{where}: an argument in parentheses is for a device that runs on this one and takes it, such as "
+            f'"BATCH:CPU(16)"; use {part.partition("(")[0]!r}'
+        )
     if not is_device_name(name):
         hint = suggestion(name, known)
         raise DeviceNotFoundError(

@@ -76,7 +76,7 @@ def examine_devices(wanted: Sequence[str] = (), limit: float = LIMIT) -> tuple[t
         working = [name for name in sorted(installed) if name not in names][:1]
     for name, answer in answers.items():
         if answer["has_targets"] and not answer["error"] and not answer["devices"] and working:
-            answers[name] = _try(name, ",".join(working), limit)
+            answers[name] = _try_on(name, working, limit)
     tried = tuple(_plugin(name, installed[name], answers[name]) for name in names)
     return tried, [*findings, *(finding for plugin in tried for finding in _findings(plugin))]
 
@@ -101,6 +101,14 @@ def _findings(plugin: TriedPlugin) -> list[Finding]:
         for each in plugin.devices
         if each.error
     ]
+
+
+def _try_on(name: str, devices: Sequence[str], limit: float) -> dict[str, Any]:
+    """The trial of a device that runs on others: on all of them, or on one, if it takes only one."""
+    answer = _try(name, ",".join(devices), limit)
+    if len(devices) > 1 and any(each["error"] for each in answer["devices"]):
+        return _try(name, devices[0], limit)
+    return answer
 
 
 def _try(name: str, targets: str, limit: float) -> dict[str, Any]:

@@ -217,7 +217,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         have their initial values in each call: use a request to keep them. Raises the errors of
         `SyncInferRequest.infer`, and `Cancelled` when the interpreter exits.
         """
-        request = self._idle_request() or self._new_request()
+        request = self._idle_request() or self.create_sync_request()
         self._called.add(request)
         try:
             lifecycle.refuse_at_exit(self.signature.network)
@@ -271,12 +271,17 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     @final
     def create_infer_request(self) -> AsyncInferRequest:
         """Return a new request, which keeps the network alive."""
-        request = self._new_request()
+        request = self.create_sync_request()
         with plugin_errors(self.plugin.name, "pipeline"):
             pipeline = self.pipeline(request)
         return AsyncInferRequest(request, pipeline, self.callback_executor, self)
 
-    def _new_request(self) -> SyncInferRequest:
+    @final
+    def create_sync_request(self) -> SyncInferRequest:
+        """Return a new synchronous request, for a device that runs whole models on others.
+
+        See `SyncInferRequest.run_through`; applications use `create_infer_request`.
+        """
         with self._creating, plugin_errors(self.plugin.name, "create_infer_request_impl"):
             request = self.create_infer_request_impl()
         if not isinstance(request, SyncInferRequest):

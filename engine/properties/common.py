@@ -36,6 +36,13 @@ REMOTE_CONTEXT_SUPPORT = Property(
     METRIC,
     "Whether `Core.create_context` makes contexts for the device, whose tensors stay in its memory.",
 )
+IS_REFERENCE = Property(
+    "IS_REFERENCE",
+    bool,
+    False,
+    METRIC,
+    "Whether the device exists for comparing results, not for speed; a choice among devices takes it last.",
+)
 NETWORK_NAME = Property("NETWORK_NAME", str, "", METRIC, "The name of the model that was compiled.")
 OPTIMAL_NUMBER_OF_INFER_REQUESTS = Property(
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS",
@@ -74,6 +81,14 @@ INSTRUCTION_SET = Property(
     "",
     METRIC,
     "The instruction set of the network's kernels, such as avx2. A network need not have this metric.",
+)
+CHOICE_IS_FINAL = Property(
+    "CHOICE_IS_FINAL",
+    bool,
+    False,
+    METRIC,
+    "Whether the network stays on its device, unless that fails; False while devices are compiled for and measured. A "
+    "network need not have this metric.",
 )
 VARYING_LENGTHS: Property[tuple[str, ...]] = Property(
     "VARYING_LENGTHS",
@@ -183,6 +198,16 @@ DEVICE_PRIORITIES = Property(
     'For a device that runs on others: their names, best first, as after the colon of "HETERO:OPENCL,CPU".',
 )
 
+DEVICE_CONFIGS = Property(
+    "DEVICE_PROPERTIES",
+    dict,
+    {},
+    CONFIG,
+    'For a device that runs on others: configuration for single devices of the list: {"CPU": {"COMPILE_EFFORT": '
+    '"quick"}}. The part of a blob for a device has its own configuration, which this one overrides.',
+    is_local=True,
+)
+
 EXECUTOR_PROPERTIES = PropertySet(NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS)
 """The config keys of the executors on which requests run."""
 
@@ -209,6 +234,7 @@ DEVICE_PROPERTIES = PropertySet(
     OPTIMIZATION_CAPABILITIES,
     IMPORT_EXPORT_SUPPORT,
     REMOTE_CONTEXT_SUPPORT,
+    IS_REFERENCE,
     *CONFIG_PROPERTIES,
 )
 """The metrics of every device."""

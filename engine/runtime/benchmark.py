@@ -74,6 +74,21 @@ def measure(
     return _measure_one_by_one(network.create_infer_request(), inputs, limit, warm_up)
 
 
+def wait_for_choice(network: QueueNetwork, seconds: float = 600.0) -> bool:
+    """Wait until a network that chooses its device, as AUTO's does, has chosen it; False after `seconds`.
+
+    Call it after an inference: shapes that the model leaves open are measured with those of the first one.
+    """
+    end = time.monotonic() + seconds
+    if "CHOICE_IS_FINAL" not in network.get_metric("SUPPORTED_METRICS"):
+        return True
+    while not network.get_metric("CHOICE_IS_FINAL"):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Limit:
     seconds: float | None

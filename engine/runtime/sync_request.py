@@ -24,6 +24,10 @@ STAGES: Final = ("infer_preprocess", "start_pipeline", "wait_pipeline", "infer_p
 """The stages, in the order in which they run."""
 
 
+def _nothing() -> None:
+    """Follows the stages of a request that another one runs through."""
+
+
 class RequestOwner(Protocol):
     """The part of a network that its requests use."""
 
@@ -80,6 +84,7 @@ class SyncInferRequest(ABC):
         self._node_profiles: list[NodeProfile] = []
         self._transfer_profiles: list[TransferProfile] = []
         self._begun_ns = 0
+        self._through: SyncInferRequest | None = None  # what computes this inference, see `run_through`
 
     # -- what a device implements -------------------------------------------------------------------------
 
@@ -105,6 +110,9 @@ class SyncInferRequest(ABC):
         Called by any thread, even while no inference runs.
         """
         self._cancellation = error
+        through = self._through
+        if through is not None:
+            through.request_cancel(error)
 
     def bind_again(self, inputs: object) -> list[Value] | None:
         """Optional. Return the values of all inputs if they have the types and shapes of an earlier inference.
@@ -317,6 +325,11 @@ class SyncInferRequest(ABC):
 
     def run_stages(self) -> InferResult:
         """Run all stages of a begun inference in this thread; raises as `infer` does."""
+        result: InferResult = self._run_own_stages(self.finish)
+        return result
+
+    def _run_own_stages(self, finish: Callable[[], Any] = _nothing) -> Any:
+        """Run all stages of a begun inference in this thread; returns the result of `finish`, which follows them."""
         stage: Stage = self.infer_preprocess
         is_profiling = self.is_profiling
         try:
@@ -330,12 +343,36 @@ class SyncInferRequest(ABC):
                     stage()
             if self._cancellation is not None:
                 raise self._cancellation
-            return self.finish()
+            return finish()
         except BaseException as e:
             self.abort(e)
             if isinstance(e, EngineError) or not isinstance(e, Exception):
                 raise
             raise self.device_error(stage, e) from e
+
+    def run_through(self, other: SyncInferRequest) -> None:
+        """Compute this inference by a request of another network of the same model, in `start_pipeline`.
+
+        For devices that run whole models on others. `other`, of `HostedNetwork.create_sync_request`, is used for
+        nothing else. It reads this request's inputs and the values of its variables, and writes into its output
+        tensors; its outputs, and the new values of the variables, become this request's. A cancellation reaches it.
+        Afterwards it holds no tensors, and can be used again after any error. Raises the errors of its stages.
+        """
+        other.inputs, other.is_bound_again = self.inputs, False
+        other._outputs = other._no_outputs.copy()
+        other._user_outputs, other._in_place = self._user_outputs, self._in_place
+        other._cancellation = None
+        other._stage_profiles, other._node_profiles = [], []
+        self._through = other
+        try:
+            self.check_cancelled()  # one that came before the line above
+            other._run_own_stages()
+            self._outputs = other._outputs
+            if self.is_profiling:
+                self.record_nodes(other._node_profiles)
+        finally:
+            self._through = None
+            other.inputs, other._outputs, other._user_outputs, other._in_place = other._no_inputs, [], {}, set()
 
     def begin(self, inputs: object = None) -> None:
         """Bind `inputs`, check that none is missing, and discard the last inference's outputs and profile."""

@@ -90,7 +90,7 @@ def lengths(text: str) -> list[int]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure a network."""
-    from engine.runtime.benchmark import measure
+    from engine.runtime.benchmark import measure, wait_for_choice
     from engine.tools.networks import make_core, network_inputs, open_network
 
     if args.generate is not None:
@@ -100,7 +100,9 @@ def run(args: argparse.Namespace) -> int:
     inputs = network_inputs(network, args)
     start = time.perf_counter()
     network(inputs)
-    set_up = _describe_set_up(args, opened, time.perf_counter() - start)
+    first = time.perf_counter() - start
+    wait_for_choice(network)
+    set_up = _describe_set_up(args, opened, first)
     if not args.json:
         _print_set_up(set_up)
     requests = network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") if args.requests is None else args.requests

@@ -102,7 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         action=_Device,
         default=argparse.SUPPRESS,
-        help="such as CPU, OPENCL.1 or HETERO:OPENCL,CPU; may be given several times",
+        help="such as CPU, OPENCL.1 or HETERO:OPENCL,CPU; by default, AUTO, which chooses a device; may be given several "
+        "times",
     )
     parser.add_argument(
         "-c",
@@ -196,7 +197,7 @@ def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
 
     if not args.variants:
         args.device = None
-        require_device(core, args)
+        args.variants = [_Variant(require_device(core, args))]
     variants: Sequence[_Variant] = args.variants
     paths = _paths(args)
     for path in paths:

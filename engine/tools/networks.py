@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.blob import check_blob, is_blob
 from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
-from engine.errors import InputError
+from engine.errors import DeviceNotFoundError, InputError
 from engine.ir import Model, PartialShape
 from engine.onnx.value_files import Kind, read_value, read_values
 from engine.plugin_api import CONFIG, ExecutableNetwork, Port
@@ -95,13 +95,17 @@ def _require_names(shapes: Iterable[str], names: Sequence[str]) -> None:
 
 
 def require_device(core: Core, args: argparse.Namespace) -> str:
-    """Return the device of `args`, which models need and blobs do not."""
-    if args.device is None:
-        raise UsageError(
-            f"no device is given for the model: use -d DEVICE; available: {', '.join(core.available_devices) or 'none'}"
-        )
-    device: str = args.device
-    return device
+    """Return the device of `args` for a model; without one, AUTO, or the only device.
+
+    Raises `UsageError` if neither exists.
+    """
+    if args.device is not None:
+        return str(args.device)
+    try:
+        return core.default_device
+    except DeviceNotFoundError as e:
+        listed = ", ".join(core.available_devices) or "none"
+        raise UsageError(f"no device is given for the model: use -d DEVICE; available: {listed}") from e
 
 
 def require_folder(path: str) -> None:

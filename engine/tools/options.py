@@ -15,11 +15,17 @@ MODEL_OR_BLOB: Final = "an ONNX model, or a blob that `engine compile` wrote"
 _DIMENSION: Final = re.compile(r"\?|\d{1,19}(\.\.\d{0,19})?|[A-Za-z_]\w*(:\d{1,19}\.\.\d{0,19})?", re.ASCII)
 
 
+_DEVICE_HELP: Final = (
+    "such as CPU, OPENCL.1, HETERO:OPENCL,CPU or BATCH:CPU(16); by default, AUTO, which chooses a device, or that of "
+    "the blob"
+)
+
+
 class UsageError(Exception):
     """Arguments are valid individually but not in combination."""
 
 
-def add_device(parser: argparse.ArgumentParser, *, help: str = "such as CPU, OPENCL.1 or HETERO:OPENCL,CPU") -> None:
+def add_device(parser: argparse.ArgumentParser, *, help: str = _DEVICE_HELP) -> None:
     """Add `-d DEVICE`."""
     parser.add_argument("-d", "--device", metavar="DEVICE", help=help)
 

@@ -6,6 +6,7 @@ from engine.core import CORE_PROPERTIES
 from engine.properties import (
     CONFIG,
     CONFIG_PROPERTIES,
+    DEVICE_CONFIGS,
     DEVICE_PRIORITIES,
     DEVICE_PROPERTIES,
     EXECUTOR_PROPERTIES,
@@ -41,7 +42,7 @@ def properties_reference() -> str:
     sections = {
         "Config keys of every device": PropertySet(*own),
         "Config keys of the executors, on which requests run": EXECUTOR_PROPERTIES,
-        "Config key of devices that run on others": PropertySet(DEVICE_PRIORITIES),
+        "Config keys of devices that run on others": PropertySet(DEVICE_PRIORITIES, DEVICE_CONFIGS),
         "Config keys of the core only": PropertySet(*core_only).of(CONFIG),
         "Metrics of every device": DEVICE_PROPERTIES.of(METRIC),
         "Metrics of every network": NETWORK_METRICS,

@@ -52,9 +52,10 @@ def test_what_works_has_no_findings() -> None:
 
 
 def test_a_device_that_runs_on_others_is_tried_on_those_that_work() -> None:
-    plugins, findings = examine_devices(["HETERO", "TEMPLATE"])
+    plugins, findings = examine_devices(["BATCH", "CPU", "HETERO", "TEMPLATE"])
     assert findings == []
-    assert [device.device for plugin in plugins for device in plugin.devices] == ["HETERO:TEMPLATE", "TEMPLATE"]
+    tried = ["BATCH:CPU", "CPU", "HETERO:CPU,TEMPLATE", "TEMPLATE"]
+    assert [device.device for plugin in plugins for device in plugin.devices] == tried
 
 
 @pytest.mark.parametrize(

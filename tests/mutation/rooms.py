@@ -29,6 +29,8 @@ ROOMS: Final = {
     "core": Room(
         ("engine/core/*.py", "engine/hosting/*.py", "engine/registry.py"), ("tests/core", "tests/test_registry.py")
     ),
+    "auto": Room(("plugins/auto/src/engine_auto/**/*.py",), ("plugins/auto/tests",)),
+    "batch": Room(("plugins/batch/src/engine_batch/**/*.py",), ("plugins/batch/tests",)),
     "cpu": Room(("plugins/cpu/src/engine_cpu/**/*.py",), ("plugins/cpu/tests",)),
     "files": Room(
         ("engine/files.py", "engine/digest.py"),

@@ -91,8 +91,6 @@ def test_nothing_is_written_if_one_device_cannot_compile(engine: Engine, files: 
         (["-d", "TEMPLATE", "-o", "same.blob", "-d", "CPU", "-o", "./same.blob"], "two blobs would be written to"),
         (["-d", "TEMPLATE", "-o", "missing/a.blob", "-d", "CPU"], "does not exist"),
         (["-d", "TEMPLATE", "-i", "inputs.npz"], "which is off"),
-        (["-c", "PERF_COUNT=true"], "no device is given"),
-        ([], "no device is given"),
     ],
 )
 def test_contradictory_options(engine: Engine, files: Path, tmp_path: Path, arguments: list[str], problem: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError, RemoteContext
 from engine.properties import (
+    DEVICE_CONFIGS,
     DEVICE_PRIORITIES,
     ENABLE_MMAP,
     INFERENCE_NUM_THREADS,
@@ -19,7 +20,7 @@ from engine.properties import (
     PERFORMANCE_HINT,
     REMOTE_CONTEXT_SUPPORT,
 )
-from engine_hetero.properties import DEVICE_CONFIGS, PARTITION_STRATEGY
+from engine_hetero.properties import PARTITION_STRATEGY
 
 PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP, *LIMIT_PROPERTIES)
 """Config keys of HETERO that are passed on to its devices."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.plugin_api import CONFIG, METRIC, Property
+from engine.properties import DEVICE_CONFIGS
 
 PLACEMENT = Property(
     "PLACEMENT",
@@ -58,15 +59,6 @@ PARTITION_MODE = Property(
     "What `potential` minimizes: the number of subgraphs (`min_subgraphs`), the same with subgraphs that are connected "
     "and may run concurrently (`connected`), or the expected time of these two (`auto`).",
     choices=("auto", "min_subgraphs", "connected"),
-)
-DEVICE_CONFIGS = Property(
-    "DEVICE_PROPERTIES",
-    dict,
-    {},
-    CONFIG,
-    'Configuration for single devices of the list: {"CPU": {"COMPILE_EFFORT": "quick"}}. The part of a blob for a '
-    "device has its own configuration, which this one overrides.",
-    is_local=True,
 )
 DUMP_GRAPH = Property(
     "HETERO_DUMP_GRAPH",

@@ -66,6 +66,8 @@ class TemplatePlugin(Plugin):
                 return f"Reference evaluator on {platform.processor() or platform.machine()}"
             case "OPTIMIZATION_CAPABILITIES":
                 return ("FP32", "FP16", "BF16", "INT8")
+            case "IS_REFERENCE":  # a real device omits this
+                return True
         return None
 
 

@@ -1,0 +1,14 @@
+"""What the device tells: the logger, and warnings."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+logger = logging.getLogger("engine.auto")
+
+
+def warn(message: str) -> None:
+    """Log a warning, and issue it as a `RuntimeWarning`, which a program's filters may turn into an error."""
+    logger.warning("%s", message)
+    warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,5 @@
+"""The logger of the device."""
+
+import logging
+
+logger = logging.getLogger("engine.batch")

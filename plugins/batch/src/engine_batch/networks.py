@@ -1,0 +1,170 @@
+"""The networks that batches run on, and the check that requests in a batch do not affect each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.plugin_api import (
+    AsyncInferRequest,
+    CoreHandle,
+    DeviceError,
+    ExecutableNetwork,
+    InputError,
+    Port,
+    UnsupportedError,
+)
+from engine.runtime.random_inputs import random_inputs
+from engine.runtime.values import Array
+from engine_batch.batched_model import BatchedModel
+from engine_batch.collector import Item, split
+from engine_batch.log import logger
+from engine_batch.target import Target
+
+_FACTOR = 4.0
+"""The second request of a check has values that are larger by this factor, so that a scale of both would be noticed."""
+
+
+@dataclass
+class Networks:
+    """Networks for batches of one model.
+
+    Attributes:
+        unit: the batch of each request if it is fixed; None if requests may have any.
+        rows: the batch of `full`.
+        full: for full batches.
+        rest: for other numbers of rows, or if `is_one_by_one`, for single requests.
+    """
+
+    unit: int | None
+    rows: int
+    full: ExecutableNetwork
+    rest: ExecutableNetwork
+    is_one_by_one: bool
+    _idle: dict[int, list[AsyncInferRequest]] = field(default_factory=dict)
+
+    @classmethod
+    def compiled(cls, core: CoreHandle, model: BatchedModel, target: Target) -> Networks:
+        """Compile for full batches, and for the rest. Raises the errors of the device."""
+        full = core.compile_model(model.full, target.device, target.config)
+        is_one_by_one = False
+        try:
+            rest = core.compile_model(model.any_rows, target.device, target.config)
+        except UnsupportedError as e:
+            if model.unit is None:
+                raise
+            is_one_by_one = True
+            logger.info("%s: batches that are not full run one by one: %s", model.single.name, e)
+            rest = core.compile_model(model.single, target.device, target.config)
+        return cls(model.unit, model.rows, full, rest, is_one_by_one)
+
+    def run(self, items: Sequence[Item]) -> None:
+        """Run items as one batch, and give each its outputs. Raises the errors of the device."""
+        rows = sum(item.rows for item in items)
+        network = self.full if rows == self.rows else self.rest
+        if self.is_one_by_one and network is self.rest and len(items) > 1:
+            for item in items:
+                self.run([item])
+            return
+        inputs = [
+            np.concatenate(parts) if len(parts) > 1 else parts[0]
+            for parts in zip(*(i.inputs for i in items), strict=True)
+        ]
+        outputs = self._infer(network, inputs, items)
+        for port, output in zip(network.outputs, outputs, strict=True):
+            if not isinstance(output, np.ndarray) or not output.ndim or output.shape[0] != rows:
+                found = list(output.shape) if isinstance(output, np.ndarray) else type(output).__name__
+                raise DeviceError(
+                    f"{network.name}: output `{port.name}` is {found} for a batch of {rows}: its first dimension is "
+                    "not the batch"
+                )
+        split(outputs, items)
+
+    def _infer(self, network: ExecutableNetwork, inputs: list[Array], items: Sequence[Item]) -> list[Array]:
+        idle = self._idle.setdefault(id(network), [])
+        try:
+            request = idle.pop()
+        except IndexError:  # checking first would race with other threads
+            request = network.create_infer_request()
+        try:
+            result = request.infer(inputs)
+            outputs = [result[index] for index in range(len(network.outputs))]
+            for item in items if network.is_profiling else ():
+                item.profile = list(request.profiling_info.nodes)
+            return outputs
+        finally:
+            request.clear_tensors()
+            idle.append(request)
+
+    def release(self) -> None:
+        """Drop idle requests, and have the networks release their memory."""
+        self._idle.clear()
+        for network in (self.full, self.rest):
+            network.release_memory()
+
+    # -- the check ------------------------------------------------------------------------------------------
+
+    def check_random(self, ports: Sequence[Port]) -> bool:
+        """Check with random requests; False if the lengths of inputs are not known.
+
+        Raises `UnsupportedError` if requests affect each other, and the errors of the device.
+        """
+        unit = self.unit or 1
+        if self.rows < 2 * unit:
+            return True  # a batch is one request
+        shapes = {}
+        for port in ports:
+            dims = list(port.shape)[1:]
+            if any(dim.is_dynamic for dim in dims):
+                return False
+            shapes[port.name] = (unit, *(dim.min for dim in dims))
+        try:
+            made = [random_inputs(ports, seed=seed, shapes=shapes) for seed in (1, 2)]
+        except InputError:
+            return False
+        values = [[each[port.name] for port in ports] for each in made]
+        values[1] = [value * value.dtype.type(_FACTOR) if value.dtype.kind == "f" else value for value in values[1]]
+        self.check([Item(values[number % 2], unit, None) for number in range(self.rows // unit)])
+        return True
+
+    def check(self, items: Sequence[Item]) -> None:
+        """Compare a batch of items with the first two that differ, each alone. Raises `UnsupportedError`."""
+        together = [Item(item.inputs, item.rows, None) for item in items]
+        self.run(together)
+        for number in (0, 1):
+            alone = Item(items[number].inputs, items[number].rows, None)
+            self.run([alone])
+            assert alone.outputs is not None
+            outputs = together[number].outputs
+            assert outputs is not None
+            for port, single, batched in zip(self.full.outputs, alone.outputs, outputs, strict=True):
+                if (why := difference(single, batched)) is not None:
+                    raise UnsupportedError(
+                        f"model `{self.full.name}`: requests in a batch affect each other: output `{port.name}` of a "
+                        f"request in a batch {why} from that of the request alone; compile it for the device itself, "
+                        "or set BATCH_CHECK=NO if this is meant"
+                    )
+
+
+def difference(single: Array, batched: Array) -> str | None:
+    """How much a result in a batch differs from that of a request alone, beyond rounding; None if it does not.
+
+    Rounding differs since kernels may add in another order: less than the square root of the machine epsilon, of the
+    largest value. Few integers, such as quantized values or indices of maxima, may differ by rounding, too.
+    """
+    if single.shape != batched.shape:
+        return f"differs in shape ({list(batched.shape)})"
+    if single.dtype.kind not in "fcV" or not single.size:
+        count = int(np.count_nonzero(single != batched))
+        return f"differs in {count} of {single.size} elements" if count > max(1, single.size // 100) else None
+    epsilon = float(np.finfo(single.dtype).eps) if single.dtype.kind != "V" else 2.0**-7
+    wide = [np.asarray(value, np.complex128 if single.dtype.kind == "c" else np.float64) for value in (single, batched)]
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(wide[0] - wide[1])
+    gap[(wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))] = 0
+    finite = np.abs(wide[0][np.isfinite(wide[0])])
+    scale = float(finite.max(initial=0.0)) or 1.0
+    worst = float(gap.max(initial=0.0)) if not np.isnan(gap).any() else float("inf")
+    return f"differs by {worst:.3g}" if worst > np.sqrt(epsilon) * scale else None

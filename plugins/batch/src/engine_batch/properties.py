@@ -1,0 +1,53 @@
+"""The properties that BATCH adds to the common ones."""
+
+from __future__ import annotations
+
+from engine.plugin_api import CONFIG, METRIC, Property
+from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES
+
+BATCH_SIZE = Property(
+    "BATCH_SIZE",
+    int,
+    0,
+    CONFIG,
+    "How many requests make a full batch, as the number in BATCH:CPU(16). 0: what the device tells in its metric "
+    "OPTIMAL_BATCH_SIZE, else 8.",
+    minimum=0,
+    maximum=65536,
+)
+BATCH_TIMEOUT = Property(
+    "BATCH_TIMEOUT",
+    float,
+    5.0,
+    CONFIG,
+    "How long a request waits for others, in milliseconds, before it runs in a batch that is not full.",
+    minimum=0.0,
+    maximum=3600000.0,
+)
+BATCH_CHECK = Property(
+    "BATCH_CHECK",
+    bool,
+    True,
+    CONFIG,
+    "Whether results of a batch are compared with those of single requests before a batch is relied on, so that a "
+    "model whose requests would affect each other is refused.",
+)
+BATCH_STATISTICS = Property(
+    "BATCH_STATISTICS",
+    dict,
+    {},
+    METRIC,
+    "How many batches were full (`full`), were not (`partial`), were repeated request by request after an error "
+    "(`repeated`), and how many requests all of them had (`requests`).",
+)
+PARTIAL_BATCHES = Property(
+    "PARTIAL_BATCHES",
+    str,
+    "",
+    METRIC,
+    "How batches run that are not full: `one network` for all sizes, or `one by one`, if the device does not take "
+    "models whose batch is not fixed.",
+)
+MAX_BATCH_SIZE = Property("MAX_BATCH_SIZE", int, 1, METRIC, "How many requests a full batch has.", minimum=1)
+OWN_PROPERTIES = (DEVICE_PRIORITIES, BATCH_SIZE, BATCH_TIMEOUT, BATCH_CHECK, DEVICE_CONFIGS)
+OWN_METRICS = (MAX_BATCH_SIZE, BATCH_STATISTICS, PARTIAL_BATCHES)
