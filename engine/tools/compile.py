@@ -102,8 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         action=_Device,
         default=argparse.SUPPRESS,
-        help="such as CPU, OPENCL.1 or HETERO:OPENCL,CPU; by default, AUTO, which chooses a device; may be given several "
-        "times",
+        help="such as CPU, OPENCL.1 or HETERO:OPENCL,CPU; by default, AUTO, which chooses a device; "
+        "may be given several times",
     )
     parser.add_argument(
         "-c",
