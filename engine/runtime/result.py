@@ -81,13 +81,17 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True)
 class NodeProfile:
-    """When one node of the graph ran, and how: "native", "reference", or a device's own term."""
+    """When one node of the graph ran, and how: "native", "reference", or a device's own term.
+
+    `kernel` is the device's name of what computed it; empty if the device does not tell.
+    """
 
     name: str
     op_type: str
     status: str
     start_ns: int
     duration_ns: int
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True)

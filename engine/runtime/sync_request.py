@@ -212,9 +212,9 @@ class SyncInferRequest(ABC):
         """The error with which this inference is about to stop; None if it is not cancelled."""
         return self._cancellation
 
-    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
+    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int, kernel: str = "") -> None:
         """Record when a node ran (`time.perf_counter_ns`); call it only while `is_profiling`."""
-        self._node_profiles.append(NodeProfile(name, op_type, status, start_ns, end_ns - start_ns))
+        self._node_profiles.append(NodeProfile(name, op_type, status, start_ns, end_ns - start_ns, kernel))
 
     def record_nodes(self, profiles: Iterable[NodeProfile]) -> None:
         """Record many nodes at once; call it only while `is_profiling`."""

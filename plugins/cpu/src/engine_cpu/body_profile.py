@@ -23,9 +23,9 @@ class BodyInference:
         """See `Inference`."""
         self._outer.check_cancelled()
 
-    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
+    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int, kernel: str = "") -> None:
         """See `Inference`."""
-        key = name, op_type, status
+        key = name, op_type, status  # steps of several kernels may be one node, so `kernel` is left out
         self.times[key] = self.times.get(key, 0) + end_ns - start_ns
 
 

@@ -33,7 +33,7 @@ class Inference(Protocol):
     def check_cancelled(self) -> None:
         """Raise if the inference should stop."""
 
-    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
+    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int, kernel: str = "") -> None:
         """Record when a node ran."""
 
 
@@ -182,6 +182,7 @@ class NativeSegment(Segment):
         self._outputs = [(v.element_type.numpy, v.shape.get_shape()) for v in lowered.outputs]
         self._runner = PlanRunner(lowered.plan, inputs, self._outputs, max_threads=threads, kept=streams)
         self._names = lowered.step_nodes
+        self._kernels = [step.kernel for step in lowered.plan.steps]
         sizes = [math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in self._outputs]
         self._unchecked_bytes = lowered.plan.arena_bytes + sum(sizes)
         """What the first run allocates; 0 after it has been compared with the memory that is available."""
@@ -244,6 +245,6 @@ class NativeSegment(Segment):
         start = time.perf_counter_ns()
         durations = self._runner.fill(inputs, outputs, inference.cancel, profile=True)
         assert durations is not None
-        for (name, op_type), duration in zip(self._names, durations, strict=True):
-            inference.record_node(name, op_type, "native", start, start + duration)
+        for (name, op_type), kernel, duration in zip(self._names, self._kernels, durations, strict=True):
+            inference.record_node(name, op_type, "native", start, start + duration, kernel)
             start += duration

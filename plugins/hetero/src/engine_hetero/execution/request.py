@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,7 +17,6 @@ from engine.plugin_api import (
     Cancelled,
     DeadlineExceeded,
     EngineError,
-    NodeProfile,
     RemoteTensor,
     RequestOwner,
     SyncInferRequest,
@@ -214,7 +214,7 @@ class HeteroInferRequest(SyncInferRequest):
                 while name in names:
                     name += f" (subgraph {part})"
                 names.add(name)
-                self.record_nodes([NodeProfile(name, node.op_type, node.status, node.start_ns, node.duration_ns)])
+                self.record_nodes([replace(node, name=name)])
 
     def _forget_values(self) -> None:
         for values in self.values:

@@ -279,7 +279,7 @@ class Context:
         """When each kernel of the last inference ran, on the host's clock (`time.perf_counter_ns`)."""
         spans = self._on_host_clock(list(self._computed.values()))
         return [
-            NodeProfile(launch.node, launch.op_type, "native", start, end - start)
+            NodeProfile(launch.node, launch.op_type, "native", start, end - start, launch.kernel)
             for launch, (start, end) in zip(self.plan.launches, spans, strict=False)
         ]
 
