@@ -147,6 +147,7 @@ def _epilog(examples: str) -> str:
 def _run(arguments: Sequence[str] | None) -> int:
     parser = make_parser()
     args = parser.parse_args(arguments)
+    args.arguments = [str(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     if args.version:
         from engine import __version__
 
