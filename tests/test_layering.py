@@ -24,8 +24,9 @@ ROOT = Path(__file__).parent.parent
 # An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
 ARROWS = {
     "__main__": {"tools"},
-    "tools": {"__init__", "benchmark", "core", "editing", "generation", "passes", "scaffold", "testing"},
+    "tools": {"__init__", "benchmark", "core", "diff", "editing", "generation", "passes", "scaffold", "testing"},
     "benchmark": {"core", "passes", "peers"},
+    "diff": {"core", "passes", "peers"},
     "peers": {"errors"},
     "testing": {"__init__", "core", "passes"},
     "scaffold": {"hosting", "ops", "registry"},

@@ -103,7 +103,7 @@ RUN = {
     "docs/remote-tensors.md": Document(6, device="OPENCL"),
     "docs/extensions.md": Document(6, 4),
     "docs/transformations.md": Document(38),
-    "docs/debugging.md": Document(7),
+    "docs/debugging.md": Document(10),
     "docs/low-precision.md": Document(4, 2, prepare=calibrated),
     "docs/models.md": Document(1, 1, prepare=model_and_weights),
     "docs/security.md": Document(2, prepare=compiled),

@@ -57,14 +57,14 @@ def point_chart(values: Sequence[float], *, unit: str, below: str, height: float
     tall, inner = height - _TOP - _BOTTOM, WIDTH - _LEFT - _RIGHT
     low, high = (min(v for _, v in shown), max(v for _, v in shown)) if is_log else (0.0, max(v for _, v in shown))
     low, high = (math.log10(low) - 0.05, math.log10(high) + 0.05) if is_log else (low, high or 1.0)
-    parts = _axis(high, height, unit) if not is_log else _log_axis(low, high, height, unit)
+    parts = _axis(high, height, unit) if not is_log else _log_axis(low, high, height)
     for index, value in shown:
         level = (math.log10(value) if is_log else value) - low
         x = _LEFT + inner * (index + 0.5) / len(values)
         y = _TOP + tall - tall * level / (high - low)
         tip = tooltip([f"{index}: {_number(value)} {unit}"])
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" {_ACCENT}>{tip}</circle>')
-    parts.append(text(_LEFT, height - 12, below))
+    parts.append(text(_LEFT, height - 12, f"{below}; {unit}" if is_log else below))
     return _svg(height, parts, f"values in {unit}, {below}")
 
 
@@ -108,9 +108,9 @@ def _axis(top: float, height: float, unit: str) -> list[str]:
     ]
 
 
-def _log_axis(low: float, high: float, height: float, unit: str) -> list[str]:
+def _log_axis(low: float, high: float, height: float) -> list[str]:
     tall = height - _TOP - _BOTTOM
-    parts = [text(_LEFT - 6, height - 12, unit, f'text-anchor="end" {_FAINT}')]
+    parts: list[str] = []
     powers = range(math.ceil(low), math.floor(high) + 1)
     for power in powers if len(powers) <= 8 else powers[:: -(-len(powers) // 8)]:
         y = _TOP + tall - tall * (power - low) / (high - low)

@@ -17,6 +17,7 @@ from engine.tools import (
     compress,
     conformance,
     devices,
+    diff,
     generate,
     inspect,
     keygen,
@@ -43,6 +44,7 @@ engine compress model.onnx             # write model.int4.onnx, with weights of 
 engine inspect model.blob              # its content, and whether it loads here
 engine keygen release-2026             # a key, with which `engine compile --sign` signs blobs
 engine benchmark model.blob            # latency and throughput
+engine diff model.onnx -d CPU -d TEMPLATE  # the first node where two devices part
 engine new-plugin ACME                 # write the package of a plugin for a new device
 engine conformance ACME                # score a device
 """
@@ -77,7 +79,7 @@ class Command(Protocol):
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    devices, query, run, generate, compare, compile_, compress, inspect, keygen, benchmark, passes,
+    devices, query, run, generate, compare, diff, compile_, compress, inspect, keygen, benchmark, passes,
     new_plugin, conformance,
 )  # fmt: skip
 

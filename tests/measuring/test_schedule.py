@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -102,6 +103,24 @@ def test_subjects_alternate_in_processes_of_their_own(small: Small, requests: in
     assert found[2].about["versions"].keys() == {"onnxruntime"}
     assert "COMPILE_EFFORT" not in found[1].about["config"]
     assert found[3].about["config"]["INFERENCE_NUM_THREADS"] == 1
+
+
+def test_an_interrupt_of_a_comparison_keeps_whole_rounds(small: Small) -> None:
+    path, inputs = small
+    base = Subject(str(path), "CPU")
+
+    def stop(what: str, share: float) -> None:
+        if what.startswith("round 3: other"):
+            raise KeyboardInterrupt
+
+    other = changed(base, "INFERENCE_NUM_THREADS=1")
+    procedure = Procedure(rounds=9, block_seconds=None, block_count=1, rest_seconds=0)
+    subjects = [base, dataclasses.replace(other, words="other")]
+    found = compare_subjects(subjects, inputs, procedure, stop)
+    assert all(each.series.is_interrupted for each in found)
+    assert [len(each.series.blocks) for each in found] == [2, 2]
+    assert found[1].verdict is not None
+    assert found[1].verdict.word == "undecided"
 
 
 def test_a_subject_with_other_inputs_is_refused(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -88,17 +90,27 @@ def test_other_shapes_than_an_earlier_result_are_refused_before_measuring(
     assert done.err.count("\n") == 1
 
 
-def test_a_full_disk_leaves_nothing_half_written(engine: Engine, files: Path, tmp_path: Path) -> None:
-    out = tmp_path / "sub" / "found.json"
+@pytest.mark.skipif(os.name != "posix", reason="limits of files are POSIX's")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("benchmark", "basic.blob", *QUICK, "-o"),
+        ("benchmark", "basic.blob", *QUICK, "--html"),
+        ("diff", "basic.onnx", "-d", "CPU", "-d", "TEMPLATE", "--html"),
+    ],
+)
+def test_a_full_disk_leaves_nothing_half_written(files: Path, tmp_path: Path, arguments: tuple[object, ...]) -> None:
+    out = tmp_path / "sub" / "found"
     out.parent.mkdir()
-    out.parent.chmod(0o500)
-    try:
-        done = engine("benchmark", files / "basic.blob", *QUICK, "-o", out)
-    finally:
-        out.parent.chmod(0o700)
-    if done.code == 0:
-        pytest.skip("this user may write everywhere")
-    assert done.code == 3
+    code = (
+        "import resource, sys; from engine.tools.main import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *map(str, arguments), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=files)
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert "too large" in done.stderr
     assert list(out.parent.iterdir()) == []
 
 
@@ -119,6 +131,15 @@ def test_an_image_and_raw_bytes_from_standard_input(
             assert engine(*model, "-i", source, "-o", tmp_path / "found.npz").code == 0
         with np.load(tmp_path / "expected.npz") as expected, np.load(tmp_path / "found.npz") as found:
             assert all((expected[name] == found[name]).all() for name in expected)
+
+
+def test_help_loads_nothing_that_is_slow() -> None:
+    code = (
+        "import sys; from engine.tools.main import make_parser; make_parser().format_help();"
+        "print([each for each in ('numpy', 'onnx', 'rich', 'engine.benchmark', 'engine.ir') if each in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_terminal_gets_the_same_table_by_rich(
