@@ -31,15 +31,22 @@ def verdict(found: Difference) -> list[str]:
         return lines + ([first.own.problem] if first.own.problem else _hint(first))
     if not found.is_suspect:
         return [f"no difference beyond rounding in {_count(found)} values and {len(found.outputs)} outputs"]
+    if found.is_propagated:
+        return [
+            "no node goes wrong by itself; the outputs are off since rounding adds up, or becomes a whole step of",
+            "quantized values",
+        ]
     if not any(each.is_beyond for each in found.nodes):
         return [
             "the outputs differ, but not when values inside are outputs, too, which prevents fusions:",
             "a fusion, or what is compiled for it, goes wrong; see `engine passes` and docs/debugging.md",
         ]
+    off = next(each for each in found.nodes if each.is_beyond)
+    if off.own is None:
+        return [f"the first value that is off is {off.name}; its node {off.node} ({off.op_type}) was not run alone"]
     return [
         "the outputs differ, but each node alone is right: rounding adds up, or a node goes wrong only beside",
-        "others, such as by a fusion; the first value beyond the rounding of one node is "
-        + next(each.name for each in found.nodes if each.is_beyond),
+        f"others, such as by a fusion; the first value beyond the rounding of one node is {off.name}",
     ]
 
 
@@ -104,13 +111,8 @@ def describe(found: Difference) -> dict[str, Any]:
         "skipped": found.skipped,
         "problems": found.problems,
         "verdict": " ".join(verdict(found)),
-        "differs": differs(found),
+        "differs": found.differs,
     }
-
-
-def differs(found: Difference) -> bool:
-    """Whether there is a difference that rounding does not explain."""
-    return found.first is not None or found.is_suspect
 
 
 def _described(each: NodeDifference) -> dict[str, Any]:
@@ -119,7 +121,7 @@ def _described(each: NodeDifference) -> dict[str, Any]:
 
 def diff_page(found: Difference, title: str) -> str:
     """A complete HTML document: the verdict, the error of every value in order, and a table of all."""
-    kind = "bad" if differs(found) else "good"
+    kind = "bad" if found.differs else "good"
     lines = [paragraph(line, kind) for line in verdict(found)]
     lines += [paragraph(f"{found.skipped} values were not compared, since all do not fit into the memory that was "
                         "given.", "faint")] if found.skipped else []  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from engine.diff.sides import Side
 from engine.diff.statistics import Gap, NodeDifference, gap, is_random, scale_of, tolerance_of
 from engine.errors import EngineError, InputError
-from engine.ir import Constant, Model, Node, Output, Parameter, PartialShape, Result, TensorType
+from engine.ir import Constant, Model, Node, Output, Parameter, PartialShape, Result, TensorType, ValueType
 from engine.passes.runtime_info import is_operation
 from engine.passes.work import byte_size
 
@@ -19,8 +19,10 @@ Progress: TypeAlias = Callable[[str, float], None]
 
 _SUSPECT: Final = 16.0
 """Times the tolerance: a value that is further off is searched above by halves. Rounding that adds up stays below."""
-_ALONE: Final = 64
-"""The most nodes that are run alone."""
+_ALONE: Final = 500
+_SAME: Final = 4.0
+"""`_ALONE`: the most nodes that are run alone. `_SAME`: an output is off by the same, with values inside as outputs or
+not, within this factor."""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,6 @@ class Difference:
         first: the first whose node goes wrong by itself; None if there is none.
         skipped: values between which the search by halves did not look.
         problems: nodes that could not be run alone, with the reason.
-        probed: the model's outputs once more, with values inside as outputs, too, which prevents fusions.
     """
 
     labels: tuple[str, str]
@@ -46,8 +47,28 @@ class Difference:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether outputs are further apart than rounding that adds up explains."""
-        return any(each.is_judged and each.total.units > _SUSPECT * each.tolerance for each in self.outputs)
+        """Whether outputs are further apart than rounding that adds up in floating-point numbers."""
+        return any(_is_suspect(each) for each in self.outputs)
+
+    @property
+    def is_propagated(self) -> bool:
+        """Whether every value that is off is so by its node's inputs, and outputs are as far off as without probing.
+
+        So it is in quantized models, where a rounding becomes a whole step of the values behind it.
+        """
+        beyond = [each for each in self.nodes if each.is_beyond]
+        inside = {each.node: _SAME * each.total.units for each in self.nodes}
+        far = [each for each in self.outputs if _is_suspect(each)]
+        return (
+            not self.skipped
+            and all(each.own is not None and not each.parts for each in beyond)
+            and all(each.total.units <= inside.get(each.node, 0.0) for each in far)
+        )
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is a difference that rounding does not explain."""
+        return self.first is not None or (self.is_suspect and not self.is_propagated)
 
 
 def find_difference(
@@ -249,9 +270,6 @@ class _Comparison:
     def _with_own(self, each: NodeDifference) -> NodeDifference:
         value = self._values[each.name]
         node = value.node
-        if node.bodies or node.op_type in ("Constant",):
-            self.problems.append(f"{each.node} ({each.op_type}) has a body, and was not run alone")
-            return each
         try:
             fed = self._reference_values([source for source in node.sources if source is not None])
             own = self._alone(value, fed)
@@ -282,11 +300,9 @@ class _Comparison:
                 sources.append(Constant(source.node.data).output(0))
             else:
                 if source not in parameters:
-                    array = fed[source]
-                    shape = PartialShape(array.shape)
                     name = f"in{len(parameters)}"
-                    parameters[source] = Parameter(TensorType(source.element_type, shape), friendly_name=name)
-                    feed[name] = array
+                    parameters[source] = Parameter(_type_of(source, fed[source]), friendly_name=name)
+                    feed[name] = fed[source]
                 sources.append(parameters[source].output(0))
         copy = node.clone_with_new_inputs(sources)
         alone = Model([Result(copy.output(value.index), "out")], list(parameters.values()), name=node.friendly_name)
@@ -311,6 +327,13 @@ class _Comparison:
             results = self._reference.run(probed, self._inputs)
             found |= {value: results[name] for value, name in zip(missing, names, strict=True)}
         return found
+
+
+def _type_of(source: Output, value: Any) -> ValueType:
+    """The type of a value, with the shape that it has."""
+    if isinstance(source.type, TensorType):
+        return TensorType(source.element_type, PartialShape(value.shape))
+    return source.type
 
 
 def _name_of(value: Output) -> str:

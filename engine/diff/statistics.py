@@ -85,8 +85,14 @@ class NodeDifference:
 
 def gap(actual: Any, expected: Any, scale: float = 0.0) -> Gap:
     """How far `actual` is from `expected`; `scale` is the least one."""
+    if isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
+        return _worst([gap(a, b, scale) for a, b in zip(actual, expected, strict=True)])
     if not isinstance(actual, np.ndarray) or not isinstance(expected, np.ndarray):
-        return Gap() if actual is expected else Gap(units=math.inf, problem="it is not a tensor on both sides")
+        return (
+            Gap()
+            if actual is None and expected is None
+            else Gap(units=math.inf, problem="it is not a tensor on both sides")
+        )
     if actual.shape != expected.shape:
         return Gap(units=math.inf, problem=f"its shape is {actual.shape}, expected {expected.shape}")
     if actual.dtype != expected.dtype:
@@ -103,6 +109,19 @@ def gap(actual: Any, expected: Any, scale: float = 0.0) -> Gap:
             float(distance.max()), _relative(distance, np.abs(expected.astype(np.float64))), float(distance.max())
         )
     return _real_gap(actual, expected, epsilon, scale)
+
+
+def _worst(gaps: Sequence[Gap]) -> Gap:
+    """Those of the elements of a sequence as one."""
+    if not gaps:
+        return Gap()
+    return Gap(
+        max(each.max_absolute for each in gaps),
+        max(each.max_relative for each in gaps),
+        max(each.units for each in gaps),
+        sum(each.mismatched for each in gaps),
+        next((each.problem for each in gaps if each.problem), ""),
+    )
 
 
 def _real_gap(actual: NDArray[Any], expected: NDArray[Any], epsilon: float, scale: float) -> Gap:

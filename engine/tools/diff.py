@@ -27,7 +27,7 @@ by 8 (1 + sqrt(n)) of them. Values inside are outputs while they are compared, w
 is gone then is one of a fusion, and the command says so. If all values do not fit into --memory, some are compared, and
 the search goes on above the first that is off; this finds a fault whose effect lasts.
 
-The exit code is 1 if a node goes wrong, or an output is off by more than rounding that adds up.
+The exit code is 1 if a node goes wrong, or an output is off by more than the rounding of all nodes explains.
 """
 EXAMPLES = """\
 engine diff model.onnx -d CPU -d TEMPLATE                  # a device and the reference, on random inputs
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare two sides."""
     from engine.blob import is_blob
     from engine.diff import diff_page, find_difference, open_side
-    from engine.diff.report import HEADER, RIGHT, describe, differs, node_rows, shown_nodes, verdict
+    from engine.diff.report import HEADER, RIGHT, describe, node_rows, shown_nodes, verdict
     from engine.files import complete_file
     from engine.runtime import Port
     from engine.tools.networks import make_core, port_inputs, read_shaped, require_folder
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         say(f"wrote {args.html}", to_stderr=True)
     if args.json:
         print_json(describe(found))
-        return 1 if differs(found) else 0
+        return 1 if found.differs else 0
     for line in verdict(found):
         say(line)
     for problem in found.problems:
@@ -110,4 +110,4 @@ def run(args: argparse.Namespace) -> int:
         say(f"{found.skipped} of {found.skipped + len(found.nodes)} values were not compared: they do not fit")
     say()
     show_table(node_rows(shown_nodes(found, args.top)), HEADER, RIGHT)
-    return 1 if differs(found) else 0
+    return 1 if found.differs else 0

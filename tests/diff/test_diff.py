@@ -14,11 +14,12 @@ from engine_template import TemplatePlugin
 
 from engine import Core, ops
 from engine.diff import Side, diff_page, find_difference, open_side
-from engine.diff.report import describe, differs, node_rows, shown_nodes, verdict
+from engine.diff.report import describe, node_rows, shown_nodes, verdict
 from engine.diff.statistics import gap
 from engine.errors import InputError, PropertyError
 from engine.ir import Constant, Model, Parameter, Result, f32, i64
 from engine.onnx import write_model
+from engine.testing.behaviour.cases import CASES
 from engine.testing.networks import seeded_network
 from tests.browser import needs_browser, open_page
 
@@ -66,7 +67,7 @@ def test_the_culprit_is_found_with_any_memory(
     found = find_difference(model, device(core, shifted(culprit)), reference, inputs, memory_bytes=memory)
     assert found.first is not None
     assert (found.first.node, found.first.op_type) == (culprit, "Conv")
-    assert differs(found)
+    assert found.differs
     assert verdict(found)[0] == f"first difference: {culprit} (Conv), value {found.first.name}"
     assert (found.skipped > 0) == (memory < 1 << 20)
     assert found.skipped + len(found.nodes) == 29
@@ -82,7 +83,7 @@ def test_rounding_is_no_difference(examined: str, name: str) -> None:
     sides = open_side(core, examined), open_side(core, "TEMPLATE")
     found = find_difference(core.read_model(network.model), *sides, dict(network.inputs))
     assert found.first is None, verdict(found)
-    assert not differs(found)
+    assert not found.differs
     assert len(found.nodes) > 20
     assert verdict(found)[0].startswith("no difference beyond rounding in ")
 
@@ -135,7 +136,7 @@ def test_a_difference_that_outputs_inside_hide_is_a_fusion() -> None:
     x = np.full((1, 4), 1.5, np.float32)
     found = find_difference(chain(), Side("fused", run), reference, {"x": x})
     assert found.first is None
-    assert differs(found)
+    assert found.differs
     assert "prevents fusions" in verdict(found)[0]
 
 
@@ -155,6 +156,55 @@ def test_values_that_are_not_finite_are_counted_and_blamed() -> None:
     assert found.first.non_finite == (8, 0)
     assert found.first.total.units == float("inf")
     json.dumps(describe(found), default=str)
+
+
+def test_what_becomes_a_step_of_quantized_values_is_no_fault() -> None:
+    """A rounding error before QuantizeLinear moves codes by one, which is far more than rounding behind it."""
+    x = Parameter(f32, [3], "x")
+    a = ops.Mul(x, Constant(np.float32(1.0)), friendly_name="a")
+    scale, zero = Constant(np.float32(0.5)), Constant(np.uint8(0))
+    codes = ops.QuantizeLinear(a, scale, zero, friendly_name="codes")
+    y = ops.DequantizeLinear(codes, scale, zero, friendly_name="y")
+    model = Model([Result(ops.Mul(y, Constant(np.float32(3.0)), friendly_name="end").output(0), "end")], [x])
+    core = Core()
+    reference = open_side(core, "TEMPLATE")
+
+    def run(model: Model, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if model.name != "a" and "x" in inputs:
+            inputs = {"x": np.nextafter(inputs["x"], np.float32(2))}
+        return reference.run(model, inputs)
+
+    values = np.array([0.75, 1.25, 3.0], np.float32)
+    found = find_difference(model, Side("rounded", run), reference, {"x": values})
+    assert found.is_suspect
+    assert found.is_propagated
+    assert not found.differs
+    assert verdict(found)[0].startswith("no node goes wrong by itself")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_kind_of_value_is_compared_and_the_first_wrong_one_found(case: Any) -> None:
+    """Sequences, strings, bodies, unknown shapes; and each model on a device that is wrong everywhere."""
+    core = Core()
+    model, inputs = core.read_model(case.model), case.samples[0].inputs
+    reference = open_side(core, "TEMPLATE")
+    for memory in (1 << 30, 1):
+        assert not find_difference(model, open_side(core, "CPU"), reference, inputs, memory_bytes=memory).differs
+
+    def wrong(model: Model, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: added(value) for name, value in reference.run(model, inputs).items()}
+
+    def added(value: Any) -> Any:
+        if isinstance(value, list):
+            return [added(each) for each in value]
+        return 2 * value + 1 if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
+
+    found = find_difference(model, Side("wrong", wrong), reference, inputs)
+    is_real = [each for each in found.nodes if each.element_type.startswith("float") and 0 not in each.shape]
+    assert (found.first is not None) == bool(is_real)
+    if is_real:
+        assert found.first is not None
+        assert found.first.node == is_real[0].node
 
 
 def test_random_numbers_are_not_judged() -> None:
