@@ -24,8 +24,14 @@ ROOT = Path(__file__).parent.parent
 # An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
 ARROWS = {
     "__main__": {"tools"},
-    "tools": {"__init__", "core", "editing", "generation", "health", "passes", "scaffold", "testing", "visualize"},
+    "tools": {
+        *("__init__", "benchmark", "core", "diff", "editing", "generation", "health", "passes", "scaffold", "testing"),
+        "visualize",
+    },
     "health": {"core"},
+    "benchmark": {"core", "passes", "peers"},
+    "diff": {"core", "passes", "peers"},
+    "peers": {"errors"},
     "testing": {"__init__", "core", "passes"},
     "scaffold": {"hosting", "ops", "registry"},
     "__init__": {"core", "include", "preprocessing"},
@@ -68,8 +74,8 @@ PLUGIN = {
 IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {
-    "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"}, "scaffold": {"jinja2"},
-    "testing": {"pytest", "hypothesis", "jinja2"},
+    "blob": {"cryptography"}, "generation": {"tokenizers"}, "onnx": {"PIL"}, "ops": {"re2"}, "scaffold": {"jinja2"},
+    "testing": {"pytest", "hypothesis", "jinja2"}, "tools": {"rich"},
 }  # fmt: skip
 
 # Imports for types only that close a cycle within a component, by importer. Break any other cycle by moving what both

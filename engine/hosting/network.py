@@ -51,6 +51,7 @@ from engine.runtime import (
 )
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
 from engine.runtime.overview import show_overview
+from engine.runtime.shadow import Shadow, ShadowDifference
 from engine.runtime.submission import Submissions
 
 if TYPE_CHECKING:
@@ -256,6 +257,28 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         import asyncio  # 6 MB; a caller that awaits has loaded it already
 
         return await asyncio.wrap_future(self.submit(inputs, deadline=deadline))
+
+    @final
+    def shadow(
+        self,
+        other: HostedNetwork[Any],
+        *,
+        sample: float = 0.01,
+        rtol: float = 1e-3,
+        atol: float = 1e-5,
+        on_difference: Callable[[ShadowDifference], object] | None = None,
+        queue: int = 4,
+        seed: int | None = None,
+    ) -> Shadow:
+        """Compare a sample of this network's inferences with another network in the background.
+
+        The networks must have the same inputs and outputs, such as one model on two devices. See `Shadow`, which this
+        returns, for the arguments; it ends with `close()`, or as a context manager. Raises `InputError` and
+        `InferError`.
+        """
+        return Shadow(
+            self, other, sample=sample, rtol=rtol, atol=atol, on_difference=on_difference, queue=queue, seed=seed
+        )
 
     def _reset(self, request: AsyncInferRequest) -> None:
         request.clear_tensors()

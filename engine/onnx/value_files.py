@@ -1,7 +1,8 @@
-"""Values in files: .npy, .npz, ONNX's .pb, and folders of .pb files as ONNX lays out its test data.
+"""Values in files: .npy, .npz, ONNX's .pb, folders of .pb files as ONNX lays out its test data, images, raw bytes.
 
-A .pb file contains a `TensorProto`, `SequenceProto` or `OptionalProto`, so it can store every type. A folder
-contains `input_0.pb`, `input_1.pb`, .. or `output_0.pb`, .., by position. A .npz archive contains tensors by name.
+The path "-" is standard input, whose first bytes tell which of these it is. A .pb file contains a `TensorProto`,
+`SequenceProto` or `OptionalProto`, so it can store every type. A folder contains `input_0.pb`, `input_1.pb`, .. or
+`output_0.pb`, .., by position. A .npz archive contains tensors by name.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import zipfile
 from collections.abc import Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InputError, ModelError
 from engine.ir import OptionalType, SequenceType, TensorType, ValueType
+from engine.onnx.image_files import RAW_SUFFIXES, SUFFIXES, PixelScale, image_value, raw_value
 from engine.ops.tensors import tensor_from_proto, tensor_to_proto
 
 Array = NDArray[Any]
@@ -29,31 +33,44 @@ Kind: TypeAlias = Literal["input", "output"]
 
 # Kinds of elements and their fields, the same for sequences and optionals.
 _FIELDS: Final = {onnx.SequenceProto.TENSOR: "tensor", onnx.SequenceProto.SEQUENCE: "sequence"}
-_FORMS: Final = "expected .npy, .npz, .pb or a folder of .pb files"
+_FORMS: Final = "expected .npy, .npz, .pb, an image, .bin with raw bytes, or a folder of .pb files"
+STANDARD_INPUT: Final = "-"
+_NUMPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK\x03\x04"
+_IMAGE_MAGICS: Final = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"P5", b"P6")
 
 
-def read_values(path: str | os.PathLike[str], types: Types, kind: Kind) -> dict[str, Any]:
+def read_values(
+    path: str | os.PathLike[str], types: Types, kind: Kind, scale: PixelScale | None = None
+) -> dict[str, Any]:
     """Read inputs or outputs from `path`, by name.
 
     A .npz archive names them; a folder has them by position; a .npy file is for a model with only one, and so is
-    a .pb file unless it contains a name. Raises `InputError`.
+    a .pb file unless it contains a name, an image, and raw bytes. `scale` is for images. Raises `InputError`.
     """
     path = Path(path)
+    if str(path) == STANDARD_INPUT:
+        return _read_standard_input(types, kind, scale)
     if path.is_dir():
         return _read_folder(path, types, kind)
     if path.suffix == ".npz":
         return _read_archive(path, types, kind)
-    return dict([_read_single(path, types, kind)])
+    return dict([_read_single(path, types, kind, scale)])
 
 
-def read_value(path: str | os.PathLike[str], value_type: ValueType) -> Any:
-    """Read a value of type `value_type` from a .npy or .pb file. Raises `InputError`."""
+def read_value(path: str | os.PathLike[str], value_type: ValueType, scale: PixelScale | None = None) -> Any:
+    """Read a value of type `value_type` from a .npy or .pb file, an image, or raw bytes. Raises `InputError`."""
     path = Path(path)
+    if str(path) == STANDARD_INPUT:
+        return _from_content(_standard_input(), value_type, scale)
     if path.suffix == ".npy":
         return _typed(_load_numpy(path), value_type)
     if path.suffix == ".pb":
         return _read_proto(path, value_type)[1]
-    raise InputError(f"{path}: cannot read a value from it; expected .npy or .pb")
+    if path.suffix.lower() in SUFFIXES:
+        return image_value(_content(path), str(path), value_type, scale)
+    if path.suffix.lower() in RAW_SUFFIXES:
+        return raw_value(_content(path), str(path), value_type)
+    raise InputError(f"{path}: cannot read a value from it; expected .npy, .pb, an image, or .bin with raw bytes")
 
 
 def write_values(path: str | os.PathLike[str], values: Mapping[str, Any], types: Types, kind: Kind) -> list[Path]:
@@ -97,7 +114,10 @@ def _replaced(path: Path) -> Iterator[Path]:
 
 
 def _read_archive(path: Path, types: Types, kind: Kind) -> dict[str, Any]:
-    arrays = _load_numpy(path)
+    return _of_archive(_load_numpy(path), str(path), types, kind)
+
+
+def _of_archive(arrays: Mapping[str, Any], path: str, types: Types, kind: Kind) -> dict[str, Any]:
     for name in arrays:
         if name not in types:
             listed = ", ".join(types) or "none"
@@ -105,16 +125,18 @@ def _read_archive(path: Path, types: Types, kind: Kind) -> dict[str, Any]:
     return {name: _typed(array, types[name]) for name, array in arrays.items()}
 
 
-def _load_numpy(path: Path) -> Any:
+def _load_numpy(path: Path | BytesIO) -> Any:
     """An array, or the arrays of an archive by name. Pickled objects are rejected, because they can run code."""
+    suffix = path.suffix if isinstance(path, Path) else ""
     try:
         loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray) or path.suffix == ".npy":
+        if isinstance(loaded, np.ndarray) or suffix == ".npy":
             return loaded
         with loaded:
             return dict(loaded)
     except Exception as e:  # numpy and zipfile raise many kinds, such as MemoryError for a forged header
-        raise InputError(f"{path}: cannot be read as {path.suffix or 'a'} file: {_reason(e)}") from e
+        where = path if isinstance(path, Path) else _WHERE
+        raise InputError(f"{where}: cannot be read as {suffix or 'a'} file: {_reason(e)}") from e
 
 
 def _typed(array: Any, value_type: ValueType) -> Any:
@@ -145,20 +167,71 @@ def _storable(array: Array) -> Array:
     return array.view(np.dtype((np.void, array.dtype.itemsize))) if array.dtype.isbuiltin == 2 else array
 
 
+# -- standard input, and content without a name ------------------------------------------------------------
+
+_WHERE: Final = "standard input"
+
+
+def _standard_input() -> bytes:
+    try:
+        content = sys.stdin.buffer.read()
+    except (OSError, ValueError, AttributeError) as e:  # closed, or replaced by a stream of text
+        raise InputError(f"{_WHERE}: it cannot be read: {e}") from e
+    if not content:
+        raise InputError(f"{_WHERE}: it is empty; expected the value of an input")
+    return content
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise InputError(f"{path}: {_reason(e)}") from e
+
+
+def _read_standard_input(types: Types, kind: Kind, scale: PixelScale | None) -> dict[str, Any]:
+    content = _standard_input()
+    if content.startswith(_ZIP_MAGIC):
+        return _of_archive(_load_numpy(BytesIO(content)), _WHERE, types, kind)
+    if len(types) != 1:
+        raise InputError(
+            f"{_WHERE}: its {kind} is unknown; write NAME=-, where NAME is one of {', '.join(types) or 'none'}"
+        )
+    ((name, value_type),) = types.items()
+    return {name: _from_content(content, value_type, scale)}
+
+
+def _from_content(content: bytes, value_type: ValueType, scale: PixelScale | None) -> Any:
+    """A value from bytes whose beginning tells the format: .npy, an image; else raw bytes if the size fits, or .pb."""
+    if content.startswith(_NUMPY_MAGIC):
+        return _typed(_load_numpy(BytesIO(content)), value_type)
+    if content.startswith(_IMAGE_MAGICS):
+        return image_value(content, _WHERE, value_type, scale)
+    try:
+        return raw_value(content, _WHERE, value_type)
+    except InputError as not_raw:
+        try:
+            proto = _message(value_type)
+            proto.ParseFromString(content)
+            return _from_proto(proto)
+        except Exception:
+            raise not_raw from None
+
+
 # -- ONNX's format ----------------------------------------------------------------------------------------
 
 
-def _read_single(path: Path, types: Types, kind: Kind) -> tuple[str, Any]:
+def _read_single(path: Path, types: Types, kind: Kind, scale: PixelScale | None) -> tuple[str, Any]:
     only = next(iter(types)) if len(types) == 1 else None
     if path.suffix == ".pb":
         name, _ = _read_proto(path, None)
         name = name if name in types else only or name
         if name in types:
             return name, read_value(path, types[name])
-    elif path.suffix != ".npy":
+    elif path.suffix != ".npy" and path.suffix.lower() not in (*SUFFIXES, *RAW_SUFFIXES):
         raise InputError(f"{path}: cannot read values from it; {_FORMS}")
     elif only is not None:
-        return only, read_value(path, types[only])
+        return only, read_value(path, types[only], scale)
     raise InputError(
         f"{path}: its {kind} is unknown; write NAME={path}, where NAME is one of {', '.join(types) or 'none'}"
     )

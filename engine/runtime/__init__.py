@@ -8,6 +8,7 @@ from engine.runtime.queue import AsyncInferQueue
 from engine.runtime.remote import RemoteContext, RemoteTensor, Transfers
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile, TransferProfile
 from engine.runtime.run import RequestState
+from engine.runtime.shadow import Shadow, ShadowDifference, ShadowStatistics
 from engine.runtime.signature import Signature
 from engine.runtime.states import StatePort, VariableState
 from engine.runtime.submission import InferFuture
@@ -32,6 +33,9 @@ __all__ = [
     "RemoteTensor",
     "RequestOwner",
     "RequestState",
+    "Shadow",
+    "ShadowDifference",
+    "ShadowStatistics",
     "Signature",
     "Stage",
     "StageProfile",

@@ -54,7 +54,7 @@ def measure(
     count: int | None = None,
     warm_up: int = 1,
 ) -> Measurement:
-    """Run inferences until `seconds` have passed or `count` have been started, whichever comes first.
+    """Run inferences until `seconds` have passed or `count` have been started, whichever comes first; see `Meter`.
 
     Every inference uses the same `inputs`. With `requests` of 0 they run one after the other in this thread;
     otherwise that many are kept in flight, each started by the callback of the one before it. Before the clock starts,
@@ -68,10 +68,26 @@ def measure(
             f"count must be 1 or more, and no number negative; got requests={requests}, "
             f"seconds={seconds}, count={count}, warm_up={warm_up}"
         )
-    limit = _Limit(seconds, count)
-    if requests:
-        return _measure_in_flight(network, inputs, requests, limit, warm_up)
-    return _measure_one_by_one(network.create_infer_request(), inputs, limit, warm_up)
+    return Meter(network, inputs, requests=requests, warm_up=warm_up).measure(seconds=seconds, count=count)
+
+
+class Meter:
+    """Measures a network any number of times with the same requests and inputs, so that blocks can alternate."""
+
+    def __init__(self, network: QueueNetwork, inputs: object, *, requests: int = 0, warm_up: int = 1) -> None:
+        """Create the requests, and run `warm_up` inferences of each. Raises the errors of inferences."""
+        self._inputs, self._in_flight = inputs, requests
+        self._requests = [network.create_infer_request() for _ in range(max(requests, 1))]
+        for request in self._requests:
+            for _ in range(warm_up):
+                request.infer(inputs)
+
+    def measure(self, *, seconds: float | None = None, count: int | None = None) -> Measurement:
+        """Run inferences until `seconds` have passed or `count` have been started, but at least one."""
+        limit = _Limit(seconds, count)
+        if self._in_flight:
+            return _Relay(self._requests, self._inputs, limit).run()
+        return _measure_one_by_one(self._requests[0], self._inputs, limit)
 
 
 def wait_for_choice(network: QueueNetwork, seconds: float = 600.0) -> bool:
@@ -101,9 +117,7 @@ class _Limit:
         return started > 0 and self.seconds is not None and time.perf_counter_ns() - begin_ns >= self.seconds * 1e9
 
 
-def _measure_one_by_one(request: AsyncInferRequest, inputs: object, limit: _Limit, warm_up: int) -> Measurement:
-    for _ in range(warm_up):
-        request.infer(inputs)
+def _measure_one_by_one(request: AsyncInferRequest, inputs: object, limit: _Limit) -> Measurement:
     latencies: list[int] = []
     begin = end = time.perf_counter_ns()
     while not limit.has_passed(len(latencies), begin):
@@ -112,16 +126,6 @@ def _measure_one_by_one(request: AsyncInferRequest, inputs: object, limit: _Limi
         end = time.perf_counter_ns()
         latencies.append(end - start)
     return Measurement(0, (end - begin) / 1e9, np.array(latencies, np.int64))
-
-
-def _measure_in_flight(
-    network: QueueNetwork, inputs: object, requests: int, limit: _Limit, warm_up: int
-) -> Measurement:
-    made = [network.create_infer_request() for _ in range(requests)]
-    for request in made:
-        for _ in range(warm_up):
-            request.infer(inputs)
-    return _Relay(made, inputs, limit).run()
 
 
 class _Relay:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,19 +19,22 @@ from engine.runtime.values import Array, PortCheck, Value, is_copy
 class Signature:
     """Ports, the maps from name or index to index, and their checks; one per network, shared by its requests.
 
-    Immutable once it is given its context, and thread-safe. `network` names the network in messages. `states` are the
-    variables: stages see them as further inputs and outputs, behind those of the user.
+    Immutable once it is given its context, but for its observer, and thread-safe. `network` names the network in
+    messages. `states` are the variables: stages see them as further inputs and outputs, behind those of the user.
+    `observer` is called at the end of each inference with its inputs, its outputs, and whether the user has set no
+    output tensors; it never raises.
     """
 
     __slots__ = (
-        "_ties", "input_checks", "input_index", "inputs", "network", "output_checks", "output_index", "outputs",
-        "result_checks", "states",
+        "_ties", "input_checks", "input_index", "inputs", "network", "observer", "output_checks", "output_index",
+        "outputs", "result_checks", "states",
     )  # fmt: skip
 
     def __init__(
         self, inputs: Sequence[Port], outputs: Sequence[Port], network: str, states: Sequence[StatePort] = ()
     ) -> None:
         self.network = network
+        self.observer: Callable[[Sequence[Value], Sequence[Value], bool], None] | None = None
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.states = tuple(states)

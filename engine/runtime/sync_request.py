@@ -456,6 +456,9 @@ class SyncInferRequest(ABC):
             self.states.commit(outputs[count:])
             outputs = self._outputs = outputs[:count]
             self.inputs = self.inputs[: len(self.signature.inputs)]  # or the former values would stay in memory
+        observer = self.signature.observer
+        if observer is not None:
+            observer(self.inputs, outputs, not self._user_outputs)
         return InferResult(self.signature.output_index, outputs)
 
     def abort(self, error: BaseException) -> None:

@@ -1,13 +1,16 @@
-"""`engine benchmark`: latency and throughput of a network."""
+"""`engine benchmark`: latency and throughput of a network, alone or beside others."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.tools.options import (
     MODEL_OR_BLOB,
+    UsageError,
     add_config,
     add_device,
     add_extension,
@@ -18,20 +21,30 @@ from engine.tools.options import (
     count,
     positive,
 )
-from engine.tools.output import print_json, say
+from engine.tools.output import json_text, print_json, say
 
 if TYPE_CHECKING:
-    from engine.ir import Model
-    from engine.plugin_api import ExecutableNetwork
-    from engine.runtime.benchmark import Measurement
-    from engine.tools.networks import OpenedNetwork
+    from collections.abc import Mapping, Sequence
 
-SUMMARY = "measure latency and throughput"
+    from engine.benchmark import Series, Subject
+    from engine.ir import Model
+    from engine.runtime import Port
+
+SUMMARY = "measure latency and throughput, alone or beside other devices, settings, models and engines"
 DESCRIPTION = """\
 Run inferences for a given time or number, and print the minimum, median, 90th and 99th percentile and maximum latency,
 and the throughput. Without -n, the number of requests in flight is the one that the device recommends; with -n 0,
-inferences run one after the other in the calling thread. With --generate, the model is a language model with keys and
-values of past tokens, as for `engine generate`: printed are the time to the first token, and for each one after it.
+inferences run one after the other in the calling thread. Ctrl-C ends the measurement with the results until then, and
+exit code 130.
+
+--compare measures several in blocks that alternate within one run, each in a process of its own, and prints the ratio
+of their times with the interval that has the true ratio with a probability of 95 %. The verdict is "faster" or "slower"
+if the interval lies on one side of 1 and the difference is at least 1 %, else "level"; "undecided" with fewer than six
+rounds. Without -n, inferences of a comparison run one after the other. An earlier result did not alternate with this
+run, so that only 5 % count; one of another machine, or of other inputs, is refused.
+
+With --generate, the model is a language model with keys and values of past tokens, as for `engine generate`: printed
+are the time to the first token, and for each one after it.
 """
 EXAMPLES = """\
 engine benchmark model.onnx -d TEMPLATE         # 5 seconds, the device's choice of requests
@@ -39,10 +52,23 @@ engine benchmark model.onnx -d TEMPLATE -n 0    # one after the other: the lowes
 engine benchmark model.blob -n 8 -t 30          # 30 seconds, 8 requests in flight
 engine benchmark model.blob --count 100 --json  # 100 inferences, the result for programs
 engine benchmark model.onnx -d CPU --preprocess 'x=input(u8, NHWC).scale(255)'  # with the steps of the application
+engine benchmark model.onnx -d CPU --hint throughput --streams 2 --threads 2  # settings by their short names
+engine benchmark model.onnx -d CPU -n 0 --cores 0,1 --pin  # on these cores, each thread fixed to one
+engine benchmark model.onnx -d CPU -i x=cat.png --histogram  # an image as the input, and how latencies spread
+engine benchmark model.onnx -d CPU --layers     # the time of each layer, and its share of the peak
+engine benchmark model.onnx -d CPU --compare onnxruntime --compare openvino  # beside other engines
+engine benchmark model.onnx -d CPU --compare OPENCL --compare "CPU INFERENCE_NUM_THREADS=1"  # beside other settings
+engine benchmark model.onnx -d CPU --compare model.int8.onnx  # beside another model
+engine benchmark model.onnx -d CPU --json -o before.json  # keep the result ..
+engine benchmark model.onnx -d CPU --compare before.json  # .. and compare with it later
+engine benchmark model.onnx -d CPU --layers --html report.html  # a page with plots
 engine benchmark decoder.onnx -d CPU --generate 32,512  # tokens of a language model, after prompts of these lengths
 """
-_SECONDS = 5.0
-_PERCENTILES = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
+_SECONDS: Final = 5.0
+_ROUNDS: Final = 9
+_REST: Final = 0.2
+_TOP: Final = 20
+_INTERRUPTED: Final = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +76,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     add_device(parser)
     add_config(parser)
+    parser.add_argument("--hint", choices=("latency", "throughput"), help="the same as -c PERFORMANCE_HINT=..")
+    parser.add_argument("--streams", metavar="N", type=count, help="the same as -c NUM_STREAMS=N")
+    parser.add_argument("--threads", metavar="N", type=count, help="the same as -c INFERENCE_NUM_THREADS=N")
+    parser.add_argument(
+        "--cores", metavar="N,..", type=core_list, default=[], help="run on these logical cores only, such as 0,1"
+    )
+    parser.add_argument(
+        "--pin", action="store_true", help="with --cores and -n 0: fix each computing thread to one of the cores"
+    )
     add_trust(parser)
     add_extension(parser)
     add_inputs(parser)
@@ -65,11 +100,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time",
         metavar="SECONDS",
         type=amount,
-        help=f"start no inference after this time (default: {_SECONDS:g}, or no limit with --count)",
+        help="start no inference after this time; in a comparison, the time of all blocks of each "
+        f"(default: {_SECONDS:g}, or no limit with --count)",
     )
     parser.add_argument("--count", metavar="N", type=positive, help="the largest number of inferences to start")
     parser.add_argument(
         "--warm-up", metavar="N", type=count, default=1, help="warm-up inferences of each request (default: 1)"
+    )
+    parser.add_argument(
+        "--compare",
+        metavar="WHAT",
+        action="append",
+        default=[],
+        help="measure this, too: words that replace parts of what is measured: a device, KEY=VALUE (KEY= for the "
+        "default), the file of a model or blob, onnxruntime or openvino; or the .json file of an earlier result; may "
+        "be given several times",
+    )
+    parser.add_argument(
+        "--rounds",
+        metavar="N",
+        type=positive,
+        default=_ROUNDS,
+        help=f"blocks of each in a comparison (default: {_ROUNDS})",
+    )
+    parser.add_argument(
+        "--rest",
+        metavar="SECONDS",
+        type=amount,
+        default=_REST,
+        help=f"the pause before each of these blocks (default: {_REST})",
+    )
+    parser.add_argument("--histogram", action="store_true", help="print how the latencies are distributed")
+    parser.add_argument(
+        "--layers",
+        metavar="N",
+        nargs="?",
+        type=count,
+        const=_TOP,
+        help="print the N layers that take longest, 0 for all: time, share, kernel, operations per second, share of "
+        f"the peak of a large matrix product on this device, and bytes read and written (default: {_TOP})",
     )
     parser.add_argument(
         "--generate",
@@ -77,7 +146,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=lengths,
         help="generate tokens after prompts of these lengths, such as 32,512",
     )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the JSON object to this file")
+    parser.add_argument("--html", metavar="FILE", help="write a report with plots to this file")
     add_json(parser)
+
+
+def core_list(text: str) -> list[int]:
+    """Parse the numbers of cores, such as `0,1`."""
+    try:
+        return list(dict.fromkeys(count(part) for part in text.split(",")))
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(f"expected numbers of cores such as 0,1, got {text!r}") from None
 
 
 def lengths(text: str) -> list[int]:
@@ -90,29 +169,222 @@ def lengths(text: str) -> list[int]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure a network."""
-    from engine.runtime.benchmark import measure, wait_for_choice
-    from engine.tools.networks import make_core, network_inputs, open_network
+    from engine.benchmark import read_earlier
+    from engine.tools.networks import require_folder
 
+    _check_options(args)
+    for path in filter(None, (args.output, args.html)):
+        require_folder(path)
+    for path in _earlier(args):
+        read_earlier(path)
     if args.generate is not None:
         return _generate(args)
+    others = [words for words in args.compare if not words.endswith(".json")]
+    document = _measure_all(args, others) if others else _measure_one(args)
+    _write(args, document)
+    if args.json:
+        print_json(document)
+    elif others:
+        _print_figures(document)
+    if not args.json:
+        _print_more(args, document)
+    if document["interrupted"]:
+        say("engine benchmark: interrupted; these are the results until then", to_stderr=True)
+        return _INTERRUPTED
+    return 0
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    if args.pin and (not args.cores or args.requests != 0 or args.compare):
+        raise UsageError("--pin needs --cores and -n 0, and does not go with --compare")
+    given = ("compare", "html", "output", "layers", "histogram", "cores")
+    if args.generate is not None and (
+        wrong := [name for name in given if getattr(args, name) not in (None, [], False)]
+    ):
+        raise UsageError(f"--generate measures tokens; it does not go with --{wrong[0]}")
+    short = {"PERFORMANCE_HINT": args.hint and args.hint.upper(), "NUM_STREAMS": args.streams,
+             "INFERENCE_NUM_THREADS": args.threads}  # fmt: skip
+    for key, value in short.items():
+        if value is not None:
+            if key in dict(args.config):
+                raise UsageError(f"{key} is given twice: with -c, and by its short option")
+            args.config.append((key, str(value)))
+
+
+def _subject(args: argparse.Namespace) -> Subject:
+    from engine.benchmark import Subject
+
+    return Subject(
+        args.model, args.device, dict(args.config), shapes=dict(args.shape), extensions=tuple(args.extension),
+        trusted_keys=tuple(args.trusted_key), require_signature=args.require_signature,
+    )  # fmt: skip
+
+
+def _measure_one(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure in this process, and print what is known as soon as it is."""
+    from engine.benchmark import measure_alone, pin_new_threads, restrict_to_cores, thread_ids
+    from engine.runtime.benchmark import Meter, wait_for_choice
+    from engine.tools.networks import make_core, network_inputs, open_network
+    from engine.tools.terminal import progress_bar
+
+    before = thread_ids()
+    if args.cores:
+        restrict_to_cores(args.cores)
     opened = open_network(make_core(args), args)
     network = opened.network
-    inputs = network_inputs(network, args)
+    args.values = inputs = network_inputs(network, args)
     start = time.perf_counter()
     network(inputs)
     first = time.perf_counter() - start
     wait_for_choice(network)
-    set_up = _describe_set_up(args, opened, first)
+    set_up = {
+        "file": args.model,
+        "network": network.name,
+        "device": network.get_metric("EXECUTION_DEVICES"),
+        "config": dict(network.config.explicit),
+        "read_s": opened.read_seconds,
+        "compile_s": opened.compile_seconds,
+        "first_inference_s": first,
+    }
     if not args.json:
         _print_set_up(set_up)
     requests = network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") if args.requests is None else args.requests
     seconds = _SECONDS if args.time is None and args.count is None else args.time
-    found = measure(network, inputs, requests=requests, seconds=seconds, count=args.count, warm_up=args.warm_up)
-    if args.json:
-        print_json(set_up | _describe(found))
-    else:
-        _print(found)
-    return 0
+    about = _circumstances(args, inputs, network.inputs, requests)
+    with progress_bar() as progress:
+        progress("warm up", 0.0)
+        meter = Meter(network, inputs, requests=requests, warm_up=args.warm_up)
+        pinned = pin_new_threads(before, args.cores) if args.pin else 0
+        series = measure_alone(meter, requests, seconds, args.count, progress)
+    if not args.json:
+        _print_series(series)
+    return _complete(args, set_up, series, about) | {"pinned_threads": pinned}
+
+
+def _measure_all(args: argparse.Namespace, others: list[str]) -> dict[str, Any]:
+    """Measure in alternating blocks; the first is what the arguments say, and the others replace parts of it."""
+    from engine.benchmark import Procedure, changed, compare_subjects, describe_compared
+    from engine.tools.networks import make_core, port_inputs, require_device
+    from engine.tools.terminal import progress_bar
+
+    base = _subject(args)
+    core = make_core(args)
+    if not _is_blob(args.model):
+        require_device(core, args)
+    subjects = [base, *(changed(base, words) for words in others)]
+    ports = _ports(args)
+    args.values = inputs = port_inputs(ports, args)
+    seconds = _SECONDS if args.time is None and args.count is None else args.time
+    procedure = Procedure(
+        rounds=args.rounds,
+        block_seconds=None if seconds is None else seconds / args.rounds,
+        block_count=None if args.count is None else max(1, -(-args.count // args.rounds)),
+        rest_seconds=args.rest,
+        warm_up=args.warm_up,
+        requests=args.requests or 0,
+        cores=tuple(args.cores),
+    )
+    circumstances = _circumstances(args, inputs, ports, procedure.requests)
+    with progress_bar() as progress:
+        found = compare_subjects(subjects, inputs, procedure, progress)
+    about = found[0].about
+    set_up = {
+        "file": args.model,
+        "network": about["name"],
+        **{key: about[key] for key in ("device", "config", "read_s", "compile_s", "first_inference_s")},
+        "peak_bytes": found[0].peak_bytes,
+    }
+    document = _complete(args, set_up, found[0].series, circumstances)
+    for each in found[1:]:
+        document["versions"] |= each.about["versions"]
+    document["compared"] = [describe_compared(each) for each in found[1:]] + document["compared"]
+    return document
+
+
+def _is_blob(path: str) -> bool:
+    from engine.blob import is_blob
+
+    return is_blob(path)
+
+
+def _ports(args: argparse.Namespace) -> list[Port]:
+    """The inputs of the model or blob, without compiling it."""
+    from engine.runtime import Port
+    from engine.tools.networks import make_core, open_network, read_shaped
+
+    core = make_core(args)
+    if _is_blob(args.model):
+        return list(open_network(core, args).network.inputs)
+    return [Port.of(parameter) for parameter in read_shaped(core, args.model, args).parameters]
+
+
+def _circumstances(
+    args: argparse.Namespace, inputs: Mapping[str, Any], ports: Sequence[Port], requests: int
+) -> dict[str, Any]:
+    """What is needed to repeat the measurement, as it is before it. Refuses earlier results that do not compare."""
+    from engine.benchmark import (
+        SCHEMA,
+        describe_file,
+        describe_inputs,
+        describe_machine,
+        describe_versions,
+        read_earlier,
+        require_comparable,
+    )
+    from engine.tools.networks import input_sources
+
+    found = {
+        "schema": SCHEMA,
+        "label": _subject(args).label,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["engine", *args.arguments]),
+        "seed": args.seed,
+        "cores": args.cores,
+        "warm_up": args.warm_up,
+        "model": describe_file(args.model),
+        "inputs": describe_inputs(inputs, input_sources(args.input, ports)),
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+    }
+    for path in _earlier(args):
+        require_comparable(path, read_earlier(path), found | {"requests": requests})
+    return found
+
+
+def _earlier(args: argparse.Namespace) -> list[str]:
+    return [words for words in args.compare if words.endswith(".json")]
+
+
+def _complete(
+    args: argparse.Namespace, set_up: dict[str, Any], series: Series, circumstances: dict[str, Any]
+) -> dict[str, Any]:
+    """The JSON object: figures, what is needed to repeat them, earlier results, and layers."""
+    from engine.benchmark import compare_with_earlier, describe_layer, describe_series, measure_layers, measure_peak
+    from engine.benchmark.machine import clocks
+
+    document = set_up | describe_series(series) | circumstances
+    document |= {"clocks_after_mhz": clocks(), "layers": None, "peak_gflops": None}
+    document["compared"] = [compare_with_earlier(path, document) for path in _earlier(args)]
+    if args.layers is not None and not series.is_interrupted:
+        subject = _subject(args)
+        peaks = [measure_peak(subject)]
+        layers = measure_layers(subject, args.values)
+        peaks.append(measure_peak(subject))  # other processes may slow one down
+        peak = max((each for each in peaks if each is not None), default=None)
+        document |= {"peak_gflops": peak, "layers": [describe_layer(layer, peak) for layer in layers]}
+    return document
+
+
+def _write(args: argparse.Namespace, document: dict[str, Any]) -> None:
+    from engine.benchmark import benchmark_page
+    from engine.files import complete_file
+
+    for path, text in ((args.output, json_text), (args.html, benchmark_page)):
+        if path:
+            content = text(document).encode()
+            with complete_file(path) as file:
+                file.write(content)
+            say(f"wrote {path}", to_stderr=True)
 
 
 def _generate(args: argparse.Namespace) -> int:
@@ -143,39 +415,48 @@ def _generate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _describe_set_up(args: argparse.Namespace, opened: OpenedNetwork, first_seconds: float) -> dict[str, Any]:
-    network: ExecutableNetwork = opened.network
-    return {
-        "file": args.model,
-        "network": network.name,
-        "device": network.get_metric("EXECUTION_DEVICES"),
-        "config": dict(network.config.explicit),
-        "read_s": opened.read_seconds,
-        "compile_s": opened.compile_seconds,
-        "first_inference_s": first_seconds,
-    }
-
-
-def _print_set_up(set_up: dict[str, Any]) -> None:
+def _print_set_up(set_up: Mapping[str, Any]) -> None:
     say(f"network     `{set_up['network']}` on {', '.join(set_up['device'])}")
     say(f"set-up      read {set_up['read_s']:.3f} s, compile or import {set_up['compile_s']:.3f} s, ", end="")
     # The measurement takes long; the output so far shows that it has started.
     say(f"first inference {set_up['first_inference_s']:.3f} s", flush=True)
 
 
-def _describe(found: Measurement) -> dict[str, Any]:
-    return {
-        "requests": found.requests,
-        "inferences": found.count,
-        "duration_s": found.seconds,
-        "latency_ms": {name: found.latency(percent) for name, percent in _PERCENTILES.items()},
-        "throughput_per_s": found.throughput,
-    }
+def _print_series(series: Series) -> None:
+    from engine.benchmark import describe_series
+
+    _print_latency(describe_series(series))
 
 
-def _print(found: Measurement) -> None:
-    in_flight = f"{found.requests} in flight" if found.requests else "one after the other"
-    latency = ", ".join(f"{name} {found.latency(percent):.3f}" for name, percent in _PERCENTILES.items())
-    say(f"inferences  {found.count} in {found.seconds:.3f} s, {in_flight}")
+def _print_figures(document: Mapping[str, Any]) -> None:
+    _print_set_up(document)
+    _print_latency(document)
+
+
+def _print_latency(found: Mapping[str, Any]) -> None:
+    in_flight = f"{found['requests']} in flight" if found["requests"] else "one after the other"
+    latency = ", ".join(f"{name} {value:.3f}" for name, value in found["latency_ms"].items())
+    say(f"inferences  {found['inferences']} in {found['duration_s']:.3f} s, {in_flight}")
     say(f"latency     {latency} ms")
-    say(f"throughput  {found.throughput:.3f} inferences/s")
+    say(f"throughput  {found['throughput_per_s']:.3f} inferences/s")
+
+
+def _print_more(args: argparse.Namespace, document: Mapping[str, Any]) -> None:
+    """The histogram, the layers and the comparison."""
+    from engine.benchmark import comparison_table, histogram_lines, layer_table
+    from engine.tools.terminal import show_table
+
+    if args.histogram:
+        say()
+        for line in histogram_lines(document):
+            say(line)
+    if document["layers"] is not None:
+        shown = layer_table(document, args.layers or None)
+        peak = document["peak_gflops"]
+        known = "not measured" if peak is None else f"{peak:.0f} GFLOP/s, of a large matrix product on this device"
+        say(f"\n{len(document['layers'])} layers; peak {known}")
+        show_table(shown.rows, shown.header, shown.right)
+    if document["compared"]:
+        found = comparison_table(document)
+        say("\nratio of times to the first: above 1 is faster; level if the interval holds 1")
+        show_table(found.rows, found.header, found.right)

@@ -28,7 +28,8 @@ Run two models on the same inputs, with the values between their layers as outpu
 second are from those of the first: the ratio of signal to quantization noise in dB (about 6 for each bit that is
 right), and the largest error, worst layer first. Values are matched by name, which the tools of onnxruntime and nncf
 keep; a value is taken as the next layer reads it, after quantization and dequantization. The exit code is 1 if a layer
-is below --min-db. Random inputs tell little about the accuracy of a model: use real ones.
+is below --min-db. Random inputs tell little about the accuracy of a model: use real ones. `engine diff` compares two
+devices on one model.
 """
 EXAMPLES = """\
 engine compare model.onnx model.int8.onnx -d CPU -i x=image.npy               # the 20 worst layers

@@ -17,6 +17,7 @@ from engine.tools import (
     compress,
     conformance,
     devices,
+    diff,
     doctor,
     generate,
     inspect,
@@ -49,6 +50,7 @@ engine visualize model.onnx -o graph.html  # its graph, as a page to look around
 engine keygen release-2026             # a key, with which `engine compile --sign` signs blobs
 engine benchmark model.blob            # latency and throughput
 engine profile model.blob               # which nodes take the time
+engine diff model.onnx -d CPU -d TEMPLATE  # the first node where two devices part
 engine new-plugin ACME                 # write the package of a plugin for a new device
 engine conformance ACME                # score a device
 """
@@ -84,8 +86,8 @@ class Command(Protocol):
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    devices, doctor, query, run, generate, compare, compile_, compress, inspect, visualize, keygen, benchmark, profile,
-    passes,
+    devices, doctor, query, run, generate, compare, diff, compile_, compress, inspect, visualize, keygen, benchmark,
+    profile, passes,
     new_plugin, conformance,
 )  # fmt: skip
 
@@ -155,6 +157,7 @@ def _epilog(examples: str) -> str:
 def _run(arguments: Sequence[str] | None) -> int:
     parser = make_parser()
     args = parser.parse_args(arguments)
+    args.arguments = [str(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     if args.version:
         from engine import __version__
 

@@ -15,6 +15,7 @@ from engine.blob import check_blob, is_blob
 from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
 from engine.errors import DeviceNotFoundError, InputError
 from engine.ir import Model, PartialShape
+from engine.onnx.image_files import PixelScale
 from engine.onnx.value_files import Kind, read_value, read_values
 from engine.plugin_api import CONFIG, ExecutableNetwork, Port
 from engine.preprocessing import PrePostProcessor
@@ -128,15 +129,20 @@ def parse_config(core: Core, device: str, settings: Iterable[tuple[str, str]]) -
 
 def network_inputs(network: ExecutableNetwork, args: argparse.Namespace) -> dict[str, Any]:
     """Return the inputs from files, and random values for the others."""
-    given = given_values(args.input, network.inputs, "input")
+    return port_inputs(network.inputs, args)
+
+
+def port_inputs(ports: Sequence[Port], args: argparse.Namespace) -> dict[str, Any]:
+    """Return a value for each input: from files, and random ones for the others."""
+    given = given_values(args.input, ports, "input", PixelScale(args.image_mean, args.image_std))
     # A model has been given these shapes.
     shapes = {name: PartialShape(dims) for name, dims in args.shape} if is_blob(args.model) else {}
-    _require_names(shapes, [port.name for port in network.inputs])
+    _require_names(shapes, [port.name for port in ports])
     if both := shapes.keys() & given.keys():
         raise UsageError(
             f"input {min(both)!r} has both a file and a --shape; for a blob, a shape applies only to random inputs"
         )
-    others = [port for port in network.inputs if port.name not in given]
+    others = [port for port in ports if port.name not in given]
     fixed = {name: shape.get_shape() for name, shape in shapes.items() if shape.is_static and name not in given}
     try:
         return given | random_inputs(others, seed=args.seed, shapes=fixed)
@@ -147,22 +153,31 @@ def network_inputs(network: ExecutableNetwork, args: argparse.Namespace) -> dict
         ) from e
 
 
-def given_values(arguments: Sequence[str], ports: Sequence[Port], kind: Kind) -> dict[str, Any]:
+def given_values(
+    arguments: Sequence[str], ports: Sequence[Port], kind: Kind, scale: PixelScale | None = None
+) -> dict[str, Any]:
     """Return the values of `[NAME=]FILE` arguments, by name."""
     types = {port.name: port.type for port in ports}
     values: dict[str, Any] = {}
     for text in arguments:
         name, path = _name_and_path(text)
         if name is None:
-            found: Mapping[str, Any] = read_values(path, types, kind)
+            found: Mapping[str, Any] = read_values(path, types, kind, scale)
         elif name in types:
-            found = {name: read_value(path, types[name])}
+            found = {name: read_value(path, types[name], scale)}
         else:
             raise UsageError(f"{text!r}: the model has no {kind} {name!r}; {kind}s: {', '.join(types) or 'none'}")
         if twice := values.keys() & found.keys():
             raise UsageError(f"{kind} {min(twice)!r} is given twice")
         values |= found
     return values
+
+
+def input_sources(arguments: Sequence[str], ports: Sequence[Port]) -> dict[str, str]:
+    """The file of each input that `[NAME=]FILE` arguments name; an archive or a folder stands for all others."""
+    named = [_name_and_path(text) for text in arguments]
+    several = {port.name: str(path) for name, path in named if name is None for port in ports}
+    return several | {name: str(path) for name, path in named if name is not None}
 
 
 def _name_and_path(text: str) -> tuple[str | None, Path]:

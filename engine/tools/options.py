@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -88,8 +89,18 @@ def add_inputs(parser: argparse.ArgumentParser, *, shape_of_blob: bool = True) -
         action="append",
         default=[],
         help="values of inputs: an .npz archive, a folder with input_0.pb and so on, or NAME=FILE with a .npy or .pb "
-        "file; may be given several times. Inputs without a file are random",
+        "file, an image, or raw bytes in a .bin file; - is standard input; may be given several times. Inputs without "
+        "a file are random",
     )
+    for option, default, what in (("--image-mean", "0", "subtracted"), ("--image-std", "1", "divided by")):
+        parser.add_argument(
+            option,
+            metavar="X,..",
+            type=numbers,
+            default=default,
+            help=f"what each channel of an image, from 0 to 1, is {what} for an input of floating-point numbers "
+            f"(default: {default})",
+        )
     of_blob = " An input of a blob keeps its shape; a random value for it has this one"
     add_shape(parser, of_blob if shape_of_blob else "")
     add_preprocess(parser)
@@ -164,6 +175,17 @@ def name_and_steps(text: str) -> StepsText:
         return parse_steps(text)
     except PreprocessingError as e:
         raise argparse.ArgumentTypeError(str(e)) from None
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Parse finite numbers, such as `0.485,0.456,0.406`."""
+    try:
+        found = tuple(map(float, text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or not all(map(math.isfinite, found)):
+        raise argparse.ArgumentTypeError(f"expected numbers such as 0.485,0.456,0.406, got {text!r}")
+    return found
 
 
 def count(text: str) -> int:

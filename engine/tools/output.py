@@ -32,7 +32,12 @@ def print_table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) ->
 
 def print_json(value: object) -> None:
     """Print one JSON value; numbers that JSON cannot represent (NaN, infinities) become null."""
-    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+    print(json_text(value), end="")
+
+
+def json_text(value: object) -> str:
+    """One JSON value as text, as `print_json` prints it."""
+    return json.dumps(_plain(value), indent=2, allow_nan=False) + "\n"
 
 
 def print_comparisons(comparisons: Iterable[tuple[str, Comparison]]) -> None:

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "input of another type": ("run basic.blob -i a=input.npy", 3, ("`a`", "float64", "float32")),
     "outputs as inputs": ("run basic.blob -i basic_answer.npz", 3, ("'total'", "inputs: a, b")),
     "text as input": ("run basic.blob -i a=text.npy", 3, ("text.npy", "cannot be read")),
-    "unknown format": ("run basic.blob -i a=text.onnx", 3, ("text.onnx", ".npy or .pb")),
+    "unknown format": ("run basic.blob -i a=text.onnx", 3, ("text.onnx", ".npy, .pb, an image")),
     "file and shape": ("run basic.blob -i a=input.npy --shape a=2,3", 2, ("'a'", "--shape")),
     "shape of no input": ("run basic.blob --shape z=1", 2, ("z", "inputs: a, b")),
     "shape that does not fit": ("run basic.blob --shape a=3,2", 3, ("`a`", "(3, 2)", "f32[2,3]")),
@@ -102,6 +103,19 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "no time": ("benchmark basic.blob -t -1", 2, ("--time",)),
     "no inferences": ("benchmark basic.blob --count 0", 2, ("--count", "1 or more")),
     "requests": ("benchmark basic.blob -n two", 2, ("--requests", "'two'")),
+    "cores": ("benchmark basic.blob --cores zero", 2, ("0,1", "'zero'")),
+    "unusable core": ("benchmark basic.blob --cores 99999", 3, ("core 99999", "usable: ")),
+    "pinned nowhere": ("benchmark basic.blob --pin", 2, ("--cores", "-n 0")),
+    "setting given twice": ("benchmark basic.blob --streams 2 -c NUM_STREAMS=1", 2, ("NUM_STREAMS", "twice")),
+    "layers of tokens": ("benchmark basic.onnx -d CPU --generate 4 --layers", 2, ("--layers", "--generate")),
+    "compared with nothing": ("benchmark basic.blob --compare nowhere.json", 3, ("nowhere.json", "No such file")),
+    "compared with text": ("benchmark basic.blob --compare nowhere.onnx", 3, ("nowhere.onnx", "no such file")),
+    "compared with no device": ("benchmark basic.onnx -d CPU --compare NO_SUCH", 3, ("NO_SUCH",)),
+    "blob for another engine": ("benchmark basic.blob --compare onnxruntime", 3, ("onnxruntime", "basic.blob")),
+    "report nowhere": ("benchmark basic.blob --html nowhere/x.html", 2, ("nowhere", "does not exist")),
+    "text as image": ("run basic.blob -i a=fake.png", 3, ("fake.png", "cannot be read as an image")),
+    "raw bytes of another size": ("run basic.blob -i a=bytes.bin", 3, ("bytes.bin", "5 bytes")),
+    "scale without numbers": ("run basic.blob --image-mean a,b", 2, ("0.485,0.456,0.406", "'a,b'")),
 }
 
 
@@ -111,6 +125,8 @@ def folder(files: Path) -> Path:
     onnx.save(next(case.model for case in CASES if case.name == "dynamic_batch"), files / "dynamic.onnx")
     (files / "basic").write_text("in the way\n")
     (files / "text.npy").write_text("1 2 3\n")
+    (files / "fake.png").write_text("no image\n")
+    (files / "bytes.bin").write_bytes(b"12345")
     (files / "empty.onnx").write_bytes(b"")
     (files / "truncated.blob").write_bytes((files / "basic.blob").read_bytes()[:-1])
     np.save(files / "input.npy", np.zeros((2, 3)))
@@ -211,13 +227,15 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 @pytest.mark.skipif(os.name != "posix", reason="signals and closed pipes are POSIX's")
 @pytest.mark.parametrize("requests", [0, 2])
 def test_an_interrupt_ends_it_cleanly(folder: Path, requests: int) -> None:
-    with start("benchmark", folder / "squeezenet.blob", "-t", 600, "-n", requests) as process:
+    with start("benchmark", folder / "basic.blob", "-t", 600, "-n", requests) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("network")
         assert process.stdout.readline().startswith("set-up")
+        time.sleep(3)  # more than a block of half a second, so that there are results
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "engine benchmark: interrupted\n")
+    assert (process.returncode, err) == (130, "engine benchmark: interrupted; these are the results until then\n")
+    assert "latency     min " in out
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals and closed pipes are POSIX's")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
+from engine.passes.work import byte_size
 from engine.plugin_api import (
     Config,
     CoreHandle,
@@ -22,7 +23,7 @@ from engine.plugin_api import (
 )
 from engine_hetero.device_list import DeviceList
 from engine_hetero.division import Divider, Division
-from engine_hetero.model_graph import ModelGraph, byte_size, has_known_size
+from engine_hetero.model_graph import ModelGraph, has_known_size
 from engine_hetero.placing.placement import Claims, UnplaceableError
 from engine_hetero.properties import PARTITION_STRATEGY, PLACEMENT
 

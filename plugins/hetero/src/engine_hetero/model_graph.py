@@ -10,10 +10,11 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.ir import Constant, ElementType, Node, Output, Parameter, Result, TensorType
+from engine.ir import Constant, Node, Output, Parameter, Result, TensorType
 from engine.ir.element_type import string
 from engine.lowering import SHAPE_SOURCES
 from engine.ops import find_op
+from engine.passes.work import byte_size
 from engine.plugin_api import Model
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -80,23 +81,9 @@ class ModelGraph:
         return len(self.nodes)
 
 
-def byte_size(value: Output, unknown: int = 1) -> int:
-    """The bytes of a value; unknown lengths count as `unknown`; 0 for a value that is not a tensor."""
-    if not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
-        return 0
-    count = 1
-    for dimension in value.shape:
-        count *= dimension.get_length() if dimension.is_static else unknown
-    return _bytes_of(value.element_type, count)
-
-
 def has_known_size(value: Output) -> bool:
     """Whether the bytes of a value are known before an inference."""
     return isinstance(value.type, TensorType) and value.shape.is_static
-
-
-def _bytes_of(element_type: ElementType, count: int) -> int:
-    return count * element_type.numpy.itemsize
 
 
 def _distinct(values: Iterable[Output | None]) -> Iterable[Output]:

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine_hetero.costs.work import Work, work_of
+from engine.passes.work import Work, work_of
 from engine_hetero.model_graph import Ints, ModelGraph
 from engine_hetero.placing.placement import REFERENCE
 

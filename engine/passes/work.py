@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from engine.ir import Node, Output, TensorType
+from engine.ir import ElementType, Node, Output, TensorType
 from engine.ops.attention import AttentionSpec
 from engine.ops.einsum import EinsumSpec
 from engine.ops.matmul import GemmSpec
 from engine.ops.scan import ScanSpec
 from engine.passes.runtime_info import is_operation
-from engine_hetero.model_graph import byte_size
 
 ASSUMED_TRIPS: Final = 8
 """The assumed number of iterations of a Loop, and of a Scan over unknown lengths."""
@@ -49,6 +48,21 @@ def work_of(node: Node) -> Work:
         operations += trips * sum(each.operations for each in inner)
         moved += trips * sum(each.bytes for each in inner)
     return Work(operations, moved)
+
+
+def byte_size(value: Output, unknown: int = 1) -> int:
+    """The bytes of a value; unknown lengths count as `unknown`; 0 for a value that is not a tensor."""
+    if not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
+        return 0
+    count = 1
+    for dimension in value.shape:
+        count *= dimension.get_length() if dimension.is_static else unknown
+    return bytes_of(value.element_type, count)
+
+
+def bytes_of(element_type: ElementType, count: int) -> int:
+    """The bytes of `count` elements."""
+    return count * element_type.numpy.itemsize
 
 
 def _trips(node: Node) -> int:

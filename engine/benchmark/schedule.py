@@ -1,0 +1,195 @@
+"""Measuring in blocks: one subject in this process, or several in processes of their own, alternating.
+
+If the machine slows down for a while, all subjects are affected: blocks alternate, each round in another order, each
+block after a rest in which clocks and caches of the one before it have no effect.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from engine.benchmark.statistics import Verdict, judge
+from engine.benchmark.subject import Subject
+from engine.benchmark.worker import Worker
+from engine.errors import InputError
+from engine.onnx.value_files import write_values
+from engine.runtime.benchmark import Measurement, Meter
+
+Progress: TypeAlias = Callable[[str, float], None]
+"""Receives what is being done, and which share of it is done, from 0 to 1."""
+_BLOCK_SECONDS = 0.5
+_BLOCKS = 10
+
+
+@dataclass(slots=True)
+class Series:
+    """The blocks of one subject.
+
+    Attributes:
+        requests: inferences in flight; 0: one after the other in the calling thread.
+        is_interrupted: whether Ctrl-C ended it early.
+    """
+
+    requests: int
+    blocks: list[Measurement] = field(default_factory=list)
+    is_interrupted: bool = False
+
+    @property
+    def all(self) -> Measurement:
+        """All blocks as one."""
+        latencies = [block.latencies_ns for block in self.blocks]
+        return Measurement(self.requests, sum(block.seconds for block in self.blocks), np.concatenate(latencies))
+
+    @property
+    def block_milliseconds(self) -> list[float]:
+        """For each block, the median latency or, with requests in flight, the time divided by the inferences."""
+        if not self.requests:
+            return [block.latency(50) for block in self.blocks]
+        return [block.seconds * 1e3 / block.count for block in self.blocks]
+
+
+def measure_alone(meter: Meter, requests: int, seconds: float | None, count: int | None, progress: Progress) -> Series:
+    """Measure in blocks until `seconds` have been measured or `count` inferences have been; at least one.
+
+    Ctrl-C ends it early, with the blocks until then; before the end of the first one, `KeyboardInterrupt` is raised.
+    """
+    series = Series(requests)
+    step = None if count is None else max(1, -(-count // _BLOCKS), requests)
+    length = None if seconds is None else min(_BLOCK_SECONDS, seconds / _BLOCKS)
+    measured, done = 0.0, 0
+    try:
+        while not series.blocks or not (
+            (seconds is not None and measured >= seconds) or (count is not None and done >= count)
+        ):
+            left = None if count is None or step is None else min(step, count - done)
+            span = None if seconds is None or length is None else max(0.0, min(length, seconds - measured))
+            block = meter.measure(seconds=span, count=left)
+            series.blocks.append(block)
+            measured, done = measured + block.seconds, done + block.count
+            shares = [measured / seconds if seconds else 1.0 if seconds == 0 else 0.0, done / count if count else 0.0]
+            progress("measure", min(1.0, max(shares)))
+    except KeyboardInterrupt:
+        if not series.blocks:
+            raise
+        series.is_interrupted = True
+    return series
+
+
+@dataclass(frozen=True, slots=True)
+class Procedure:
+    """How subjects are compared: blocks of `block_seconds` or `block_count` inferences, whichever ends first."""
+
+    rounds: int = 9
+    block_seconds: float | None = 0.5
+    block_count: int | None = None
+    rest_seconds: float = 0.2
+    warm_up: int = 1
+    requests: int = 0
+    cores: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Compared:
+    """One subject of a comparison.
+
+    Attributes:
+        about: versions, configuration, times to read, compile and run first.
+        difference: the largest difference of its outputs from the base's, relative to the largest magnitude there;
+            None if they cannot be compared.
+        verdict: relative to the base; None for the base.
+    """
+
+    subject: Subject
+    about: dict[str, Any]
+    series: Series
+    difference: float | None = None
+    verdict: Verdict | None = None
+    peak_bytes: int | None = None
+
+
+def compare_subjects(
+    subjects: Sequence[Subject], inputs: Mapping[str, Any], procedure: Procedure, progress: Progress
+) -> list[Compared]:
+    """Measure subjects in alternating blocks of one run; the first is the base, on whose inputs all run.
+
+    Ctrl-C ends it early, with the rounds until then; before the end of the first one, `KeyboardInterrupt` is raised.
+    Raises `InputError` for a subject with other inputs, and `WorkerError` with the error of one that fails.
+    """
+    found: list[Compared] = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        home = Path(folder)
+        write_values(home / "inputs.npz", inputs, {}, "input")
+        workers = [stack.enter_context(Worker(subject.label)) for subject in subjects]
+        for index, (subject, worker) in enumerate(zip(subjects, workers, strict=True)):
+            progress(f"load {subject.label}", index / len(subjects))
+            about = worker.call("open", subject=subject.as_json(), cores=list(procedure.cores))
+            if set(about["inputs"]) != set(inputs):
+                raise InputError(
+                    f"{subject.label}: {subject.file} has the inputs {', '.join(about['inputs']) or 'none'}; "
+                    f"expected those of the base: {', '.join(inputs) or 'none'}"
+                )
+            answer = str(home / f"{index}.npz")
+            bound = {"requests": procedure.requests, "warm_up": procedure.warm_up}
+            about |= worker.call("bind", inputs=str(home / "inputs.npz"), outputs=answer, **bound)
+            found.append(Compared(subject, about, Series(procedure.requests)))
+            found[-1].difference = _difference(home / "0.npz", Path(answer))
+        _run_rounds(found, workers, procedure, progress)
+        for each, worker in zip(found, workers, strict=True) if not found[0].series.is_interrupted else ():
+            each.peak_bytes = worker.call("memory")["peak_bytes"]
+    times = [each.series.block_milliseconds for each in found]
+    for each, own in list(zip(found, times, strict=True))[1:]:
+        each.verdict = judge(times[0], own)
+    return found
+
+
+def _run_rounds(found: Sequence[Compared], workers: Sequence[Worker], procedure: Procedure, progress: Progress) -> None:
+    blocks = len(found) * procedure.rounds
+    done = 0
+    try:
+        for turn in range(procedure.rounds):
+            measured: dict[int, Measurement] = {}
+            for index in _rotated(len(found), turn):
+                progress(f"round {turn + 1}: {found[index].subject.label}", done / blocks)
+                time.sleep(procedure.rest_seconds)
+                block = workers[index].call("block", seconds=procedure.block_seconds, count=procedure.block_count)
+                latencies = np.array(block["latencies_ns"], np.int64)
+                measured[index] = Measurement(procedure.requests, block["seconds"], latencies)
+                done += 1
+            for index, measurement in measured.items():
+                found[index].series.blocks.append(measurement)
+    except KeyboardInterrupt:
+        if not found[0].series.blocks:
+            raise
+        # A worker may still be running its block; it is ended with its process, and the memory of all is left out.
+        for each in found:
+            each.series.is_interrupted = True
+
+
+def _rotated(count: int, turn: int) -> list[int]:
+    """Each round begins with another subject, and every second pair of rounds runs backwards."""
+    order = [(turn + index) % count for index in range(count)]
+    return order if turn % 4 < 2 else order[::-1]
+
+
+def _difference(base: Path, other: Path) -> float | None:
+    """The largest difference of arrays relative to the largest magnitude of the base; None if they do not match."""
+    with np.load(base) as a, np.load(other) as b:
+        if not len(a.files) or a.files != b.files:
+            return None
+        pairs = [(a[name], b[name]) for name in a.files]
+    if any(x.shape != y.shape or x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub" for x, y in pairs):
+        return None
+    return max((_relative(x.astype(np.float64), y.astype(np.float64)) for x, y in pairs if x.size), default=0.0)
+
+
+def _relative(x: Any, y: Any) -> float:
+    scale = float(np.abs(x).max()) or 1.0
+    return float(np.abs(x - y).max()) / scale

@@ -1,0 +1,160 @@
+"""What is measured: a model in an engine with a configuration; and opening it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from engine.blob import check_blob, is_blob
+from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
+from engine.errors import InputError
+from engine.peers import KNOWN, PEERS
+from engine.properties import CONFIG
+
+if TYPE_CHECKING:
+    from engine.ir import Model
+    from engine.plugin_api import ExecutableNetwork
+
+OURS = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model in an engine. Its fields are JSON values, so that another process can open it.
+
+    Attributes:
+        file: an ONNX model, or a blob.
+        device: of this engine; None for a blob's own, and for another engine.
+        config: settings as text, as on the command line.
+        engine: "engine", or one of `PEERS`.
+        shapes: new shapes of inputs.
+        carried: keys of `config` that were not stated for this subject; a device that has no such key ignores it.
+        words: what the user called it; empty: its device and settings.
+        extensions: what `Core.add_extension` takes.
+    """
+
+    file: str
+    device: str | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    engine: str = OURS
+    shapes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    extensions: tuple[str, ...] = ()
+    trusted_keys: tuple[str, ...] = ()
+    require_signature: bool = False
+    carried: tuple[str, ...] = ()
+    words: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the user called it, else the engine or device, and its settings."""
+        if self.words:
+            return self.words
+        settings = ",".join(f"{key}={value}" for key, value in self.config.items())
+        place = self.device or "blob" if self.engine == OURS else self.engine
+        return f"{place} {settings}".strip()
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Subject:
+        """The subject with these fields."""
+        shapes = {name: tuple(dims) for name, dims in fields["shapes"].items()}
+        lists = {name: tuple(fields[name]) for name in ("extensions", "trusted_keys", "carried")}
+        return cls(**{**fields, **lists, "shapes": shapes})
+
+
+def changed(base: Subject, words: str) -> Subject:
+    """`base` with what `words` name instead: a model or blob, a device, an engine, and settings KEY=VALUE.
+
+    Another device or engine takes those of the base's settings along that it knows; one without a value is dropped.
+    Raises `InputError` if a word cannot be understood.
+    """
+    subject, config, stated = replace(base, words=words), dict(base.config), set[str]()
+    for word in words.split():
+        key, equals, value = word.partition("=")
+        if os.path.isfile(word):
+            subject = replace(subject, file=word)
+        elif word in PEERS:
+            subject = replace(subject, engine=word, device=None)
+        elif equals and key.isidentifier():
+            config[key] = value
+            stated.add(key)
+        elif word.endswith((".onnx", ".blob", ".json")):
+            raise InputError(f"{word}: there is no such file to compare with")
+        else:
+            subject = replace(subject, engine=OURS, device=word)
+    if subject.engine != OURS:
+        config = {key: value for key, value in config.items() if key in KNOWN or key in stated}
+    config = {key: value for key, value in config.items() if value}
+    subject = replace(subject, config=config, carried=tuple(config.keys() - stated))
+    if subject.engine != OURS and is_blob(subject.file):
+        raise InputError(f"{subject.engine} cannot read the blob {subject.file}; compare models, not blobs")
+    if subject.engine == OURS and subject.device is None and not is_blob(subject.file):
+        raise InputError(f"{words!r}: no device is given for the model {subject.file}; name one, such as CPU")
+    return subject
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A network of this engine, its model (None for a blob), and the seconds to read, and to compile or import."""
+
+    network: ExecutableNetwork
+    model: Model | None
+    read_seconds: float
+    compile_seconds: float
+
+
+def core_of(subject: Subject) -> Core:
+    """A core with the extensions and trusted keys of a subject."""
+    core = Core()
+    for extension in subject.extensions:
+        core.add_extension(extension)
+    core.set_property(
+        {TRUSTED_KEYS.name: list(subject.trusted_keys), REQUIRE_SIGNATURE.name: subject.require_signature}
+    )
+    return core
+
+
+def open_subject(subject: Subject, more: Mapping[str, str] | None = None) -> Opened:
+    """Compile or import a subject of this engine, with `more` settings. Raises the errors of `Core`."""
+    core = core_of(subject)
+    settings = {**subject.config, **(more or {})}
+    if subject.carried and subject.device is not None:
+        declared = core.supported_properties(subject.device)
+        settings = {key: text for key, text in settings.items() if key in declared or key not in subject.carried}
+    if is_blob(subject.file):
+        check = check_blob(subject.file)
+        check.require()
+        assert check.manifest is not None
+        config = _parsed(core, subject.device or check.manifest.device, settings)
+        start = time.perf_counter()
+        network = core.import_model(subject.file, subject.device, config)
+        return Opened(network, None, 0.0, time.perf_counter() - start)
+    assert subject.device is not None
+    config = _parsed(core, subject.device, settings)
+    start = time.perf_counter()
+    model = core.read_model(subject.file)
+    if subject.shapes:
+        model.reshape(subject.shapes)
+    read = time.perf_counter()
+    network = core.compile_model(model, subject.device, config)
+    return Opened(network, model, read - start, time.perf_counter() - read)
+
+
+def device_of(file: str) -> str | None:
+    """The device that a blob was compiled for; None for a model."""
+    manifest = check_blob(file).manifest if is_blob(file) else None
+    return None if manifest is None else manifest.device
+
+
+def _parsed(core: Core, device: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Settings as values. Raises `PropertyError`."""
+    if not settings:
+        return {}
+    declared = core.supported_properties(device)
+    return {key: declared.require(key, CONFIG, where=device).parse(text) for key, text in settings.items()}

@@ -1,0 +1,72 @@
+"""What a terminal shows beyond plain text: coloured tables and progress, by `rich` if it is installed.
+
+Output that is piped, and terminals without `rich`, get the same text plainly. `rich` is imported when it is first
+needed, since it takes a third of the time in which `engine --help` has to start.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from engine.benchmark.schedule import Progress
+from engine.drawing.table import escaped, table
+
+Stream: TypeAlias = Any
+
+
+def show_table(rows: Sequence[Sequence[object]], header: Sequence[str], right: Collection[int] = ()) -> None:
+    """Print a table on standard output, in colours on a terminal."""
+    rich = _rich(sys.stdout)
+    if rich is None:
+        for line in table(rows, header, right):
+            print(line)
+        return
+    console = importlib.import_module("rich.console").Console()
+    made = importlib.import_module("rich.table").Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for index, name in enumerate(header):
+        made.add_column(name, justify="right" if index in right else "left", no_wrap=True, overflow="ellipsis")
+    cell = importlib.import_module("rich.text").Text  # not markup: names of nodes may have brackets
+    for row in rows:
+        made.add_row(*(cell(escaped(str(each)), style=_STYLES.get(str(each), "")) for each in row))
+    console.print(made)
+
+
+_STYLES = {"faster": "green", "slower": "red", "undecided": "yellow"}
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """What has been done, on standard error while it is a terminal and `rich` is installed; else nothing.
+
+    It is drawn only when it is told of progress, between the blocks of a measurement, so that it does not disturb one.
+    """
+    if _rich(sys.stderr) is None:
+        yield lambda _what, _share: None
+        return
+    module = importlib.import_module("rich.progress")
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    with module.Progress(
+        module.TextColumn("{task.description}", markup=False), module.BarColumn(), module.TaskProgressColumn(),
+        console=console, transient=True, auto_refresh=False,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("", total=1.0)
+
+        def report(what: str, share: float) -> None:
+            bar.update(task, description=escaped(what), completed=share)
+            bar.refresh()
+
+        yield report
+
+
+def _rich(stream: Stream) -> Any:
+    """The module if the stream is a terminal and it is installed, else None."""
+    if stream is None or not stream.isatty():
+        return None
+    try:
+        return importlib.import_module("rich")
+    except ImportError:
+        return None
