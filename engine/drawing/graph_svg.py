@@ -5,10 +5,8 @@ from __future__ import annotations
 from engine.drawing.colouring import Colouring
 from engine.drawing.graph import Graph
 from engine.drawing.layered_layout import Box, place
-from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, LONGEST, document, legend, text
+from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, LONGEST, document, legend, legend_width, text
 from engine.drawing.table import printable
-
-_LEGEND_WIDTH = 140
 
 
 def to_svg(graph: Graph, colouring: Colouring) -> str:
@@ -23,9 +21,8 @@ def to_svg(graph: Graph, colouring: Colouring) -> str:
         shapes, body_width, height = _draw(graph, positions, colouring, y)
         parts += shapes
         width, y = max(width, body_width), y + height
-    shown = {label[: _LEGEND_WIDTH // 7 - 3]: colour for label, colour in colouring.legend.items()}
-    width = max(width, 40 + _LEGEND_WIDTH * len(shown))
-    return document(width, y + 30, [*parts, *legend(shown, y)])
+    width = max(width, legend_width(colouring.legend))
+    return document(width, y + 30, [*parts, *legend(colouring.legend, y)])
 
 
 def _draw(graph: Graph, positions: list[int], colouring: Colouring, top: float) -> tuple[list[str], float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 
 from engine.drawing.table import printable
@@ -40,10 +40,21 @@ def document(width: float, height: float, parts: Iterable[str]) -> str:
     return "\n".join([head, *parts, "</svg>", ""])
 
 
-def legend(colours: dict[str, str], y: float) -> list[str]:
-    """The meaning of each colour, in a row."""
-    return [
-        f'<g><rect x="{24 + 140 * i}" y="{y:.0f}" width="12" height="12" fill="{colour}"/>'
-        f"{text(42 + 140 * i, y + 11, name)}</g>"
-        for i, (name, colour) in enumerate(colours.items())
-    ]
+def legend(colours: Mapping[str, str], y: float) -> list[str]:
+    """The meaning of each colour, in a row that is `legend_width` wide."""
+    entries, x = [], 24.0
+    for name, colour in colours.items():
+        entries.append(
+            f'<g><rect x="{x:.0f}" y="{y:.0f}" width="12" height="12" fill="{colour}"/>{text(x + 18, y + 11, name)}</g>'
+        )
+        x += _entry_width(name)
+    return entries
+
+
+def legend_width(colours: Iterable[str]) -> float:
+    """The width of a legend, with margins."""
+    return 48.0 + sum(map(_entry_width, colours))
+
+
+def _entry_width(name: str) -> float:
+    return max(140.0, 36 + min(len(name), LONGEST) * CHARACTER_WIDTH)

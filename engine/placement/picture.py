@@ -13,7 +13,7 @@ from engine.drawing.graph import Graph
 from engine.drawing.graph_dot import to_dot
 from engine.drawing.graph_page import to_html as graph_page
 from engine.drawing.page import page, section
-from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, document, legend, palette, text
+from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, document, legend, legend_width, palette, text
 from engine.drawing.table import byte_count, count, duration, printable
 from engine.files import write_file
 from engine.placement.graph import placed_graph
@@ -60,7 +60,7 @@ def to_svg(report: PlacementReport, model: str) -> str:
     """The picture as a self-contained SVG document. Operations are shown if there are at most a few hundred."""
     colours = palette(report.devices)
     y = float(_MARGIN)
-    parts, widths = [], [200.0, 40.0 + 140 * len(colours)]
+    parts, widths = [], [200.0, legend_width(colours)]
     for line, attributes in _heading(report, model):
         parts.append(text(_MARGIN, y, line, attributes, _LONGEST_LINE))
         widths.append(min(len(line), _LONGEST_LINE) * CHARACTER_WIDTH + 2 * _MARGIN)

@@ -27,7 +27,8 @@ class GraphOptions:
 
     Attributes:
         shapes, types, rt_info: what static pictures show.
-        times: milliseconds by friendly name.
+        times: milliseconds by friendly name; those of nodes in bodies as profiles name them: "loop/add" for `add` in a
+            body of `loop`.
         notes: more details by friendly name, such as the kernels that ran.
     """
 
@@ -41,7 +42,7 @@ class GraphOptions:
 def model_graph(model: Model, options: GraphOptions | None = None) -> Graph:
     """The graph of a model, with those of its bodies. Nodes have the device of their `affinity`, if they have one."""
     builder = _Builder(options or GraphOptions())
-    builder.add(model, ())
+    builder.add(model, (), "")
     return Graph(model.name, tuple(builder.nodes), tuple(builder.edges))
 
 
@@ -53,26 +54,27 @@ class _Builder:
         self.nodes: list[GraphNode] = []
         self.edges: list[GraphEdge] = []
 
-    def add(self, model: Model, body: tuple[str, ...]) -> list[int]:
-        """Add a model, and return the positions of its nodes that read nothing."""
+    def add(self, model: Model, body: tuple[str, ...], owner: str) -> list[int]:
+        """Add a model, and return the positions of its nodes that read nothing. `owner` is before names in profiles."""
         position: dict[Node, int] = {}
         sources = []
         for node in model.ordered_nodes():
             position[node] = number = len(self.nodes)
-            self.nodes.append(self._node(node, body))
+            self.nodes.append(self._node(node, body, owner))
             values = [value for value in node.input_values if value is not None]
             self.edges += [GraphEdge(position[value.node], number, value.index) for value in values]
             if not values and not isinstance(node, Constant):
                 sources.append(number)
             for attribute, inner in node.bodies.items():
-                begun = self.add(inner, (*body, f"{printable(node.friendly_name)} / {attribute}"))
+                path = (*body, f"{printable(node.friendly_name)} / {attribute}")
+                begun = self.add(inner, path, f"{owner}{node.friendly_name}/")
                 self.edges += [GraphEdge(number, each, is_link=True) for each in begun]
         return sources
 
-    def _node(self, node: Node, body: tuple[str, ...]) -> GraphNode:
-        info, options = node.annotations, self._options
+    def _node(self, node: Node, body: tuple[str, ...], owner: str) -> GraphNode:
+        info, options, profiled = node.annotations, self._options, owner + node.friendly_name
         is_own = bool(node.output_types)
-        milliseconds = options.times.get(node.friendly_name, info.get(TIME)) if is_own else None
+        milliseconds = options.times.get(profiled, info.get(TIME)) if is_own else None
         types = tuple(map(str, node.output_types))
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         first = next(iter(node.output_types), None)
@@ -86,7 +88,7 @@ class _Builder:
             body=body,
             device=str(info.get(AFFINITY, "")),
             milliseconds=milliseconds if isinstance(milliseconds, (int, float)) else None,
-            details=_details(node) | dict(options.notes.get(node.friendly_name, {}) if is_own else {}),
+            details=_details(node) | dict(options.notes.get(profiled, {}) if is_own else {}),
         )
 
     def _lines(self, node: Node, kind: str, types: Sequence[str], milliseconds: Any) -> tuple[str, ...]:

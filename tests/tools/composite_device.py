@@ -8,6 +8,7 @@ from engine_template import TemplatePlugin
 
 from engine.ir import Constant, Node, Output, Parameter, Result
 from engine.plugin_api import (
+    BlobReader,
     Config,
     Crossing,
     ExecutableNetwork,
@@ -32,6 +33,17 @@ class PickyPlugin(TemplatePlugin):
     def query_model(self, model: Model, config: Config) -> QueryResult:
         refused = Support.refused(RefusalCause.OP, "PICKY runs Relu and Mul; put the rest elsewhere")
         return QueryResult({n.friendly_name: _native if n.op_type in ("Relu", "Mul") else refused for n in _of(model)})
+
+
+class BarePlugin(TemplatePlugin):
+    """TEMPLATE, but an imported network keeps no graph to look at."""
+
+    name = "BARE"
+
+    def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
+        network = super().import_network(blob, config)
+        network.graph = None
+        return network
 
 
 class SplitPlugin(Plugin):

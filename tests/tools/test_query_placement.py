@@ -15,6 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from engine.testing.behaviour.cases import make_model, tensor
+from tests.browser import needs_browser, open_page
 
 Engine = Callable[..., Any]
 
@@ -78,6 +79,19 @@ def test_a_picture_is_written(engine: Engine, folder: Path, name: str) -> None:
     if name.endswith(".svg"):
         ElementTree.fromstring(written)
     assert sorted(file.name for file in folder.iterdir()) == sorted(["gate.onnx", "site", name])
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [500, 1280])
+def test_the_page_begins_with_the_graph(engine: Engine, folder: Path, width: int) -> None:
+    engine("query", "gate.onnx", "-d", "SPLIT:PICKY,TEMPLATE", "--picture", "picture.html", cwd=folder)
+    script = """graphView.show(2);
+    return [document.getElementById("graph-side").textContent, document.querySelectorAll(".paper svg").length]"""
+    page = (folder / "picture.html").read_text(encoding="utf-8")
+    side, pictures = open_page(page, folder, script=script, width=width).value  # type: ignore[misc]
+    for text in ("softmax", "1: TEMPLATE", "PICKY runs Relu and Mul"):
+        assert text in side
+    assert pictures == 1
 
 
 @pytest.mark.parametrize(

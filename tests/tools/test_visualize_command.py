@@ -97,6 +97,34 @@ def test_times_of_nodes_without_names(engine: Engine, tmp_path: Path) -> None:
     assert re.search(r">[\d.]+ ms<", (tmp_path / "x.svg").read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_times_of_bodies(engine: Engine, tmp_path: Path, device: str) -> None:
+    """Profiles name what runs in a body after its node."""
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8])
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["x"], ["b"], name=op.lower())],
+            name,
+            [],
+            [helper.make_tensor_value_info("b", TensorProto.FLOAT, [8])],
+        )
+        for name, op in (("then_branch", "Exp"), ("else_branch", "Neg"))
+    }
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [8])
+    nodes = [helper.make_node("If", ["c"], ["y"], name="branch", **branches)]
+    graph = helper.make_graph(nodes, "bodies", [condition, value], [result])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "bodies.onnx"
+    )
+    done = engine("visualize", "bodies.onnx", "-d", device, "--profile", "-o", "x.dot", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    labels = re.findall(r'label="((?:If|Exp|Neg)\\n[^"]*)"', (tmp_path / "x.dot").read_text(encoding="utf-8"))
+    timed = {label.split("\\n")[0] for label in labels if label.endswith(" ms")}
+    assert "If" in timed
+    assert len(timed & {"Exp", "Neg"}) == (1 if device == "CPU" else 0), "TEMPLATE has no records of bodies"
+
+
 def test_facts_for_programs(engine: Engine, folder: Path, tmp_path: Path) -> None:
     done = engine("visualize", "model.onnx", "-o", tmp_path / "x.dot", "--json", cwd=folder)
     facts = json.loads(done.out)
@@ -127,6 +155,24 @@ def test_what_cannot_be_is_refused(engine: Engine, folder: Path, arguments: str,
     assert words in done.err
     assert "Traceback" not in done.err
     assert sorted(folder.iterdir()) == before, "a file was left over"
+
+
+def test_a_blob_without_a_graph_says_so(
+    engine: Engine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    info = tmp_path / "site" / "bare_device-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bare-device\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[engine.plugins]\nBARE = composite_device:BarePlugin\n")
+    assert engine("compile", folder / "model.onnx", "-d", "BARE", "-o", "bare.blob", cwd=tmp_path).code == 0
+    done = engine("visualize", "bare.blob", "-o", "graph.html", cwd=tmp_path)
+    assert done.code == 3
+    assert done.err == (
+        "engine visualize: error: network `blocks` on BARE has no graph that could be drawn; draw the model instead\n"
+    )
+    assert not (tmp_path / "graph.html").exists()
 
 
 @pytest.mark.parametrize("name", ["graph.html", "graph.svg", "graph.dot"])

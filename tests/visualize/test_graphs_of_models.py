@@ -66,11 +66,13 @@ def test_bodies_of_bodies_say_where_they_are() -> None:
         condition, x, condition, x, then_branch=branch("Neg", True), else_branch=branch("Abs", False),
         friendly_name="outer",
     )  # fmt: skip
-    graph = model_graph(Model([node], [condition, x], name="nested"))
+    options = GraphOptions(times={"outer/inner/exp": 2.5, "exp": 9.0})
+    graph = model_graph(Model([node], [condition, x], name="nested"), options)
     found = by_name(graph)
     assert found["neg"].body == ("outer / then_branch",)
     assert found["exp"].body == ("outer / then_branch", "inner / then_branch")
     assert found["outer"].body == ()
+    assert found["exp"].milliseconds == 2.5, "as profiles name it"
     links = {(graph.nodes[e.source].name, graph.nodes[e.target].body) for e in graph.edges if e.is_link}
     assert ("outer", ("outer / else_branch",)) in links
     assert ("inner", ("outer / then_branch", "inner / else_branch")) in links
