@@ -13,6 +13,7 @@ import pytest
 
 from engine import Core, Model, PrePostProcessor
 from engine.errors import ModelReadError
+from engine.onnx import model_to_proto
 from engine.ops import evaluate_model
 from engine.preprocessing import add_steps
 from tests.preprocessing.conftest import convolving
@@ -137,3 +138,44 @@ def test_the_steps_that_a_port_lists_can_be_given_again(steps: str) -> None:
     again = second.build()
     assert str(again) == str(model)
     assert again.parameter("x").annotations["preprocess"]["steps"] == listed
+
+
+def random_steps(rng: np.random.Generator) -> str:
+    """A chain of steps that ends with 8 x 8 pixels of three channels; the input has at least 12 of both lengths."""
+    colour = str(rng.choice(["RGB", "BGR", "BGRA", "GREY", "NV12", "I420"]))
+    element = "u8" if colour in ("NV12", "I420") else str(rng.choice(["u8", "i8", "f16", "f32"]))
+    layout = "NHWC" if colour in ("NV12", "I420") else str(rng.choice(["NHWC", "NCHW", "CHWN"]))
+    any_size = [
+        "mean([1, -2, 0.5])", "scale([2, 3, 4])", "scale(7)", "mean(0.25)", "clamp(0, 100)", "to_type(f32)",
+        "pad([1, 0], [0, 2], mode=edge)", "pad([1, 1], [2, 0], mode=reflect)", "crop([1, 0], [-1, -2])",
+        "resize([9, 13])", "resize([13, 9], mode=cubic)", "resize([10, 10], antialias=True, aspect=not_larger)",
+        "to_colour(GREY).to_colour(BGR)", "to_colour(BGR)", "to_layout(NHWC)", "to_layout(NCHW)",
+    ]  # fmt: skip
+    last = [
+        "resize()",
+        "letter_box([8, 8], value=3)",
+        "resize([9, 8]).centre_crop([8, 8])",
+        "resize(9, mode=nearest).crop([0, 1], [8, 9])",
+    ]
+    chosen = [str(each) for each in rng.choice(any_size, int(rng.integers(0, 4)))]
+    return ".".join([f"input({element}, {layout}, colour={colour})", "to_colour(RGB)", *chosen, str(rng.choice(last))])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_steps_give_the_same_everywhere(seed: int, core: Core) -> None:
+    rng = np.random.default_rng(seed)
+    steps = random_steps(rng)
+    processor = PrePostProcessor(convolving(pads=int(rng.integers(0, 2))))
+    add_steps(processor, f"x={steps}")
+    model = processor.build()
+    (port,) = core.compile_model(model, "TEMPLATE").inputs
+    lengths = {"N": 2, "H": 18, "W": 16, "C": port.shape[port.layout.index("C")].min}
+    shape = [lengths[letter] for letter in port.layout]
+    x = rng.integers(0, 128, shape).astype(port.dtype)
+    (expected,) = evaluate_model(model, [x])
+    options = onnxruntime.SessionOptions()  # its optimizer breaks a Resize of named axes after a Transpose
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model_to_proto(model).SerializeToString(), options)
+    largest = np.abs(expected).max()
+    for y in (session.run(["y"], {"x": x})[0], core.compile_model(model, "CPU")({"x": x})["y"]):
+        np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4 * largest, err_msg=steps)

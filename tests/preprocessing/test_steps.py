@@ -11,7 +11,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from engine import Model, PrePostProcessor, ops
+from engine import Core, Model, PrePostProcessor, ops
+from engine.errors import EngineError
 from engine.ir import Constant, ElementType, Parameter, Result, f32, f64, i32, u8
 from engine.onnx import model_to_proto
 from tests.preprocessing.conftest import convolving, passing, values_after
@@ -251,6 +252,31 @@ def test_video(colour: str, is_static: bool, order: str, rng: np.random.Generato
     values = values_after(model, lambda p: p.input("x", "u8", colour=colour).to_colour(order), *given)
     expected = bt601(luma, cb, cr)
     np.testing.assert_allclose(values[0], expected if order == "RGB" else expected[:, ::-1], atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", ["N", None])
+def test_planes_belong_together(batch: str | None, rng: np.random.Generator) -> None:
+    """A sum of planes of other sizes would repeat the smaller one."""
+    steps = lambda p: p.input("x", "u8", colour="NV12_TWO_PLANES").to_colour("RGB").resize((8, 8))  # noqa: E731
+    processor = PrePostProcessor(passing(f32, [batch, 3, 8, 8]))
+    steps(processor)
+    network = Core().compile_model(processor.build(), "TEMPLATE")
+    y, uv = image(rng, 2, 4, 6, 1), image(rng, 2, 2, 3, 2)
+    assert network({"x/y": y, "x/uv": uv})["y"].shape == (2, 3, 8, 8)
+    for wrong in ({"x/uv": uv[:1]}, {"x/y": y[:1]}, {"x/y": y[:, :1]}, {"x/y": y[:, :, :1]}, {"x/uv": uv[:, :1]}):
+        with pytest.raises(EngineError):
+            network({"x/y": y, "x/uv": uv} | wrong)
+    fixed = PrePostProcessor(passing(f32, ANY)).input("x", "u8", colour="NV12_TWO_PLANES", shape=[1, 4, 6, 1])
+    assert [str(p.type) for p in fixed.to_colour("RGB").build().parameters] == ["u8[1,4,6,1]", "u8[1,2,3,2]"]
+
+
+@pytest.mark.parametrize("colour", ["NV12", "I420", "NV12_TWO_PLANES", "I420_THREE_PLANES"])
+@pytest.mark.parametrize("batch", [1, "N", None])
+def test_video_of_any_size_keeps_the_batch(colour: str, batch: Any) -> None:
+    chain = PrePostProcessor(passing(f32, [batch, 3, 8, 8])).input("x", "u8", colour=colour).to_colour("RGB")
+    shape = chain.letter_box().build().outputs[0].shape
+    assert shape[0] == batch if isinstance(batch, int) else shape[0].is_dynamic
+    assert list(shape)[1:] == [3, 8, 8]
 
 
 def test_planes_take_the_place_of_their_input() -> None:
