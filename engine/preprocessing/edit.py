@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from engine.ir.shape import Dimension
 from engine.preprocessing.axes import read_layout
 from engine.preprocessing.colour import PLANES, ToColour
 from engine.preprocessing.geometry import CentreCrop, Crop, LetterBox, Resize
-from engine.preprocessing.layout import check_rank
+from engine.preprocessing.layout import check_rank, checked_layout
 from engine.preprocessing.plan import InputPlan, OutputPlan, located
 from engine.preprocessing.scores import TopK
 from engine.preprocessing.shapes import passed_shape
@@ -56,7 +56,7 @@ def _prepared(old: Parameter, plan: InputPlan) -> list[Parameter]:
     goal = old.type
     if not isinstance(goal, TensorType):
         raise PreprocessingError(f"the model's input is {goal}; only tensors can be prepared")
-    goal_layout = plan.model_layout or str(old.annotations.get("layout", "")) or read_layout(old.output(0))
+    goal_layout = plan.model_layout or _noted_layout(old) or read_layout(old.output(0))
     if goal_layout and goal.shape.rank.is_static:
         check_rank(goal_layout, len(goal.shape), f"the model's input, {goal},")
     layout = plan.layout or ("NHWC" if plan.colour in PLANES else goal_layout)
@@ -81,7 +81,7 @@ def _prepared(old: Parameter, plan: InputPlan) -> list[Parameter]:
     _check_goal(x, goal)
     for reader in readers:
         reader.replace_source_output(x.value)
-    _note(parameters, layout, plan.steps)
+    _note(parameters, layout, [str(step) for step in plan.steps], [])
     return parameters
 
 
@@ -125,16 +125,14 @@ def _check_goal(x: Tensor, goal: TensorType) -> None:
 
 
 def _is_within(got: Dimension, expected: Dimension) -> bool:
-    if expected.is_static or (got.is_static and not got.is_dynamic):
-        return got.is_static and expected.compatible(got)
-    return got.compatible(expected)
+    return (got.is_static or expected.is_dynamic) and expected.compatible(got)
 
 
 def _read(result: Result, plan: OutputPlan) -> list[Result]:
     value = result.input_value(0)
     if not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
         raise PreprocessingError(f"it is {value.type}; steps need a tensor of known rank")
-    layout = plan.model_layout or str(result.annotations.get("layout", ""))
+    layout = plan.model_layout or _noted_layout(result)
     if layout:
         check_rank(layout, len(value.shape), f"the model's output, {value.type},")
     x = Tensor(value, layout)
@@ -151,18 +149,26 @@ def _read(result: Result, plan: OutputPlan) -> list[Result]:
     if x.value != value:
         result.input(0).replace_source_output(x.value)
     result.friendly_name = name
-    _note([result, *indices], x.layout, plan.steps)
+    _note([result, *indices], x.layout, [], [str(step) for step in plan.steps])
     return [result, *indices]
 
 
-def _note(nodes: Iterable[Node], layout: str, steps: Iterable[Step]) -> None:
-    described = [str(step) for step in steps]
+def _noted_layout(node: Node) -> str:
+    """The layout that is stored with the model, "" if there is none. Raises `PreprocessingError` if it is no layout."""
+    noted = node.annotations.get("layout", "")
+    return "" if noted == "" else checked_layout(noted)
+
+
+def _note(nodes: Iterable[Node], layout: str, before: list[str], after: list[str]) -> None:
+    """Store the layout, and the steps before and after those that are stored already, which a file may have."""
     for node in nodes:
         if layout:
             node.rt_info["layout"] = layout
-        if described:
-            before: dict[str, Any] = dict(node.annotations.get("preprocess", {}))
-            node.rt_info["preprocess"] = {**before, "steps": described + list(before.get("steps", []))}
+        if before or after:
+            noted = node.annotations.get("preprocess", {})
+            notes: dict[str, Any] = dict(noted) if isinstance(noted, Mapping) else {}
+            known = notes.get("steps", [])
+            node.rt_info["preprocess"] = {**notes, "steps": before + (known if isinstance(known, list) else []) + after}
 
 
 def _flat(groups: Iterable[list[Any]]) -> list[Any]:

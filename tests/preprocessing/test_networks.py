@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -90,6 +89,16 @@ def test_a_file_has_the_steps_and_the_layouts(tmp_path: Path, core: Core, rng: n
     assert PrePostProcessor(again).input("x", layout="NCHW").build().inputs[0].shape[1] == 3
 
 
+def test_a_cache_does_not_mix_layouts(tmp_path: Path, core: Core) -> None:
+    for layout in ("NCHW", "NCWH"):
+        model = convolving()
+        model.parameter("x").rt_info["layout"] = layout
+        for _ in range(2):  # compiled, then from the cache
+            network = core.compile_model(model, "TEMPLATE", {"CACHE_DIR": tmp_path})
+            assert network.inputs[0].layout == layout
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     "notes",
     ["{", "[]", '{"inputs": 3}', '{"inputs": {"x": 3}}', '{"outputs": {"y": {"layout": 5}}}', "[" * 100_000],
@@ -106,11 +115,10 @@ def test_damaged_notes_are_refused(notes: str, tmp_path: Path, core: Core) -> No
     assert core.read_model(proto).parameter("x").annotations == {}
 
 
-def test_the_steps_of_a_prepared_model_come_first(core: Core) -> None:
-    """What is added later is what an application passes first."""
-    built = PrePostProcessor(prepared()).input("x", "f16").to_type("u8").build()
-    steps: Any = built.parameter("x").annotations["preprocess"]
-    assert steps == {"steps": ["to_type(u8)", *STEPS]}
+def test_steps_that_are_added_later_are_nearer_to_the_application() -> None:
+    built = PrePostProcessor(prepared()).input("x", "f16").to_type("u8").output("y").to_type("f16").build()
+    assert built.parameter("x").annotations["preprocess"] == {"steps": ["to_type(u8)", *STEPS]}
+    assert built.result("y").annotations["preprocess"] == {"steps": ["softmax()", "top_k(3)", "to_type(f16)"]}
 
 
 def test_a_text_is_what_python_calls_are(rng: np.random.Generator) -> None:

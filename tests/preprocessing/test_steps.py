@@ -15,6 +15,7 @@ from engine import Core, Model, PrePostProcessor, ops
 from engine.errors import EngineError
 from engine.ir import Constant, ElementType, Parameter, Result, f32, f64, i32, u8
 from engine.onnx import model_to_proto
+from engine.preprocessing import read_layout
 from tests.preprocessing.conftest import convolving, passing, values_after
 
 ANY = ["N", 3, "H", "W"]
@@ -337,3 +338,15 @@ def test_a_convolution_tells_the_layout() -> None:
     conv = ops.Conv(ops.Transpose(ops.Sub(x, Constant(1.0)), perm=[0, 3, 1, 2]), Constant(np.ones((1, 3, 1, 1), "f")))
     built = PrePostProcessor(Model([Result(conv, "y")], [x])).input("x", "u8", "NCHW").build()
     assert built.inputs[0].shape == ["N", 3, 8, 8]
+
+
+def test_operators_that_disagree_tell_no_layout() -> None:
+    x = Parameter(f32, [1, 4, 4, 4], "x")
+    filters = Constant(np.ones((1, 4, 1, 1), np.float32))
+    straight, turned = ops.Conv(x, filters), ops.Conv(ops.Transpose(ops.Relu(x), perm=[0, 2, 3, 1]), filters)
+    assert read_layout(Model([straight], [x]).inputs[0]) == ""
+    both = Model([Result(straight, "a"), Result(turned, "b")], [x])
+    assert read_layout(both.inputs[0]) == ""
+    del both, straight
+    assert read_layout(x.output(0)) == "NWCH"
+    assert read_layout(turned.output(0)) == ""
