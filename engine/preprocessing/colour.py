@@ -9,11 +9,11 @@ import numpy as np
 
 from engine import ops
 from engine.errors import PreprocessingError
-from engine.ir import Constant, Output, f32
+from engine.ir import Constant, Node, Output, f32
 from engine.ops.tensors import Array
 from engine.preprocessing.geometry import check_choice
 from engine.preprocessing.step import Step
-from engine.preprocessing.tensor import Tensor, numbers, part, sliced, vector
+from engine.preprocessing.tensor import Tensor, numbers, part, sliced
 
 CHANNELS: Final = {"GREY": 1, "RGB": 3, "BGR": 3, "RGBA": 4, "BGRA": 4}
 """The colours whose channels are one axis."""
@@ -24,6 +24,8 @@ PLANES: Final = {
     "I420_THREE_PLANES": ("/y", "/u", "/v"),
 }
 """The colours with luma of full and chroma of half height and width: what is appended to the names of their inputs."""
+CHROMA: Final = ("/uv", "/u", "/v")
+"""Those of half height and width."""
 PLANE_CHANNELS: Final = {"": 1, "/y": 1, "/uv": 2, "/u": 1, "/v": 1}
 
 _GREY: Final = {"R": 0.299, "G": 0.587, "B": 0.114}
@@ -63,14 +65,20 @@ class ToColour(Step):
 
 
 def _mixed(x: Tensor, weights: Array, offsets: Array) -> Tensor:
-    """Channels that are sums of the channels: weights [new, old], offsets [new]; in the layout N, C, rest."""
+    """Channels that are sums of the channels, and numbers: weights [new, old], offsets [new].
+
+    One product for each channel: a convolution of so few would be computed on tiles of many, mostly empty.
+    """
     x = x.as_real()
-    rest = "".join(letter for letter in x.layout if letter not in "NC")
-    x = x.in_layout(f"NC{rest}")
-    dtype = x.element_type.numpy
-    matrix = Constant(weights.reshape(*weights.shape, *[1] * len(rest)).astype(dtype))
-    bias = None if not offsets.any() else Constant(offsets.astype(dtype))
-    return x.with_value(ops.Conv(x.value, matrix, bias))
+    axis, dtype = x.axis("C"), x.element_type.numpy
+    shape = [-1] + [1] * (len(x.layout) - 1 - axis)
+    total: Output | Node | None = Constant(offsets.astype(dtype).reshape(shape)) if offsets.any() else None
+    for index in range(weights.shape[1]):
+        plane = sliced(x.value, [axis], [index], [index + 1])
+        term = ops.Mul(plane, Constant(weights[:, index].astype(dtype).reshape(shape)))
+        total = term if total is None else ops.Add(term, total)
+    assert total is not None
+    return x.with_value(total)
 
 
 def _from_video(x: Tensor, colour: str) -> Tensor:
@@ -80,39 +88,47 @@ def _from_video(x: Tensor, colour: str) -> Tensor:
     x = x.in_layout("NHWC") if not x.planes else x
     if x.layout != "NHWC":
         raise PreprocessingError(f"{x.colour} needs layout NHWC, got {x}")
-    split = {"NV12": _nv12, "I420": _i420}.get(x.colour)
-    planes = [x.value, *x.planes] if split is None else split(x)
-    luma, *chroma = [x.with_value(plane).as_real().in_type(f32).value for plane in planes]
-    joined = chroma[0] if len(chroma) == 1 else ops.Concat(*chroma, axis=3).output(0)
-    factors = Constant(np.array([1, 2, 2, 1], np.float32))
-    exact = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    spread = ops.Resize(joined, None, factors, **exact)
-    video = Tensor(ops.Concat(luma, spread, axis=3).output(0), "NHWC")
+    luma, chroma = {"NV12": _nv12, "I420": _i420}.get(x.colour, _of_planes)(x)
     # The least luma is 16, the greatest 235; chroma is 112 on either side of 128.
     y, c = 255 / 219, 255 / 224
     red, blue = 2 * (1 - _GREY["R"]), 2 * (1 - _GREY["B"])
     rows = {
-        "R": [y, 0.0, c * red],
-        "G": [y, -c * blue * _GREY["B"] / _GREY["G"], -c * red * _GREY["R"] / _GREY["G"]],
-        "B": [y, c * blue, 0.0],
+        "R": [0.0, c * red],
+        "G": [-c * blue * _GREY["B"] / _GREY["G"], -c * red * _GREY["R"] / _GREY["G"]],
+        "B": [c * blue, 0.0],
     }
     weights = np.array([rows[letter] for letter in colour])
-    mixed = _mixed(video, weights, -weights @ [16.0, 128.0, 128.0])
+    # What chroma gives is computed at its own height and width, a fourth of the elements.
+    tints = _mixed(Tensor(chroma, "NCHW").in_type(f32), weights, -weights @ [128.0, 128.0] - 16 * y)
+    exact = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    spread = ops.Resize(tints.value, None, Constant(np.array([1, 1, 2, 2], np.float32)), **exact)
+    brightness = ops.Mul(ops.Cast(luma, to=f32.onnx), Constant(np.array(y, np.float32)))
     limits = [Constant(np.array(limit, np.float32)) for limit in (0, 255)]
-    return replace(mixed.with_value(ops.Clip(mixed.value, *limits)), colour=colour)
+    bounded = ops.Clip(ops.Add(spread, brightness), *limits)
+    return Tensor(bounded.output(0), "NCHW", colour)
 
 
-def _nv12(x: Tensor) -> list[Output]:
-    """The planes of one tensor [N, H * 3 / 2, W, 1]: below the luma, rows of pairs of chroma."""
+def _of_planes(x: Tensor) -> tuple[Output, Output]:
+    """Luma [N, 1, H, W] and chroma [N, 2, H / 2, W / 2] of inputs of their own."""
+    luma, *chroma = [_channels_first(plane) for plane in (x.value, *x.planes)]
+    return luma, chroma[0] if len(chroma) == 1 else ops.Concat(*chroma, axis=1).output(0)
+
+
+def _nv12(x: Tensor) -> tuple[Output, Output]:
+    """The same of one tensor [N, H * 3 / 2, W, 1]: below the luma, rows of pairs of chroma."""
     luma, chroma = _halves(x)
-    return [luma, ops.Reshape(chroma, numbers(0, 0, -1, 2)).output(0)]
+    return _channels_first(luma), _channels_first(ops.Reshape(chroma, numbers(0, 0, -1, 2)).output(0))
 
 
-def _i420(x: Tensor) -> list[Output]:
-    """The planes of one tensor [N, H * 3 / 2, W, 1]: below the luma one plane of chroma, then the other."""
+def _i420(x: Tensor) -> tuple[Output, Output]:
+    """The same of one tensor [N, H * 3 / 2, W, 1]: below the luma one plane of chroma, then the other."""
     luma, chroma = _halves(x)
-    planes = ops.Reshape(chroma, vector([0, 2, -1, part(x.computed("W"), 1, 2)]))
-    return [luma, ops.Transpose(planes, perm=[0, 2, 3, 1]).output(0)]
+    halves = ops.Reshape(chroma, numbers(0, 0, 2, -1))  # a row of the tensor is two rows of chroma
+    return _channels_first(luma), ops.Reshape(halves, numbers(0, 2, -1, 0)).output(0)
+
+
+def _channels_first(value: Output) -> Output:
+    return ops.Transpose(value, perm=[0, 3, 1, 2]).output(0)
 
 
 def _halves(x: Tensor) -> tuple[Output, Output]:

@@ -2,59 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine.errors import ModelError, PreprocessingError
-from engine.ir import ElementType, Model, Node, Output, Parameter, PartialShape, Result, TensorType
-from engine.ir.shape import Dimension, DimensionLike
+from engine.ir import Model, Node, Output, Parameter, PartialShape, Result, TensorType
+from engine.ir.shape import Dimension
 from engine.preprocessing.axes import read_layout
-from engine.preprocessing.colour import CHANNELS, PLANE_CHANNELS, PLANES, ToColour
+from engine.preprocessing.colour import PLANES, ToColour
 from engine.preprocessing.geometry import CentreCrop, Crop, LetterBox, Resize
-from engine.preprocessing.layout import check_rank
+from engine.preprocessing.layout import check_rank, checked_layout
+from engine.preprocessing.plan import InputPlan, OutputPlan, located
 from engine.preprocessing.scores import TopK
+from engine.preprocessing.shapes import passed_shape
 from engine.preprocessing.step import Step, ToLayout
 from engine.preprocessing.tensor import Tensor
-
-
-@contextmanager
-def located(where: str) -> Iterator[None]:
-    """Say where in front of what does not fit."""
-    try:
-        yield
-    except ModelError as e:  # that of an operator, too, which a step adds
-        raise PreprocessingError(f"{where}: {e}") from e
-
-
-@dataclass(slots=True)
-class InputPlan:
-    """What an application passes for an input, and the steps to the model's input; "" and None are the model's."""
-
-    name: str
-    element_type: ElementType | None = None
-    layout: str = ""
-    shape: PartialShape | None = None
-    colour: str = ""
-    model_layout: str = ""
-    steps: list[Step] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return f"input `{self.name}`"
-
-
-@dataclass(slots=True)
-class OutputPlan:
-    """The steps from what a model computes to what an application reads."""
-
-    name: str
-    model_layout: str = ""
-    steps: list[Step] = field(default_factory=list)
-    new_name: str = ""
-
-    def __str__(self) -> str:
-        return f"output `{self.name}`"
 
 
 class Edit:
@@ -93,7 +56,7 @@ def _prepared(old: Parameter, plan: InputPlan) -> list[Parameter]:
     goal = old.type
     if not isinstance(goal, TensorType):
         raise PreprocessingError(f"the model's input is {goal}; only tensors can be prepared")
-    goal_layout = plan.model_layout or str(old.annotations.get("layout", "")) or read_layout(old.output(0))
+    goal_layout = plan.model_layout or _noted_layout(old) or read_layout(old.output(0))
     if goal_layout and goal.shape.rank.is_static:
         check_rank(goal_layout, len(goal.shape), f"the model's input, {goal},")
     layout = plan.layout or ("NHWC" if plan.colour in PLANES else goal_layout)
@@ -118,7 +81,7 @@ def _prepared(old: Parameter, plan: InputPlan) -> list[Parameter]:
     _check_goal(x, goal)
     for reader in readers:
         reader.replace_source_output(x.value)
-    _note(parameters, layout, plan.steps)
+    _note(parameters, layout, [str(step) for step in plan.steps], [])
     return parameters
 
 
@@ -130,7 +93,7 @@ def _passed(
     suffixes = PLANES.get(plan.colour, ("",))
     parameters = []
     for suffix in suffixes:
-        shape = _passed_shape(plan, goal.shape, goal_layout, layout, suffix)
+        shape = passed_shape(plan, goal.shape, goal_layout, layout, suffix)
         parameter = Parameter(element_type, shape, f"{plan.name}{suffix}")
         parameter.output(0).name = f"{plan.name}{suffix}"
         parameter.rt_info.update(old.annotations)
@@ -139,49 +102,6 @@ def _passed(
     if not parameters[0].type.shape.rank.is_static and plan.steps:  # type: ignore[union-attr]
         raise PreprocessingError("its rank is unknown; give its shape")
     return Tensor(values[0], layout, plan.colour, tuple(values[1:])), parameters
-
-
-def _passed_shape(plan: InputPlan, goal: PartialShape, goal_layout: str, layout: str, suffix: str) -> PartialShape:
-    """What follows from the model for the application's tensor, and what was given for it."""
-    known = _derived(plan, goal, goal_layout, layout, suffix) if layout else goal
-    if plan.shape is None or suffix not in ("", "/y"):
-        return known
-    if plan.shape.rank.is_static and layout:
-        check_rank(layout, len(plan.shape), f"the given shape {plan.shape}")
-    try:
-        return plan.shape.merge(known)
-    except ModelError as e:
-        raise PreprocessingError(f"the given shape {plan.shape} cannot be {known}, which the model needs: {e}") from e
-
-
-def _derived(plan: InputPlan, goal: PartialShape, goal_layout: str, layout: str, suffix: str) -> PartialShape:
-    is_resized = any(step.changes_size for step in plan.steps)
-    is_recoloured = any(isinstance(step, ToColour) for step in plan.steps)
-    is_half = plan.colour in PLANES and suffix in ("/uv", "/u", "/v")
-    dims: list[DimensionLike] = []
-    for letter in layout:
-        position = goal_layout.find(letter)
-        known = goal[position] if position >= 0 and goal.rank.is_static else None
-        if letter == "C" and plan.colour:
-            known = Dimension(PLANE_CHANNELS[suffix] if plan.colour in PLANES else CHANNELS[plan.colour])
-        elif (letter == "C" and is_recoloured) or (letter in "HW" and is_resized):
-            known = None
-        elif letter in "HW" and plan.colour in PLANES and known is not None:
-            known = _plane_length(letter, known, suffix, is_half)
-        elif letter == "N" and position < 0:
-            known = Dimension(1)
-        dims.append(known)
-    return PartialShape(dims)
-
-
-def _plane_length(letter: str, length: Dimension, suffix: str, is_half: bool) -> Dimension | None:
-    if length.is_dynamic:
-        return None
-    if length.get_length() % 2:
-        raise PreprocessingError(f"video has even heights and widths, the model's {letter} is {length}; resize it")
-    if not suffix and letter == "H":
-        return Dimension(length.get_length() * 3 // 2)
-    return Dimension(length.get_length() // 2) if is_half else length
 
 
 def _with_size(step: Step, goal: PartialShape, layout: str) -> Step:
@@ -205,16 +125,14 @@ def _check_goal(x: Tensor, goal: TensorType) -> None:
 
 
 def _is_within(got: Dimension, expected: Dimension) -> bool:
-    if expected.is_static or (got.is_static and not got.is_dynamic):
-        return got.is_static and expected.compatible(got)
-    return got.compatible(expected)
+    return (got.is_static or expected.is_dynamic) and expected.compatible(got)
 
 
 def _read(result: Result, plan: OutputPlan) -> list[Result]:
     value = result.input_value(0)
     if not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
         raise PreprocessingError(f"it is {value.type}; steps need a tensor of known rank")
-    layout = plan.model_layout or str(result.annotations.get("layout", ""))
+    layout = plan.model_layout or _noted_layout(result)
     if layout:
         check_rank(layout, len(value.shape), f"the model's output, {value.type},")
     x = Tensor(value, layout)
@@ -231,18 +149,26 @@ def _read(result: Result, plan: OutputPlan) -> list[Result]:
     if x.value != value:
         result.input(0).replace_source_output(x.value)
     result.friendly_name = name
-    _note([result, *indices], x.layout, plan.steps)
+    _note([result, *indices], x.layout, [], [str(step) for step in plan.steps])
     return [result, *indices]
 
 
-def _note(nodes: Iterable[Node], layout: str, steps: Iterable[Step]) -> None:
-    described = [str(step) for step in steps]
+def _noted_layout(node: Node) -> str:
+    """The layout that is stored with the model, "" if there is none. Raises `PreprocessingError` if it is no layout."""
+    noted = node.annotations.get("layout", "")
+    return "" if noted == "" else checked_layout(noted)
+
+
+def _note(nodes: Iterable[Node], layout: str, before: list[str], after: list[str]) -> None:
+    """Store the layout, and the steps before and after those that are stored already, which a file may have."""
     for node in nodes:
         if layout:
             node.rt_info["layout"] = layout
-        if described:
-            before: dict[str, Any] = dict(node.annotations.get("preprocess", {}))
-            node.rt_info["preprocess"] = {**before, "steps": described + list(before.get("steps", []))}
+        if before or after:
+            noted = node.annotations.get("preprocess", {})
+            notes: dict[str, Any] = dict(noted) if isinstance(noted, Mapping) else {}
+            known = notes.get("steps", [])
+            node.rt_info["preprocess"] = {**notes, "steps": before + (known if isinstance(known, list) else []) + after}
 
 
 def _flat(groups: Iterable[list[Any]]) -> list[Any]:

@@ -14,6 +14,8 @@ from engine.ir import Constant, Output
 from engine.preprocessing.step import Step, as_numbers, check_flag, representable
 from engine.preprocessing.tensor import Length, Tensor, difference, numbers, part, sliced, vector
 
+MOST: Final = (1 << 31) - 1
+"""The greatest length and number of a step: no tensor is as long."""
 MODES: Final = ("nearest", "linear", "cubic")
 COORDINATES: Final = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "align_corners", "asymmetric")
 NEAREST: Final = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -197,10 +199,10 @@ def check_choice(what: str, value: object, allowed: Sequence[str]) -> None:
 def _pair(value: Any, what: str) -> tuple[int, int]:
     try:
         height, width = value
-        if any(isinstance(n, bool) or int(n) != n for n in (height, width)):
+        if any(isinstance(n, (bool, str)) or int(n) != n or abs(n) > MOST for n in (height, width)):
             raise TypeError
         return int(height), int(width)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise PreprocessingError(
             f"expected two whole numbers, of height and width, for {what}, got {value!r}"
         ) from None

@@ -9,9 +9,10 @@ from engine.errors import PreprocessingError
 from engine.ir import ElementType, Model, Node
 from engine.ir.shape import ShapeLike, as_shape
 from engine.preprocessing.colour import CHANNELS, PLANES, ToColour
-from engine.preprocessing.edit import Edit, InputPlan, OutputPlan, located
+from engine.preprocessing.edit import Edit
 from engine.preprocessing.geometry import CentreCrop, Crop, LetterBox, Pad, Resize, check_choice
 from engine.preprocessing.layout import checked_layout
+from engine.preprocessing.plan import InputPlan, OutputPlan, located
 from engine.preprocessing.scores import ArgMax, Sigmoid, Softmax, TopK
 from engine.preprocessing.step import Clamp, Mean, Scale, Step, ToLayout, ToType, element_type_of
 

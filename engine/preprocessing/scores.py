@@ -9,6 +9,7 @@ import numpy as np
 
 from engine import ops
 from engine.errors import PreprocessingError
+from engine.preprocessing.geometry import MOST
 from engine.preprocessing.step import Step, check_flag
 from engine.preprocessing.tensor import Tensor, numbers
 
@@ -67,8 +68,8 @@ class TopK(Step):
     largest: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)) or self.k < 1:
-            raise PreprocessingError(f"expected a number of 1 or more for k, got {self.k!r}")
+        if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)) or not 1 <= self.k <= MOST:
+            raise PreprocessingError(f"expected a whole number of 1 or more for k, got {self.k!r}")
         check_flag("largest", self.largest)
 
     def apply(self, x: Tensor) -> Tensor:

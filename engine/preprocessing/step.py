@@ -74,7 +74,7 @@ def as_numbers(value: Any, what: str) -> float | tuple[float, ...]:
     """A finite number, or several. Raises `PreprocessingError`."""
     try:
         found = tuple(map(float, value)) if isinstance(value, (Iterable, np.ndarray)) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = ()
     is_finite = all(map(math.isfinite, found)) if isinstance(found, tuple) else math.isfinite(found)
     if found == () or not is_finite:

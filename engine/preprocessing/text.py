@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -67,7 +68,8 @@ def _calls(text: str, expression: str) -> list[_Call]:
     """The calls of a chain, the first one first."""
     calls: list[_Call] = []
     try:
-        node = ast.parse(expression, mode="eval").body
+        with warnings.catch_warnings(action="ignore"):  # of escape sequences, which are no business of the user
+            node = ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         raise _malformed(text) from e
     while isinstance(node, ast.Call):

@@ -274,6 +274,8 @@ def _describe_port(port: Port) -> dict[str, Any]:
     described: dict[str, Any] = {"name": port.name, "type": str(port.type)}
     if port.layout:
         described["layout"] = port.layout
+    if port.preprocess:
+        described["preprocess"] = dict(port.preprocess)
     return described
 
 
@@ -293,6 +295,9 @@ def _print_ports(described: dict[str, Any]) -> None:
         for port in described[what]:
             layout = f" ({port['layout']})" if "layout" in port else ""
             say(f"  {port['name']}: {port['type']}{layout}")
+            steps = port.get("preprocess", {}).get("steps", ())
+            for step in steps if isinstance(steps, list) else ():
+                say(f"    {step}")
         if not described[what]:
             say("  none")
     if described["variables"]:

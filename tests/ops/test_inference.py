@@ -350,6 +350,8 @@ def test_pads() -> None:
     assert t(ops.Pad(x, Constant([1, 2]), None, Constant([0]))) == "f32[3..,3..5,4]"
     assert t(ops.Pad(x, Constant([0, 0]), None, p([1], i64))) == "f32[N,3..5,4]"
     assert t(ops.Pad(x, p([6], i64))) == "f32[?,?,?]"
+    assert t(ops.Pad(x, p([4], i64), None, Constant([-1, 1]))) == "f32[N,?,?]"
+    assert t(ops.Pad(x, p([2], i64), None, p([1], i64))) == "f32[?,?,?]"
     assert t(ops.Pad(p(None), p([6], i64))) == "f32[?,?,?]"
     with pytest.raises(TypeInferenceError, match="2 pads do not fit 3 axes; expected two per axis"):
         ops.Pad(x, Constant([1, 2]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +12,7 @@ import pytest
 
 from engine import Core, Model, PrePostProcessor
 from engine.errors import ModelReadError
+from engine.onnx import model_to_proto
 from engine.ops import evaluate_model
 from engine.preprocessing import add_steps
 from tests.preprocessing.conftest import convolving
@@ -89,6 +89,16 @@ def test_a_file_has_the_steps_and_the_layouts(tmp_path: Path, core: Core, rng: n
     assert PrePostProcessor(again).input("x", layout="NCHW").build().inputs[0].shape[1] == 3
 
 
+def test_a_cache_does_not_mix_layouts(tmp_path: Path, core: Core) -> None:
+    for layout in ("NCHW", "NCWH"):
+        model = convolving()
+        model.parameter("x").rt_info["layout"] = layout
+        for _ in range(2):  # compiled, then from the cache
+            network = core.compile_model(model, "TEMPLATE", {"CACHE_DIR": tmp_path})
+            assert network.inputs[0].layout == layout
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     "notes",
     ["{", "[]", '{"inputs": 3}', '{"inputs": {"x": 3}}', '{"outputs": {"y": {"layout": 5}}}', "[" * 100_000],
@@ -105,11 +115,10 @@ def test_damaged_notes_are_refused(notes: str, tmp_path: Path, core: Core) -> No
     assert core.read_model(proto).parameter("x").annotations == {}
 
 
-def test_the_steps_of_a_prepared_model_come_first(core: Core) -> None:
-    """What is added later is what an application passes first."""
-    built = PrePostProcessor(prepared()).input("x", "f16").to_type("u8").build()
-    steps: Any = built.parameter("x").annotations["preprocess"]
-    assert steps == {"steps": ["to_type(u8)", *STEPS]}
+def test_steps_that_are_added_later_are_nearer_to_the_application() -> None:
+    built = PrePostProcessor(prepared()).input("x", "f16").to_type("u8").output("y").to_type("f16").build()
+    assert built.parameter("x").annotations["preprocess"] == {"steps": ["to_type(u8)", *STEPS]}
+    assert built.result("y").annotations["preprocess"] == {"steps": ["softmax()", "top_k(3)", "to_type(f16)"]}
 
 
 def test_a_text_is_what_python_calls_are(rng: np.random.Generator) -> None:
@@ -137,3 +146,44 @@ def test_the_steps_that_a_port_lists_can_be_given_again(steps: str) -> None:
     again = second.build()
     assert str(again) == str(model)
     assert again.parameter("x").annotations["preprocess"]["steps"] == listed
+
+
+def random_steps(rng: np.random.Generator) -> str:
+    """A chain of steps that ends with 8 x 8 pixels of three channels; the input has at least 12 of both lengths."""
+    colour = str(rng.choice(["RGB", "BGR", "BGRA", "GREY", "NV12", "I420"]))
+    element = "u8" if colour in ("NV12", "I420") else str(rng.choice(["u8", "i8", "f16", "f32"]))
+    layout = "NHWC" if colour in ("NV12", "I420") else str(rng.choice(["NHWC", "NCHW", "CHWN"]))
+    any_size = [
+        "mean([1, -2, 0.5])", "scale([2, 3, 4])", "scale(7)", "mean(0.25)", "clamp(0, 100)", "to_type(f32)",
+        "pad([1, 0], [0, 2], mode=edge)", "pad([1, 1], [2, 0], mode=reflect)", "crop([1, 0], [-1, -2])",
+        "resize([9, 13])", "resize([13, 9], mode=cubic)", "resize([10, 10], antialias=True, aspect=not_larger)",
+        "to_colour(GREY).to_colour(BGR)", "to_colour(BGR)", "to_layout(NHWC)", "to_layout(NCHW)",
+    ]  # fmt: skip
+    last = [
+        "resize()",
+        "letter_box([8, 8], value=3)",
+        "resize([9, 8]).centre_crop([8, 8])",
+        "resize(9, mode=nearest).crop([0, 1], [8, 9])",
+    ]
+    chosen = [str(each) for each in rng.choice(any_size, int(rng.integers(0, 4)))]
+    return ".".join([f"input({element}, {layout}, colour={colour})", "to_colour(RGB)", *chosen, str(rng.choice(last))])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_steps_give_the_same_everywhere(seed: int, core: Core) -> None:
+    rng = np.random.default_rng(seed)
+    steps = random_steps(rng)
+    processor = PrePostProcessor(convolving(pads=int(rng.integers(0, 2))))
+    add_steps(processor, f"x={steps}")
+    model = processor.build()
+    (port,) = core.compile_model(model, "TEMPLATE").inputs
+    lengths = {"N": 2, "H": 18, "W": 16, "C": port.shape[port.layout.index("C")].min}
+    shape = [lengths[letter] for letter in port.layout]
+    x = rng.integers(0, 128, shape).astype(port.dtype)
+    (expected,) = evaluate_model(model, [x])
+    options = onnxruntime.SessionOptions()  # its optimizer breaks a Resize of named axes after a Transpose
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model_to_proto(model).SerializeToString(), options)
+    largest = np.abs(expected).max()
+    for y in (session.run(["y"], {"x": x})[0], core.compile_model(model, "CPU")({"x": x})["y"]):
+        np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-4 * largest, err_msg=steps)

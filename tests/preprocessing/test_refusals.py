@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine import Model, PrePostProcessor, ops
 from engine.errors import EngineError, PreprocessingError
 from engine.ir import Parameter, Result, SequenceType, TensorType, Variable, f32
-from engine.preprocessing import add_steps
+from engine.preprocessing import InputSteps, OutputSteps, add_steps
 from tests.preprocessing.conftest import convolving, passing
 
 
@@ -74,7 +77,10 @@ def refusal(model: Model, add: Callable[[PrePostProcessor], Any]) -> str:
         (lambda p: p.input("x", colour="NV12"), "the model does not read NV12; convert it"),
         (lambda p: p.input("x", colour="NV12").to_colour("GREY"), "cannot make GREY of NV12"),
         (lambda p: p.input("x", colour="NV12").scale(2).to_colour("RGB"), "needs its colours converted first"),
-        (lambda p: p.output("y").top_k(0), "output `y`: step 1, top_k: expected a number of 1 or more for k, got 0"),
+        (
+            lambda p: p.output("y").top_k(0),
+            "output `y`: step 1, top_k: expected a whole number of 1 or more for k",
+        ),
         (lambda p: p.output("y").top_k(4), "k is 4, but axis 1 of f32[1,3,8,8] NCHW has 3 elements"),
         (lambda p: p.output("y").top_k(1).top_k(1), "step 2, top_k(1): only one top_k has an output of its own"),
         (lambda p: p.output("y").softmax("K"), "needs axis K, got layout NCHW"),
@@ -94,6 +100,16 @@ def test_a_layout_that_nothing_tells_is_asked_for() -> None:
     assert "is unknown; give it as model_layout" in refusal(model, lambda p: p.input("x", layout="NHWC"))
     assert "needs axis H, but the layout of f32[1,3,8,8] is unknown" in refusal(model, lambda p: p.input("x").resize(4))
     assert "which axis of f32[1,3,8,8] is meant?" in refusal(model, lambda p: p.output("y").softmax())
+
+
+def test_notes_of_a_foreign_file() -> None:
+    model = passing()
+    model.parameter("x").rt_info.update(layout="channels first", preprocess={"steps": 5, "by": "hand"})
+    assert "input `x`: expected a layout of one capital letter for each axis" in refusal(model, lambda p: p.input())
+    built = PrePostProcessor(model).input("x", model_layout="NCHW").scale(2).build()
+    assert built.parameter("x").annotations["preprocess"] == {"steps": ["scale(2.0)"], "by": "hand"}
+    model.parameter("x").rt_info["preprocess"] = "by hand"
+    assert PrePostProcessor(model).input("x", model_layout="NCHW").scale(2).build()
 
 
 def test_video_of_odd_lengths() -> None:
@@ -158,3 +174,33 @@ def test_texts_that_are_no_steps(text: str, words: str) -> None:
 def test_unknown_names_are_errors_of_the_model() -> None:
     with pytest.raises(EngineError, match="has no input 'q'; it has 'x'"):
         add_steps(PrePostProcessor(convolving()), "q=input(u8)")
+
+
+NAMES = sorted(
+    {name for kind in (InputSteps, OutputSteps) for name in dir(kind) if not name.startswith("_")} - {"build", "input"}
+)
+ARGUMENTS = st.recursive(
+    st.sampled_from(
+        ["8", "-1", "0", "0.5", "1e999", "10**9", "9" * 30, "NHWC", "RGB", "u8", "linear", "True", "None", "''"]
+    ),
+    lambda inner: st.lists(inner, max_size=4).map(lambda values: f"[{', '.join(values)}]"),
+    max_leaves=4,
+)
+KEYS = st.sampled_from(["", "", "mode=", "value=", "size=", "axis=", "aspect="])
+CALLS = st.builds(
+    lambda name, arguments: f".{name}({', '.join(arguments)})",
+    st.sampled_from(NAMES),
+    st.lists(st.builds(str.__add__, KEYS, ARGUMENTS), max_size=3),
+)
+HEADS = st.sampled_from(
+    ["x=input(u8)", "x=input(u8, NHWC)", "x=input(colour=BGR)", "x=input(u8, colour=NV12)", "y=output()"]
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.builds(lambda head, calls: head + "".join(calls), HEADS, st.lists(CALLS, max_size=3)) | st.text())
+def test_any_text_is_steps_or_refused(text: str) -> None:
+    processor = PrePostProcessor(passing())
+    with contextlib.suppress(PreprocessingError):
+        add_steps(processor, text)
+        processor.build()

@@ -11,9 +11,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from engine import Model, PrePostProcessor, ops
+from engine import Core, Model, PrePostProcessor, ops
+from engine.errors import EngineError
 from engine.ir import Constant, ElementType, Parameter, Result, f32, f64, i32, u8
 from engine.onnx import model_to_proto
+from engine.preprocessing import read_layout
 from tests.preprocessing.conftest import convolving, passing, values_after
 
 ANY = ["N", 3, "H", "W"]
@@ -253,6 +255,31 @@ def test_video(colour: str, is_static: bool, order: str, rng: np.random.Generato
     np.testing.assert_allclose(values[0], expected if order == "RGB" else expected[:, ::-1], atol=1e-4)
 
 
+@pytest.mark.parametrize("batch", ["N", None])
+def test_planes_belong_together(batch: str | None, rng: np.random.Generator) -> None:
+    """A sum of planes of other sizes would repeat the smaller one."""
+    steps = lambda p: p.input("x", "u8", colour="NV12_TWO_PLANES").to_colour("RGB").resize((8, 8))  # noqa: E731
+    processor = PrePostProcessor(passing(f32, [batch, 3, 8, 8]))
+    steps(processor)
+    network = Core().compile_model(processor.build(), "TEMPLATE")
+    y, uv = image(rng, 2, 4, 6, 1), image(rng, 2, 2, 3, 2)
+    assert network({"x/y": y, "x/uv": uv})["y"].shape == (2, 3, 8, 8)
+    for wrong in ({"x/uv": uv[:1]}, {"x/y": y[:1]}, {"x/y": y[:, :1]}, {"x/y": y[:, :, :1]}, {"x/uv": uv[:, :1]}):
+        with pytest.raises(EngineError):
+            network({"x/y": y, "x/uv": uv} | wrong)
+    fixed = PrePostProcessor(passing(f32, ANY)).input("x", "u8", colour="NV12_TWO_PLANES", shape=[1, 4, 6, 1])
+    assert [str(p.type) for p in fixed.to_colour("RGB").build().parameters] == ["u8[1,4,6,1]", "u8[1,2,3,2]"]
+
+
+@pytest.mark.parametrize("colour", ["NV12", "I420", "NV12_TWO_PLANES", "I420_THREE_PLANES"])
+@pytest.mark.parametrize("batch", [1, "N", None])
+def test_video_of_any_size_keeps_the_batch(colour: str, batch: Any) -> None:
+    chain = PrePostProcessor(passing(f32, [batch, 3, 8, 8])).input("x", "u8", colour=colour).to_colour("RGB")
+    shape = chain.letter_box().build().outputs[0].shape
+    assert shape[0] == batch if isinstance(batch, int) else shape[0].is_dynamic
+    assert list(shape)[1:] == [3, 8, 8]
+
+
 def test_planes_take_the_place_of_their_input() -> None:
     x, z = Parameter(f32, [1, 3, 8, 8], "x"), Parameter(f32, [1], "z")
     model = Model([Result(ops.Add(ops.Conv(x, Constant(np.ones((1, 3, 1, 1), np.float32))), z), "y")], [x, z])
@@ -311,3 +338,15 @@ def test_a_convolution_tells_the_layout() -> None:
     conv = ops.Conv(ops.Transpose(ops.Sub(x, Constant(1.0)), perm=[0, 3, 1, 2]), Constant(np.ones((1, 3, 1, 1), "f")))
     built = PrePostProcessor(Model([Result(conv, "y")], [x])).input("x", "u8", "NCHW").build()
     assert built.inputs[0].shape == ["N", 3, 8, 8]
+
+
+def test_operators_that_disagree_tell_no_layout() -> None:
+    x = Parameter(f32, [1, 4, 4, 4], "x")
+    filters = Constant(np.ones((1, 4, 1, 1), np.float32))
+    straight, turned = ops.Conv(x, filters), ops.Conv(ops.Transpose(ops.Relu(x), perm=[0, 2, 3, 1]), filters)
+    assert read_layout(Model([straight], [x]).inputs[0]) == ""
+    both = Model([Result(straight, "a"), Result(turned, "b")], [x])
+    assert read_layout(both.inputs[0]) == ""
+    del both, straight
+    assert read_layout(x.output(0)) == "NWCH"
+    assert read_layout(turned.output(0)) == ""

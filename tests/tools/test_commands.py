@@ -136,6 +136,8 @@ def test_steps_become_part_of_the_model(engine: Engine, tmp_path: Path) -> None:
     assert engine("compile", model, "-d", "TEMPLATE", *steps, "-o", blob).code == 0
     described = json.loads(engine("inspect", blob, "--json").out)
     assert [port["type"] for port in described["inputs"]] == ["u8[N,3]"]
+    assert [port["preprocess"]["steps"] for port in described["outputs"]] == [["argmax()", "to_type(i32)"]]
+    assert "\n  x: u8[N,3] (NC)\n    scale([2.0, 4.0, 6.0])\n" in engine("inspect", blob).out
     done = engine("run", blob, "-i", f"x={values}", "--json")
     assert [(output["name"], output["type"]) for output in json.loads(done.out)["outputs"]] == [("y", "i32[2]")]
     same = engine("run", model, "-d", "TEMPLATE", *steps, "-i", f"x={values}", "--reference-device", "CPU", "--json")

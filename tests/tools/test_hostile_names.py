@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,9 @@ def model(tmp_path: Path) -> Path:
         [helper.make_tensor_value_info(f"x{ATTACK}", TensorProto.FLOAT, [3])],
         [helper.make_tensor_value_info(f"y{ATTACK}", TensorProto.FLOAT, None)],
     )
+    notes = {"inputs": {f"x{ATTACK}": {"layout": ATTACK, "preprocess": {"steps": [ATTACK, 5]}}}}
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9, producer_name=ATTACK)
+    made.metadata_props.add(key="engine.ports", value=json.dumps(notes))
     onnx.save(made, tmp_path / "model.onnx")
     np.save(tmp_path / "x.npy", np.ones(3, np.float32))
     return tmp_path / "model.onnx"

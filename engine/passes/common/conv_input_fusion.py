@@ -150,20 +150,23 @@ def _through_gather(chain: _Chain) -> _Chain | None:
 
 def _through_others(chain: _Chain) -> _Chain | None:
     """The chain with a node before it that treats all channels alike."""
-    node = operation(chain.x, "Cast", "Resize")
+    node = operation(chain.x, "Cast", "Pad", "Resize")
     x = None if node is None else node.input_value(0)
     before, after = (None, None) if x is None else (dims_of(x), dims_of(chain.x))
     if node is None or x is None or before is None or after is None or len(before) != len(after):
         return None
-    if node.op_type == "Resize" and not (before[1].is_static and before[1] == after[1] and _is_spatial(node)):
+    if node.op_type != "Cast" and not (before[1].is_static and before[1] == after[1] and _is_spatial(node)):
         return None
     return replace(chain, x=x, nodes=(*chain.nodes, node), kept=(*chain.kept, node))
 
 
-def _is_spatial(resize: Node) -> bool:
-    """True if a Resize names its axes, and neither batch nor channels are among them."""
-    axes = ops.attribute(resize, "axes")
-    return bool(axes) and all(axis % len(resize.output(0).shape) > 1 for axis in axes)
+def _is_spatial(node: Node) -> bool:
+    """True if a Resize or Pad names its axes, and neither batch nor channels are among them."""
+    if node.op_type == "Resize":
+        axes = ops.attribute(node, "axes")
+    else:
+        axes = integers(node.input_value(3)) if node.has_input(3) else None
+    return bool(axes) and all(axis % len(node.output(0).shape) > 1 for axis in axes)
 
 
 def _channels(value: Output) -> int | None:

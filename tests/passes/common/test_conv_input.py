@@ -80,6 +80,13 @@ def model_of(build: Build, *, element: Any = f32, count: int = 3, pads: int = 0,
             0,
             {"Pad": 1, "Cast": 1},
         ),
+        (
+            lambda x: ops.Pad(of_bytes(reversed_channels(x)), Constant([1, 1]), Constant(114.0), Constant([2])),
+            1,
+            {"Pad": 1, "Cast": 1},
+        ),
+        (lambda x: ops.Pad(reversed_channels(of_bytes(x)), Constant([1, 1]), None, Constant([1])), 1, None),
+        (lambda x: ops.Pad(reversed_channels(of_bytes(x)), Constant([0, 1, 0, 0] * 2)), 1, None),
     ],
 )  # fmt: skip
 def test_bytes_of_images(build: Build, pads: int, left: Any, bias: bool, apply: Apply) -> None:

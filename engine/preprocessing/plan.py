@@ -1,0 +1,49 @@
+"""What is asked for an input or an output: the application's tensor, and the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from engine.errors import ModelError, PreprocessingError
+from engine.ir import ElementType, PartialShape
+from engine.preprocessing.step import Step
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Say where in front of what does not fit."""
+    try:
+        yield
+    except ModelError as e:  # that of an operator, too, which a step adds
+        raise PreprocessingError(f"{where}: {e}") from e
+
+
+@dataclass(slots=True)
+class InputPlan:
+    """What an application passes for an input, and the steps to the model's input; "" and None are the model's."""
+
+    name: str
+    element_type: ElementType | None = None
+    layout: str = ""
+    shape: PartialShape | None = None
+    colour: str = ""
+    model_layout: str = ""
+    steps: list[Step] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"input `{self.name}`"
+
+
+@dataclass(slots=True)
+class OutputPlan:
+    """The steps from what a model computes to what an application reads."""
+
+    name: str
+    model_layout: str = ""
+    steps: list[Step] = field(default_factory=list)
+    new_name: str = ""
+
+    def __str__(self) -> str:
+        return f"output `{self.name}`"
