@@ -41,6 +41,7 @@ from engine.errors import (
 )
 from engine.ir import Model, Parameter, f32
 from engine.plugin_api import CONFIG, Plugin, Property
+from engine.properties import DEVICE_PRIORITIES
 
 Scale = Any
 """The class of the test's own SCALE plugin."""
@@ -103,6 +104,14 @@ def test_query_answers_by_friendly_name(core: Core, model: onnx.ModelProto) -> N
         ("SCALE:A,,B", "list of devices"),
         ("SCALE:A:B", "list of devices"),
         ("SCALE:A,B,A", "A is listed twice"),
+        ("SCALE:A(1),A(2)", "A is listed twice"),
+        ("SCALE:A(1", "an argument of letters, digits"),
+        ("SCALE:A)", "an argument of letters, digits"),
+        ("SCALE:A(1)(2)", "an argument of letters, digits"),
+        ("SCALE:A(a b)", "an argument of letters, digits"),
+        ("SCALE:a(1)", "upper-case"),
+        ("SCALE:A.0(1)", "SCALE takes no list of devices"),
+        ("SCALE(1)", "is for a device that runs on this one"),
         ("SCALE:a", "part 'a'"),
         ("SCALE: A", "part ' A'"),
         ("SCALE:A", "SCALE takes no list of devices"),
@@ -113,7 +122,7 @@ def test_query_answers_by_friendly_name(core: Core, model: onnx.ModelProto) -> N
         ("SCÄLE", "upper-case"),
         ("SCAL", "did you mean 'SCALE'"),
         ("OTHER.0", "no plugin provides device 'OTHER.0'"),
-        (None, "a device is a string"),
+        (7, "a device is a string"),
         (b"SCALE", "a device is a string"),
     ],
 )
@@ -182,7 +191,8 @@ def test_devices_are_listed_as_they_can_be_compiled_for(core: Core, model: onnx.
         core.register_plugin(plugin.__name__.upper(), plugin)
     core.register_plugin("BROKEN", "module_that_is_not_there:Plugin")
     listed = core.available_devices
-    assert [d for d in listed if d.startswith(("S", "A", "F", "N", "B"))] == ["SCALE", "SEVERAL.a", "SEVERAL.b"]
+    own = [d for d in listed if d.startswith(("S", "A", "F", "N", "B")) and d not in ("AUTO", "BATCH")]
+    assert own == ["SCALE", "SEVERAL.a", "SEVERAL.b"]
     for device in listed:
         if device.startswith("S"):
             core.compile_model(model, device)
@@ -645,3 +655,42 @@ def test_a_blob_reader_is_not_needed_to_read_a_manifest(core: Core, model: onnx.
     assert manifest is not None
     assert manifest == BlobReader(exported(core, model, {"SHIFT": 2})).manifest
     assert (manifest.device, manifest.plugin_version, manifest.config) == ("SCALE", "1.2.0", {"SHIFT": 2})
+
+
+# -- without a device -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare_core(monkeypatch: pytest.MonkeyPatch) -> Core:
+    """A core without installed plugins."""
+    monkeypatch.setattr("engine.installed._distributions", list)
+    return Core()
+
+
+def test_without_a_device_the_only_one_is_used(bare_core: Core, model: onnx.ModelProto, scale: Scale) -> None:
+    with pytest.raises(DeviceNotFoundError, match=r"no device is given.*engine-plugin-auto; available devices: none"):
+        bare_core.compile_model(model)
+    bare_core.register_plugin("SCALE", scale)
+
+    class Others(scale):  # type: ignore[misc, valid-type]
+        properties = (*scale.properties, DEVICE_PRIORITIES)
+
+    bare_core.register_plugin("OTHERS", Others)  # it runs on others, and is not the one that is meant
+    assert bare_core.default_device == "SCALE"
+    assert bare_core.compile_model(model).get_metric("EXECUTION_DEVICES") == ("SCALE",)
+
+
+def test_without_a_device_several_are_an_error(bare_core: Core, model: onnx.ModelProto, scale: Scale) -> None:
+    bare_core.register_plugin("SCALE", scale)
+    bare_core.register_plugin("SECOND", scale)
+    with pytest.raises(DeviceNotFoundError, match=r"no device is given.*available devices: SCALE, SECOND") as caught:
+        bare_core.compile_model(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_device_the_plugin_called_auto_is_used(bare_core: Core, model: onnx.ModelProto, scale: Scale) -> None:
+    """Whoever wrote it: the bundled one is not privileged."""
+    bare_core.register_plugin("SCALE", scale)
+    bare_core.register_plugin("AUTO", scale)
+    assert bare_core.installed_devices == ["SCALE", "AUTO"]
+    assert bare_core.compile_model(model).get_metric("EXECUTION_DEVICES") == ("AUTO",)

@@ -139,7 +139,8 @@ def _with_batch(model: Model, batch: int | str) -> Model:
     try:
         copy.set_batch(batch, {parameter.friendly_name: 0 for parameter in copy.parameters})
     except ModelError as e:
-        raise UnsupportedError(str(e)) from e
+        first = model.parameters[0]
+        raise UnsupportedError(f"{e}; the batch is that of input `{first.friendly_name}`{_reader(first)}") from e
     return copy
 
 
@@ -203,6 +204,11 @@ def _refuse_along_batch(model: Model, symbol: str) -> None:
 
 
 def _axes(node: Node) -> list[int]:
+    if node.op_type in ("GatherElements", "ScatterElements"):
+        types = [value.type for value in node.input_values if value is not None]
+        lengths = {t.shape[0] for t in types if isinstance(t, TensorType) and t.shape.rank.is_static and len(t.shape)}
+        if len(lengths) > 1:  # rows beyond those of the indices are not touched
+            return [0]
     if node.op_type in _BY_ATTRIBUTE:
         return [int(node.attributes.get("axis", _BY_ATTRIBUTE[node.op_type]))]
     if node.op_type in _BY_PLACE or (node.op_type in ("RNN", "GRU", "LSTM") and not node.attributes.get("layout")):

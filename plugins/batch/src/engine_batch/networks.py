@@ -107,7 +107,7 @@ class Networks:
     # -- the check ------------------------------------------------------------------------------------------
 
     def check_random(self, ports: Sequence[Port]) -> bool:
-        """Check with random requests; False if the lengths of inputs are not known.
+        """Check with random requests; False if the lengths of inputs are not known, or the model does not allow them.
 
         Raises `UnsupportedError` if requests affect each other, and the errors of the device.
         """
@@ -126,7 +126,11 @@ class Networks:
             return False
         values = [[each[port.name] for port in ports] for each in made]
         values[1] = [value * value.dtype.type(_FACTOR) if value.dtype.kind == "f" else value for value in values[1]]
-        self.check([Item(values[number % 2], unit, None) for number in range(self.rows // unit)])
+        try:
+            self.check([Item(values[number % 2], unit, None) for number in range(self.rows // unit)])
+        except InputError as e:  # random values are not allowed here, such as indices
+            logger.info("%s: the first batch will be checked, since random values cannot be: %s", self.full.name, e)
+            return False
         return True
 
     def check(self, items: Sequence[Item]) -> None:
