@@ -12,6 +12,7 @@ from engine.blob import check_blob, is_blob
 from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
 from engine.errors import InputError
 from engine.peers import KNOWN, PEERS
+from engine.preprocessing import PrePostProcessor, parse_steps
 from engine.properties import CONFIG
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Subject:
         carried: keys of `config` that were not stated for this subject; a device that has no such key ignores it.
         words: what the user called it; empty: its device and settings.
         extensions: what `Core.add_extension` takes.
+        decrypt, weights_from: the key and the file of weights of a blob.
+        preprocess: steps that become a part of the model, as of `engine.preprocessing.parse_steps`.
     """
 
     file: str
@@ -44,6 +47,9 @@ class Subject:
     extensions: tuple[str, ...] = ()
     trusted_keys: tuple[str, ...] = ()
     require_signature: bool = False
+    decrypt: str | None = None
+    weights_from: str | None = None
+    preprocess: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
     words: str = ""
 
@@ -64,7 +70,7 @@ class Subject:
     def from_json(cls, fields: Mapping[str, Any]) -> Subject:
         """The subject with these fields."""
         shapes = {name: tuple(dims) for name, dims in fields["shapes"].items()}
-        lists = {name: tuple(fields[name]) for name in ("extensions", "trusted_keys", "carried")}
+        lists = {name: tuple(fields[name]) for name in ("extensions", "trusted_keys", "carried", "preprocess")}
         return cls(**{**fields, **lists, "shapes": shapes})
 
 
@@ -133,7 +139,9 @@ def open_subject(subject: Subject, more: Mapping[str, str] | None = None) -> Ope
         assert check.manifest is not None
         config = _parsed(core, subject.device or check.manifest.device, settings)
         start = time.perf_counter()
-        network = core.import_model(subject.file, subject.device, config)
+        network = core.import_model(
+            subject.file, subject.device, config, transform=subject.decrypt, weights=subject.weights_from
+        )
         return Opened(network, None, 0.0, time.perf_counter() - start)
     assert subject.device is not None
     config = _parsed(core, subject.device, settings)
@@ -141,6 +149,11 @@ def open_subject(subject: Subject, more: Mapping[str, str] | None = None) -> Ope
     model = core.read_model(subject.file)
     if subject.shapes:
         model.reshape(subject.shapes)
+    if subject.preprocess:
+        processor = PrePostProcessor(model)
+        for text in subject.preprocess:
+            parse_steps(text).add_to(processor)
+        model = processor.build()
     read = time.perf_counter()
     network = core.compile_model(model, subject.device, config)
     return Opened(network, model, read - start, time.perf_counter() - read)

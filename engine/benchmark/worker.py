@@ -23,7 +23,7 @@ from engine.benchmark.calls import CallMeter
 from engine.benchmark.machine import describe_versions, peak_memory
 from engine.benchmark.pinning import restrict_to_cores
 from engine.benchmark.subject import OURS, Subject, open_subject
-from engine.errors import EngineError
+from engine.errors import EngineError, InputError
 from engine.onnx.value_files import read_values, write_values
 from engine.peers import Peer, open_peer
 from engine.runtime.benchmark import Meter
@@ -88,6 +88,11 @@ class _Commands:
         self._subject = opened = Subject.from_json(subject)
         start = time.perf_counter()
         if opened.engine != OURS:
+            if opened.preprocess:
+                raise InputError(
+                    "it runs the model's file as it is, without the steps of --preprocess; save the model "
+                    "with its steps (Model.save) and compare that file"
+                )
             self._peer: Peer = open_peer(opened.engine, opened.file, opened.config)
             return {
                 "versions": {opened.engine: self._peer.version}, "config": dict(self._peer.configuration),

@@ -15,7 +15,6 @@ from engine.tools.options import (
     add_extension,
     add_json,
     add_preprocess,
-    add_sections,
     add_shape,
     add_trust,
 )
@@ -49,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     parser.add_argument("--verify", action="store_true", help="check the hash of every section of a blob")
     add_trust(parser)
-    add_sections(parser)
     add_extension(parser)
     add_shape(parser)
     add_preprocess(parser)

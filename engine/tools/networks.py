@@ -58,8 +58,7 @@ def open_network(
         assert check.manifest is not None
         config = parse_config(core, args.device or check.manifest.device, args.config)
         start = time.perf_counter()
-        sections = {"transform": getattr(args, "decrypt", None), "weights": getattr(args, "weights_from", None)}
-        network = core.import_model(args.model, args.device, config, **sections)
+        network = core.import_model(args.model, args.device, config, transform=args.decrypt, weights=args.weights_from)
         return OpenedNetwork(network, 0.0, time.perf_counter() - start)
     if getattr(args, "decrypt", None) is not None or getattr(args, "weights_from", None) is not None:
         raise UsageError(f"{args.model} is a model; --decrypt and --weights-from are for blobs")

@@ -45,7 +45,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add the options for signatures of blobs."""
+    """Add the options for blobs that are signed, encrypted, or have no weights of their own."""
     parser.add_argument(
         "--trusted-key",
         metavar="FILE",
@@ -56,10 +56,6 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--require-signature", action="store_true", help="refuse a blob that none of these keys has signed"
     )
-
-
-def add_sections(parser: argparse.ArgumentParser) -> None:
-    """Add the options for blobs that are encrypted, or have no weights of their own."""
     parser.add_argument("--decrypt", metavar="FILE", help="the key with which the blob was encrypted")
     parser.add_argument(
         "--weights-from",

@@ -15,7 +15,6 @@ from engine.tools.options import (
     add_extension,
     add_inputs,
     add_json,
-    add_sections,
     add_tolerances,
     add_trust,
 )
@@ -56,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_config(parser)
     add_trust(parser)
-    add_sections(parser)
     add_extension(parser)
     add_inputs(parser)
     parser.add_argument(
