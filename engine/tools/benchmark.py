@@ -37,8 +37,9 @@ and the throughput. Without -n, the number of requests in flight is the one that
 inferences run one after the other in the calling thread. Ctrl-C ends the measurement with the results until then, and
 exit code 130.
 
---compare measures several in blocks that alternate within one run, each in a process of its own, and prints the ratio
-of their times with the interval that has the true ratio with a probability of 95 %. The verdict is "faster" or "slower"
+--compare measures several in blocks that alternate within one run, each in a process of its own that loads the model
+anew, and prints the ratio of their times with the interval that has the true ratio with a probability of 95 %. The
+verdict is "faster" or "slower"
 if the interval lies on one side of 1 and the difference is at least 1 %, else "level"; "undecided" with fewer than six
 rounds. Without -n, inferences of a comparison run one after the other. An earlier result did not alternate with this
 run, so that only 5 % count; one of another machine, or of other inputs, is refused.
@@ -128,6 +129,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=amount,
         default=_REST,
         help=f"the pause before each of these blocks (default: {_REST})",
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="in a comparison, one process of each for all blocks: for models that take long to load; the interval "
+        "then lacks what differs between processes, such as kernels that are chosen by measurement",
     )
     parser.add_argument("--histogram", action="store_true", help="print how the latencies are distributed")
     parser.add_argument(
@@ -280,6 +287,7 @@ def _measure_all(args: argparse.Namespace, others: list[str]) -> dict[str, Any]:
         warm_up=args.warm_up,
         requests=args.requests or 0,
         cores=tuple(args.cores),
+        is_fresh=not args.keep,
     )
     circumstances = _circumstances(args, inputs, ports, procedure.requests)
     with progress_bar() as progress:
