@@ -5,6 +5,7 @@ that alternate within one run, and judges the ratios of their times. Results are
 and the HTML report are made.
 """
 
+from engine.benchmark.assembly import complete_document, describe_circumstances
 from engine.benchmark.document import (
     SCHEMA,
     compare_with_earlier,
@@ -27,8 +28,9 @@ from engine.benchmark.tables import comparison_table, histogram_lines, layer_tab
 
 __all__ = [
     "SCHEMA", "Compared", "Layer", "Procedure", "Series", "Subject", "Verdict", "benchmark_page", "changed",
-    "compare_subjects", "compare_with_earlier", "comparison_table", "describe_compared", "describe_file",
-    "describe_inputs", "describe_layer", "describe_machine", "describe_series", "describe_versions", "histogram_lines",
-    "judge", "judge_apart", "layer_table", "measure_alone", "measure_layers", "measure_peak", "open_subject",
-    "pin_new_threads", "read_earlier", "require_comparable", "restrict_to_cores", "thread_ids",
+    "compare_subjects", "compare_with_earlier", "comparison_table", "complete_document", "describe_circumstances",
+    "describe_compared", "describe_file", "describe_inputs", "describe_layer", "describe_machine",
+    "describe_series", "describe_versions", "histogram_lines", "judge", "judge_apart", "layer_table",
+    "measure_alone", "measure_layers", "measure_peak", "open_subject", "pin_new_threads", "read_earlier",
+    "require_comparable", "restrict_to_cores", "thread_ids",
 ]  # fmt: skip

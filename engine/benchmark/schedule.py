@@ -27,6 +27,7 @@ Progress: TypeAlias = Callable[[str, float], None]
 """Receives what is being done, and which share of it is done, from 0 to 1."""
 _BLOCK_SECONDS = 0.5
 _BLOCKS = 10
+_WARM_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -85,7 +86,11 @@ def measure_alone(meter: Meter, requests: int, seconds: float | None, count: int
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """How subjects are compared: blocks of `block_seconds` or `block_count` inferences, whichever ends first."""
+    """How subjects are compared: blocks of `block_seconds` or `block_count` inferences, whichever ends first.
+
+    With `is_fresh`, each block has a new process. What differs between processes, such as kernels that are chosen by
+    measurement, and where memory lies, is then part of the noise that the verdict knows.
+    """
 
     rounds: int = 9
     block_seconds: float | None = 0.5
@@ -94,6 +99,7 @@ class Procedure:
     warm_up: int = 1
     requests: int = 0
     cores: tuple[int, ...] = ()
+    is_fresh: bool = True
 
 
 @dataclass(slots=True)
@@ -123,34 +129,19 @@ def compare_subjects(
     Ctrl-C ends it early, with the rounds until then; before the end of the first one, `KeyboardInterrupt` is raised.
     Raises `InputError` for a subject with other inputs, and `WorkerError` with the error of one that fails.
     """
-    found: list[Compared] = []
+    found = [Compared(subject, {}, Series(procedure.requests)) for subject in subjects]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        home = Path(folder)
-        write_values(home / "inputs.npz", inputs, {}, "input")
-        workers = [stack.enter_context(Worker(subject.label)) for subject in subjects]
-        for index, (subject, worker) in enumerate(zip(subjects, workers, strict=True)):
-            progress(f"load {subject.label}", index / len(subjects))
-            about = worker.call("open", subject=subject.as_json(), cores=list(procedure.cores))
-            if set(about["inputs"]) != set(inputs):
-                raise InputError(
-                    f"{subject.label}: {subject.file} has the inputs {', '.join(about['inputs']) or 'none'}; "
-                    f"expected those of the base: {', '.join(inputs) or 'none'}"
-                )
-            answer = str(home / f"{index}.npz")
-            bound = {"requests": procedure.requests, "warm_up": procedure.warm_up}
-            about |= worker.call("bind", inputs=str(home / "inputs.npz"), outputs=answer, **bound)
-            found.append(Compared(subject, about, Series(procedure.requests)))
-            found[-1].difference = _difference(home / "0.npz", Path(answer))
-        _run_rounds(found, workers, procedure, progress)
-        for each, worker in zip(found, workers, strict=True) if not found[0].series.is_interrupted else ():
-            each.peak_bytes = worker.call("memory")["peak_bytes"]
+        processes = _Processes(Path(folder), inputs, procedure, stack)
+        _run_rounds(found, processes, procedure, progress)
+        for index, each in enumerate(found):
+            each.difference = _difference(processes.answer(0), processes.answer(index))
     times = [each.series.block_milliseconds for each in found]
     for each, own in list(zip(found, times, strict=True))[1:]:
         each.verdict = judge(times[0], own)
     return found
 
 
-def _run_rounds(found: Sequence[Compared], workers: Sequence[Worker], procedure: Procedure, progress: Progress) -> None:
+def _run_rounds(found: Sequence[Compared], processes: _Processes, procedure: Procedure, progress: Progress) -> None:
     blocks = len(found) * procedure.rounds
     done = 0
     try:
@@ -158,19 +149,64 @@ def _run_rounds(found: Sequence[Compared], workers: Sequence[Worker], procedure:
             measured: dict[int, Measurement] = {}
             for index in _rotated(len(found), turn):
                 progress(f"round {turn + 1}: {found[index].subject.label}", done / blocks)
-                time.sleep(procedure.rest_seconds)
-                block = workers[index].call("block", seconds=procedure.block_seconds, count=procedure.block_count)
-                latencies = np.array(block["latencies_ns"], np.int64)
-                measured[index] = Measurement(procedure.requests, block["seconds"], latencies)
+                measured[index] = processes.block(index, found[index])
                 done += 1
             for index, measurement in measured.items():
                 found[index].series.blocks.append(measurement)
     except KeyboardInterrupt:
         if not found[0].series.blocks:
             raise
-        # A worker may still be running its block; it is ended with its process, and the memory of all is left out.
         for each in found:
             each.series.is_interrupted = True
+
+
+class _Processes:
+    """The processes of subjects: a new one for each block, or one each for all blocks."""
+
+    def __init__(self, folder: Path, inputs: Mapping[str, Any], procedure: Procedure, stack: ExitStack) -> None:
+        self._folder, self._procedure, self._stack = folder, procedure, stack
+        self._names = list(inputs)
+        self._kept: dict[int, Worker] = {}
+        write_values(folder / "inputs.npz", inputs, {}, "input")
+
+    def answer(self, index: int) -> Path:
+        """The file of a subject's outputs."""
+        return self._folder / f"{index}.npz"
+
+    def block(self, index: int, compared: Compared) -> Measurement:
+        """Measure a block of one subject after a rest; record what is known about it."""
+        if not self._procedure.is_fresh:
+            worker = self._kept.get(index)
+            if worker is None:
+                worker = self._kept[index] = self._stack.enter_context(Worker(compared.subject.label))
+                self._open(index, worker, compared)
+            return self._measured(worker, compared)
+        with Worker(compared.subject.label) as worker:
+            self._open(index, worker, compared)
+            return self._measured(worker, compared)
+
+    def _open(self, index: int, worker: Worker, compared: Compared) -> None:
+        subject, procedure = compared.subject, self._procedure
+        about = worker.call("open", subject=subject.as_json(), cores=list(procedure.cores))
+        if set(about["inputs"]) != set(self._names):
+            raise InputError(
+                f"{subject.label}: {subject.file} has the inputs {', '.join(about['inputs']) or 'none'}; "
+                f"expected those of the base: {', '.join(self._names) or 'none'}"
+            )
+        bound = {"requests": procedure.requests, "warm_up": procedure.warm_up}
+        files = {"inputs": str(self._folder / "inputs.npz"), "outputs": str(self.answer(index))}
+        about |= worker.call("bind", **files, **bound)
+        # Not measured: threads start, pages are touched, and the clock rises.
+        worker.call("block", seconds=_WARM_SECONDS, count=procedure.block_count)
+        compared.about = compared.about or about
+
+    def _measured(self, worker: Worker, compared: Compared) -> Measurement:
+        procedure = self._procedure
+        time.sleep(procedure.rest_seconds)
+        block = worker.call("block", seconds=procedure.block_seconds, count=procedure.block_count)
+        peak = worker.call("memory")["peak_bytes"]
+        compared.peak_bytes = None if peak is None else max(peak, compared.peak_bytes or 0)
+        return Measurement(procedure.requests, block["seconds"], np.array(block["latencies_ns"], np.int64))
 
 
 def _rotated(count: int, turn: int) -> list[int]:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from engine.ir import Node, Output, TensorType
 from engine.passes.work import work_of
 
+_SUSPECT: Final = 16.0
+"""Times the tolerance: values that are further off are searched first."""
 _BASE: Final = 8.0
 """Units of rounding that any node may lose: functions such as Exp or Erf are approximated to a few."""
 _SCALED: Final = frozenset({
@@ -76,6 +78,11 @@ class NodeDifference:
     def is_beyond(self) -> bool:
         """Whether the total difference is larger than the node alone may make it."""
         return self.is_judged and self.total.units > self.tolerance
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it is much further off: rounding that adds up over nodes before it stays below."""
+        return self.is_judged and self.total.units > _SUSPECT * self.tolerance
 
     @property
     def parts(self) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.tools.benchmark_text import print_figures, print_more, print_series, print_set_up
 from engine.tools.options import (
     MODEL_OR_BLOB,
     UsageError,
@@ -37,8 +37,9 @@ and the throughput. Without -n, the number of requests in flight is the one that
 inferences run one after the other in the calling thread. Ctrl-C ends the measurement with the results until then, and
 exit code 130.
 
---compare measures several in blocks that alternate within one run, each in a process of its own, and prints the ratio
-of their times with the interval that has the true ratio with a probability of 95 %. The verdict is "faster" or "slower"
+--compare measures several in blocks that alternate within one run, each in a process of its own that loads the model
+anew, and prints the ratio of their times with the interval that has the true ratio with a probability of 95 %. The
+verdict is "faster" or "slower"
 if the interval lies on one side of 1 and the difference is at least 1 %, else "level"; "undecided" with fewer than six
 rounds. Without -n, inferences of a comparison run one after the other. An earlier result did not alternate with this
 run, so that only 5 % count; one of another machine, or of other inputs, is refused.
@@ -130,6 +131,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_REST,
         help=f"the pause before each of these blocks (default: {_REST})",
     )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="in a comparison, one process of each for all blocks: for models that take long to load; the interval "
+        "then lacks what differs between processes, such as kernels that are chosen by measurement",
+    )
     parser.add_argument("--histogram", action="store_true", help="print how the latencies are distributed")
     parser.add_argument(
         "--layers",
@@ -185,9 +192,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(document)
     elif others:
-        _print_figures(document)
+        print_figures(document)
     if not args.json:
-        _print_more(args, document)
+        print_more(args, document)
     if document["interrupted"]:
         say("engine benchmark: interrupted; these are the results until then", to_stderr=True)
         return _INTERRUPTED
@@ -248,7 +255,7 @@ def _measure_one(args: argparse.Namespace) -> dict[str, Any]:
         "first_inference_s": first,
     }
     if not args.json:
-        _print_set_up(set_up)
+        print_set_up(set_up)
     requests = network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") if args.requests is None else args.requests
     seconds = _SECONDS if args.time is None and args.count is None else args.time
     about = _circumstances(args, inputs, network.inputs, requests)
@@ -258,7 +265,7 @@ def _measure_one(args: argparse.Namespace) -> dict[str, Any]:
         pinned = pin_new_threads(before, args.cores) if args.pin else 0
         series = measure_alone(meter, requests, seconds, args.count, progress)
     if not args.json:
-        _print_series(series)
+        print_series(series)
     return _complete(args, set_up, series, about) | {"pinned_threads": pinned}
 
 
@@ -284,6 +291,7 @@ def _measure_all(args: argparse.Namespace, others: list[str]) -> dict[str, Any]:
         warm_up=args.warm_up,
         requests=args.requests or 0,
         cores=tuple(args.cores),
+        is_fresh=not args.keep,
     )
     circumstances = _circumstances(args, inputs, ports, procedure.requests)
     with progress_bar() as progress:
@@ -323,30 +331,13 @@ def _circumstances(
     args: argparse.Namespace, inputs: Mapping[str, Any], ports: Sequence[Port], requests: int
 ) -> dict[str, Any]:
     """What is needed to repeat the measurement, as it is before it. Refuses earlier results that do not compare."""
-    from engine.benchmark import (
-        SCHEMA,
-        describe_file,
-        describe_inputs,
-        describe_machine,
-        describe_versions,
-        read_earlier,
-        require_comparable,
-    )
+    from engine.benchmark import describe_circumstances, read_earlier, require_comparable
     from engine.tools.networks import input_sources
 
-    found = {
-        "schema": SCHEMA,
-        "label": _subject(args).label,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["engine", *args.arguments]),
-        "seed": args.seed,
-        "cores": args.cores,
-        "warm_up": args.warm_up,
-        "model": describe_file(args.model),
-        "inputs": describe_inputs(inputs, input_sources(args.input, ports)),
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-    }
+    found = describe_circumstances(
+        _subject(args), inputs, input_sources(args.input, ports), command=shlex.join(["engine", *args.arguments]),
+        seed=args.seed, cores=args.cores, warm_up=args.warm_up,
+    )  # fmt: skip
     for path in _earlier(args):
         require_comparable(path, read_earlier(path), found | {"requests": requests})
     return found
@@ -359,21 +350,12 @@ def _earlier(args: argparse.Namespace) -> list[str]:
 def _complete(
     args: argparse.Namespace, set_up: dict[str, Any], series: Series, circumstances: dict[str, Any]
 ) -> dict[str, Any]:
-    """The JSON object: figures, what is needed to repeat them, earlier results, and layers."""
-    from engine.benchmark import compare_with_earlier, describe_layer, describe_series, measure_layers, measure_peak
-    from engine.benchmark.machine import clocks
+    from engine.benchmark import complete_document
 
-    document = set_up | describe_series(series) | circumstances
-    document |= {"clocks_after_mhz": clocks(), "layers": None, "peak_gflops": None}
-    document["compared"] = [compare_with_earlier(path, document) for path in _earlier(args)]
-    if args.layers is not None and not series.is_interrupted:
-        subject = _subject(args)
-        peaks = [measure_peak(subject)]
-        layers = measure_layers(subject, args.values)
-        peaks.append(measure_peak(subject))  # other processes may slow one down
-        peak = max((each for each in peaks if each is not None), default=None)
-        document |= {"peak_gflops": peak, "layers": [describe_layer(layer, peak) for layer in layers]}
-    return document
+    with_layers = args.layers is not None
+    return complete_document(
+        set_up, series, circumstances, _subject(args), args.values, earlier=_earlier(args), with_layers=with_layers
+    )
 
 
 def _write(args: argparse.Namespace, document: dict[str, Any]) -> None:
@@ -414,50 +396,3 @@ def _generate(args: argparse.Namespace) -> int:
             f"keys and values {megabytes:.1f} MB"
         )
     return 0
-
-
-def _print_set_up(set_up: Mapping[str, Any]) -> None:
-    say(f"network     `{set_up['network']}` on {', '.join(set_up['device'])}")
-    say(f"set-up      read {set_up['read_s']:.3f} s, compile or import {set_up['compile_s']:.3f} s, ", end="")
-    # The measurement takes long; the output so far shows that it has started.
-    say(f"first inference {set_up['first_inference_s']:.3f} s", flush=True)
-
-
-def _print_series(series: Series) -> None:
-    from engine.benchmark import describe_series
-
-    _print_latency(describe_series(series))
-
-
-def _print_figures(document: Mapping[str, Any]) -> None:
-    _print_set_up(document)
-    _print_latency(document)
-
-
-def _print_latency(found: Mapping[str, Any]) -> None:
-    in_flight = f"{found['requests']} in flight" if found["requests"] else "one after the other"
-    latency = ", ".join(f"{name} {value:.3f}" for name, value in found["latency_ms"].items())
-    say(f"inferences  {found['inferences']} in {found['duration_s']:.3f} s, {in_flight}")
-    say(f"latency     {latency} ms")
-    say(f"throughput  {found['throughput_per_s']:.3f} inferences/s")
-
-
-def _print_more(args: argparse.Namespace, document: Mapping[str, Any]) -> None:
-    """The histogram, the layers and the comparison."""
-    from engine.benchmark import comparison_table, histogram_lines, layer_table
-    from engine.tools.terminal import show_table
-
-    if args.histogram:
-        say()
-        for line in histogram_lines(document):
-            say(line)
-    if document["layers"] is not None:
-        shown = layer_table(document, args.layers or None)
-        peak = document["peak_gflops"]
-        known = "not measured" if peak is None else f"{peak:.0f} GFLOP/s, of a large matrix product on this device"
-        say(f"\n{len(document['layers'])} layers; peak {known}")
-        show_table(shown.rows, shown.header, shown.right)
-    if document["compared"]:
-        found = comparison_table(document)
-        say("\nratio of times to the first: above 1 is faster; level if the interval holds 1")
-        show_table(found.rows, found.header, found.right)

@@ -83,13 +83,15 @@ def test_an_error_of_another_engine_is_raised() -> None:
         CallMeter([call], {}, 2, warm_up=0).measure(count=3)
 
 
-@pytest.mark.parametrize("requests", [0, 2])
-def test_subjects_alternate_in_processes_of_their_own(small: Small, requests: int) -> None:
+@pytest.mark.parametrize(("requests", "is_fresh"), [(0, True), (2, False)])
+def test_subjects_alternate_in_processes_of_their_own(small: Small, requests: int, is_fresh: bool) -> None:
     path, inputs = small
     base = Subject(str(path), "CPU", {"COMPILE_EFFORT": "none"})
     subjects = [base, *(changed(base, words) for words in ("TEMPLATE", "onnxruntime", "INFERENCE_NUM_THREADS=1"))]
     told: list[str] = []
-    procedure = Procedure(rounds=2, block_seconds=None, block_count=2, rest_seconds=0, requests=requests)
+    procedure = Procedure(
+        rounds=2, block_seconds=None, block_count=2, rest_seconds=0, requests=requests, is_fresh=is_fresh
+    )
     found = compare_subjects(subjects, inputs, procedure, lambda what, share: told.append(what))
     assert [len(each.series.blocks) for each in found] == [2] * 4
     assert all(each.series.all.count == 4 for each in found)
@@ -114,7 +116,7 @@ def test_an_interrupt_of_a_comparison_keeps_whole_rounds(small: Small) -> None:
             raise KeyboardInterrupt
 
     other = changed(base, "INFERENCE_NUM_THREADS=1")
-    procedure = Procedure(rounds=9, block_seconds=None, block_count=1, rest_seconds=0)
+    procedure = Procedure(rounds=9, block_seconds=None, block_count=1, rest_seconds=0, is_fresh=False)
     subjects = [base, dataclasses.replace(other, words="other")]
     found = compare_subjects(subjects, inputs, procedure, stop)
     assert all(each.series.is_interrupted for each in found)

@@ -55,7 +55,7 @@ def test_everything_fits_eighty_columns(engine: Engine, files: Path, tmp_path: P
     assert engine("benchmark", model, "-d", "CPU", "-n", 0, *QUICK, "-o", earlier).code == 0
     others = [each for what in ("onnxruntime", "CPU INFERENCE_NUM_THREADS=1", earlier) for each in ("--compare", what)]
     shown = ("--histogram", "--layers", 5, "--html", tmp_path / "report.html")
-    done = engine("benchmark", model, "-d", "CPU", "--rounds", 6, *QUICK, *others, *shown)
+    done = engine("benchmark", model, "-d", "CPU", "--rounds", 6, "--keep", *QUICK, *others, *shown)
     assert done.code == 0, done.err
     assert [line for line in done.out.splitlines() if len(line) > 80] == []
     lines = done.out.splitlines()
