@@ -226,7 +226,8 @@ class InputSteps(Steps):
     ) -> InputSteps:
         """Resize until one of both lengths is that of `size`, keeping their ratio, and fill the rest with `value`.
 
-        The image is in the centre, or at the start: top left. By default, `size` is that of the model's input.
+        `value` is in the units that the image has at this step. The image is in the centre, or at the start: top left.
+        Of an odd rest, the smaller half comes first. By default, `size` is that of the model's input.
         """
         return self._add(LetterBox, size, value, mode, position, antialias)
 
