@@ -6,10 +6,8 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from engine.drawing.graph import Graph
 from engine.errors import PluginContractError
 from engine.placement import PlacementReport
-from engine.placement.graph import ON_HOST, Mark, marked_graph, placed_graph
 
 
 class SupportLevel(enum.Enum):
@@ -106,23 +104,6 @@ class QueryResult:
     def at(self, level: SupportLevel) -> dict[str, Support]:
         """Return the nodes of one level."""
         return {name: support for name, support in self.nodes.items() if support.level is level}
-
-    def on_graph(self, graph: Graph, device: str) -> Graph:
-        """`graph`, of the queried model, with where and how each operation runs; `device` is the one that answered."""
-        if self.placement is not None:
-            return placed_graph(graph, self.placement)
-        marks = {}
-        for name, support in self.nodes.items():
-            where = {
-                SupportLevel.NATIVE: device,
-                SupportLevel.REFERENCE: f"{device}, {ON_HOST}",
-                SupportLevel.REFUSED: f"refused by {device}",
-            }[support.level]
-            why = {"precision": support.precision, "precision because": support.precision_reason}
-            if support.level is not SupportLevel.NATIVE:
-                why["not native"] = f"{support.cause}: {support.reason}" if support.cause else support.reason
-            marks[name] = Mark(where, details={key: text for key, text in why.items() if text})
-        return marked_graph(graph, marks)
 
     @property
     def is_supported(self) -> bool:

@@ -5,8 +5,9 @@ from engine.runtime.executors import Executor, InlineExecutor, ThreadExecutor, s
 from engine.runtime.growing import GrowingArray, GrowingForm, GrowingSet
 from engine.runtime.port import Port
 from engine.runtime.queue import AsyncInferQueue
+from engine.runtime.records import NodeProfile, StageProfile, TransferProfile
 from engine.runtime.remote import RemoteContext, RemoteTensor, Transfers
-from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile, TransferProfile
+from engine.runtime.result import InferResult, ProfilingInfo
 from engine.runtime.run import RequestState
 from engine.runtime.shadow import Shadow, ShadowDifference, ShadowStatistics
 from engine.runtime.signature import Signature

@@ -9,11 +9,11 @@ from engine.drawing.table import duration, printable
 from engine.drawing.timeline_page import SECTION, timeline_script, timeline_style
 from engine.html import plain_table
 from engine.runtime.profile_table import layers_of, stages_of
-from engine.runtime.result import ProfilingInfo
+from engine.runtime.records import InferenceProfile
 from engine.runtime.timeline import timeline_of
 
 
-def profile_page(profiles: Sequence[ProfilingInfo], title: str, notes: Sequence[str] = ()) -> str:
+def profile_page(profiles: Sequence[InferenceProfile], title: str, notes: Sequence[str] = ()) -> str:
     """A complete page on inferences of one network; times in tables are means."""
     profiles = [profile for profile in profiles if profile.stages]
     number = len(profiles) or 1

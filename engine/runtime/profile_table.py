@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.drawing.table import count, duration, printable, table
-from engine.runtime.result import SUBGRAPH, ProfilingInfo
+from engine.runtime.records import SUBGRAPH, InferenceProfile
 
 _WIDEST = 80
 _OPERATOR = 14
@@ -37,7 +37,7 @@ class Layer:
         return ", ".join(self.parts)
 
 
-def layers_of(profiles: Sequence[ProfilingInfo]) -> list[Layer]:
+def layers_of(profiles: Sequence[InferenceProfile]) -> list[Layer]:
     """The nodes of inferences of one network, the longest first. Records of whole subgraphs are left out."""
     found: dict[str, Layer] = {}
     for profile in profiles:
@@ -52,7 +52,7 @@ def layers_of(profiles: Sequence[ProfilingInfo]) -> list[Layer]:
     return sorted(found.values(), key=lambda layer: -layer.nanoseconds)
 
 
-def stages_of(profiles: Sequence[ProfilingInfo]) -> dict[tuple[str, str], int]:
+def stages_of(profiles: Sequence[InferenceProfile]) -> dict[tuple[str, str], int]:
     """The nanoseconds of each stage, by name and executor, in the order in which they run, with waits between."""
     found: dict[tuple[str, str], int] = {}
     for profile in profiles:
@@ -67,7 +67,7 @@ def stages_of(profiles: Sequence[ProfilingInfo]) -> dict[tuple[str, str], int]:
     return found
 
 
-def profile_table(profiles: Sequence[ProfilingInfo], most: int | None = None) -> str:
+def profile_table(profiles: Sequence[InferenceProfile], most: int | None = None) -> str:
     """The stages and the nodes of inferences of one network, times being means, as lines of at most 80 columns.
 
     At most `most` nodes are listed. Shares are those of the whole inference.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InputError
+from engine.runtime.profile_table import profile_table
+from engine.runtime.records import SUBGRAPH, NodeProfile, StageProfile, TransferProfile
+from engine.runtime.trace import write_trace
 
 
 class InferResult(Mapping[str, Any]):
@@ -70,65 +73,6 @@ class UnknownOutputError(InputError, KeyError):
         return Exception.__str__(self)
 
 
-SUBGRAPH: Final = "Subgraph"
-"""The operator of a record of a whole subgraph, which a device that runs on others makes beside those of its nodes."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageProfile:
-    """When one stage of a request ran (`time.perf_counter_ns`), and on which executor."""
-
-    name: str
-    executor: str
-    start_ns: int
-    end_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeProfile:
-    """When one node of the graph ran, and how.
-
-    Attributes:
-        name: unique in the inference; of fused nodes, one of theirs.
-        status: "native", "reference", or a device's own term; for a subgraph, its device.
-        start_ns: `time.perf_counter_ns`.
-        kernel: what the device ran, if it says so.
-        part: the subgraph that the node is in, such as "1: CPU", for a device that runs on others.
-        node: the node's friendly name, if `name` is another because several records are about it; else empty.
-        live_bytes: the bytes of intermediate results that were in use meanwhile; None if the device does not say.
-    """
-
-    name: str
-    op_type: str
-    status: str
-    start_ns: int
-    duration_ns: int
-    kernel: str = ""
-    part: str = ""
-    node: str = ""
-    live_bytes: int | None = None
-
-    @property
-    def node_name(self) -> str:
-        """The friendly name of the node in the model."""
-        return self.node or self.name
-
-
-@dataclass(frozen=True, slots=True)
-class TransferProfile:
-    """When a value was passed from one memory to another: "host", a device, or a subgraph such as "1: CPU".
-
-    It takes no time if both share the memory. `byte_size` is None if the device does not say.
-    """
-
-    name: str
-    source: str
-    target: str
-    byte_size: int | None
-    start_ns: int
-    duration_ns: int
-
-
 @dataclass(frozen=True, slots=True)
 class ProfilingInfo:
     """The profile of a request's last inference; empty unless PERF_COUNT is set.
@@ -153,14 +97,10 @@ class ProfilingInfo:
 
     def table(self, most: int | None = None) -> str:
         """Stages, and nodes by their time, as a text of at most 80 columns; at most `most` nodes."""
-        from engine.runtime.profile_table import profile_table
-
         return profile_table([self], most)
 
     def trace(self, path: str | os.PathLike[str], network: str = "") -> None:
         """Write a trace that https://ui.perfetto.dev and chrome://tracing show. Raises `OSError`; see `write_trace`."""
-        from engine.runtime.trace import write_trace
-
         write_trace([self], path, network)
 
     @property

@@ -11,8 +11,9 @@ import numpy as np
 
 from engine.errors import DeviceError, EngineError, InferError, InputError, PluginContractError
 from engine.ir import OptionalType, ValueType
+from engine.runtime.records import NodeProfile, StageProfile, TransferProfile
 from engine.runtime.remote import RemoteContext, RemoteTensor
-from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile, TransferProfile
+from engine.runtime.result import InferResult, ProfilingInfo
 from engine.runtime.signature import Signature, overlaps
 from engine.runtime.states import States
 from engine.runtime.values import Array, PortCheck, Value

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from engine.drawing.timeline import Span, Timeline, Track, counter_of, tracks_of
-from engine.runtime.result import SUBGRAPH, NodeProfile, ProfilingInfo
+from engine.runtime.records import SUBGRAPH, InferenceProfile, NodeProfile
 
 WAIT = "wait"
 
 
-def timeline_of(profiles: Sequence[ProfilingInfo], network: str = "") -> Timeline:
+def timeline_of(profiles: Sequence[InferenceProfile], network: str = "") -> Timeline:
     """The timeline of inferences, in any order.
 
     For each request a track with its inferences, in them the stages and the waits for executors; for each executor a
@@ -55,7 +55,7 @@ def _tracks(named: Iterable[tuple[str, list[Span]]]) -> Iterator[Track]:
         yield from tracks_of(name, spans)
 
 
-def _inference(profile: ProfilingInfo) -> Iterator[Span]:
+def _inference(profile: InferenceProfile) -> Iterator[Span]:
     """The span of an inference, and in it those of its stages and of what it waited for."""
     begun = profile.begun_ns or profile.stages[0].start_ns
     end = max(stage.end_ns for stage in profile.stages)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from engine.drawing.trace_events import trace_events
 from engine.files import write_file
-from engine.runtime.result import ProfilingInfo
+from engine.runtime.records import InferenceProfile
 from engine.runtime.timeline import timeline_of
 
 
-def write_trace(profiles: Sequence[ProfilingInfo], path: str | os.PathLike[str], network: str = "") -> None:
+def write_trace(profiles: Sequence[InferenceProfile], path: str | os.PathLike[str], network: str = "") -> None:
     """Write a trace of inferences in Chrome's trace-event format, for https://ui.perfetto.dev or chrome://tracing.
 
     A file is replaced as a whole or not at all; what is no file, such as a pipe, is written to. `network` names the

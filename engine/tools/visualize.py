@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 def _graph(core: Core, args: argparse.Namespace) -> Graph:
     from engine.blob import is_blob
     from engine.tools.networks import open_network, parse_config, read_shaped
-    from engine.visualize import GraphOptions, model_graph
+    from engine.visualize import GraphOptions, answered_graph, model_graph
 
     is_model = not is_blob(args.model)
     if is_model and args.device is None and (args.profile or args.compiled):
@@ -131,7 +131,7 @@ def _graph(core: Core, args: argparse.Namespace) -> Graph:
         graph = model_graph(model, options)
         if args.device is not None:
             config = parse_config(core, args.device, args.config)
-            graph = core.query_model(model, args.device, config).on_graph(graph, args.device)
+            graph = answered_graph(graph, core.query_model(model, args.device, config), args.device)
     return replace(graph, notes=(*graph.notes, *notes))
 
 

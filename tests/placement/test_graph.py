@@ -6,6 +6,7 @@ from engine.drawing.graph import Graph, GraphEdge, GraphNode
 from engine.placement import PlacementReport
 from engine.placement.graph import placed_graph
 from engine.support import QueryResult, RefusalCause, Support
+from engine.visualize import answered_graph
 
 
 def graph() -> Graph:
@@ -41,7 +42,7 @@ def test_an_answer_of_one_device_is_shown_too() -> None:
             "add": Support.refused(RefusalCause.ELEMENT_TYPE, "no i64"),
         }
     )
-    found = {node.name: node for node in answer.on_graph(graph(), "GPU").nodes}
+    found = {node.name: node for node in answered_graph(graph(), answer, "GPU").nodes}
     assert found["conv"].device == "GPU"
     assert found["conv"].details == {"precision": "f16"}
     assert found["relu"].device == "GPU, evaluated on the host"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.plugin_api import Config, Model, PropertyError, QueryResult
-from engine.visualize import SUFFIXES, model_graph, write_unused
+from engine.visualize import SUFFIXES, answered_graph, model_graph, write_unused
 from engine_hetero.division import Division
 from engine_hetero.explain import report_of
 from engine_hetero.properties import DUMP_GRAPH
@@ -46,7 +46,7 @@ class GraphDump:
         """Draw a division of `model` in a new file, and return its path. Raises `PropertyError`."""
         stem = self.stem or re.sub(r"[^\w.-]+", "_", model.name).strip("._")[:100] or "model"
         answer = QueryResult({}, placement=report_of(division, config, model))
-        graph = answer.on_graph(model_graph(model), DEVICE)
+        graph = answered_graph(model_graph(model), answer, DEVICE)
         try:
             return write_unused(graph, self.folder, stem, self.suffix)
         except OSError as e:

@@ -24,7 +24,7 @@ from engine.plugin_api import (
 )
 from engine.runtime.deadlines import deadline_timer
 from engine.runtime.lifecycle import ForkSafeLock
-from engine.runtime.result import SUBGRAPH
+from engine.runtime.records import SUBGRAPH
 from engine_hetero.execution.dataflow import Dataflow
 from engine_hetero.execution.turns import Turns
 from engine_hetero.parts.wiring import NETWORK, Lengths, Source

@@ -1,0 +1,92 @@
+"""The records of a profile: when stages, nodes and transfers ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+SUBGRAPH: Final = "Subgraph"
+"""The operator of a record of a whole subgraph, which a device that runs on others makes beside those of its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageProfile:
+    """When one stage of a request ran (`time.perf_counter_ns`), and on which executor."""
+
+    name: str
+    executor: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProfile:
+    """When one node of the graph ran, and how.
+
+    Attributes:
+        name: unique in the inference; of fused nodes, one of theirs.
+        status: "native", "reference", or a device's own term; for a subgraph, its device.
+        start_ns: `time.perf_counter_ns`.
+        kernel: what the device ran, if it says so.
+        part: the subgraph that the node is in, such as "1: CPU", for a device that runs on others.
+        node: the node's friendly name, if `name` is another because several records are about it; else empty.
+        live_bytes: the bytes of intermediate results that were in use meanwhile; None if the device does not say.
+    """
+
+    name: str
+    op_type: str
+    status: str
+    start_ns: int
+    duration_ns: int
+    kernel: str = ""
+    part: str = ""
+    node: str = ""
+    live_bytes: int | None = None
+
+    @property
+    def node_name(self) -> str:
+        """The friendly name of the node in the model."""
+        return self.node or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class TransferProfile:
+    """When a value was passed from one memory to another: "host", a device, or a subgraph such as "1: CPU".
+
+    It takes no time if both share the memory. `byte_size` is None if the device does not say.
+    """
+
+    name: str
+    source: str
+    target: str
+    byte_size: int | None
+    start_ns: int
+    duration_ns: int
+
+
+class InferenceProfile(Protocol):
+    """What tables and traces read of a profile, which is a `ProfilingInfo`."""
+
+    @property
+    def request_id(self) -> int:
+        """The request that ran it."""
+
+    @property
+    def stages(self) -> tuple[StageProfile, ...]:
+        """Its stages, in order."""
+
+    @property
+    def nodes(self) -> tuple[NodeProfile, ...]:
+        """What it ran."""
+
+    @property
+    def transfers(self) -> tuple[TransferProfile, ...]:
+        """What it copied."""
+
+    @property
+    def begun_ns(self) -> int:
+        """When it was started."""
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it took."""
