@@ -256,6 +256,23 @@ def test_a_network_that_is_not_used_any_more_is_freed_while_a_device_compiles(ri
     assert not selection.is_final
 
 
+def test_a_network_that_was_not_chosen_is_freed(rig: Any) -> None:
+    rig.acme.compile_gate.clear()
+    rig.bolt.seconds = 0.01
+    network = rig.compile(negation())
+    network(X)
+    first = weakref.ref(network.selection.now()[1])
+    rig.acme.compile_gate.set()
+    assert network.wait_for_choice(LIMIT)
+    network(X)
+    for _ in range(1000):  # threads of its executors may be about to end
+        gc.collect()
+        if first() is None:
+            break
+        threading.Event().wait(0.01)
+    assert first() is None
+
+
 def test_results_are_the_same_after_a_round_trip(rig: Any, tmp_path: Path) -> None:
     rig.bolt.seconds = 0.01
     network = rig.compile(negation())

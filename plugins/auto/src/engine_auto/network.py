@@ -57,7 +57,6 @@ class AutoNetwork(ExecutableNetwork):
         network.selection.start()
         if is_alone:
             network.selection.forget_model()
-        network.graph = network.selection.current.network
         network.loaded_from_cache = network.selection.was_cached
         return network
 
@@ -84,7 +83,6 @@ class AutoNetwork(ExecutableNetwork):
         kind = SequenceSelection if network.signature.states else Selection
         network._begin(kind(network.signature.network, plugin.core, None, None))
         network.selection.take(device, inner, "the blob is for it")
-        network.graph = inner
         return network
 
     def _begin(self, selection: Selection) -> None:
