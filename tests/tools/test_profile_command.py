@@ -90,7 +90,6 @@ def test_run_prints_the_table_with_perf_count(engine: Engine, folder: Path) -> N
         ("model.onnx -d CPU --html /dev/full", 3, "cannot write /dev/full: No space left on device"),
         ("model.onnx -d CPU --count 0", 2, "--count"),
         ("model.onnx -d CPU --requests -1", 2, "--requests"),
-        ("model.onnx", 2, "-d DEVICE"),
         ("nowhere.blob -d CPU", 3, "nowhere.blob"),
     ],
 )
