@@ -367,7 +367,7 @@ def _write(args: argparse.Namespace, document: dict[str, Any]) -> None:
             content = text(document).encode()
             with complete_file(path) as file:
                 file.write(content)
-            say(f"wrote {path}", to_stderr=True)
+            say(f"wrote {path}", to_stderr=args.json)
 
 
 def _generate(args: argparse.Namespace) -> int:

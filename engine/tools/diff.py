@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         content = diff_page(found, f"{model.name}: {found.labels[0]} against {found.labels[1]}").encode()
         with complete_file(args.html) as file:
             file.write(content)
-        say(f"wrote {args.html}", to_stderr=True)
+        say(f"wrote {args.html}", to_stderr=args.json)
     if args.json:
         print_json(describe(found))
         return 1 if found.differs else 0

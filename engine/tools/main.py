@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -67,6 +70,10 @@ EXIT_CODES: Final = {
 }
 
 
+_WORDS: Final = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+"""The words of a command line, those in quotes whole."""
+
+
 class Command(Protocol):
     """The interface of a command module; the last part of its name is that of the command."""
 
@@ -116,7 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         "engine",
-        description=DESCRIPTION,
+        description=_paragraphs(DESCRIPTION),
         epilog=_epilog(EXAMPLES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -127,7 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(
             command_name(command),
             help=command.SUMMARY,
-            description=command.DESCRIPTION,
+            description=_paragraphs(command.DESCRIPTION),
             epilog=_epilog(command.EXAMPLES),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
@@ -148,10 +155,35 @@ def command_name(command: Command) -> str:
     return command.__name__.rpartition(".")[2].replace("_", "-")
 
 
+def _paragraphs(text: str) -> str:
+    """Paragraphs, filled to the width of the terminal."""
+    return "\n\n".join(textwrap.fill(" ".join(each.split()), _width()) for each in text.split("\n\n"))
+
+
 def _epilog(examples: str) -> str:
-    shown = "\n".join(f"  {line}" for line in examples.splitlines())
-    codes = "\n".join(f"  {code:<3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    shown = "\n".join(_example(line) for line in examples.splitlines())
+    codes = "\n".join(
+        textwrap.fill(meaning, _width(), initial_indent=f"  {code:<3}  ", subsequent_indent=" " * 7)
+        for code, meaning in EXIT_CODES.items()
+    )
     return f"examples:\n{shown}\n\nexit codes:\n{codes}"
+
+
+def _example(line: str) -> str:
+    """An example; if it is too wide, its purpose stands above it, and the command continues after backslashes."""
+    if len(line) + 2 <= _width():
+        return f"  {line}"
+    command, _, purpose = line.partition(" # ")
+    rows = [""]
+    for word in _WORDS.findall(command):
+        if rows[-1] and len(rows[-1]) + len(word) + 5 > _width():
+            rows.append("")
+        rows[-1] += f" {word}" if rows[-1] else word
+    return f"  # {purpose.strip()}\n  " + " \\\n    ".join(rows)
+
+
+def _width() -> int:
+    return max(40, shutil.get_terminal_size().columns - 2)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

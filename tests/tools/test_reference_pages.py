@@ -33,15 +33,20 @@ def test_specs_page_is_current() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=command_name)
-def test_help_has_examples_and_exit_codes(command: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_examples_and_exit_codes(
+    command: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     name = command_name(command)  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as caught:
         make_parser().parse_args([name, "--help"])
     assert caught.value.code == 0
     shown = capsys.readouterr().out
     assert f"engine {name} " in shown
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    unwrapped = " ".join(shown.split())
     for code, meaning in EXIT_CODES.items():
-        assert f"  {code:<3}  {meaning}" in shown
+        assert f"{code} {meaning}" in unwrapped
 
 
 @pytest.mark.parametrize("line", [*EXAMPLES.splitlines(), *(e for c in COMMANDS for e in c.EXAMPLES.splitlines())])
