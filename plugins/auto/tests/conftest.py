@@ -19,6 +19,17 @@ from engine.plugin_api import Config, ExecutableNetwork, Model, QueryResult, Ref
 LIMIT = 60.0
 
 
+@pytest.fixture(autouse=True)
+def other_load(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Other processes, such as other tests, use nothing of the machine, or the given share."""
+
+    def set_share(share: float) -> None:
+        monkeypatch.setattr("engine_auto.selection.OtherLoad.share", lambda self: share)
+
+    set_share(0.0)
+    return set_share
+
+
 class Behaviour:
     """How a device behaves; tests change it at any time.
 

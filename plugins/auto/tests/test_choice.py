@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import subprocess
+import sys
 import threading
+import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from engine_auto.other_load import OtherLoad
 from onnx import TensorProto, helper
 
 from engine import Core
 from engine.errors import DeviceNotFoundError, ModelError, PropertyError, UnsupportedError
 
 LIMIT = 60.0
+MEASURED_SHARE = OtherLoad.share
+"""The method itself, which `other_load` replaces in tests."""
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
@@ -134,6 +142,29 @@ def test_a_later_compilation_goes_to_the_chosen_device(rig: Any, choices_folder:
     for other in ({"PERFORMANCE_HINT": "THROUGHPUT"}, {"REUSE_CHOICE": False}):
         assert "earlier" not in rig.compile(negation(), **other).get_metric("CHOICE_REASON")
     assert "earlier" not in rig.compile(negation((4, 5))).get_metric("CHOICE_REASON")
+
+
+def test_a_choice_that_others_may_have_disturbed_is_not_kept(
+    rig: Any, choices_folder: Path, other_load: Callable[[float], None]
+) -> None:
+    other_load(0.5)
+    rig.bolt.seconds = 0.01
+    network = rig.compile(negation())
+    assert network.wait_for_choice(LIMIT)
+    assert devices_of(network) == ("ACME",), "it is used now"
+    assert "not kept, as other processes used 50%" in network.get_metric("CHOICE_REASON")
+    assert not list(choices_folder.rglob("auto-choices-*.json"))
+    assert "earlier" not in rig.compile(negation()).get_metric("CHOICE_REASON")
+
+
+def test_the_load_of_others_is_measured() -> None:
+    """A process that computes uses a part of the machine; this process does not count."""
+    code = "import time; end = time.time() + 2\nwhile time.time() < end: pass"
+    load = OtherLoad()
+    with subprocess.Popen([sys.executable, "-c", code]):
+        time.sleep(1.5)
+        assert MEASURED_SHARE(load) > 0.3 / (os.cpu_count() or 1)
+    assert 0 <= MEASURED_SHARE(OtherLoad()) <= 1
 
 
 def test_choices_and_networks_are_kept_in_the_cache_folder(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from engine.errors import retold
 from engine.lowering.tuning import MARGIN
@@ -22,14 +23,16 @@ from engine.plugin_api import (
     UnsupportedError,
 )
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
-from engine.runtime.values import Value
 from engine.threads import Signal
 from engine_auto.candidate import OUT, Candidate, State, executor_of
 from engine_auto.choices import Choice, Choices
 from engine_auto.devices import Device, DeviceList, LeftOut
 from engine_auto.log import logger, warn
 from engine_auto.measuring import Stopped, inputs_for, measure
+from engine_auto.other_load import OtherLoad
 
+MAX_OTHER_LOAD: Final = 0.25
+"""A choice is kept only if other processes used at most this share of the machine while it was measured."""
 _PATIENCE = 0.02
 """Seconds after which a request that waits for a compilation looks whether it is cancelled."""
 
@@ -322,15 +325,16 @@ class Selection(Participant):
                 self.wants_shapes = True
                 self.reason = "it was ready first; others are measured with the shapes of the first inference"
             return
+        others = OtherLoad()
         times, errors = measure(networks, inputs, self._hint, self._seconds, self._check_open)
-        self._decide(current, times, errors, inputs)
+        self._decide(current, times, errors, others.share())
 
     def _decide(
         self,
         current: Candidate,
         times: Mapping[str, float] | None,
         errors: Mapping[str, EngineError],
-        inputs: Mapping[str, Value],
+        other_load: float,
     ) -> None:
         failed = "".join(f"; {name} failed with random inputs: {error}" for name, error in errors.items())
         if times is None or current.name not in times:
@@ -341,7 +345,9 @@ class Selection(Participant):
         best = min(times, key=times.__getitem__)
         is_clear = times[best] < MARGIN * times[current.name]
         chosen = next(each for each in self.candidates if each.name == (best if is_clear else current.name))
-        if self._choices is not None:
+        if other_load > MAX_OTHER_LOAD:
+            failed += f"; not kept, as other processes used {other_load:.0%} of the machine meanwhile"
+        elif self._choices is not None:
             self._choices.write(Choice(chosen.name, chosen.device.identity, times))
         is_kept = chosen.name != best
         words = "no other device is 5 % faster than this one" if is_kept else "it was measured to be the fastest"
