@@ -19,7 +19,7 @@ from engine.blob import (
     read_signing_key,
     transform_of,
 )
-from engine.errors import BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
+from engine.errors import BlobError, BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
@@ -422,8 +422,9 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         With `weights`, the model's file or another blob, sections that this file has, too, are left out: an import
         needs the file, unchanged, and maps it, so that networks that share it have one copy in memory.
 
-        Raises `BlobError` if writing fails, or if the file of weights has none of the sections; `BlobSignatureError` or
-        `BlobTransformError` if a key cannot be used; `UnsupportedError` if the device cannot export.
+        Raises `BlobError` if writing fails, if the file of weights has none of the sections or would be replaced;
+        `BlobSignatureError` or `BlobTransformError` if a key cannot be used; `UnsupportedError` if the device cannot
+        export.
         """
         key = read_signing_key(sign) if isinstance(sign, (str, os.PathLike)) else sign
         if key is not None and not isinstance(key, SigningKey):
@@ -431,7 +432,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         cipher = transform_of(transform)
         writer = self.blob_writer()
         if weights is not None:
-            writer = writer.bound_to(self._weights_file(weights))
+            file = self._weights_file(weights)
+            if isinstance(target, (str, os.PathLike)) and os.path.realpath(target) == os.path.realpath(file.path):
+                raise BlobError(f"the blob would replace {file.path}, which has its weights; export it to another file")
+            writer = writer.bound_to(file)
         if cipher is not None:
             writer = writer.transformed(cipher)
         if isinstance(target, (str, os.PathLike)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,8 +201,9 @@ def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
     variants: Sequence[_Variant] = args.variants
     paths = _paths(args)
     for path in paths:
-        if os.path.realpath(path) == os.path.realpath(args.model):
-            raise UsageError(f"the blob would replace the model {args.model}; choose another -o FILE")
+        for what, file in _read_files(args):
+            if os.path.realpath(path) == os.path.realpath(file):
+                raise UsageError(f"the blob would replace the {what} {file}; choose another -o FILE")
         require_folder(path)
     resolved = [os.path.realpath(path) for path in paths]
     if twice := [path for path in paths if resolved.count(os.path.realpath(path)) > 1]:
@@ -211,6 +212,16 @@ def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
         Build(each.device, Path(path), parse_config(core, each.device, [*args.config, *each.config]))
         for each, path in zip(variants, paths, strict=True)
     ]
+
+
+def _read_files(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """The files that are read, and what they are; a blob must not replace one."""
+    yield "model", args.model
+    named = {"key": (args.sign, args.encrypt), "file of weights": (args.weights_from,)}
+    for what, files in named.items():
+        yield from ((what, file) for file in files if file is not None)
+    for given in args.input:  # FILE, which may contain =, or NAME=FILE
+        yield from (("input", file) for file in {given, given.partition("=")[2]} - {"", "-"})
 
 
 def _paths(args: argparse.Namespace) -> list[str]:

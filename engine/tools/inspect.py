@@ -160,7 +160,7 @@ def _all_nodes(model: Model) -> Iterable[Node]:
 
 
 def _inspect_blob(args: argparse.Namespace) -> int:
-    from engine.blob import BlobReader
+    from engine.blob import BlobReader, transform_of
     from engine.core.weights import open_weights
     from engine.tools.networks import make_core
 
@@ -172,7 +172,7 @@ def _inspect_blob(args: argparse.Namespace) -> int:
         described["signature"] = _describe_signature(check)
         if args.verify:
             weights = None if args.weights_from is None else open_weights(args.weights_from)
-            with BlobReader(args.model, weights=weights) as reader:
+            with BlobReader(args.model, transform=transform_of(args.decrypt), weights=weights) as reader:
                 _verify(reader, described)
     if args.json:
         print_json(described)
@@ -219,8 +219,11 @@ def _describe_signature(check: BlobCheck) -> dict[str, Any] | None:
 
 
 def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
-    """Check every section; the damaged ones are reasons why the blob does not load."""
-    from engine.errors import BlobCorruptError
+    """Check every section; the damaged ones are reasons why the blob does not load.
+
+    With the key, they are also decrypted, and with the file of weights, what the blob has there is checked, too.
+    """
+    from engine.errors import BlobCorruptError, BlobError
 
     for section in described["sections"]:
         try:
@@ -230,6 +233,13 @@ def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
             described["reasons"].append(str(e))
         else:
             section["sound"] = True
+    if described["loads_here"]:
+        try:
+            for name in reader.section_names:
+                reader.section(name)
+        except BlobError as e:  # the same is wrong with the others
+            described["loads_here"] = False
+            described["reasons"].append(str(e))
 
 
 def _print_blob(described: dict[str, Any]) -> None:
@@ -252,7 +262,7 @@ def _print_blob(described: dict[str, Any]) -> None:
             amount = f"{count(bound['sections'], 'section')} of {byte_count(bound['bytes'])}"
             say(f"without weights: {amount} are in the file that was `{bound['file']}` when the blob was exported")
         _print_ports(described)
-        say(f"\n{len(described['sections'])} sections:")
+        say(f"\n{count(len(described['sections']), 'section')}:")
         verdicts = {True: "sound", False: "DAMAGED"}
         print_table(
             [

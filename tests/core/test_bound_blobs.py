@@ -116,6 +116,17 @@ def test_a_file_that_has_nothing_of_the_blob(folder: Path, tmp_path: Path) -> No
     assert not (tmp_path / "bound.blob").exists()
 
 
+def test_a_blob_does_not_replace_the_file_of_its_weights(folder: Path, tmp_path: Path) -> None:
+    network = Core().compile_model(folder / "model.onnx", "TEMPLATE")
+    network.export_model(tmp_path / "whole.blob")
+    (tmp_path / "link.blob").symlink_to("whole.blob")
+    before = (tmp_path / "whole.blob").read_bytes()
+    for target in ("whole.blob", "link.blob"):
+        with pytest.raises(BlobError, match=r"would replace .*whole\.blob, which has its weights"):
+            network.export_model(tmp_path / target, weights=tmp_path / "whole.blob")
+    assert (tmp_path / "whole.blob").read_bytes() == before
+
+
 def test_a_bound_blob_can_be_encrypted(folder: Path, tmp_path: Path) -> None:
     from engine.blob import AesGcmKey
 

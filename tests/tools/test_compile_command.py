@@ -98,3 +98,50 @@ def test_contradictory_options(engine: Engine, files: Path, tmp_path: Path, argu
     assert (done.code, done.out) == (2, "")
     assert problem in done.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [
+        ("secret.key", ("--encrypt", "secret.key")),
+        ("sign.key", ("--sign", "sign.key")),
+        ("whole.blob", ("--weights-from", "whole.blob")),
+        ("basic_input.npz", ("--check", "-i", "basic_input.npz")),
+    ],
+)
+def test_a_blob_replaces_no_file_that_is_read(
+    engine: Engine, files: Path, tmp_path: Path, file: str, options: tuple[str, ...]
+) -> None:
+    model = files / "basic.onnx"
+    engine("keygen", "k", "--algorithm", "aes-256-gcm", "-o", "secret.key", cwd=tmp_path)
+    engine("keygen", "s", "--algorithm", "hmac-sha256", "-o", "sign.key", cwd=tmp_path)
+    engine("compile", model, "-d", "TEMPLATE", "-o", "whole.blob", cwd=tmp_path)
+    (tmp_path / "basic_input.npz").write_bytes((files / "basic_input.npz").read_bytes())
+    before = (tmp_path / file).read_bytes()
+    done = engine("compile", model, "-d", "TEMPLATE", *options, "-o", file, cwd=tmp_path)
+    assert done.code == 2
+    assert f"{file}; choose another -o FILE" in done.err
+    assert (tmp_path / file).read_bytes() == before
+
+
+def test_inspect_verifies_with_the_key_and_the_file_of_weights(engine: Engine, tmp_path: Path) -> None:
+    """The hashes of the blob alone are those of the encrypted sections, and not those of weights elsewhere."""
+    for number in (1, 2):
+        weight = onnx.numpy_helper.from_array(np.full((64, 64), number, np.float32), "w")
+        ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 64)) for name in "xy"]
+        graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", ports[:1], ports[1:], [weight])
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        onnx.save(proto, tmp_path / f"{number}.onnx")
+        engine("keygen", "same", "--algorithm", "aes-256-gcm", "-o", f"{number}.key", cwd=tmp_path)
+    engine("compile", "1.onnx", "-d", "TEMPLATE", "--encrypt", "1.key", "-o", "secret.blob", cwd=tmp_path)
+    engine("compile", "1.onnx", "-d", "TEMPLATE", "--weights-from", "1.onnx", "-o", "bound.blob", cwd=tmp_path)
+    for blob, option, kind, words in (
+        ("secret.blob", "--decrypt", "key", "not encrypted with this key"),
+        ("bound.blob", "--weights-from", "onnx", "whose content is not what it was"),
+    ):
+        right = engine("inspect", blob, "--verify", option, f"1.{kind}", cwd=tmp_path)
+        assert (right.code, right.err) == (0, "")
+        wrong = engine("inspect", blob, "--verify", option, f"2.{kind}", cwd=tmp_path)
+        assert (wrong.code, wrong.err) == (1, "")
+        assert "loads here: NO" in wrong.out
+        assert wrong.out.count(words) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,30 @@ def test_an_error_on_all_devices_is_that_of_the_inference(rig: Any) -> None:
     rig.acme.infer_error = rig.bolt.infer_error = None
     np.testing.assert_array_equal(network(X)["y"], -X)
     assert network.get_metric("EXECUTION_DEVICES") == ("ACME",)
+
+
+def test_a_device_that_is_given_up_while_it_stands_in_is_used_again(rig: Any, new_device: Any) -> None:
+    """The choice is made for ACME, and BOLT given up, while BOLT runs what failed on ACME."""
+    kind, cask = new_device("CASK")
+    rig.core.register_plugin("CASK", kind)
+    rig.bolt.compile_gate.clear()
+    cask.compile_gate.clear()
+    network = rig.compile(negation(), "AUTO:ACME,BOLT,CASK", MEASURE_SECONDS=0)
+    rig.acme.infer_error = DeviceError("lost")
+    rig.bolt.infer_gate.clear()
+    rig.bolt.compile_gate.set()
+    request = network.create_infer_request()
+    request.start_async(X)
+    while not rig.bolt.inferences:
+        time.sleep(0.01)
+    cask.compile_gate.set()
+    assert network.wait_for_choice(LIMIT)
+    assert network.get_metric("EXECUTION_DEVICES") == ("ACME",)
+    rig.bolt.infer_gate.set()
+    request.wait(LIMIT)
+    assert network.get_metric("EXECUTION_DEVICES") == ("BOLT",)
+    np.testing.assert_array_equal(network(X)["y"], -X)
+    np.testing.assert_array_equal(network.submit(X).result(LIMIT)["y"], -X)
 
 
 def test_a_wrong_input_is_not_tried_elsewhere(rig: Any) -> None:

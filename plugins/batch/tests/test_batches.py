@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 from engine import AsyncInferQueue, Core
 from engine.errors import (
+    BlobIncompatibleError,
     Cancelled,
     DeadlineExceeded,
     DeviceError,
@@ -447,6 +448,40 @@ def test_with_unknown_lengths_the_first_batch_is_checked(core: Core) -> None:
             request.wait(LIMIT)
 
 
+def test_equal_requests_do_not_prove_that_requests_are_apart(core: Core) -> None:
+    """Such as those that warm a network up: they have a common largest value, too."""
+    network = compiled(core, scaled_by_the_largest("W"), "BATCH:WATCHED(2)", BATCH_CHECK=True)
+    ones = np.ones((1, 3), np.float32)
+    for request in started(network, [ones, ones]):
+        request.wait(LIMIT)
+    for request in started(network, [ones, ones * 5]):
+        with pytest.raises(UnsupportedError, match="requests in a batch affect each other: output `y`"):
+            request.wait(LIMIT)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_a_single_integer_per_request_tells_that_requests_affect_each_other(core: Core, classes: int) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("Softmax", ["t"], ["s"], axis=1),  # over the batch
+        helper.make_node("ArgMax", ["s"], ["y"], axis=0, keepdims=0),
+    ]
+    proto = model(nodes, [tensor("x", (1, classes))], [tensor("y", (1,), TensorProto.INT64)])
+    with pytest.raises(UnsupportedError, match="affect each other: output `y`"):
+        core.compile_model(proto, "BATCH:CPU(8)")
+
+
+def test_a_model_with_classes_as_outputs_runs_in_batches(core: Core) -> None:
+    proto = model(
+        [helper.make_node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)],
+        [tensor("x", (1, 3))],
+        [tensor("y", (1,), TensorProto.INT64)],
+    )
+    network = core.compile_model(proto, "BATCH:CPU(4)", {"BATCH_TIMEOUT": LONG})
+    futures = [network.submit({"x": np.eye(3, dtype=np.float32)[number % 3][None]}) for number in range(4)]
+    assert [int(future.result(LIMIT)["y"][0]) for future in futures] == [0, 1, 2, 0]
+
+
 # -- results ------------------------------------------------------------------------------------------------
 
 
@@ -475,6 +510,14 @@ def test_a_network_is_exported_and_imported(core: Core, tmp_path: Path) -> None:
         request.wait(LIMIT)
         np.testing.assert_allclose(request.results["y"], x @ weight_of(product()), rtol=1e-5, atol=1e-6)
     assert statistics(again)["full"] == 1
+
+
+def test_a_blob_is_not_imported_for_another_size(core: Core, tmp_path: Path) -> None:
+    compiled(core, product(), "BATCH:TEMPLATE(4)").export_model(tmp_path / "network.blob")
+    with pytest.raises(BlobIncompatibleError, match="for batches of 4 requests, not of 2; import it as BATCH"):
+        core.import_model(tmp_path / "network.blob", "BATCH:TEMPLATE(2)")
+    again = core.import_model(tmp_path / "network.blob", "BATCH:TEMPLATE")
+    assert again.get_metric("MAX_BATCH_SIZE") == 4
 
 
 def test_the_cache_folder_keeps_the_networks_of_the_device(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class AutoInferRequest(SyncInferRequest):
             except EngineError as e:
                 error.add_note(f"and on {candidate.name}, too: {type(e).__name__}: {e}")
                 continue
-            self._selection.leave(failed, error, candidate)
+            self._selection.leave(failed, error, candidate, network)
             if self._sequence is not None:
                 self._sequence.home = candidate
             return True
@@ -105,9 +105,7 @@ class CurrentExecutor(Executor):
 
     def submit(self, task: Task) -> None:
         """Run `task` on a thread for the device."""
-        executor = self._selection.current.executor
-        assert executor is not None
-        executor.submit(task)
+        self._selection.executor.submit(task)
 
     def owns_current_thread(self) -> bool:
         """Whether the thread belongs to any of the devices."""

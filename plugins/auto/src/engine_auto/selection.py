@@ -392,6 +392,14 @@ class Selection(Participant):
         assert self._current is not None
         return self._current
 
+    @property
+    def executor(self) -> Executor:
+        """That of the device on which inferences begin."""
+        with self.lock:  # a device that fails meanwhile has none any more
+            executor = self.current.executor
+        assert executor is not None
+        return executor
+
     def now(self) -> tuple[Candidate, ExecutableNetwork]:
         """The device on which inferences begin, and the network there."""
         with self.lock:
@@ -436,14 +444,19 @@ class Selection(Participant):
             self._find(name)
         return bool(left)
 
-    def leave(self, failed: Candidate, error: EngineError, successor: Candidate) -> None:
-        """Do not use a device any more, on which an inference failed that succeeded on `successor`; with a warning."""
+    def leave(self, failed: Candidate, error: EngineError, successor: Candidate, network: ExecutableNetwork) -> None:
+        """Do not use a device any more, on which an inference failed that succeeded on `successor`; with a warning.
+
+        `network` is the one on `successor`, which may have been given up while the inference ran there.
+        """
         with self.lock:
             if failed.state is State.FAILED:
                 return
             failed.error = error
             failed.drop(State.FAILED, f"an inference failed: {_told(error)}")
             if self._current is failed:
+                if successor.network is None:
+                    successor.network, successor.executor = network, executor_of(network, successor.name)
                 self._current = successor
                 successor.state = State.CHOSEN
                 self.reason = f"{failed.name} failed: {_told(error)}"

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from engine.errors import BlobCorruptError, BlobFormatError
+from engine.errors import BlobCorruptError, BlobFormatError, BlobIncompatibleError
 from engine.plugin_api import (
     BlobReader,
     BlobWriter,
@@ -57,7 +57,11 @@ class BatchNetwork(ExecutableNetwork):
 
     @classmethod
     def imported(cls, plugin: Plugin, config: Config, blob: BlobReader, target: Target) -> BatchNetwork:
-        """The networks of the sections of `export_sections`. Raises the errors of importing them."""
+        """The networks of the sections of `export_sections`.
+
+        Raises `BlobIncompatibleError` if the configuration states another size of batches, and the errors of importing
+        the networks.
+        """
         network = cls(plugin, config, blob.manifest)
         try:
             sizes = json.loads(bytes(blob.section(_SIZES)))
@@ -67,6 +71,11 @@ class BatchNetwork(ExecutableNetwork):
                 raise ValueError("the sizes contradict each other")
         except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise BlobFormatError(f"the section with the sizes of batches is malformed: {e}") from e
+        if target.is_size_stated and target.size != size:
+            raise BlobIncompatibleError(
+                f"the blob is for batches of {size} requests, not of {target.size}; import it as {plugin.name}, or "
+                "compile the model again"
+            )
         full, rest = (
             plugin.core.import_model(blob.nested(section), target.device, target.config) for section in (_FULL, _REST)
         )
@@ -146,7 +155,7 @@ class BatchNetwork(ExecutableNetwork):
 
 
 class _Runner:
-    """Runs batches, and checks the first one with several requests if none could be checked at random."""
+    """Runs batches, and checks the first one with different requests if none could be checked at random."""
 
     def __init__(self, networks: Networks, is_checked: bool) -> None:
         self.is_checked = is_checked
@@ -157,8 +166,7 @@ class _Runner:
         """Raises `UnsupportedError` if requests affect each other."""
         if not self.is_checked and len(items) > 1:
             with self._lock:
-                self._networks.check(items)
-                self.is_checked = True
+                self.is_checked = self._networks.check(items) or self.is_checked
         self._networks.run(items)
 
 

@@ -24,7 +24,11 @@ from engine_batch.log import logger
 from engine_batch.target import Target
 
 _FACTOR = 4.0
-"""The second request of a check has values that are larger by this factor, so that a scale of both would be noticed."""
+"""Every other request of a check has values that are larger by this factor, so that a common scale would be noticed."""
+_COMPARED = 2
+"""How many requests of a batch are compared with the same requests alone."""
+_COMPARED_DISCRETE = 8
+"""As many if an output has no real numbers: few integers, such as a class, may be equal by chance."""
 
 
 @dataclass
@@ -121,23 +125,34 @@ class Networks:
                 return False
             shapes[port.name] = (unit, *(dim.min for dim in dims))
         try:
-            made = [random_inputs(ports, seed=seed, shapes=shapes) for seed in (1, 2)]
+            made = [random_inputs(ports, seed=seed, shapes=shapes) for seed in range(1, self._compared + 1)]
         except InputError:
             return False
         values = [[each[port.name] for port in ports] for each in made]
-        values[1] = [value * value.dtype.type(_FACTOR) if value.dtype.kind == "f" else value for value in values[1]]
+        for larger in values[1::2]:
+            larger[:] = [value * value.dtype.type(_FACTOR) if value.dtype.kind == "f" else value for value in larger]
         try:
-            self.check([Item(values[number % 2], unit, None) for number in range(self.rows // unit)])
+            self.check([Item(values[number % len(values)], unit, None) for number in range(self.rows // unit)])
         except InputError as e:  # random values are not allowed here, such as indices
             logger.info("%s: the first batch will be checked, since random values cannot be: %s", self.full.name, e)
             return False
         return True
 
-    def check(self, items: Sequence[Item]) -> None:
-        """Compare a batch of items with the first two that differ, each alone. Raises `UnsupportedError`."""
+    @property
+    def _compared(self) -> int:
+        kinds = {port.element_type.is_real for port in self.full.outputs}
+        return _COMPARED if kinds == {True} else _COMPARED_DISCRETE
+
+    def check(self, items: Sequence[Item]) -> bool:
+        """Compare a batch of items with the first that differ from one another, each alone.
+
+        False if no two differ, which proves nothing: equal requests also have a common largest value, for example.
+        Raises `UnsupportedError` if an item has another result in the batch.
+        """
         together = [Item(item.inputs, item.rows, None) for item in items]
         self.run(together)
-        for number in (0, 1):
+        numbers = _first_different(items, self._compared)
+        for number in numbers if len(numbers) > 1 else range(min(2, len(items))):
             alone = Item(items[number].inputs, items[number].rows, None)
             self.run([alone])
             assert alone.outputs is not None
@@ -150,19 +165,37 @@ class Networks:
                         f"request in a batch {why} from that of the request alone; compile it for the device itself, "
                         "or set BATCH_CHECK=NO if this is meant"
                     )
+        return len(numbers) > 1
+
+
+def _first_different(items: Sequence[Item], count: int) -> list[int]:
+    """The numbers of the first `count` items with rows whose inputs differ from one another."""
+    found: list[int] = []
+    for number, item in enumerate(items):
+        if len(found) == count:
+            break
+        if item.rows and not any(_are_equal(item, items[other]) for other in found):
+            found.append(number)
+    return found
+
+
+def _are_equal(one: Item, other: Item) -> bool:
+    return all(np.array_equal(ours, theirs) for ours, theirs in zip(one.inputs, other.inputs, strict=True))
 
 
 def difference(single: Array, batched: Array) -> str | None:
     """How much a result in a batch differs from that of a request alone, beyond rounding; None if it does not.
 
     Rounding differs since kernels may add in another order: less than the square root of the machine epsilon, of the
-    largest value. Few integers, such as quantized values or indices of maxima, may differ by rounding, too.
+    largest value. Of many integers, such as the classes of pixels, one in a hundred may differ by rounding, too, and of
+    few, one that is quantized.
     """
     if single.shape != batched.shape:
         return f"differs in shape ({list(batched.shape)})"
     if single.dtype.kind not in "fcV" or not single.size:
         count = int(np.count_nonzero(single != batched))
-        return f"differs in {count} of {single.size} elements" if count > max(1, single.size // 100) else None
+        few = 1 if single.dtype.kind in "iu" and single.dtype.itemsize <= 2 else 0
+        return f"differs in {count} of {single.size} elements" if count > max(few, single.size // 100) else None
     epsilon = float(np.finfo(single.dtype).eps) if single.dtype.kind != "V" else 2.0**-7
     wide = [np.asarray(value, np.complex128 if single.dtype.kind == "c" else np.float64) for value in (single, batched)]
     with np.errstate(invalid="ignore"):

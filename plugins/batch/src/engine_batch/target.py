@@ -37,11 +37,15 @@ _TARGET: Final = re.compile(r"(?P<device>[^()]+)(\((?P<size>[^()]*)\))?")
 
 @dataclass(frozen=True)
 class Target:
-    """A device string, how many requests make a full batch, and the configuration of the device."""
+    """A device string, how many requests make a full batch, and the configuration of the device.
+
+    `is_size_stated`: whether the user gave the number of requests.
+    """
 
     device: str
     size: int
     config: Mapping[str, Any]
+    is_size_stated: bool
 
     @classmethod
     def of(cls, own_name: str, core: CoreHandle, config: Config) -> Target:
@@ -74,7 +78,9 @@ class Target:
                 f"{DEVICE_CONFIGS.name}: expected a mapping of config keys to values for {device}, got {own!r:.80}"
             )
         passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit and p.name in keys}
-        return cls(device, _size(own_name, core, config, device, found["size"]), {**passed, **own})
+        size = _size(own_name, core, config, device, found["size"])
+        is_stated = found["size"] is not None or bool(config[BATCH_SIZE.name])
+        return cls(device, size, {**passed, **own}, is_stated)
 
 
 def _size(own_name: str, core: CoreHandle, config: Config, device: str, argument: str | None) -> int:
