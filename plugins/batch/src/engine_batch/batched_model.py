@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from engine.errors import ModelError
 from engine.ir import Constant, Dimension, Node, Parameter, Result
+from engine.ops.gather import GatherSpec, ScatterElementsSpec
+from engine.ops.normalization import LpNormalizationSpec, MeanVarianceNormalizationSpec, RowNormalizationSpec
+from engine.ops.recurrent import RecurrentSpec
 from engine.ops.registry import find_op
+from engine.ops.reshape import ReshapeSpec
+from engine.ops.softmax import SoftmaxSpec
+from engine.ops.spec import has_spec, spec_of
 from engine.plugin_api import Model, TensorType, UnsupportedError
 
 _SYMBOL: Final = "requests"
@@ -147,7 +153,7 @@ def _with_batch(model: Model, batch: int | str) -> Model:
 def _free_reshapes(model: Model) -> None:
     """Have Reshapes copy the batch from their input where a constant repeats it: [1, 1024] becomes [0, 1024]."""
     for node in model.ordered_nodes():
-        if node.op_type != "Reshape" or node.domain or node.attributes.get("allowzero"):
+        if node.op_type != "Reshape" or node.domain or ReshapeSpec.of(node).allowzero:
             continue
         data, target = node.input_value(0).type, node.input_value(1).node
         if not isinstance(data, TensorType) or data.shape.rank.is_dynamic or not len(data.shape):
@@ -181,11 +187,12 @@ def _require_batch(model: Model, result: Result, symbol: str) -> None:
     )
 
 
-_BY_ATTRIBUTE: Final = {
-    "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "LayerNormalization": -1, "RMSNormalization": -1,
-    "LpNormalization": -1, "GatherElements": 0, "ScatterElements": 0,
-}  # fmt: skip
-"""Operators that compute along an axis and may keep its length, with the default axis; for others, types tell."""
+_AxisSpec: TypeAlias = SoftmaxSpec | RowNormalizationSpec | LpNormalizationSpec | GatherSpec | ScatterElementsSpec
+"""Of operators that compute along an axis and may keep its length; for others, types tell."""
+_BY_AXIS: Final = (
+    "Softmax", "LogSoftmax", "Hardmax", "LayerNormalization", "RMSNormalization", "LpNormalization", "GatherElements",
+    "ScatterElements",
+)  # fmt: skip
 _BY_PLACE: Final = ("EyeLike", "ScatterND")
 """Operators that use the place in the first dimension."""
 
@@ -209,12 +216,13 @@ def _axes(node: Node) -> list[int]:
         lengths = {t.shape[0] for t in types if isinstance(t, TensorType) and t.shape.rank.is_static and len(t.shape)}
         if len(lengths) > 1:  # rows beyond those of the indices are not touched
             return [0]
-    if node.op_type in _BY_ATTRIBUTE:
-        return [int(node.attributes.get("axis", _BY_ATTRIBUTE[node.op_type]))]
-    if node.op_type in _BY_PLACE or (node.op_type in ("RNN", "GRU", "LSTM") and not node.attributes.get("layout")):
+    spec = spec_of(node) if has_spec(node) else None
+    if node.op_type in _BY_AXIS and isinstance(spec, _AxisSpec):
+        return [spec.axis]
+    if node.op_type in _BY_PLACE or (isinstance(spec, RecurrentSpec) and not spec.layout):
         return [0]
-    if node.op_type == "MeanVarianceNormalization":
-        return [int(axis) for axis in node.attributes.get("axes", (0, 2, 3))]
+    if isinstance(spec, MeanVarianceNormalizationSpec):
+        return list(spec.axes)
     if node.op_type == "CumSum" and isinstance(axis := node.input_value(1).node, Constant):
         return [int(axis.data.reshape(-1)[0])]
     return []
