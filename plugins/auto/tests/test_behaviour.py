@@ -8,10 +8,6 @@ from engine.core import Core
 from engine.testing import BehaviourSuite
 
 
-class TestAutoOfOne(BehaviourSuite):
-    device = "AUTO:TEMPLATE"
-
-
 class TestAutoOfCpu(BehaviourSuite):
     device = "AUTO:CPU,TEMPLATE"
 
