@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -48,9 +49,11 @@ ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
 def complete_file(path: str | os.PathLike[str], *, is_private: bool = False) -> Iterator[BinaryIO]:
     """A temporary file that is renamed to `path` if the block succeeds, and deleted if it raises.
 
-    An existing file is replaced. A private file can be read by its owner only. Raises `OSError`, and `ValueError` for
-    an invalid path.
+    An existing file is replaced; a device, a pipe or a terminal is refused, since it would be gone: see `write_file`.
+    A private file can be read by its owner only. Raises `OSError`, and `ValueError` for an invalid path.
     """
+    if _is_stream(path):
+        raise OSError(errno.EINVAL, "not a regular file, and would be replaced", os.fsdecode(path))
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(6).hex()}.tmp")
     with open(temporary, "xb", opener=private_opener if is_private else None) as file:

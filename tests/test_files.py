@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,13 @@ def _write_and_be_interrupted(path: Path) -> None:
     with complete_file(path) as file:
         file.write(b"a part")
         raise KeyboardInterrupt
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    """A report to /dev/null by a user who may do anything must not make a file of the device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="not a regular file"), complete_file(pipe):
+        pytest.fail("opened")
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]

@@ -16,10 +16,13 @@ from engine.benchmark.machine import SAME
 from engine.benchmark.schedule import Compared, Series
 from engine.benchmark.statistics import PERCENTILES, Verdict, histogram, judge_apart
 from engine.errors import InputError
+from engine.files import why_not_opened
 
 SCHEMA: Final = 1
 """The version of the object's structure; raised when a key changes its meaning. New keys do not raise it."""
 _POINTS: Final = 600
+_SHORTEST_MS, _LONGEST_MS = 1e-9, 1e12
+"""Times of blocks are between them: a file may have any number, and infinity."""
 
 
 def describe_series(series: Series) -> dict[str, Any]:
@@ -137,7 +140,8 @@ def read_earlier(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             found = json.load(file)
     except (OSError, ValueError, RecursionError) as e:
-        raise InputError(f"{path}: it cannot be read as a result of `engine benchmark --json`: {e}") from e
+        why = why_not_opened(path, e)
+        raise InputError(f"{path}: it cannot be read as a result of `engine benchmark --json`: {why}") from e
     if not isinstance(found, dict) or not isinstance(found.get("schema"), int):
         raise InputError(f"{path}: it is not a result of `engine benchmark --json`")
     if found["schema"] != SCHEMA:
@@ -151,7 +155,7 @@ def read_earlier(path: str) -> dict[str, Any]:
         and isinstance(found.get("requests"), int)
         and isinstance(blocks, list)
         and bool(blocks)
-        and all(isinstance(each, (int, float)) and each > 0 for each in blocks)
+        and all(isinstance(each, (int, float)) and _SHORTEST_MS < each < _LONGEST_MS for each in blocks)
     )
     if not is_whole:
         raise InputError(f"{path}: the result is damaged or incomplete")

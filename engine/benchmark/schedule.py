@@ -109,7 +109,7 @@ class Compared:
     Attributes:
         about: versions, configuration, times to read, compile and run first.
         difference: the largest difference of its outputs from the base's, relative to the largest magnitude there;
-            None if they cannot be compared.
+            infinite if a number is infinite or NaN in one only, None if they cannot be compared.
         verdict: relative to the base; None for the base.
     """
 
@@ -227,5 +227,11 @@ def _difference(base: Path, other: Path) -> float | None:
 
 
 def _relative(x: Any, y: Any) -> float:
-    scale = float(np.abs(x).max()) or 1.0
-    return float(np.abs(x - y).max()) / scale
+    """NaN and infinities are equal to themselves, and infinitely far from anything else."""
+    differs = ~((x == y) | (np.isnan(x) & np.isnan(y)))
+    if not differs.any():
+        return 0.0
+    if not (np.isfinite(x[differs]) & np.isfinite(y[differs])).all():
+        return float("inf")
+    scale = float(np.abs(x[np.isfinite(x)]).max()) or 1.0
+    return float(np.abs(x - y, where=differs, out=np.zeros(x.shape)).max()) / scale

@@ -77,11 +77,11 @@ class Subject:
 def changed(base: Subject, words: str) -> Subject:
     """`base` with what `words` name instead: a model or blob, a device, an engine, and settings KEY=VALUE.
 
-    Another device or engine takes those of the base's settings along that it knows; one without a value is dropped.
-    Raises `InputError` if a word cannot be understood.
+    A path with spaces stands alone. Another device or engine takes those of the base's settings along that it knows;
+    one without a value is dropped. Raises `InputError` if a word cannot be understood.
     """
     subject, config, stated = replace(base, words=words), dict(base.config), set[str]()
-    for word in words.split():
+    for word in [words] if os.path.isfile(words) else words.split():
         key, equals, value = word.partition("=")
         if os.path.isfile(word):
             subject = replace(subject, file=word)

@@ -111,7 +111,7 @@ def gap(actual: Any, expected: Any, scale: float = 0.0) -> Gap:
         return Gap(units=math.inf if wrong else 0.0, mismatched=wrong)
     epsilon = epsilon_of(actual.dtype)
     if epsilon is None:
-        distance = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+        distance = _integer_distance(actual, expected)
         return Gap(
             float(distance.max()), _relative(distance, np.abs(expected.astype(np.float64))), float(distance.max())
         )
@@ -143,6 +143,14 @@ def _real_gap(actual: NDArray[Any], expected: NDArray[Any], epsilon: float, scal
     unit = epsilon * max(float(magnitude.max(initial=0.0)), scale)
     units = math.inf if mismatched else 0.0 if largest == 0 else largest / unit if unit else math.inf
     return Gap(largest, _relative(distance, magnitude), units, mismatched)
+
+
+def _integer_distance(actual: NDArray[Any], expected: NDArray[Any]) -> NDArray[Any]:
+    """Absolute differences as f64, in which neighbours above 2^53 are not equal."""
+    if actual.dtype.kind not in "iu":
+        return np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+    a, b = actual.astype(np.uint64), expected.astype(np.uint64)  # unsigned subtraction wraps to the right distance
+    return np.where(actual > expected, a - b, b - a).astype(np.float64)
 
 
 def _relative(distance: NDArray[Any], magnitude: NDArray[Any]) -> float:

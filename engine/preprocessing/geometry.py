@@ -60,7 +60,10 @@ class Resize(Step):
         attributes: dict[str, Any] = {"axes": axes, "mode": self.mode, "antialias": int(self.antialias)}
         attributes |= {"coordinate_transformation_mode": self.coordinates, "nearest_mode": self.nearest}
         attributes |= {"cubic_coeff_a": self.cubic_coefficient, "keep_aspect_ratio_policy": self.aspect}
-        return x.with_value(ops.Resize(x.value, None, None, numbers(*self.size), **attributes))
+        done = x.with_value(ops.Resize(x.value, None, None, numbers(*self.size), **attributes))
+        if 0 in (done.length("H"), done.length("W")):
+            raise PreprocessingError(f"{x} is too long or too wide to keep its ratio in {list(self.size)}: got {done}")
+        return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Crop(Step):
                 begin, end = (n + length if n < 0 else n for n in (begin, end))
                 if not 0 <= begin < end <= length:
                     raise PreprocessingError(f"keeps {begin}..{end} of {letter}, got {x}, whose {letter} is {length}")
-            elif (begin < 0) == (end < 0) and begin >= end:
+            elif end == 0 or ((begin < 0) == (end < 0) and begin >= end):
                 raise PreprocessingError(f"keeps nothing of {letter}: begin {begin} is not before end {end}")
         size = [b - a if (a < 0) == (b < 0) else None for a, b in zip(self.begin, self.end, strict=True)]
         return _of_size(x, sliced(x.value, _axes(x), self.begin, self.end), size)
@@ -176,6 +179,9 @@ class LetterBox(Step):
         ends: list[Length] = []
         for letter, size in zip("HW", self.size, strict=True):
             rest = difference(size, x.computed(letter))
+            if not isinstance(rest, int):
+                # An image so long that none of it is left is not filled up, and has too few elements for its type.
+                rest = ops.Min(rest, numbers(size - 1)).output(0)
             begins.append(part(rest, 1, 2) if self.position == "centre" else 0)
             ends.append(difference(rest, begins[-1]))
         return _of_size(x, _padded(x, begins, ends, "constant", self.value), self.size)

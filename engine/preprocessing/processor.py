@@ -227,7 +227,8 @@ class InputSteps(Steps):
         """Resize until one of both lengths is that of `size`, keeping their ratio, and fill the rest with `value`.
 
         `value` is in the units that the image has at this step. The image is in the centre, or at the start: top left.
-        Of an odd rest, the smaller half comes first. By default, `size` is that of the model's input.
+        Of an odd rest, the smaller half comes first. By default, `size` is that of the model's input. An image so long
+        or wide that its other length would be rounded to 0 is an error.
         """
         return self._add(LetterBox, size, value, mode, position, antialias)
 

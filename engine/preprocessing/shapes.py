@@ -45,15 +45,17 @@ def _derived(plan: InputPlan, goal: PartialShape, goal_layout: str, layout: str,
             known = Dimension(1)
         elif letter == "N" and suffix and known is not None and known.is_dynamic and known.symbol is None:
             known = None
-        if suffix and known is None:
+        if known is None and plan.colour in PLANES:
             known = _common(plan.name, letter, suffix)
         dims.append(known)
     return PartialShape(dims)
 
 
-def _common(name: str, letter: str, suffix: str) -> Dimension:
-    """A length that is not known, of a plane: with a length of 1, planes that do not belong together would fit."""
-    return Dimension(symbol=f"{name}_batch") if letter == "N" else Dimension.at_least(1 if suffix in CHROMA else 2)
+def _common(name: str, letter: str, suffix: str) -> Dimension | None:
+    """A length of video that is not known: with a length of 1, planes that do not belong together would fit."""
+    if letter == "N":
+        return Dimension(symbol=f"{name}_batch") if suffix else None
+    return Dimension.at_least(1 if suffix in CHROMA else 3 if letter == "H" and not suffix else 2)
 
 
 def _plane_length(letter: str, length: Dimension, suffix: str) -> Dimension | None:

@@ -91,13 +91,13 @@ def check_flag(what: str, value: object) -> None:
 def per_channel(x: Tensor, value: float | tuple[float, ...]) -> Constant:
     """A constant of the tensor's type that broadcasts to it. Raises `PreprocessingError` if the channels differ."""
     if not isinstance(value, tuple):
-        return Constant(np.array(value, x.element_type.numpy))
+        return _finite(value, x.element_type)
     axis, channels = x.axis("C"), x.length("C")
     if channels != len(value):
         known = "an unknown number of" if channels is None else channels
         raise PreprocessingError(f"got {len(value)} numbers for {known} channels of {x}")
     shape = [len(value)] + [1] * (len(x.layout) - 1 - axis)
-    return Constant(np.array(value, x.element_type.numpy).reshape(shape))
+    return _finite(value, x.element_type, shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +205,21 @@ class ToLayout(Step):
 
 
 def representable(value: float, element_type: ElementType) -> Constant:
-    """A scalar of an element type. Raises `PreprocessingError` if an integer type does not have it."""
+    """A scalar of an element type. Raises `PreprocessingError` if the type does not have it."""
     if element_type.is_integral:
         limits = np.iinfo(element_type.numpy)
         if not float(value).is_integer() or not limits.min <= value <= limits.max:
             raise PreprocessingError(f"{value:g} is not a number of {element_type}; convert the tensor with to_type")
-    return Constant(np.array(value, element_type.numpy))
+    return _finite(value, element_type)
+
+
+def _finite(value: Any, element_type: ElementType, shape: Sequence[int] = ()) -> Constant:
+    """A constant of an element type. Raises `PreprocessingError` if it is infinite there, as 1e6 is in f16."""
+    with np.errstate(over="ignore"):
+        data = np.array(value).astype(element_type.numpy).reshape(shape)
+    if element_type.is_real and not np.isfinite(data.astype(np.float64)).all():
+        raise PreprocessingError(f"{argument_text(value)} is infinite in {element_type}; use to_type first")
+    return Constant(data)
 
 
 def _is_int(x: Tensor) -> bool:

@@ -69,7 +69,7 @@ class ShadowStatistics:
         compared: that the other network repeated.
         different: compared ones with an output beyond the tolerance.
         failed: that the other network did not finish, or whose comparison or callback raised.
-        max_absolute: the largest absolute difference of each output.
+        max_absolute: the largest absolute difference of each output; NaN if any was.
         last_error: of the last failure.
     """
 
@@ -245,8 +245,8 @@ class Shadow(Participant):
             self._found.different += not is_close
             for each in comparisons:
                 former = self._found.max_absolute.get(each.name, 0.0)
-                # Not `max`, which would lose a NaN.
-                self._found.max_absolute[each.name] = former if former >= each.max_absolute else each.max_absolute
+                # Not Python's `max`, which may lose a NaN.
+                self._found.max_absolute[each.name] = float(np.maximum(former, each.max_absolute))
         if not is_close and self._on_difference is not None:
             self._on_difference(ShadowDifference(inputs, outputs, expected, comparisons))
 

@@ -360,13 +360,11 @@ def _complete(
 
 def _write(args: argparse.Namespace, document: dict[str, Any]) -> None:
     from engine.benchmark import benchmark_page
-    from engine.files import complete_file
+    from engine.files import write_file
 
     for path, text in ((args.output, json_text), (args.html, benchmark_page)):
         if path:
-            content = text(document).encode()
-            with complete_file(path) as file:
-                file.write(content)
+            write_file(path, text(document).encode())
             say(f"wrote {path}", to_stderr=args.json)
 
 

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.blob import is_blob
     from engine.diff import diff_page, find_difference, open_side
     from engine.diff.report import HEADER, RIGHT, describe, node_rows, shown_nodes, verdict
-    from engine.files import complete_file
+    from engine.files import write_file
     from engine.runtime import Port
     from engine.tools.networks import make_core, port_inputs, read_shaped, require_folder
     from engine.tools.terminal import progress_bar, show_table
@@ -96,11 +96,11 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     if args.html:
         content = diff_page(found, f"{model.name}: {found.labels[0]} against {found.labels[1]}").encode()
-        with complete_file(args.html) as file:
-            file.write(content)
-        say(f"wrote {args.html}", to_stderr=args.json)
+        write_file(args.html, content)
     if args.json:
         print_json(describe(found))
+        if args.html:
+            say(f"wrote {args.html}", to_stderr=True)
         return 1 if found.differs else 0
     for line in verdict(found):
         say(line)
@@ -110,4 +110,6 @@ def run(args: argparse.Namespace) -> int:
         say(f"{found.skipped} of {found.skipped + len(found.nodes)} values were not compared: they do not fit")
     say()
     show_table(node_rows(shown_nodes(found, args.top)), HEADER, RIGHT)
+    if args.html:
+        say(f"wrote {args.html}")
     return 1 if found.differs else 0

@@ -80,13 +80,12 @@ def _require_page(args: argparse.Namespace) -> None:
 
 def _write_page(described: dict[str, Any], args: argparse.Namespace) -> None:
     """Write the page that the arguments ask for, if any."""
-    from engine.files import complete_file
+    from engine.files import write_file
     from engine.tools.inspect_page import inspection_page
 
     if args.html is None:
         return
-    with complete_file(args.html) as file:
-        file.write(inspection_page(described, os.path.basename(args.model)).encode())
+    write_file(args.html, inspection_page(described, os.path.basename(args.model)).encode())
     if not args.json:
         say(f"\nwrote {args.html}")
 

@@ -249,6 +249,11 @@ def test_words_that_are_no_side(words: str, error: type[Exception], text: str) -
         (np.float32([np.nan, 1]), np.float32([0, 1]), np.inf, 1),
         (np.float32([np.inf, 1]), np.float32([-np.inf, 1]), np.inf, 1),
         (np.int64([5]), np.int64([3]), 2, 0),
+        (np.int64([2**53 + 1]), np.int64([2**53]), 1, 0),
+        (np.int64([-(2**63)]), np.int64([-(2**63) + 1]), 1, 0),
+        (np.uint64([2**64 - 1]), np.uint64([2**64 - 2]), 1, 0),
+        (np.array([-8], ml_dtypes.int4), np.array([7], ml_dtypes.int4), 15, 0),
+        (np.array([True]), np.array([False]), 1, 0),
         (np.array([1.0078125], ml_dtypes.bfloat16), np.array([1], ml_dtypes.bfloat16), 1, 0),
         (np.float32([1]), np.float32([[1]]), np.inf, 0),
         (np.float32([1]), np.float64([1]), np.inf, 0),
@@ -293,7 +298,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*common, "CPU", "-d", "TEMPLATE", "--html", str(report)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("no difference beyond rounding in 4 values and 1 outputs\n")
-    assert all(len(line) <= 80 for line in shown.splitlines())
+    *lines, last = shown.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert last == f"wrote {report}"
     assert report.read_text().startswith("<!DOCTYPE html>")
     assert main([*common, "CPU INFERENCE_NUM_THREADS=1", "-d", "onnxruntime", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine import Model, ops
 from engine.benchmark import Procedure, Subject, changed, compare_subjects, measure_alone
 from engine.benchmark.calls import CallMeter
 from engine.benchmark.pinning import pin_new_threads, restrict_to_cores, thread_ids
 from engine.benchmark.worker import Worker, WorkerError
 from engine.errors import InferError, InputError, PropertyError, UnsupportedError
+from engine.ir import Constant, Parameter, Result, f32
+from engine.onnx import write_model
 from engine.peers import open_peer
 from engine.runtime.benchmark import Measurement
 
@@ -105,6 +108,23 @@ def test_subjects_alternate_in_processes_of_their_own(small: Small, requests: in
     assert found[2].about["versions"].keys() == {"onnxruntime"}
     assert "COMPILE_EFFORT" not in found[1].about["config"]
     assert found[3].about["config"]["INFERENCE_NUM_THREADS"] == 1
+
+
+@pytest.mark.parametrize(("other", "expected"), [(np.nan, 0.0), (1.0, np.inf)])
+def test_numbers_that_are_not_finite_are_equal_only_to_themselves(
+    other: float, expected: float, tmp_path: Path
+) -> None:
+    paths = []
+    for index, number in enumerate((np.nan, other)):
+        x = Parameter(f32, [3], "x")
+        numbers = Constant(np.float32([number, np.inf, 1]))
+        paths.append(tmp_path / f"with spaces {index}.onnx")
+        write_model(Model([Result(ops.Add(x, numbers), "y")], [x]), paths[-1])
+    base = Subject(str(paths[0]), "TEMPLATE")
+    procedure = Procedure(rounds=1, block_seconds=None, block_count=1, rest_seconds=0)
+    subjects = [base, changed(base, str(paths[1]))]
+    found = compare_subjects(subjects, {"x": np.zeros(3, np.float32)}, procedure, silent)
+    assert found[1].difference == expected
 
 
 def test_an_interrupt_of_a_comparison_keeps_whole_rounds(small: Small) -> None:

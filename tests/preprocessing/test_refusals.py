@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import Model, PrePostProcessor, ops
-from engine.errors import EngineError, PreprocessingError
+from engine import Core, Model, PrePostProcessor, ops
+from engine.errors import EngineError, InputError, PreprocessingError
 from engine.ir import Parameter, Result, SequenceType, TensorType, Variable, f32
 from engine.preprocessing import InputSteps, OutputSteps, add_steps
 from tests.preprocessing.conftest import convolving, passing
@@ -49,6 +49,16 @@ def refusal(model: Model, add: Callable[[PrePostProcessor], Any]) -> str:
         (lambda p: p.input("x").mean([]), "step 1, mean: expected a finite number for mean"),
         (lambda p: p.input("x").mean(float("nan")), "expected a finite number for mean"),
         (lambda p: p.input("x").scale([1, 0, 1]), "step 1, scale: divides by its numbers, so none of them can be 0"),
+        (lambda p: p.input("x", "f16").mean(1e6), "step 1, mean(1000000.0): 1000000.0 is infinite in f16"),
+        (lambda p: p.input("x").to_type("f16").mean([1, 2, 7e4]), "[1.0, 2.0, 70000.0] is infinite in f16"),
+        (lambda p: p.input("x", "f16").clamp(0, 1e6), "1000000.0 is infinite in f16"),
+        (lambda p: p.input("x", shape=[1, 3, 9, 9]).crop([-4, 0], [0, 4]), "keeps 5..0 of H"),
+        (lambda p: p.input("x").crop([-4, 0], [0, 4]), "keeps nothing of H"),
+        (lambda p: p.input("x", shape=[1, 3, 1, 900]).letter_box(8), "is too long or too wide to keep its ratio"),
+        (
+            lambda p: p.input("x", shape=[1, 3, 900, 1]).resize(8, aspect="not_larger"),
+            "got f32[1,3,8,0] NCHW",
+        ),
         (lambda p: p.input("x", "f16").scale(1e-9), "which is 0 in f16"),
         (lambda p: p.input("x").mean(1).clamp(2, 1), "step 2, clamp: expected two numbers, the lower first, got 2 and"),
         (lambda p: p.input("x", "u8").clamp(0, 300), "300 is not a number of u8; convert the tensor with to_type"),
@@ -120,6 +130,16 @@ def test_video_of_odd_lengths() -> None:
     assert "[N, H * 3 / 2, W, 1] of an even height and width, got u8[1,10,8,1]" in refusal(
         passing(), lambda p: p.input("x", "u8", colour="NV12", shape=shape).to_colour("RGB").resize()
     )
+
+
+@pytest.mark.parametrize("colour", ["NV12", "I420"])
+def test_video_of_one_row_has_no_chroma(colour: str) -> None:
+    """Two rows of the tensor would be one of luma and one of chroma, which broadcast."""
+    model = PrePostProcessor(passing()).input("x", "u8", colour=colour).to_colour("RGB").resize().build()
+    network = Core().compile_model(model, "TEMPLATE")
+    assert network({"x": np.full((1, 3, 4, 1), 100, np.uint8)})["y"].shape == (1, 3, 8, 8)
+    with pytest.raises(InputError, match="dimension 1 is 2, expected 3"):
+        network({"x": np.full((1, 2, 4, 1), 100, np.uint8)})
 
 
 def test_what_is_no_tensor_is_not_prepared() -> None:

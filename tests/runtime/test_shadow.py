@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,17 @@ def test_equal_results_are_no_difference(networks: Any) -> None:
         for _ in range(10):
             live({"x": X})
     assert (shadow.statistics.compared, shadow.statistics.different) == (10, 0)
+
+
+def test_a_nan_is_not_forgotten(networks: Any, liar: Liar) -> None:
+    live, other = networks
+    with live.shadow(other, sample=1, queue=20) as shadow:
+        for liar.offset in (0.5, np.nan, 0.5):
+            live({"x": X})
+            while shadow.statistics.compared + shadow.statistics.failed < shadow.statistics.sampled:
+                time.sleep(0.001)
+    assert (shadow.statistics.different, shadow.statistics.failed) == (3, 0)
+    assert np.isnan(shadow.statistics.max_absolute["y"])
 
 
 def test_what_the_application_changes_afterwards_is_not_compared(networks: Any, liar: Liar) -> None:
