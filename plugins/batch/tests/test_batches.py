@@ -471,6 +471,34 @@ def test_a_single_integer_per_request_tells_that_requests_affect_each_other(core
         core.compile_model(proto, "BATCH:CPU(8)")
 
 
+def test_integers_are_checked_with_the_first_real_batch(core: Core) -> None:
+    """Random ones are 0 and 1, so that all requests have the same largest value."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Add", ["x", "largest"], ["y"], name="across"),
+    ]
+    proto = model(nodes, [tensor("x", (1, 32), TensorProto.INT64)], [tensor("y", (1, 32), TensorProto.INT64)])
+    network = core.compile_model(proto, "BATCH:CPU(2)", {"BATCH_TIMEOUT": LONG})
+    futures = [network.submit({"x": np.full((1, 32), number)}) for number in (3, 7)]
+    for future in futures:
+        with pytest.raises(UnsupportedError, match="affect each other: output `y`"):
+            future.result(LIMIT)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_a_scale_of_quantization_over_the_batch_is_noticed(core: Core, kind: int) -> None:
+    """Also where results are as coarse as those of 16 bits."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("DynamicQuantizeLinear", ["wide"], ["q", "scale", "zero"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["restored"]),
+        helper.make_node("Cast", ["restored"], ["y"], to=kind),
+    ]
+    proto = model(nodes, [tensor("x", (1, 8), kind)], [tensor("y", (1, 8), kind)])
+    with pytest.raises(UnsupportedError, match="affect each other: output `y`"):
+        core.compile_model(proto, "BATCH:CPU(4)")
+
+
 def test_a_model_with_classes_as_outputs_runs_in_batches(core: Core) -> None:
     proto = model(
         [helper.make_node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)],
