@@ -22,6 +22,7 @@ from engine.errors import (
     DeadlineExceeded,
     DeviceError,
     DeviceNotFoundError,
+    InferError,
     InputError,
     PropertyError,
     UnsupportedError,
@@ -284,6 +285,27 @@ def test_only_the_request_that_is_to_blame_fails(core: Core, watched: Watched) -
         np.testing.assert_allclose(request.results["y"], x @ weight_of(proto), rtol=1e-5, atol=1e-6)
     assert watched.lengths == [4, 1, 1, 1, 1]
     assert statistics(network)["repeated"] == 1
+
+
+@pytest.mark.parametrize(("timeout", "count"), [(LONG, 2), (5, 1)], ids=["full", "partial"])
+def test_without_a_thread_all_requests_of_a_batch_fail(
+    core: Core, monkeypatch: pytest.MonkeyPatch, timeout: int, count: int
+) -> None:
+    """None of them waits forever, whoever was to start the batch: a request, or the timer."""
+    network = compiled(core, product(), "BATCH:WATCHED(2)", timeout)
+
+    def refuse(task: object) -> None:
+        raise InferError("cannot start a thread")
+
+    with monkeypatch.context() as context:
+        context.setattr(network._collector._executor, "submit", refuse)  # type: ignore[attr-defined]
+        for request in started(network, rows(count)):
+            with pytest.raises(InferError, match="cannot start a thread"):
+                request.wait(LIMIT)
+    inputs = rows(2)
+    for request, x in zip(started(network, inputs), inputs, strict=True):
+        request.wait(LIMIT)
+        np.testing.assert_allclose(request.results["y"], x @ weight_of(product()), rtol=1e-5, atol=1e-6)
 
 
 def test_a_wrong_input_fails_at_once_and_alone(core: Core) -> None:
