@@ -63,9 +63,15 @@ def read_encryption_key(path: str | os.PathLike[str]) -> AesGcmKey:
 def transform_of(given: SectionTransform | str | os.PathLike[str] | None) -> SectionTransform | None:
     """A transform that a caller gave, or the key in the file of which it gave the path.
 
-    Raises `BlobTransformError` for anything else, and the errors of `read_encryption_key`.
+    Raises `BlobTransformError` for anything else, or a transform without a name, and the errors of
+    `read_encryption_key`.
     """
-    if given is None or isinstance(given, SectionTransform):
+    if given is None:
+        return None
+    if isinstance(given, SectionTransform):
+        name = getattr(given, "name", None)
+        if not isinstance(name, str) or not name:
+            raise BlobTransformError(f"{type(given).__name__}.name is {name!r}; expected text, which blobs state")
         return given
     if isinstance(given, (str, os.PathLike)):
         return read_encryption_key(given)

@@ -100,8 +100,14 @@ def applied(transform: SectionTransform, data: memoryview, context: bytes) -> Bu
 def restored(transform: SectionTransform, data: memoryview, context: bytes) -> Buffer:
     """`transform.restore`, whose errors are `BlobTransformError`s."""
     try:
-        return transform.restore(data, context)
+        content = transform.restore(data, context)
     except BlobError:
         raise
     except Exception as e:
         raise BlobTransformError(f"the transform {transform.name!r} failed: {type(e).__name__}: {e}") from e
+    try:
+        memoryview(content)  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError) as e:
+        kind = type(content).__name__
+        raise BlobTransformError(f"the transform {transform.name!r} restored no bytes: it returned {kind}") from e
+    return content

@@ -13,6 +13,7 @@ import pytest
 
 from engine import Core
 from engine.blob import BlobManifest, BlobReader, BlobWeights, BlobWriter
+from engine.core.weights import open_weights
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError, BlobIncompatibleError, EngineError
 from engine.testing.models import light_input, light_model
 
@@ -114,6 +115,12 @@ def test_a_file_that_has_nothing_of_the_blob(folder: Path, tmp_path: Path) -> No
     with pytest.raises(BlobError, match="neither a blob nor a model"):
         network.export_model(tmp_path / "bound.blob", weights=tmp_path / "text")
     assert not (tmp_path / "bound.blob").exists()
+
+
+@pytest.mark.parametrize("given", [3, b"model.onnx", None])
+def test_a_file_of_weights_is_a_path(folder: Path, given: Any) -> None:
+    with pytest.raises(BlobError, match=f"the path is expected; got {type(given).__name__}"):
+        open_weights(given)
 
 
 def test_a_blob_does_not_replace_the_file_of_its_weights(folder: Path, tmp_path: Path) -> None:

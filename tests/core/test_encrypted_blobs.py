@@ -219,3 +219,25 @@ def test_keys_are_not_shown() -> None:
     with pytest.raises(EngineError, match="expected 32 bytes"):
         AesGcmKey("short", b"abc")
     assert OTHER.name == KEY.name
+
+
+class _Nameless(SectionTransform):
+    def apply(self, data: memoryview, context: bytes) -> memoryview:
+        return data
+
+    def restore(self, data: memoryview, context: bytes) -> Any:
+        return None
+
+
+class _RestoresNothing(_Nameless):
+    name = "nothing"
+
+
+def test_a_transform_without_a_name_or_content_is_named(tmp_path: Path) -> None:
+    network, blob = Core().compile_model(light_model("squeezenet"), "TEMPLATE"), tmp_path / "network.blob"
+    with pytest.raises(BlobTransformError, match=r"_Nameless\.name is None; expected text"):
+        network.export_model(blob, transform=_Nameless())
+    assert not blob.exists()
+    network.export_model(blob, transform=_RestoresNothing())
+    with pytest.raises(BlobTransformError, match="'nothing' restored no bytes: it returned NoneType"):
+        Core().import_model(blob, transform=_RestoresNothing())

@@ -124,6 +124,8 @@ def test_unknown_shapes_are_measured_with_those_of_the_first_inference(rig: Any)
     assert network.wait_for_choice(LIMIT)
     assert devices_of(network) == ("BOLT",)
     assert "first inference" in network.get_metric("CHOICE_REASON")
+    network(X[:0])  # of an empty batch, the time says nothing
+    assert network.selection.wants_shapes
     network(X)
     network.selection.changed.wait_for(lambda: network.selection.is_final, LIMIT)
     assert devices_of(network) == ("ACME",)

@@ -22,6 +22,7 @@ from engine.errors import (
     DeadlineExceeded,
     DeviceError,
     DeviceNotFoundError,
+    InferError,
     InputError,
     PropertyError,
     UnsupportedError,
@@ -286,6 +287,27 @@ def test_only_the_request_that_is_to_blame_fails(core: Core, watched: Watched) -
     assert statistics(network)["repeated"] == 1
 
 
+@pytest.mark.parametrize(("timeout", "count"), [(LONG, 2), (5, 1)], ids=["full", "partial"])
+def test_without_a_thread_all_requests_of_a_batch_fail(
+    core: Core, monkeypatch: pytest.MonkeyPatch, timeout: int, count: int
+) -> None:
+    """None of them waits forever, whoever was to start the batch: a request, or the timer."""
+    network = compiled(core, product(), "BATCH:WATCHED(2)", timeout)
+
+    def refuse(task: object) -> None:
+        raise InferError("cannot start a thread")
+
+    with monkeypatch.context() as context:
+        context.setattr(network._collector._executor, "submit", refuse)  # type: ignore[attr-defined]
+        for request in started(network, rows(count)):
+            with pytest.raises(InferError, match="cannot start a thread"):
+                request.wait(LIMIT)
+    inputs = rows(2)
+    for request, x in zip(started(network, inputs), inputs, strict=True):
+        request.wait(LIMIT)
+        np.testing.assert_allclose(request.results["y"], x @ weight_of(product()), rtol=1e-5, atol=1e-6)
+
+
 def test_a_wrong_input_fails_at_once_and_alone(core: Core) -> None:
     network = compiled(core, product())
     requests = started(network, rows(3))
@@ -469,6 +491,34 @@ def test_a_single_integer_per_request_tells_that_requests_affect_each_other(core
     proto = model(nodes, [tensor("x", (1, classes))], [tensor("y", (1,), TensorProto.INT64)])
     with pytest.raises(UnsupportedError, match="affect each other: output `y`"):
         core.compile_model(proto, "BATCH:CPU(8)")
+
+
+def test_integers_are_checked_with_the_first_real_batch(core: Core) -> None:
+    """Random ones are 0 and 1, so that all requests have the same largest value."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Add", ["x", "largest"], ["y"], name="across"),
+    ]
+    proto = model(nodes, [tensor("x", (1, 32), TensorProto.INT64)], [tensor("y", (1, 32), TensorProto.INT64)])
+    network = core.compile_model(proto, "BATCH:CPU(2)", {"BATCH_TIMEOUT": LONG})
+    futures = [network.submit({"x": np.full((1, 32), number)}) for number in (3, 7)]
+    for future in futures:
+        with pytest.raises(UnsupportedError, match="affect each other: output `y`"):
+            future.result(LIMIT)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_a_scale_of_quantization_over_the_batch_is_noticed(core: Core, kind: int) -> None:
+    """Also where results are as coarse as those of 16 bits."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("DynamicQuantizeLinear", ["wide"], ["q", "scale", "zero"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["restored"]),
+        helper.make_node("Cast", ["restored"], ["y"], to=kind),
+    ]
+    proto = model(nodes, [tensor("x", (1, 8), kind)], [tensor("y", (1, 8), kind)])
+    with pytest.raises(UnsupportedError, match="affect each other: output `y`"):
+        core.compile_model(proto, "BATCH:CPU(4)")
 
 
 def test_a_model_with_classes_as_outputs_runs_in_batches(core: Core) -> None:

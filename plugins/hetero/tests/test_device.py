@@ -336,6 +336,15 @@ def test_wrong_lists_of_devices(device: str, config: Mapping[str, Any], error: t
             attempt(chain("", ""), device, config)
 
 
+def test_the_list_that_is_suggested_can_be_used() -> None:
+    """It has no AUTO and BATCH, which run models on other devices."""
+    with pytest.raises(DeviceNotFoundError, match="best first: ") as caught:
+        Core().compile_model(chain("", ""), "HETERO")
+    suggested = str(caught.value).split('"')[1]
+    assert Core().query_model(chain("", ""), suggested).is_supported
+    assert not {"AUTO", "BATCH"} & set(suggested.partition(":")[2].split(","))
+
+
 def test_hetero_within_hetero_under_another_name() -> None:
     core = Core()
     core.register_plugin("OTHER", HeteroPlugin)

@@ -91,7 +91,7 @@ class Collector(Participant):
         lifecycle.track(self)
 
     def add(self, item: Item) -> None:
-        """Have an item run in a batch. Raises `InferError` if the system has no more threads."""
+        """Have an item run in a batch. If the system has no more threads, that is the error of the item."""
         with self._lock:
             group = self._groups.get(item.key)
             if group is not None and group.rows + item.rows > self._rows:
@@ -141,7 +141,13 @@ class Collector(Participant):
 
     def _start(self, group: Group) -> None:
         self._take_out(group)
-        self._executor.submit(partial(self._run_group, group))
+        try:
+            self._executor.submit(partial(self._run_group, group))
+        except EngineError as e:  # the system has no more threads; nobody else would end the items
+            for item in group.items:
+                item.error = retold(e, str(e))
+                if (task := self._mark_done(item)) is not None:
+                    self._deliveries.submit(task)
 
     def _take_out(self, group: Group) -> None:
         del self._groups[group.key]

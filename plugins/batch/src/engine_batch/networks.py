@@ -23,7 +23,7 @@ from engine_batch.collector import Item, split
 from engine_batch.log import logger
 from engine_batch.target import Target
 
-_FACTOR = 4.0
+_FACTOR = 64.0
 """Every other request of a check has values that are larger by this factor, so that a common scale would be noticed."""
 _COMPARED = 2
 """How many requests of a batch are compared with the same requests alone."""
@@ -111,7 +111,8 @@ class Networks:
     # -- the check ------------------------------------------------------------------------------------------
 
     def check_random(self, ports: Sequence[Port]) -> bool:
-        """Check with random requests; False if the lengths of inputs are not known, or the model does not allow them.
+        """Check with random requests. False if that proves too little: if the lengths of inputs are not known, the
+        model does not allow random values, or has integers as inputs, whose random values are 0 and 1.
 
         Raises `UnsupportedError` if requests affect each other, and the errors of the device.
         """
@@ -130,13 +131,15 @@ class Networks:
             return False
         values = [[each[port.name] for port in ports] for each in made]
         for larger in values[1::2]:
-            larger[:] = [value * value.dtype.type(_FACTOR) if value.dtype.kind == "f" else value for value in larger]
+            for index, port in enumerate(ports):
+                if port.element_type.is_real and port.element_type.bits >= 16:
+                    larger[index] = larger[index] * larger[index].dtype.type(_FACTOR)
         try:
             self.check([Item(values[number % len(values)], unit, None) for number in range(self.rows // unit)])
         except InputError as e:  # random values are not allowed here, such as indices
             logger.info("%s: the first batch will be checked, since random values cannot be: %s", self.full.name, e)
             return False
-        return True
+        return all(port.element_type.is_real for port in ports)
 
     @property
     def _compared(self) -> int:

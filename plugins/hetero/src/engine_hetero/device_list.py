@@ -101,7 +101,9 @@ def _config_of(name: str, core: CoreHandle, config: Config, own: Any) -> Mapping
 
 
 def _others(own_name: str, core: CoreHandle) -> list[str]:
-    return [name for name in core.available_devices if not _is_own(own_name, name)]
+    """The devices that compute; what runs on other devices takes a list of its own, or chooses for itself."""
+    names = [name for name in core.available_devices if not _is_own(own_name, name)]
+    return [name for name in names if DEVICE_PRIORITIES.name not in core.get_property(name, "SUPPORTED_CONFIG_KEYS")]
 
 
 def _is_own(own_name: str, device: str) -> bool:
