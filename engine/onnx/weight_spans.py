@@ -36,6 +36,19 @@ def weight_spans(path: str | os.PathLike[str]) -> list[WeightSpan]:
     return [*own, *(span for span in beside if span is not None)]
 
 
+def data_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files beside a model that have data of its tensors, whether or not they exist. Raises `ModelReadError`."""
+    skeleton = Skeleton(map_file(Path(path), f"model {os.fspath(path)}"))
+    locations = {
+        entry.value
+        for tensor in _tensors(parse_model(skeleton.data).graph)
+        if skeleton.span_of(tensor) is None
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [Path(path).parent / location for location in sorted(locations) if "\0" not in location]
+
+
 def read_span(path: str | os.PathLike[str], span: WeightSpan) -> memoryview:
     """The bytes of a span, mapped. Only files in the folders of the model are read.
 

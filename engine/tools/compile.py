@@ -217,11 +217,23 @@ def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
 def _read_files(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """The files that are read, and what they are; a blob must not replace one."""
     yield "model", args.model
+    yield from (("data of the model", str(file)) for file in _data_files(args.model))
     named = {"key": (args.sign, args.encrypt), "file of weights": (args.weights_from,)}
     for what, files in named.items():
         yield from ((what, file) for file in files if file is not None)
     for given in args.input:  # FILE, which may contain =, or NAME=FILE
         yield from (("input", file) for file in {given, given.partition("=")[2]} - {"", "-"})
+
+
+def _data_files(model: str) -> list[Path]:
+    """The files with data of a model; none of one that cannot be read, which compiling reports."""
+    from engine.errors import EngineError
+    from engine.onnx.weight_spans import data_files
+
+    try:
+        return data_files(model)
+    except (EngineError, OSError):
+        return []
 
 
 def _paths(args: argparse.Namespace) -> list[str]:

@@ -145,3 +145,14 @@ def test_inspect_verifies_with_the_key_and_the_file_of_weights(engine: Engine, t
         assert (wrong.code, wrong.err) == (1, "")
         assert "loads here: NO" in wrong.out
         assert wrong.out.count(words) == 1
+
+
+def test_the_data_of_the_model_is_not_replaced(engine: Engine, files: Path, tmp_path: Path) -> None:
+    model = onnx.load(files / "squeezenet.onnx")
+    (tmp_path / "sub").mkdir()
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="sub/w.bin", size_threshold=0)
+    before = (tmp_path / "sub" / "w.bin").read_bytes()
+    done = engine("compile", "model.onnx", "-d", "TEMPLATE", "-o", "./sub/../sub/w.bin", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "the blob would replace the data of the model sub/w.bin" in done.err
+    assert (tmp_path / "sub" / "w.bin").read_bytes() == before
