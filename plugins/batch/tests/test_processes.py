@@ -52,7 +52,7 @@ def call():
     try:
         network(X)
     except Cancelled:
-        print("cancelled", flush=True)
+        os.write(1, b"cancelled\\n")  # a daemon thread must not use sys.stdout while the interpreter ends
 threading.Thread(target=call, daemon=True).start()
 while not network._called:
     pass
