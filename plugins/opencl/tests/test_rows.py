@@ -241,4 +241,5 @@ def test_any_shape(monkeypatch: pytest.MonkeyPatch, shape: list[int], data: st.D
             softmax = ops.create("Softmax", [x], {"axis": axes[0]})
             return [softmax, *(ops.create(op, [x, Constant(np.array(axes))]) for op in ("ReduceMean", "ReduceMax"))]
 
-        check(build, random_values(*shape))
+        # Away from 0: where values cancel, a mean has no relative accuracy, by which `check` judges.
+        check(build, random_values(*shape) + np.float32(4))
