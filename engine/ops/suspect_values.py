@@ -104,19 +104,6 @@ def _stft(node: Node) -> Suspicion:
     return is_suspect
 
 
-def _rotary(node: Node) -> Suspicion:
-    """Tables that broadcast to x are not allowed: they would rotate by positions that the model does not state."""
-
-    def is_suspect(inputs: Sequence[Any]) -> bool:
-        x, tables, positions = inputs[0], inputs[1:3], _given(inputs, 3)
-        batch, rows = x.shape[0], x.shape[-2]
-        if positions is not None:
-            return bool(positions.shape != (batch, rows))
-        return any(table.shape[:2] != (batch, rows) for table in tables)
-
-    return is_suspect
-
-
 _FACTORIES: Final[dict[str, Callable[[Node], Suspicion]]] = {
     "BlackmanWindow": _least(0, 0),
     "DFT": _dft,
@@ -131,7 +118,6 @@ _FACTORIES: Final[dict[str, Callable[[Node], Suspicion]]] = {
     "ReverseSequence": _reverse_sequence,
     "Reshape": _least(1, -1),
     "RoiAlign": _roi_align,
-    "RotaryEmbedding": _rotary,
     "STFT": _stft,
     "SplitToSequence": _split_to_sequence,
     "TensorScatter": _least(2, 0),

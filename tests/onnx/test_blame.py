@@ -379,22 +379,6 @@ def test_rms_normalization_has_the_type_of_its_scale(kind: int) -> None:
     assert network([np.ones((2, 3)), scale])["y0"].dtype == scale.dtype == model.results[0].type.element_type.numpy
 
 
-@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
-@pytest.mark.parametrize("tables", [(1, 5, 2), (2, 1, 2)])
-def test_tables_of_a_rotation_do_not_broadcast(tables: tuple[int, ...], device: str) -> None:
-    """Lengths are open until the inference; onnxruntime refuses such tables, too."""
-    ports = [helper.make_tensor_value_info(name, F32, dims) for name, dims in (
-        ("x", ["b", "h", "r", 4]), ("cosines", ["c", "s", 2]), ("sines", ["c", "s", 2]), ("y", None),
-    )]  # fmt: skip
-    node = helper.make_node("RotaryEmbedding", ["x", "cosines", "sines"], ["y"], "rotation")
-    graph = helper.make_graph([node], "g", ports[:3], ports[3:])
-    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)]).SerializeToString())
-    network, x = CORE.compile_model(model, device), np.ones((2, 3, 5, 4), np.float32)
-    assert network([x, *[np.ones((2, 5, 2), np.float32)] * 2])["y"].shape == x.shape
-    with pytest.raises(InputError, match=r"RotaryEmbedding `rotation`.*the tables have shapes"):
-        network([x, *[np.ones(tables, np.float32)] * 2])
-
-
 def test_a_window_of_a_negative_size() -> None:
     network = CORE.compile_model(read_model(model_of("HannWindow", [(I64, [])], {})), "TEMPLATE")
     with pytest.raises(InputError, match="size -3 must not be negative"):

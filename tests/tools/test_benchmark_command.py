@@ -57,7 +57,8 @@ def test_everything_fits_eighty_columns(engine: Engine, files: Path, tmp_path: P
     shown = ("--histogram", "--layers", 5, "--html", tmp_path / "report.html")
     done = engine("benchmark", model, "-d", "CPU", "--rounds", 6, "--keep", *QUICK, *others, *shown)
     assert done.code == 0, done.err
-    assert [line for line in done.out.splitlines() if len(line) > 80] == []
+    # The path of a file is as long as its user makes it.
+    assert [line for line in done.out.splitlines() if len(line) > 80 and not line.startswith("wrote ")] == []
     lines = done.out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("LAYER"))
     assert len(lines[start + 1 :]) > 5
