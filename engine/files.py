@@ -68,7 +68,7 @@ def complete_file(path: str | os.PathLike[str], *, is_private: bool = False) -> 
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file as by `complete_file`; what is no file, such as a pipe or a terminal, is written to, not replaced.
+    """Write a file as by `complete_file`; a pipe, a terminal or a device is written to, not replaced.
 
     Raises `OSError` that names `path` and the cause.
     """

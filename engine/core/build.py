@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from engine.blob import SectionTransform, SigningKey, WeightsFile
 from engine.core.core import Core
+from engine.errors import BlobError
 from engine.files import complete_file
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork
@@ -87,7 +88,7 @@ def compile_builds(core: Core, model: Model, builds: Sequence[Build]) -> list[Co
 def export_builds(
     core: Core, compiled: Sequence[CompiledBuild], packaging: Packaging | None = None, *, check: Check | None = None
 ) -> list[Built]:
-    """Write the blob of each network.
+    """Write the blob of each network; files get their names only when all of them are complete.
 
     With `check`, the blobs are written only if all outputs of all blobs, imported from their files, are as close as it
     demands to those of the first network before its export; otherwise no file is created or changed.
@@ -96,14 +97,17 @@ def export_builds(
     importing and inferring raise.
     """
     packaging = packaging or Packaging()
-    if check is None:
+    for each in compiled:
+        if each.build.path.is_dir():
+            raise BlobError(f"cannot write blob {each.build.path}: it is a folder; add a file name")
+    if check is None and len(compiled) == 1:
         for each in compiled:
             _export(each.network, each.build.path, packaging)
         return [Built(each.build, each.seconds, each.build.path.stat().st_size) for each in compiled]
     built: list[Built] = []
     try:
         with ExitStack() as files:
-            expected = compiled[0].network(check.inputs)
+            expected = {} if check is None else compiled[0].network(check.inputs)
             for each in compiled:
                 file = files.enter_context(complete_file(os.path.realpath(each.build.path)))
                 built.append(_export_and_check(core, each, file, packaging, check, expected))
@@ -123,12 +127,14 @@ def _export_and_check(
     each: CompiledBuild,
     file: BinaryIO,
     packaging: Packaging,
-    check: Check,
+    check: Check | None,
     expected: Mapping[str, Any],
 ) -> Built:
     _export(each.network, file, packaging)
     file.flush()
     os.fsync(file.fileno())
+    if check is None:
+        return Built(each.build, each.seconds, os.path.getsize(file.name))
     weights = None if packaging.weights is None else packaging.weights.path
     imported = core.import_model(file.name, transform=packaging.transform, weights=weights)
     result = imported(check.inputs)

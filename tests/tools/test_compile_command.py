@@ -156,3 +156,16 @@ def test_the_data_of_the_model_is_not_replaced(engine: Engine, files: Path, tmp_
     assert (done.code, done.out) == (2, "")
     assert "the blob would replace the data of the model sub/w.bin" in done.err
     assert (tmp_path / "sub" / "w.bin").read_bytes() == before
+
+
+@pytest.mark.parametrize("names", [("a.blob", "folder"), ("folder", "a.blob")])
+@pytest.mark.parametrize("check", ["--check", "--no-check"])
+def test_no_blob_is_left_if_another_cannot_be_written(
+    engine: Engine, files: Path, tmp_path: Path, check: str, names: tuple[str, str]
+) -> None:
+    outputs = [each for name in names for each in ("-d", "TEMPLATE", "-o", name)]
+    (tmp_path / "folder").mkdir()
+    done = engine("compile", files / "basic.onnx", check, *outputs, cwd=tmp_path)
+    assert done.code == 3
+    assert "folder" in done.err
+    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
