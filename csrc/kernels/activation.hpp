@@ -29,7 +29,7 @@ ENGINE_INLINE simd::Vec activate(Activation activation, float alpha, float beta,
     case Activation::kHardSwish:
       return x * min(broadcast(1.0f), max(zero(), alpha * x + beta));
     case Activation::kElu:
-      return x < 0.0f ? alpha * (exp(x) - 1.0f) : x;
+      return x < 0.0f ? alpha * exp_minus_one(x) : x;
     case Activation::kMish: {
       // tanh(log(1 + e)) is n / (n + 2) with n = e (e + 2), and rounds to 1 in f32 from x = 20. NaN passes the bound.
       const Vec e = exp(min(broadcast(20.0f), x)), n = e * (e + 2.0f);

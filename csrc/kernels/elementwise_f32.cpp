@@ -341,8 +341,8 @@ ENGINE_BINARY(Div, Vec, a / b);
 ENGINE_BINARY(Min, Vec, smallest(a, b));
 ENGINE_BINARY(Max, Vec, largest(a, b));
 ENGINE_BINARY(Prelu, Vec, a < 0.0f ? a * b : a);
-ENGINE_BINARY(Elu, Vec, a < 0.0f ? b * (exp(a) - 1.0f) : a);
-ENGINE_BINARY(Celu, Vec, a < 0.0f ? b * (exp(a / b) - 1.0f) : a);
+ENGINE_BINARY(Elu, Vec, a < 0.0f ? b * exp_minus_one(a) : a);
+ENGINE_BINARY(Celu, Vec, a < 0.0f ? b * exp_minus_one(a / b) : a);
 ENGINE_BINARY(ThresholdedRelu, Vec, a > b ? a : zero());
 ENGINE_BINARY(Swish, Vec, a / (1.0f + exp(-(a * b))));
 ENGINE_BINARY(Equal, VecInt, a == b);
@@ -359,7 +359,7 @@ ENGINE_INLINE Vec round_clip(Vec a, Vec b, Vec c) {
   return a == a ? rounded : zero();
 }
 ENGINE_TERNARY(RoundClip, round_clip(a, b, c));
-ENGINE_TERNARY(Selu, c*(a <= 0.0f ? b * (exp(a) - 1.0f) : a));
+ENGINE_TERNARY(Selu, c*(a <= 0.0f ? b * exp_minus_one(a) : a));
 ENGINE_TERNARY(HardSigmoid, clip(fma(b, a, c), zero(), broadcast(1.0f)));
 ENGINE_TERNARY(Shrink, a < -b ? a + c : (a > b ? a - c : zero()));
 ENGINE_TERNARY(MulAdd, fma(a, b, c));

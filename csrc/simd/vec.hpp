@@ -249,6 +249,13 @@ ENGINE_INLINE Vec tanh(Vec x) {
   return copy_sign(m / (m + 2.0f), x);
 }
 
+// e^x - 1 for x <= 0, 0 for others: without cancellation, as in tanh. It rounds to -1 below -17.4.
+ENGINE_INLINE Vec exp_minus_one(Vec x) {
+  const Reduced parts = reduce_exponent(min(zero(), max(broadcast(-18.0f), x)));
+  const Vec scale = scale_by_power(broadcast(1.0f), parts.n);
+  return fma(fma(exp_tail(parts.r), parts.r * parts.r, parts.r), scale, scale - 1.0f);
+}
+
 // x P(x^2) / Q(x^2), fitted for the smallest relative error up to where the function rounds to 1. All coefficients are
 // positive, so no sum cancels. Results that round beyond 1 are clipped; a NaN passes every bound.
 ENGINE_INLINE Vec erf(Vec x) {

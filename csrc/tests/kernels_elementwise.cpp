@@ -170,14 +170,17 @@ void special_values(const Target& target) {
   expect(std::signbit(zeros[0]) && std::signbit(zeros[1]) && !std::signbit(zeros[2]), "ceil keeps the sign of zero");
 }
 
-// Softplus and log keep their relative accuracy for tiny results.
+// Functions with results near zero keep their relative accuracy there.
 void relative_accuracy(const Target& target) {
   std::vector<float> x, tiny;
   for (float v = -80.0f; v < 80.0f; v += 0.037f) x.push_back(v);
   for (float v = 1e-44f; v < 3e38f; v *= 1.173f) tiny.push_back(v);
   for (float v = 0.9f; v < 1.1f; v += 1e-4f) tiny.push_back(v);
-  const auto check = [&](Opcode opcode, const std::vector<float>& values, double (*exact)(double)) {
-    const auto y = apply<float>(target, code(opcode), kF32, std::vector<std::vector<float>>{values}, "accuracy");
+  const auto check = [&](Opcode opcode, const std::vector<float>& values, double (*exact)(double),
+                         std::size_t ones = 0) {
+    std::vector<std::vector<float>> sources(1 + ones, {1.0f});
+    sources[0] = values;
+    const auto y = apply<float>(target, code(opcode), kF32, sources, "accuracy");
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double expected = exact(values[i]);
       if (!expect(std::fabs(y[i] - expected) <= 5e-7 * std::fabs(expected) + 1e-44,
@@ -189,6 +192,11 @@ void relative_accuracy(const Target& target) {
   check(Opcode::kSoftplus, x, softplus);
   check(Opcode::kLog, tiny, [](double v) { return std::log(v); });
   check(Opcode::kExp, x, [](double v) { return std::exp(v); });
+  for (float& v : tiny) v = -v;
+  const auto elu = [](double v) { return std::expm1(v); };
+  check(Opcode::kElu, tiny, elu, 1);
+  check(Opcode::kCelu, tiny, elu, 1);
+  check(Opcode::kSelu, tiny, elu, 2);
 }
 
 void predicates(const Target& target) {

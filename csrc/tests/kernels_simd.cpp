@@ -73,13 +73,14 @@ void check(const Target& target, Activation activation, float alpha, float low, 
 void accuracy(const Target& target) {
   check(target, Activation::kSigmoid, 0, -87.0f, 100.0f, 4, "sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); });
   check(target, Activation::kTanh, 0, -12.0f, 12.0f, 3, "tanh", [](double x) { return std::tanh(x); });
+  check(target, Activation::kElu, 1, -30.0f, 12.0f, 2, "elu", [](double x) { return x < 0 ? std::expm1(x) : x; });
 }
 
 // With cancellation, the error is bounded relative to the terms, not to the result.
 void absolute_accuracy(const Target& target) {
   const auto x = samples(-30.0f, 30.0f);
   const auto gelu = apply(target, Activation::kGeluErf, 0, x), gelu_tanh = apply(target, Activation::kGeluTanh, 0, x);
-  const auto elu = apply(target, Activation::kElu, 1, x), silu = apply(target, Activation::kSilu, 1, x);
+  const auto silu = apply(target, Activation::kSilu, 1, x);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double v = x[i], scale = 1.2e-7 * (std::fabs(v) + 1e-37);
     const double phi = (1 + std::erf(v / std::sqrt(2.0))) / 2;
@@ -87,9 +88,6 @@ void absolute_accuracy(const Target& target) {
     const double gate = std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v));
     if (!expect(std::fabs(gelu_tanh[i] - v / 2 * (1 + gate)) <= 3 * scale, "gelu_tanh at " + std::to_string(v))) return;
     if (!expect(std::fabs(silu[i] - v / (1 + std::exp(-v))) <= 3 * scale, "silu at " + std::to_string(v))) return;
-    const double expected = v < 0 ? std::expm1(v) : v;
-    if (!expect(std::fabs(elu[i] - expected) <= 2.5e-7 * (1 + std::fabs(expected)), "elu at " + std::to_string(v)))
-      return;
   }
 }
 

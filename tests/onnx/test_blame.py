@@ -379,8 +379,9 @@ def test_rms_normalization_has_the_type_of_its_scale(kind: int) -> None:
     assert network([np.ones((2, 3)), scale])["y0"].dtype == scale.dtype == model.results[0].type.element_type.numpy
 
 
-def test_a_window_of_a_negative_size() -> None:
-    network = CORE.compile_model(read_model(model_of("HannWindow", [(I64, [])], {})), "TEMPLATE")
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_a_window_of_a_negative_size(device: str) -> None:
+    network = CORE.compile_model(read_model(model_of("HannWindow", [(I64, [])], {})), device)
     with pytest.raises(InputError, match="size -3 must not be negative"):
         network([np.array(-3)])
 
