@@ -17,8 +17,8 @@ from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
 
 FUNCTIONS: Final = (
-    "Attention", "CausalConvWithState", "CenterCropPad", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SwiGLU",
-    "ai.onnx.preview.FlexAttention",
+    "Attention", "CausalConvWithState", "CenterCropPad", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss",
+    "SwiGLU", "ai.onnx.preview.FlexAttention",
 )  # fmt: skip
 """Operators whose definitions have no control flow, and lose nothing in f32; FlexAttention contains its bodies.
 
