@@ -1,9 +1,10 @@
-"""RNN, GRU and LSTM: one product for the inputs of all steps, then one or two launches per step."""
+"""RNN, GRU and LSTM: one product for the inputs of all steps; then one launch for all steps, or one or two per step."""
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,14 +16,16 @@ from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.gather.indices import check_lengths
+from engine_opencl.lowering.matmul.block_shapes import best_lanes
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.rows import power_above, power_within
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import kernel_source, strides_of
+from engine_opencl.source import kernel_source, lanes_source, strides_of
 
 _LENGTHS: Final = 4
 """The index of input sequence_lens."""
@@ -40,6 +43,14 @@ _CODES: Final = {
     "softplus": "({x} > 20.0f ? {x} : log1p(exp({x})))",
 }
 """The code of activations, with {x}, {a} and {b}."""
+_SUMS: Final = 16
+"""Sums that an item has in registers."""
+_COALESCED: Final = 32
+"""Neighbouring items of a GPU, whose reads fill a memory transaction."""
+_ITEMS_PER_UNIT: Final = 256
+"""Items that keep a compute unit of a GPU busy."""
+_SMALL_WEIGHTS: Final = 1 << 20
+"""Bytes that one compute unit reads from its caches in about the time of a launch."""
 
 
 @lowers("RNN", "GRU", "LSTM", spec=RecurrentSpec)
@@ -54,36 +65,111 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
         s = spec.at(spec.input_shapes())
         if spec.sequence_lens is not None:
             check_lengths(b, spec.sequence_lens, s.steps)
+        shape = _shape_of(b, spec, s)
         projection = _projected(spec, b, s)
-        recurrent = _transposed(spec, b, s)
-        states = [_initial(spec.initial_h, b, s), b.temporary(_state_bytes(s))]
-        cell = _initial(spec.initial_c, b, s) if spec.op_type == "LSTM" else None
+        recurrent = _packed(spec, b, s, shape.width)
+        states = [_initial(spec.initial_h, b, s, shape), b.temporary(shape.state_bytes(s))]
+        cell = _initial(spec.initial_c, b, s, shape) if spec.op_type == "LSTM" else None
         given = [b.input(value) for value in (spec.b, spec.sequence_lens, spec.p) if value is not None]
         outputs = [b.output(spec.output())] if spec.is_read(0) else []
-        shared = [projection, recurrent, *([] if cell is None else [cell]), *given, *outputs]
-        source = _source(spec, s)
-        scratch = [b.temporary(2 * _state_bytes(s))] if _is_reset_before(spec) else []
-        for step in range(s.steps):
-            arguments: list[Given] = [states[step % 2], states[1 - step % 2], *shared, *scratch, step]
-            size = (s.hidden, s.batch, s.directions)
-            if scratch:
-                b.launch(source, "recurrent_gates", arguments, size)
-            b.launch(source, "recurrent_step", arguments, size)
+        scratch = [b.temporary(2 * shape.state_bytes(s))] if _is_reset_before(spec) else []
+        shared = [projection, recurrent, *([] if cell is None else [cell]), *given, *outputs, *scratch]
+
+        def launch(b: LaunchPlanBuilder, candidate: _Candidate) -> None:
+            _launch(b, spec, s, shape, candidate, (states[0], states[1]), shared)
+
+        b.choose(_site(spec, s, shape), _candidates(b, spec, s, shape), launch)
         for index, final in enumerate((states[s.steps % 2], cell), 1):
             if spec.is_read(index):
                 assert final is not None
                 output = spec.output(index)
-                _copy_state(b, output, final, b.output(output), s, is_stored=True)
+                _copy_state(b, output, final, b.output(output), s, shape, is_stored=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How units and sequences are divided.
+
+    Attributes:
+        lanes: neighbouring units of an item.
+        sequences: sequences of an item, which read the weights once.
+        width: units whose weights alternate in memory; a multiple of `lanes`.
+        padded: units of a state in memory; a multiple of `width`.
+    """
+
+    lanes: int
+    sequences: int
+    width: int
+    padded: int
+
+    def state_bytes(self, s: RecurrentLengths) -> int:
+        """The bytes of a state [directions, batch, padded] of f32."""
+        return 4 * s.directions * s.batch * self.padded
+
+
+class _Candidate(NamedTuple):
+    """All steps in one work group of `group` items; 0: a launch for each step."""
+
+    group: int
+
+    def __str__(self) -> str:
+        return f"group {self.group}" if self.group else "steps"
+
+
+def _shape_of(b: LaunchPlanBuilder, spec: RecurrentSpec, s: RecurrentLengths) -> _Shape:
+    is_cpu, most = b.facts.kind == "cpu", _SUMS // s.gates
+    lanes = best_lanes(b.facts.vector_width, s.hidden) if is_cpu else 1
+    width = lanes if is_cpu else _COALESCED
+    if b.constant(spec.r) is None:  # a computed one is not padded
+        width = math.gcd(s.hidden, width)
+        lanes = lanes if width == lanes else 1
+    items = s.hidden * s.batch * s.directions
+    is_filled = is_cpu or items >= most * _ITEMS_PER_UNIT * b.facts.compute_units
+    sequences = min(s.batch, most) if is_filled else 1
+    return _Shape(lanes, max(sequences, 1), width, -(-s.hidden // width) * width)
+
+
+def _candidates(b: LaunchPlanBuilder, spec: RecurrentSpec, s: RecurrentLengths, shape: _Shape) -> list[_Candidate]:
+    """One work group keeps to one compute unit, but its steps need no launches."""
+    group = 1 if b.facts.kind == "cpu" else min(power_within(b.facts.max_work_group), power_above(s.hidden))
+    groups = s.directions * -(-s.batch // shape.sequences)
+    weight_bytes = stored_type(spec.r).itemsize * s.gates * s.hidden**2
+    is_one_launch = groups >= b.facts.compute_units or weight_bytes <= _SMALL_WEIGHTS
+    found = [_Candidate(group), _Candidate(0)]
+    return found if is_one_launch else found[::-1]
+
+
+def _site(spec: RecurrentSpec, s: RecurrentLengths, shape: _Shape) -> str:
+    flags = f"{spec.direction} {int(_is_reset_before(spec))} {spec.x.element_type}"
+    return f"{spec.op_type} {s.steps} {s.batch} {s.directions} {s.hidden} {shape.lanes} {shape.sequences} {flags}"
+
+
+def _launch(
+    b: LaunchPlanBuilder,
+    spec: RecurrentSpec,
+    s: RecurrentLengths,
+    shape: _Shape,
+    candidate: _Candidate,
+    states: tuple[Buffer, Buffer],
+    shared: list[Buffer],
+) -> None:
+    source = _source(spec, s, shape, candidate.group)
+    places = (-(-s.batch // shape.sequences), s.directions)
+    if candidate.group:
+        size = (candidate.group, *places)
+        b.launch(source, "recurrent_sequence", [*states, *shared], size if s.hidden else (0,), (candidate.group, 1, 1))
+        return
+    for step in range(s.steps):
+        arguments: list[Given] = [states[step % 2], states[1 - step % 2], *shared, step]
+        size = (-(-s.hidden // shape.lanes), *places)
+        if _is_reset_before(spec):
+            b.launch(source, "recurrent_reset", arguments, size)
+        b.launch(source, "recurrent_step", arguments, size)
 
 
 def _is_reset_before(spec: RecurrentSpec) -> bool:
     """Whether a GRU resets the state before the product: the reset gates must then be computed first."""
     return spec.op_type == "GRU" and not spec.linear_before_reset
-
-
-def _state_bytes(s: RecurrentLengths) -> int:
-    """The bytes of a state [directions, batch, hidden] of f32."""
-    return 4 * s.directions * s.batch * s.hidden
 
 
 def _projected(spec: RecurrentSpec, b: LaunchPlanBuilder, s: RecurrentLengths) -> Buffer:
@@ -96,53 +182,66 @@ def _projected(spec: RecurrentSpec, b: LaunchPlanBuilder, s: RecurrentLengths) -
     return result
 
 
-def _transposed(spec: RecurrentSpec, b: LaunchPlanBuilder, s: RecurrentLengths) -> Buffer:
-    """R as [directions, hidden, gates * hidden]: neighbouring units then read neighbouring weights."""
-    value = spec.r
+def _packed(spec: RecurrentSpec, b: LaunchPlanBuilder, s: RecurrentLengths, width: int) -> Buffer:
+    """R as [directions, blocks of units, hidden, gates, width], in the order in which an item reads."""
+    value, blocks = spec.r, -(-s.hidden // width)
     if (constant := b.constant(value)) is not None:
-        return table(b, np.ascontiguousarray(constant.transpose(0, 2, 1)))
-    shape = (s.directions, s.hidden, s.gates * s.hidden)
+        padded = np.zeros((s.directions, s.gates, blocks * width, s.hidden), constant.dtype)
+        padded[:, :, : s.hidden] = constant.reshape(s.directions, s.gates, s.hidden, s.hidden)
+        split = padded.reshape(s.directions, s.gates, blocks, width, s.hidden)
+        return table(b, np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3)))
+    shape = (s.directions, blocks, s.hidden, s.gates, width)
     target = b.temporary(stored_type(value).itemsize * math.prod(shape))
-    read = (s.gates * s.hidden * s.hidden, 1, s.hidden)
+    read = (s.gates * s.hidden**2, width * s.hidden, 1, s.hidden**2, s.hidden)
     strided_copy(b, value, b.input(value), target, shape, read, 0, strides_of(shape), 0)
     return target
 
 
-def _initial(value: Output | None, b: LaunchPlanBuilder, s: RecurrentLengths) -> Buffer:
-    """A copy of an initial state as [directions, batch, hidden]; zeros where none is given."""
-    state = b.temporary(_state_bytes(s))
+def _initial(value: Output | None, b: LaunchPlanBuilder, s: RecurrentLengths, shape: _Shape) -> Buffer:
+    """A copy of an initial state as [directions, batch, padded]; zeros where none is given."""
+    state = b.temporary(shape.state_bytes(s))
     if value is not None:
-        _copy_state(b, value, b.input(value), state, s, is_stored=False)
+        _copy_state(b, value, b.input(value), state, s, shape, is_stored=False)
     else:
-        b.launch(kernel_source("zero"), "zero", [state], (_state_bytes(s) // 4,))
+        b.launch(kernel_source("zero"), "zero", [state], (shape.state_bytes(s) // 4,))
     return state
 
 
 def _copy_state(
-    b: LaunchPlanBuilder, value: Output, source: Buffer, target: Buffer, s: RecurrentLengths, *, is_stored: bool
+    b: LaunchPlanBuilder,
+    value: Output,
+    source: Buffer,
+    target: Buffer,
+    s: RecurrentLengths,
+    shape: _Shape,
+    *,
+    is_stored: bool,
 ) -> None:
     """Copy a state from the operator's layout to the kernels', or back if `is_stored`."""
-    shape = (s.directions, s.batch, s.hidden)
-    own, given = strides_of(shape), s.state_strides
+    own, given = (s.batch * shape.padded, shape.padded, 1), s.state_strides
     read, written = (own, given) if is_stored else (given, own)
     outer = value.element_type
     stored = (f32, outer) if is_stored else (outer, f32)
-    strided_copy(b, value, source, target, shape, read, 0, written, 0, stored=stored)
+    lengths = (s.directions, s.batch, s.hidden)
+    strided_copy(b, value, source, target, lengths, read, 0, written, 0, stored=stored)
 
 
-def _source(spec: RecurrentSpec, s: RecurrentLengths) -> str:
+def _source(spec: RecurrentSpec, s: RecurrentLengths, shape: _Shape, group: int) -> str:
     """The kernels of a layer; both directions share a launch, each with its own activations."""
+    real = spec.x.element_type
     text = kernel_source(
-        "recurrent", spec.x.element_type,
+        "recurrent", real, LANES=shape.lanes, SEQUENCES=shape.sequences, WIDTH=shape.width, PADDED=shape.padded,
+        GROUP=group,
         STEPS=s.steps, BATCH=s.batch, HIDDEN=s.hidden, DIRECTIONS=s.directions, BATCH_FIRST=int(s.batch_first),
         REVERSED={"forward": "0", "reverse": "1"}.get(spec.direction, "direction"), OUTPUT=int(spec.is_read(0)),
         INPUT_FORGET=int(spec.input_forget), GATES=s.gates, RESET_BEFORE=int(_is_reset_before(spec)),
         BIAS=int(spec.b is not None), LENGTHS=int(spec.sequence_lens is not None), PEEPHOLE=int(spec.p is not None),
     )  # fmt: skip
-    return HELPERS + _functions(spec) + text
+    vectors = lanes_source(real, shape.lanes) if shape.lanes > 1 else ""
+    return HELPERS + vectors + _functions(spec, "lanes" if shape.lanes > 1 else "float") + text
 
 
-def _functions(spec: RecurrentSpec) -> str:
+def _functions(spec: RecurrentSpec, kind: str) -> str:
     """The activations as functions of a direction and x: activation0, activation1 ..."""
     functions = []
     for position, of_directions in enumerate(zip(*spec.activations, strict=True)):
@@ -150,7 +249,7 @@ def _functions(spec: RecurrentSpec) -> str:
         limit = "" if clip is None else f"x = clip(x, {literal(-clip)}, {literal(clip)}); "
         codes = [_code(each) for each in of_directions]
         code = codes[0] if len(codes) == 1 else f"direction ? {codes[1]} : {codes[0]}"
-        functions.append(f"inline float activation{position}(int direction, float x) {{ {limit}return {code}; }}\n")
+        functions.append(f"inline {kind} activation{position}(int direction, {kind} x) {{ {limit}return {code}; }}\n")
     return "".join(functions)
 
 
