@@ -140,6 +140,8 @@ def _run(
             made = _evaluated_wide(node, inputs) if is_wide else compile_node(node)(inputs)
             if noise is not None and node.op_type in CANCELLING:
                 made = [(made[0] + (_moved(inputs[0], noise) - inputs[0])).astype(inputs[0].dtype)]
+            if noise is not None and node.op_type == "Equal":
+                made = [_either_if_near(made[0], *inputs, noise)]
             for output, value in zip(node.outputs, made, strict=True):
                 values[output] = _moved(value, noise)
     results = [result.input_value(0) for result in model.results]
@@ -220,6 +222,18 @@ def _shifted(value: Any, noise: np.random.Generator) -> Any:
     factor = 1 + 4 * side * (WIDE if kind.bits >= 32 else NARROW) * float(kind.eps)
     with np.errstate(all="ignore"):
         return (value.astype(np.float64) * factor).astype(value.dtype)
+
+
+def _either_if_near(is_equal: Array, a: Array, b: Array, noise: np.random.Generator) -> Array:
+    """Equal's result, but either value where operands differ by what rounding does: changed ones are never equal."""
+    if not _is_real(a):
+        return is_equal
+    kind: Any = ml_dtypes.finfo(a.dtype)  # type: ignore[no-untyped-call]
+    most = 8 * (WIDE if kind.bits >= 32 else NARROW) * float(kind.eps)
+    with np.errstate(all="ignore"):
+        one, other = a.astype(np.float64), b.astype(np.float64)
+        is_near = np.abs(one - other) <= most * np.maximum(np.abs(one), np.abs(other))
+    return np.where(is_near, noise.choice((True, False), is_equal.shape), is_equal)
 
 
 def _is_real(value: Any) -> bool:

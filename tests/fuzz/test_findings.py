@@ -101,13 +101,23 @@ def a_sum_of_quantized_rows() -> Finding:
     return _model([x], codes), {"x": np.arange(90, 106, dtype=np.int8).reshape(2, 8)}
 
 
+def elu_near_zero() -> Finding:
+    x = Parameter(f32, [40], "x")
+    return _model([x], ops.Elu(x), ops.Celu(x), ops.Selu(x)), {"x": _draw(40, low=-1e-4, high=1e-4)}
+
+
+def saturated_values_that_are_compared() -> Finding:
+    x = Parameter(f32, [600], "x")
+    return _model([x], ops.Equal(ops.Tanh(x), ops.Erf(x))), {"x": _draw(600, low=3.0, high=9.1)}
+
+
 @pytest.mark.parametrize(
     "make",
     [
         sums_between_two_steps, a_product_below_the_smallest_f16, a_nearly_closed_gate_as_f64,
         gelu_of_large_negative_numbers, a_scan_of_no_trips, a_folded_transpose_that_is_multiplied,
         a_group_of_nearly_equal_elements, the_largest_of_nearly_equal_elements, a_product_of_integers_that_wraps,
-        a_sum_of_quantized_rows,
+        a_sum_of_quantized_rows, elu_near_zero, saturated_values_that_are_compared,
     ],
     ids=lambda make: make.__name__,
 )  # fmt: skip

@@ -61,6 +61,15 @@ def test_a_value_between_two_steps_may_fall_to_either_side() -> None:
     assert difference(right.value + np.array([0, 0, 0, 1], np.int8), right) is not None
 
 
+def test_equal_values_may_differ_by_their_rounding_alone() -> None:
+    p = Parameter(f32, [3], "x")
+    model = Model([Result(ops.Equal(p, Constant(np.ones(3, np.float32))), "y")], [p])
+    right = Answers(model, {"x": np.array([1, np.nextafter(np.float32(1), np.float32(2)), 1.001], np.float32)})
+    for found in ([True, True, False], [False, False, False]):
+        assert right.difference(0, np.array(found)) is None, found
+    assert right.difference(0, np.array([True, False, True])) is not None
+
+
 def test_values_at_borders_that_cancel_each_other_may_jump_alone() -> None:
     """Two sums of quantized values between two steps, added up with opposite signs: a device may round either one."""
     p, scale, zero = Parameter(f32, [1, 2], "x"), Constant(np.float32(0.5)), Constant(np.int8(0))
