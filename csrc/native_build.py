@@ -156,7 +156,8 @@ def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:
     flags = tuple(flag for folder in include for flag in ("-isystem", folder))
     folder = variant.objects / "bindings" / (sysconfig.get_config_var("SOABI") or "python")
     return [
-        Unit(path, folder / f"{path.stem}.o", flags, compiler()) for path in sorted((SOURCES / "bindings").glob("*.cpp"))
+        Unit(path, folder / f"{path.stem}.o", flags, compiler())
+        for path in sorted((SOURCES / "bindings").glob("*.cpp"))
     ]
 
 

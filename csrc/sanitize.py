@@ -1,8 +1,8 @@
 """Build the C++ tests with sanitizers, and run them: `python csrc/sanitize.py [address|thread|plain ...]`.
 
 `address` runs all tests under ASan and UBSan; `thread` runs the multithreaded tests under TSan; `plain` runs all
-tests on the objects of a release. The first two are the default. Needs the installed engine, which knows this CPU.
-`--under "qemu-aarch64 -cpu max"` runs programs that were compiled for another architecture (see native_build.py).
+tests on the objects of a release. The first two are the default. `address` needs the installed engine, which knows this
+CPU. `--under "qemu-aarch64 -cpu max"` runs programs that were compiled for another architecture (see native_build.py).
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from native_build import (
     link_program,
     test_units,
 )
-
-from engine.native import cpu_features, isas_within
 
 COMMON = ("-O1", "-g1", "-fno-omit-frame-pointer")
 # Tiles are emulated: this tests their kernels on any CPU, and instruments their reads and writes.
@@ -132,6 +130,8 @@ def _kernels(variant: Variant) -> tuple[list[Unit], list[Unit]]:
     only in the number of lanes, and the tests look for overruns themselves. Kernels that use tiles must be, since those
     of the release are not emulated.
     """
+    from engine.native import cpu_features, isas_within  # the other variants run without an installed engine
+
     isas = {*isas_within(cpu_features().isa), "amx"}
     rows: dict[str, list[str]] = {}
     for family, isa in kernel_rows():

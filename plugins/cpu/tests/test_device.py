@@ -403,9 +403,7 @@ def test_a_blob_of_another_architecture_is_refused(core: Core, monkeypatch: pyte
     assert reason in core.check_blob(of_another_architecture(blob)).reasons[0]
 
 
-def test_a_cached_blob_of_another_architecture_is_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cached_blob_of_another_architecture_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     core, model = Core(), convolutional(1, 8, 20, 20)
     core.set_property({"CACHE_DIR": str(tmp_path)})
     first = core.compile_model(model, "CPU")

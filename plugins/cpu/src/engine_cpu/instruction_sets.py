@@ -10,7 +10,7 @@ from engine.ir import Model
 from engine.native import isas_within, kernel_isas
 
 ARCHITECTURE: Final = platform.machine().lower()
-"""What a blob needs besides an instruction set: `generic` kernels of each architecture pack weights in their own way."""
+"""What a blob needs besides an instruction set: `generic` kernels of each architecture pack weights differently."""
 
 _INTEGER: Final = frozenset(
     {"QuantizedConv", "QuantizedMatMul", "QuantizedProduct", "MatMulInteger", "ConvInteger", "CompressedMatMul"}

@@ -16,8 +16,8 @@ from engine.plugin_api import (
     QueryResult,
 )
 from engine.properties import NUM_STREAMS
-from engine_cpu.network import CpuNetwork
 from engine_cpu.instruction_sets import ARCHITECTURE
+from engine_cpu.network import CpuNetwork
 from engine_cpu.precision import why_not_bf16
 from engine_cpu.properties import (
     ALLOW_REFERENCE,
