@@ -42,6 +42,8 @@ BASE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNING
 # A static local in an inline function would need a guard, and exceptions a type, that all objects share.
 KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-math-errno", "-fno-trapping-math",
                 "-ffp-contract=fast")  # fmt: skip
+# See bindings/gil.cpp.
+NO_EXCEPTIONS = {"gil.cpp": ("-fno-exceptions",)}
 # GCC keeps loads for the next iteration in registers; register-tiled loops have none to spare and would spill.
 GCC_KERNEL_FLAGS = ("-fno-predictive-commoning",)
 
@@ -156,7 +158,7 @@ def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:
     flags = tuple(flag for folder in include for flag in ("-isystem", folder))
     folder = variant.objects / "bindings" / (sysconfig.get_config_var("SOABI") or "python")
     return [
-        Unit(path, folder / f"{path.stem}.o", flags, compiler())
+        Unit(path, folder / f"{path.stem}.o", (*flags, *NO_EXCEPTIONS.get(path.name, ())), compiler())
         for path in sorted((SOURCES / "bindings").glob("*.cpp"))
     ]
 
