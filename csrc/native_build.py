@@ -3,6 +3,9 @@
 Used by `setup.py` for the extension module and by `csrc/sanitize.py` for the C++ tests; needs only a compiler with the
 command line of GCC or Clang. The environment may set CXX, CXXFLAGS, ENGINE_BUILD_JOBS, ENGINE_BUILD_OBJECTS,
 ENGINE_WERROR=1 and ENGINE_EMULATE_AMX=1, which makes a core that runs the kernels for AMX on any CPU with AVX2, slowly.
+
+A build for another platform also sets _PYTHON_HOST_PLATFORM, as CPython's own build does, e.g. to linux-aarch64.
+ENGINE_KERNEL_CXX may name a separate compiler for the kernels, which use no library of C++.
 """
 
 from __future__ import annotations
@@ -32,13 +35,15 @@ EMULATE_AMX = ("-DENGINE_EMULATE_AMX",)
 _IS_EMULATED = os.environ.get("ENGINE_EMULATE_AMX") == "1"
 if _IS_EMULATED:
     _FOLDER /= "emulated"
-OBJECTS = _FOLDER / f"{sysconfig.get_platform()}-{sysconfig.get_config_var('SOABI') or 'python'}"
+OBJECTS = _FOLDER / sysconfig.get_platform()
 
 WARNINGS = ("-Wall", "-Wextra")
 BASE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNINGS)
 # A static local in an inline function would need a guard, and exceptions a type, that all objects share.
 KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-math-errno", "-fno-trapping-math",
                 "-ffp-contract=fast")  # fmt: skip
+# See bindings/gil.cpp.
+NO_EXCEPTIONS = {"gil.cpp": ("-fno-exceptions",)}
 # GCC keeps loads for the next iteration in registers; register-tiled loops have none to spare and would spill.
 GCC_KERNEL_FLAGS = ("-fno-predictive-commoning",)
 
@@ -49,11 +54,12 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One object file: its source, its path, and its specific flags."""
+    """One object file: its source, its path, its specific flags, and its compiler."""
 
     source: Path
     object: Path
     flags: tuple[str, ...]
+    compiler: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +108,14 @@ def kernel_rows() -> list[tuple[str, str]]:
     for family, name in rows:
         if name not in isas:
             raise BuildError(f"families.def: {family} names instruction set `{name}`; expected one of {list(isas)}")
-    machine = "x86_64" if platform.machine() == "AMD64" else platform.machine()
-    return [(family, name) for family, name in rows if isas[name].architecture in ("any", machine)]
+    return [(family, name) for family, name in rows if isas[name].architecture in ("any", architecture())]
+
+
+def architecture() -> str:
+    """Return the architecture that is built for, as isas.def names it."""
+    target = os.environ.get("_PYTHON_HOST_PLATFORM")
+    machine = target.rpartition("-")[2] if target else platform.machine()
+    return {"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
 def instruction_sets(variant: Variant) -> list[InstructionSet]:
@@ -118,12 +130,14 @@ def instruction_sets(variant: Variant) -> list[InstructionSet]:
 def kernel_units(variant: Variant) -> list[Unit]:
     """Return one unit for each kernel file and instruction set."""
     flags = {isa.name: isa.flags for isa in instruction_sets(variant)}
-    common = KERNEL_FLAGS + (GCC_KERNEL_FLAGS if _is_gcc() else ())
+    command = kernel_compiler()
+    common = KERNEL_FLAGS + (GCC_KERNEL_FLAGS if _is_gcc(command) else ())
     return [
         Unit(
             SOURCES / "kernels" / f"{family}.cpp",
             variant.objects / "kernels" / isa / f"{family}.o",
             (*common, *flags[isa], f"-DENGINE_ISA_NS={isa}"),
+            command,
         )
         for family, isa in kernel_rows()
     ]
@@ -140,9 +154,13 @@ def core_units(variant: Variant) -> list[Unit]:
 
 
 def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:
-    """Return the units that use Python."""
+    """Return the units that use Python, the only ones whose objects serve one version of Python."""
     flags = tuple(flag for folder in include for flag in ("-isystem", folder))
-    return [_baseline_unit(path, variant, flags) for path in sorted((SOURCES / "bindings").glob("*.cpp"))]
+    folder = variant.objects / "bindings" / (sysconfig.get_config_var("SOABI") or "python")
+    return [
+        Unit(path, folder / f"{path.stem}.o", (*flags, *NO_EXCEPTIONS.get(path.name, ())), compiler())
+        for path in sorted((SOURCES / "bindings").glob("*.cpp"))
+    ]
 
 
 def test_units(variant: Variant) -> tuple[list[Unit], list[Unit]]:
@@ -157,14 +175,15 @@ def test_units(variant: Variant) -> tuple[list[Unit], list[Unit]]:
 
 def compile_units(units: Sequence[Unit], variant: Variant) -> int:
     """Compile the units that are out of date, on all cores; return their number. Raises BuildError."""
-    command = (*compiler(), *BASE_FLAGS, *variant.flags, f"-I{_from_root(SOURCES)}")
+    flags = (*BASE_FLAGS, *variant.flags, f"-I{_from_root(SOURCES)}")
     strict = ("-Werror",) if os.environ.get("ENGINE_WERROR") == "1" else ()
     environment_flags = tuple(shlex.split(os.environ.get("CXXFLAGS", "")))
     stale = [
         (unit, whole)
         for unit in units
         if _is_stale(
-            unit, whole := (*command, *unit.flags, *environment_flags, "-c", str(unit.source.relative_to(ROOT)))
+            unit,
+            whole := (*unit.compiler, *flags, *unit.flags, *environment_flags, "-c", _from_root(unit.source)),
         )
     ]
     with ThreadPoolExecutor(max_workers=jobs()) as pool:
@@ -196,7 +215,15 @@ def link_program(objects: Sequence[Path], target: Path, variant: Variant) -> Non
 
 def compiler() -> tuple[str, ...]:
     """Return the compiler's command. Raises BuildError if none is found."""
-    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
+    return _found([os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"])
+
+
+def kernel_compiler() -> tuple[str, ...]:
+    """Return the command of the kernels' compiler. Raises BuildError if none is found."""
+    return _found([os.environ["ENGINE_KERNEL_CXX"]]) if os.environ.get("ENGINE_KERNEL_CXX") else compiler()
+
+
+def _found(candidates: Sequence[str]) -> tuple[str, ...]:
     for candidate in candidates:
         command = shlex.split(candidate)
         if command and shutil.which(command[0]):
@@ -211,13 +238,13 @@ def _families() -> str:
     return (SOURCES / "kernels" / "families.def").read_text(encoding="utf-8")
 
 
-def _is_gcc() -> bool:
-    result = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
+def _is_gcc(command: tuple[str, ...]) -> bool:
+    result = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     return "clang" not in result.stdout
 
 
 def _baseline_unit(source: Path, variant: Variant, flags: tuple[str, ...] = ()) -> Unit:
-    return Unit(source, (variant.objects / source.relative_to(SOURCES)).with_suffix(".o"), flags)
+    return Unit(source, (variant.objects / source.relative_to(SOURCES)).with_suffix(".o"), flags, compiler())
 
 
 def _is_stale(unit: Unit, command: tuple[str, ...]) -> bool:

@@ -1,13 +1,15 @@
 """Build the C++ tests with sanitizers, and run them: `python csrc/sanitize.py [address|thread|plain ...]`.
 
 `address` runs all tests under ASan and UBSan; `thread` runs the multithreaded tests under TSan; `plain` runs all
-tests on the objects of a release. The first two are the default. Needs the installed engine, which knows this CPU.
+tests on the objects of a release. The first two are the default. `address` needs the installed engine, which knows this
+CPU. `--under "qemu-aarch64 -cpu max"` runs programs that were compiled for another architecture (see native_build.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -28,8 +30,6 @@ from native_build import (
     link_program,
     test_units,
 )
-
-from engine.native import cpu_features, isas_within
 
 COMMON = ("-O1", "-g1", "-fno-omit-frame-pointer")
 # Tiles are emulated: this tests their kernels on any CPU, and instruments their reads and writes.
@@ -54,12 +54,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("variants", nargs="*", help="address, thread or plain; default: address thread")
     parser.add_argument("--only", default="", help="run only programs whose name contains this")
+    parser.add_argument("--under", default="", metavar="COMMAND", help="run programs by this command, e.g. an emulator")
     arguments = parser.parse_args()
     if unknown := set(arguments.variants) - set(VARIANTS):
         parser.error(f"unknown variants {sorted(unknown)}; expected {list(VARIANTS)}")
     try:
         failed = [
-            failure for name in arguments.variants or ("address", "thread") for failure in _run(name, arguments.only)
+            failure
+            for name in arguments.variants or ("address", "thread")
+            for failure in _run(name, arguments.only, shlex.split(arguments.under))
         ]
     except BuildError as error:
         print(error, file=sys.stderr)
@@ -68,7 +71,7 @@ def main() -> int:
     return len(failed)
 
 
-def _run(name: str, only: str) -> list[str]:
+def _run(name: str, only: str, under: list[str]) -> list[str]:
     variant = VARIANTS[name]
     start = time.monotonic()
     shared, programs = test_units(variant)
@@ -97,7 +100,7 @@ def _run(name: str, only: str) -> list[str]:
         link_program([unit.object for unit in (*linked, *others, program)], target, variant)
         start = time.monotonic()
         done = subprocess.run(
-            [target], env=OPTIONS | os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            [*under, target], env=OPTIONS | os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
         seconds = time.monotonic() - start
         printed = done.stdout.decode(errors="replace")
@@ -127,6 +130,8 @@ def _kernels(variant: Variant) -> tuple[list[Unit], list[Unit]]:
     only in the number of lanes, and the tests look for overruns themselves. Kernels that use tiles must be, since those
     of the release are not emulated.
     """
+    from engine.native import cpu_features, isas_within  # the other variants run without an installed engine
+
     isas = {*isas_within(cpu_features().isa), "amx"}
     rows: dict[str, list[str]] = {}
     for family, isa in kernel_rows():

@@ -2,24 +2,19 @@
 #pragma once
 
 #include <Python.h>
-#include <cxxabi.h>
-#include <unistd.h>
 
 namespace engine {
 
-// Releases the GIL for its lifetime, like pybind11::gil_scoped_release. If the interpreter ends meanwhile, its thread
-// never continues: before version 3.14, CPython ends such a thread by unwinding its stack, which would destroy objects
-// of Python without the GIL and must not pass a destructor, so that the process would be aborted.
+// PyEval_RestoreThread, which never returns if the interpreter ends meanwhile. Before version 3.14, CPython ends such a
+// thread by unwinding its stack, which would destroy objects of Python without the GIL and must not pass a destructor,
+// so that the process would be aborted.
+void take_gil(PyThreadState* state);
+
+// Releases the GIL for its lifetime, like pybind11::gil_scoped_release.
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}
-  ~GilReleased() {
-    try {
-      PyEval_RestoreThread(state_);
-    } catch (abi::__forced_unwind&) {
-      while (true) pause();  // leaving the handler would continue the unwinding
-    }
-  }
+  ~GilReleased() { take_gil(state_); }
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;
 

@@ -20,6 +20,7 @@
 #include <cpuid.h>
 #endif
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #endif
 
@@ -118,8 +119,21 @@ std::string detect_model() {
 
 #else
 
+// Only Linux reports features in this way; on other systems, those that every CPU has are used.
 FeatureSet detect_features() {
+#if defined(__aarch64__) && defined(__linux__)
+  FeatureSet missing = 0;
+  const auto require = [&](FeatureSet feature, unsigned long bits, int bit) {
+    if (((bits >> bit) & 1) == 0) missing |= feature;
+  };
+#define ENGINE_HWCAP(feature, word, bit) require(Rows::feature, getauxval(word), bit);
+#include "isas.def"
+  return ~missing;
+#elif defined(__aarch64__)
+  return Rows::neon;
+#else
   return 0;
+#endif
 }
 
 std::string detect_model() {

@@ -34,6 +34,11 @@ constexpr bool is_built(Isa isa) {
 #else
   constexpr bool x86_64 = false;
 #endif
+#if defined(__aarch64__)
+  constexpr bool aarch64 = true;
+#else
+  constexpr bool aarch64 = false;
+#endif
   constexpr bool kBuilt[] = {
 #define ENGINE_ISA(name, architecture, flags, features) architecture,
 #include "isas.def"

@@ -20,7 +20,7 @@ ENGINE_INLINE void widen_row(CacheFormat format, const char* from, std::int64_t 
     for (; i < size; ++i) to[i] = to_f32(row[i]);
   } else if (format == CacheFormat::kF16) {
     const auto* row = reinterpret_cast<const F16*>(from);
-#if defined(__AVX512F__) || defined(__F16C__)
+#if defined(__AVX512F__) || defined(__F16C__) || defined(__aarch64__)
     for (; i + kLanes <= size; i += kLanes) store(to + i, load(row + i));
 #endif
     for (; i < size; ++i) to[i] = to_f32(row[i]);

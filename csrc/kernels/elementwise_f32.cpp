@@ -207,6 +207,8 @@ void dequantize(const StripCall& call) {
 ENGINE_INLINE Vec round_even(Vec x) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_maskz_roundscale_ps((__mmask16)-1, (__m512)x, 8);
+#elif defined(__aarch64__)
+  return (Vec)vrndnq_f32((float32x4_t)x);
 #else
   constexpr float kUnit = 8388608.0f;
   const Vec magnitude = abs(x);
@@ -221,6 +223,8 @@ ENGINE_INLINE Vec square_root(Vec x) {
   return (Vec)_mm256_sqrt_ps((__m256)x);
 #elif defined(__SSE__)
   return (Vec)_mm_sqrt_ps((__m128)x);
+#elif defined(__aarch64__)
+  return (Vec)vsqrtq_f32((float32x4_t)x);
 #else
   for (int i = 0; i < kLanes; ++i) x[i] = sqrtf(x[i]);
   return x;

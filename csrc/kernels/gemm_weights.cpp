@@ -19,7 +19,7 @@ using namespace simd;
 
 constexpr int kPairLanes = 2 * kLanes;  // columns that are computed together
 constexpr int kPairs = kWeightColumns / kPairLanes;
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr int kMaxRows = 4;  // 24 accumulators
 #else
 constexpr int kMaxRows = 1;
@@ -27,7 +27,7 @@ constexpr int kMaxRows = 1;
 // The number of rows up to which this is faster than multiplying with dequantized weights of 4 and of 8 bits.
 #if defined(__AVX512VNNI__)
 const WeightsTraits kTraits = {1 << 30, 1 << 30};
-#elif defined(__AVX512F__)
+#elif defined(__AVX512F__) || defined(__ARM_FEATURE_DOTPROD)
 const WeightsTraits kTraits = {16, 6};
 #else
 const WeightsTraits kTraits = {8, 4};
@@ -169,6 +169,8 @@ ENGINE_INLINE VecInt dot_halves(VecInt low, VecInt high, VecInt x_low, VecInt x_
   const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16((__m256i)low, (__m256i)x_low),
                                          _mm256_maddubs_epi16((__m256i)high, (__m256i)x_high));
   return c + multiply_shorts((VecInt)pairs, VecInt{} + 0x00010001);
+#elif defined(__aarch64__)
+  return dot_signed(high, x_high, dot_signed(low, x_low, c));  // codes of 4 bits are positive as signed bytes, too
 #else
   return dot_bytes(high, x_high, dot_bytes(low, x_low, c));
 #endif
@@ -268,7 +270,7 @@ template <int kBits, int kDigits, bool kHasZeroPoints>
 SumFn pick_rows(std::int64_t rows) {
   static const SumFn table[kMaxRows] = {
       sum_group<kBits, kDigits, kHasZeroPoints, 1>,
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__ARM_FEATURE_DOTPROD)
       sum_group<kBits, kDigits, kHasZeroPoints, 2>,
       sum_group<kBits, kDigits, kHasZeroPoints, 3>,
       sum_group<kBits, kDigits, kHasZeroPoints, 4>,

@@ -49,7 +49,7 @@ class Quantizer {
 
  private:
   static constexpr float kMost = 512.0f;  // beyond the codes of any zero point
-#if defined(__AVX512F__) || defined(__FMA__)
+#if defined(__AVX512F__) || defined(__FMA__) || defined(__aarch64__)
   static constexpr bool kHasFma = true;
 #else
   static constexpr bool kHasFma = false;

@@ -21,7 +21,11 @@ ENGINE_INLINE void multiply(const void* raw_args, void* const* buffers) {
 #pragma GCC unroll 20
     for (int s = 0; s < kSums; ++s) {
       sums[s] = kIsDot ? dot_pairs((VecInt)x, (VecInt)x, sums[s]) : fma(x, x, sums[s]);
+#if defined(__aarch64__)
+      __asm__ volatile("" : "+w"(sums[s]));
+#else
       __asm__ volatile("" : "+v"(sums[s]));
+#endif
     }
   }
   // Unrolled, or the sums would be an array in memory, whose rate would be measured.

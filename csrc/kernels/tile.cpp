@@ -3,7 +3,7 @@
 // Tile shapes are limited by the registers: vectors * pixels accumulators, `vectors` weights and one broadcast. On
 // AVX-512, 2 x 14 needs 16 loads for 28 multiply-adds and 3 x 9 needs 12 for 27, fewer loads than the one per
 // multiply-add that current cores can start; 4 x 7 would leave no register for the broadcast, and so need one load for
-// each multiply-add.
+// each multiply-add. NEON has as many registers, of a quarter of the width.
 #include "kernels/tile.hpp"
 
 #include "kernels/activation.hpp"

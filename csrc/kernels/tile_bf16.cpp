@@ -1,5 +1,5 @@
-// Implements the tiles of tile_bf16.hpp. With AVX512_BF16, one instruction computes two products for each lane; without
-// it, two f32 multiply-adds in small tiles do, which is correct but slow.
+// Implements the tiles of tile_bf16.hpp. With AVX512_BF16, or BFDOT of Arm, one instruction computes two products for each
+// lane; without it, two f32 multiply-adds in small tiles do, which is correct but slow.
 #include "kernels/tile_bf16.hpp"
 
 #include "kernels/activation.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 using namespace simd;
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 constexpr int kMaxVectors = 4;
 constexpr int kMaxPixels[5] = {0, tile_pixels(28), tile_pixels(14), tile_pixels(9), tile_pixels(6)};
 #define ENGINE_TILE_INLINE ENGINE_ALWAYS_INLINE  // the step between pixels is a constant of each function
@@ -252,7 +252,7 @@ TileBf16Fn tile_bf16_kernel(int vectors, int pixels, PixelStep step) {
       return pick<1>(pixels, step);
     case 2:
       return pick<2>(pixels, step);
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     case 3:
       return pick<3>(pixels, step);
     case 4:

@@ -1,5 +1,6 @@
-// Implements the tiles of tile_int8.hpp. With VNNI, one instruction computes four products for each lane; without it,
-// two products of 16-bit integers do, or a product of bytes in pairs if their sums fit into 16 bits.
+// Implements the tiles of tile_int8.hpp. With VNNI, or USDOT of Arm, one instruction computes four products for each
+// lane; without it, two products of 16-bit integers do, or a product of bytes in pairs if their sums fit into 16 bits.
+// SDOT of Arm needs a product of the weights besides, which is shared by the pixels of a tile.
 #include "kernels/tile_int8.hpp"
 
 #include "kernels/requantize_vector.hpp"
@@ -11,9 +12,9 @@ using namespace simd;
 
 // Two vectors need only half a load for each product; tiles of more vectors are no faster, and take long to compile.
 constexpr int kMaxVectors = 2;
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr int kMaxPixels[3] = {0, tile_pixels(14), tile_pixels(14)};
-#elif defined(__AVX512BW__)
+#elif defined(__AVX512BW__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr int kMaxPixels[3] = {0, tile_pixels(14), tile_pixels(12)};
 #elif defined(__AVXVNNI__)
 constexpr int kMaxPixels[3] = {0, tile_pixels(12), tile_pixels(6)};

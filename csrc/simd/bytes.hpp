@@ -31,8 +31,10 @@ ENGINE_INLINE Vec to_floats(VecInt value) {
 }
 
 // Whether one instruction computes four products for each lane.
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr bool kHasDotProducts = true;
+#elif defined(__aarch64__)
+constexpr bool kHasDotProducts = false;
 #else
 constexpr bool kHasDotProducts = false;
 // The sums of adjacent products of 16-bit integers, two for each lane.
@@ -56,6 +58,19 @@ constexpr bool kHasPairProducts = !kHasDotProducts;
 constexpr bool kHasPairProducts = false;
 #endif
 
+#if defined(__aarch64__)
+// c plus, in each lane, the sum of the products of four signed bytes; exact.
+ENGINE_INLINE VecInt dot_signed(VecInt a, VecInt b, VecInt c) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return (VecInt)vdotq_s32((int32x4_t)c, (int8x16_t)a, (int8x16_t)b);
+#else
+  const int16x8_t lower = vmull_s8(vget_low_s8((int8x16_t)a), vget_low_s8((int8x16_t)b));
+  const int16x8_t upper = vmull_high_s8((int8x16_t)a, (int8x16_t)b);
+  return c + (VecInt)vpaddq_s32(vpaddlq_s16(lower), vpaddlq_s16(upper));
+#endif
+}
+#endif
+
 // c plus, in each lane, the sum of the products of four unsigned bytes of `a` and four signed bytes of `b`; exact.
 // kPairsFit: the caller has proven that the sums of two adjacent products fit into 16 bits.
 template <bool kPairsFit = false>
@@ -70,6 +85,13 @@ ENGINE_INLINE VecInt dot_bytes(VecInt a, VecInt b, VecInt c) {
 #elif defined(__AVXVNNI__)
   __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
   return c;
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+  return (VecInt)vusdotq_s32((int32x4_t)c, (uint8x16_t)a, (int8x16_t)b);
+#elif defined(__aarch64__)
+  // Instructions multiply bytes of equal signs: a = (a - 128) + 128. The compiler computes the second product once for
+  // all `a` that are multiplied with a `b`.
+  const VecInt sign = VecInt{} + static_cast<int32_t>(0x80808080);
+  return dot_signed(a ^ sign, b, c - dot_signed(sign, b, VecInt{}));
 #else
 #if defined(__AVX512BW__)
   if constexpr (kPairsFit)
@@ -92,6 +114,8 @@ ENGINE_INLINE VecInt round_to_ints(Vec x) {
   return (VecInt)_mm256_cvtps_epi32((__m256)x);
 #elif defined(__SSE2__)
   return (VecInt)_mm_cvtps_epi32((__m128)x);
+#elif defined(__aarch64__)
+  return (VecInt)vcvtnq_s32_f32((float32x4_t)x);
 #else
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum has no fractional bits
   return (VecInt)(x + kRound) - (VecInt)broadcast(kRound);
@@ -151,6 +175,8 @@ ENGINE_INLINE void store_byte_quads(uint8_t* to, const uint8_t* const (&row)[4])
   _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(ab0, cd0));
   _mm_storeu_si128(out + 2, _mm_unpacklo_epi16(ab1, cd1));
   _mm_storeu_si128(out + 3, _mm_unpackhi_epi16(ab1, cd1));
+#elif defined(__aarch64__)
+  vst4q_u8(to, (uint8x16x4_t{{vld1q_u8(row[0]), vld1q_u8(row[1]), vld1q_u8(row[2]), vld1q_u8(row[3])}}));
 #else
   for (int c = 0; c < 16; ++c)
     for (int i = 0; i < 4; ++i) to[c * 4 + i] = row[i][c];

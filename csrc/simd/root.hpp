@@ -12,6 +12,8 @@ ENGINE_INLINE Vec square_root(Vec x) {
   return (Vec)_mm256_sqrt_ps((__m256)x);
 #elif defined(__SSE__)
   return (Vec)_mm_sqrt_ps((__m128)x);
+#elif defined(__aarch64__)
+  return (Vec)vsqrtq_f32((float32x4_t)x);
 #else
   for (int l = 0; l < kLanes; ++l) x[l] = __builtin_sqrtf(x[l]);
   return x;

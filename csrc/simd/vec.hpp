@@ -14,6 +14,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace engine::ENGINE_ISA_NS::simd {
@@ -69,6 +71,8 @@ ENGINE_INLINE Vec load(const Bf16* from) {
 ENGINE_INLINE void store(Bf16* to, Vec value) {
 #if defined(__AVX512BF16__)
   *reinterpret_cast<HalfUnaligned*>(to) = (HalfUnaligned)_mm512_cvtneps_pbh((__m512)value);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  *reinterpret_cast<HalfUnaligned*>(to) = (HalfUnaligned)vcvt_bf16_f32((float32x4_t)value);
 #else
   const VecBits bits = (VecBits)value;
   const VecBits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -95,6 +99,8 @@ ENGINE_INLINE Vec fma(Vec a, Vec b, Vec c) {
   return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
   return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (Vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
   return a * b + c;
 #endif
@@ -105,6 +111,8 @@ ENGINE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 ENGINE_INLINE Vec dot_pairs(VecInt a, VecInt b, Vec c) {
 #if defined(__AVX512BF16__)
   return (Vec)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  return (Vec)vbfdotq_f32((float32x4_t)c, (bfloat16x8_t)a, (bfloat16x8_t)b);
 #else
   const VecInt upper = (int32_t)0xffff0000 - VecInt{};
   return fma((Vec)(a << 16), (Vec)(b << 16), fma((Vec)(a & upper), (Vec)(b & upper), c));

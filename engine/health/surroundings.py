@@ -19,6 +19,7 @@ VARIABLES: Final = {
     "ENGINE_CONFORMANCE_FOLDER": "a run of the conformance kit has set it",
     "ENGINE_EMULATE_AMX": "tiles of AMX are emulated, which is slow",
     "ENGINE_ENABLE_VISUALIZE_TRACING": "models are written after each pass, which is slow",
+    "ENGINE_KERNEL_CXX": "the compiler of kernels when the native core is built, if it is not CXX",
     "ENGINE_MAX_ISA": "kernels use no instruction set above this one",
     "ENGINE_PASSES_ONLY": "only the passes in this file run",
     "ENGINE_PASSES_RECORD": "passes that change a model are recorded in this file",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,42 @@ def test_only_what_changed_is_compiled_again(small: Path) -> None:
     header.touch()
     assert compiled() == 2, "the kernel and its prepare function include the header"
     assert compiled(CXXFLAGS="-DSOMETHING") == total, "other flags make other objects"
+
+
+DESCRIBE = """
+import json
+import native_build as nb
+kernels, core = nb.kernel_units(nb.RELEASE), nb.core_units(nb.RELEASE)
+bindings = nb.binding_units(nb.RELEASE, [])
+print(json.dumps({
+    "isas": sorted({unit.object.parent.name for unit in kernels}),
+    "kernels by": sorted({unit.compiler for unit in kernels}),
+    "others by": sorted({unit.compiler for unit in core + bindings}),
+    "folders": sorted({unit.object.relative_to(nb.OBJECTS.parent).parts[0] for unit in kernels + core + bindings}),
+    "python": sorted({unit.object.parent.name for unit in bindings}),
+    "shared": [str(unit.object) for unit in kernels + core],
+}))
+"""
+
+
+def test_another_platform_has_its_own_instruction_sets_objects_and_compilers() -> None:
+    """A wheel with kernels of the wrong architecture would not link; one with objects of another would not load."""
+    variables = {"CXX": "g++ -g0", "ENGINE_KERNEL_CXX": "g++", "_PYTHON_HOST_PLATFORM": "linux-aarch64"}
+    result = in_build(DESCRIBE, **variables)
+    assert result.returncode == 0, result.stderr
+    units = json.loads(result.stdout)
+    assert units["isas"] == ["generic", "neonbf16", "neondot"]
+    assert (units["kernels by"], units["others by"]) == ([["g++"]], [["g++", "-g0"]])
+    assert units["folders"] == ["linux-aarch64"]
+
+
+def test_only_objects_of_the_bindings_depend_on_the_version_of_python() -> None:
+    result = in_build(DESCRIBE)
+    assert result.returncode == 0, result.stderr
+    units = json.loads(result.stdout)
+    version = sysconfig.get_config_var("SOABI")
+    assert units["python"] == [version]
+    assert not any(version in path for path in units["shared"])
 
 
 def test_a_syntax_error_names_the_file(small: Path) -> None:

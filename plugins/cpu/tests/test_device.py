@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -378,6 +380,41 @@ def test_a_forged_blob_is_an_error(core: Core, change: Callable[[str, bytes], by
     blob = exported(core, convolutional(1, 8, 20, 20))
     with pytest.raises(EngineError):
         core.import_model(forged(blob, change), "CPU")([values(1, 8, 20, 20)])
+
+
+def of_another_architecture(blob: bytes) -> bytes:
+    """The blob as another machine would have exported it; its section and its `generic` kernels have the same names."""
+    reader = BlobReader(blob)
+    writer = BlobWriter(replace(reader.manifest, requirements={**reader.manifest.requirements, "architecture": "vax"}))
+    for name in reader.section_names:
+        writer.add_section(name, bytes(reader.section(name)))
+    stream = io.BytesIO()
+    writer.write(stream)
+    return stream.getvalue()
+
+
+def test_a_blob_of_another_architecture_is_refused(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_MAX_ISA", "generic")  # which every architecture has, with its own format of weights
+    blob = exported(core, convolutional(1, 8, 20, 20))
+    assert BlobReader(blob).manifest.requirements["isa"] == ["generic"]
+    reason = f"requirement 'architecture': the blob needs vax, this host has {platform.machine()}"
+    with pytest.raises(BlobIncompatibleError, match=reason):
+        core.import_model(of_another_architecture(blob), "CPU")
+    assert reason in core.check_blob(of_another_architecture(blob)).reasons[0]
+
+
+def test_a_cached_blob_of_another_architecture_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    core, model = Core(), convolutional(1, 8, 20, 20)
+    core.set_property({"CACHE_DIR": str(tmp_path)})
+    first = core.compile_model(model, "CPU")
+    (entry,) = tmp_path.glob("*.blob")
+    entry.write_bytes(of_another_architecture(entry.read_bytes()))
+    networks = [core.compile_model(model, "CPU") for _ in range(3)]
+    assert [network.loaded_from_cache for network in networks] == [False, True, True]
+    (record,) = [record for record in caplog.records if record.name == "engine.cache"]
+    assert "the blob needs vax" in record.getMessage()
+    x = values(1, 8, 20, 20)
+    np.testing.assert_array_equal(networks[-1]([x])[0], first([x])[0])
 
 
 def test_a_flipped_bit_in_packed_weights_is_found(core: Core) -> None:

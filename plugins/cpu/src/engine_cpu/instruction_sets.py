@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import platform
 from functools import cache
 from typing import Final
 
 from engine.ir import Model
 from engine.native import isas_within, kernel_isas
+
+ARCHITECTURE: Final = platform.machine().lower()
+"""What a blob needs besides an instruction set: `generic` kernels of each architecture pack weights differently."""
 
 _INTEGER: Final = frozenset(
     {"QuantizedConv", "QuantizedMatMul", "QuantizedProduct", "MatMulInteger", "ConvInteger", "CompressedMatMul"}

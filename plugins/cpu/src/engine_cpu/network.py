@@ -28,7 +28,7 @@ from engine.properties import (
 )
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compiler import Compiler, logger
-from engine_cpu.instruction_sets import needed_isa
+from engine_cpu.instruction_sets import ARCHITECTURE, needed_isa
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.precision import precision_of
@@ -197,7 +197,7 @@ class CpuNetwork(GraphNetwork):
 
     def requirements(self) -> dict[str, str | Sequence[str]]:
         """The instruction set of kernels and packed weights, and the version of the weight formats."""
-        return {"isa": [self.weights.isa], "packed weights": FORMATS}
+        return {"architecture": ARCHITECTURE, "isa": [self.weights.isa], "packed weights": FORMATS}
 
     def metric(self, name: str) -> object:
         """The network's own metrics; the engine answers the common ones."""

@@ -16,6 +16,7 @@ from engine.plugin_api import (
     QueryResult,
 )
 from engine.properties import NUM_STREAMS
+from engine_cpu.instruction_sets import ARCHITECTURE
 from engine_cpu.network import CpuNetwork
 from engine_cpu.precision import why_not_bf16
 from engine_cpu.properties import (
@@ -73,7 +74,7 @@ class CpuPlugin(Plugin):
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
         """The instruction sets whose kernels can run here, and their packed weight formats."""
-        return {"isa": isas_within(default_isa()), "packed weights": FORMATS}
+        return {"architecture": ARCHITECTURE, "isa": isas_within(default_isa()), "packed weights": FORMATS}
 
 
 def _with_streams(config: Config) -> Config:
