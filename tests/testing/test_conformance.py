@@ -74,7 +74,11 @@ def conformance(folder: Path, *options: str, **environment: str) -> dict[str, An
         ("raises SystemExit", "SystemExit"),
         ("hangs", r"the process .* ended or hung while the plugin's ExecutableNetwork.requirements was running"),
         ("forks", "ExecutableNetwork.requirements forked the process"),
-        ("crashes", r"the process .* ended or hung while the plugin's ExecutableNetwork.requirements was running"),
+        pytest.param(
+            "crashes",
+            r"the process .* ended or hung while the plugin's ExecutableNetwork.requirements was running",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_hook_that_fails_the_process_fails_its_checks_only(frail: Path, fault: str, found: str) -> None:
