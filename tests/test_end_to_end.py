@@ -63,7 +63,7 @@ def test_light_networks_give_the_other_runtimes_answer_here_and_after_import_els
     np.testing.assert_array_equal(elsewhere, result)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [SMALL[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL[1:])])
 def test_eight_concurrent_requests_give_each_its_own_answer(name: str) -> None:
     network = Core().compile_model(light_model(name), DEVICE)
     inputs = light_input(name)

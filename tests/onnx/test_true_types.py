@@ -208,6 +208,7 @@ def _small_cases() -> list[OperatorCase]:
     return [case for cases in chosen.values() for case in cases[:: -(-len(cases) // count)]]
 
 
+@pytest.mark.slow
 def test_types_of_operator_cases() -> None:
     for case in _small_cases():
         check_case(case, Random(f"{case.name} {SEED}"), 2)
