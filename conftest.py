@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from binascii import crc32
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -17,45 +18,37 @@ import pytest
 # In the order in which they need one another.
 _INTEL = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libintelocl.so")
 
-# What repeats for a device, or on whole networks, what others show. By file and test: of so many tests, one runs by
-# default, chosen by its id, so that similar tests have other ones; the others are marked as slow.
-SHARES = {
+# Of what repeats for a device, a network or a value what others show, a share runs by default; the rest is marked as
+# slow. By file, of the suites that CPU runs in full: one test in so many.
+SUITES = {
     "plugins/auto/tests/test_behaviour.py": 6,
     "plugins/batch/tests/test_behaviour.py": 4,
-    "plugins/cpu/tests/test_families.py::test_one_plan_serves_all_batches_of_real_structures": 3,
-    "plugins/cpu/tests/test_onnx_cases.py": 2,
-    "plugins/cpu/tests/test_stored_types.py::test_the_answer_is_that_of_f32_rounded_once": 3,
     "plugins/hetero/tests/test_behaviour.py": 8,
-    "plugins/hetero/tests/test_measured_placing.py": 2,
-    "plugins/hetero/tests/test_networks.py": 4,
     "plugins/hetero/tests/test_operator_suite.py": 8,
     "plugins/opencl/tests/test_behaviour.py": 3,
-    "plugins/opencl/tests/test_gpu_convolutions.py::test_tiles": 4,
-    "plugins/opencl/tests/test_gpu_networks.py": 4,
-    "plugins/opencl/tests/test_networks.py::test_beside_cpu": 4,
-    "plugins/opencl/tests/test_networks.py::test_the_answer_is_that_of_cpu": 2,
     "plugins/opencl/tests/test_operator_suite.py": 8,
-    "plugins/opencl/tests/test_operators.py::test_case_on_a_gpu": 10,
     "plugins/template/tests/test_behaviour.py": 3,
-    "plugins/template/tests/test_operator_suite.py::TestTemplateOperators::test_case": 8,
-    "plugins/template/tests/test_operator_suite.py::TestTemplateOperators::test_onnx_case": 4,
+    "plugins/template/tests/test_operator_suite.py": 6,
+}
+# By file, or else by folder: of each test's cases, one in so many.
+CASES = {
+    "plugins/cpu/tests": 2,
+    "plugins/cpu/tests/test_behaviour.py": 1,
+    "plugins/cpu/tests/test_operator_suite.py": 1,
+    "plugins/hetero/tests": 3,
+    "plugins/opencl/tests": 3,
+    "plugins/opencl/tests/test_operators.py": 40,
     "tests/conformance/test_type_inference.py": 4,
-    "tests/onnx/test_bad_quantization.py::test_strange_scales_of_operators_of_codes": 3,
-    "tests/onnx/test_contrib.py::test_the_answer_is_that_of_onnxruntime": 2,
-    "tests/onnx/test_transformer_operators.py::test_the_answer_is_that_of_onnxruntime": 3,
-    "tests/onnx/test_true_types.py::test_types_of_random_nodes": 2,
-    "tests/ops/test_cases_against_onnxruntime.py::test_case": 2,
-    "tests/passes/common/test_last_position.py::test_the_same_tokens": 3,
-    "tests/passes/common/test_real_models.py": 3,
-    "tests/passes/common/test_recognitions.py::test_export_is_recognised_and_computes_the_same": 2,
-    "tests/passes/test_limit_to.py::test_exports_get_no_operator_that_they_did_not_have": 3,
-    "tests/test_architectures.py::test_on_cpu": 3,
-    "tests/test_decoders.py::test_a_saved_state_goes_on_on_another_device": 3,
-    "tests/test_decoders.py::test_a_sequence_joins_a_batch": 3,
-    "tests/test_decoders.py::test_other_tokens_after_a_rewind": 3,
-    "tests/test_decoders.py::test_states_of_many_requests_are_independent": 3,
-    "tests/testing/test_lifecycle_mutants.py::test_mutant_is_found": 3,
-    "tests/testing/test_numeric_mutants.py::test_mutant_is_found": 3,
+    "tests/onnx": 2,
+    "tests/ops/test_cases_against_onnxruntime.py": 2,
+    "tests/passes/common": 2,
+    "tests/passes/common/test_real_models.py": 4,
+    "tests/passes/test_limit_to.py": 3,
+    "tests/test_architectures.py": 5,
+    "tests/test_decoders.py": 2,
+    "tests/testing/test_lifecycle_mutants.py": 3,
+    "tests/testing/test_numeric_mutants.py": 3,
+    "tests/tools/test_examples_run.py": 2,
 }
 
 
@@ -79,11 +72,20 @@ _use_installed_runtime()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what `SHARES` leaves out."""
+    """Mark as slow what is not in a share. Of tests that are chosen by name, at least one runs."""
+    groups: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        file, test = item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]
-        if crc32(item.nodeid.encode()) % SHARES.get(file, SHARES.get(test, 1)):
-            item.add_marker("slow")
+        test = item.nodeid.partition("[")[0]
+        file = test.partition("::")[0]
+        folder = file.rpartition("/")[0]
+        group = (file, SUITES[file]) if file in SUITES else (test, CASES.get(file, CASES.get(folder, 1)))
+        if group[1] > 1 and item.get_closest_marker("slow") is None:
+            groups[group].append(item)
+    for (name, share), members in groups.items():
+        first = crc32(name.encode()) % min(share, len(members))
+        for index, item in enumerate(members):
+            if (index - first) % share:
+                item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

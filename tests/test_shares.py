@@ -10,10 +10,43 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def test_every_share_is_of_tests_that_exist(pytestconfig: pytest.Config) -> None:
-    conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
-    for test in conftest.SHARES:
-        file, *names = test.split("::")
-        text = (ROOT / file).read_text(encoding="utf-8")
-        # Methods of suites are inherited.
-        assert not names or f"class {names[0]}(" in text or f"def {names[0]}(" in text, test
+@pytest.fixture
+def conftest(pytestconfig: pytest.Config) -> Any:
+    return pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
+
+
+def test_every_share_is_of_tests_that_exist(conftest: Any) -> None:
+    assert [path for path in (*conftest.SUITES, *conftest.CASES) if not (ROOT / path).exists()] == []
+
+
+class Item:
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+        self.is_slow = False
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if self.is_slow else None
+
+    def add_marker(self, name: str) -> None:
+        assert name == "slow"
+        self.is_slow = True
+
+
+def default(conftest: Any, *nodeids: str) -> list[str]:
+    """Those that are not slow."""
+    items = [Item(nodeid) for nodeid in nodeids]
+    conftest.pytest_collection_modifyitems(items)
+    return [item.nodeid for item in items if not item.is_slow]
+
+
+def test_each_test_keeps_one_case_in_so_many_and_at_least_one(conftest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "SUITES", {"t/test_suite.py": 4})
+    monkeypatch.setattr(conftest, "CASES", {"t": 3, "t/test_all.py": 1})
+    for count in range(1, 10):
+        cases = [f"t/test_a.py::test[{index}]" for index in range(count)]
+        assert len(default(conftest, *cases)) in (max(count // 3, 1), -(-count // 3))
+    others = ["t/test_all.py::test[0]", "t/test_all.py::test[1]", "u/test_b.py::test[0]", "u/test_b.py::test[1]"]
+    assert default(conftest, *others) == others
+    suite = [f"t/test_suite.py::TestA::test_{index}" for index in range(12)]
+    assert len(default(conftest, *suite)) == 3
+    assert default(conftest, suite[5]) == [suite[5]]
