@@ -19,7 +19,7 @@ import pytest
 _INTEL = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libintelocl.so")
 
 # Of what repeats for a device, a network or a value what others show, a share runs by default; the rest is marked as
-# slow. By file, of the suites that CPU runs in full: one test in so many.
+# repeated. By file, of the suites that CPU runs in full: one test in so many.
 SUITES = {
     "plugins/auto/tests/test_behaviour.py": 6,
     "plugins/batch/tests/test_behaviour.py": 4,
@@ -72,7 +72,7 @@ _use_installed_runtime()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what is not in a share. Of tests that are chosen by name, at least one runs."""
+    """Mark what is not in a share. Of tests that are chosen by name, at least one runs."""
     groups: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         test = item.nodeid.partition("[")[0]
@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         first = crc32(name.encode()) % min(share, len(members))
         for index, item in enumerate(members):
             if (index - first) % share:
-                item.add_marker("slow")
+                item.add_marker("repeated")
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""The shares of conftest.py are of tests that exist: if this fails, tests run by default that were meant to be slow."""
+"""The shares of conftest.py are of tests that exist: if this fails, tests run by default that others repeat."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ def test_every_share_is_of_tests_that_exist(conftest: Any) -> None:
 class Item:
     def __init__(self, nodeid: str) -> None:
         self.nodeid = nodeid
-        self.is_slow = False
+        self.markers: list[str] = []
 
     def get_closest_marker(self, name: str) -> str | None:
-        return name if self.is_slow else None
+        return name if name in self.markers else None
 
     def add_marker(self, name: str) -> None:
-        assert name == "slow"
-        self.is_slow = True
+        self.markers.append(name)
 
 
 def default(conftest: Any, *nodeids: str) -> list[str]:
-    """Those that are not slow."""
+    """Those that are not repeated."""
     items = [Item(nodeid) for nodeid in nodeids]
     conftest.pytest_collection_modifyitems(items)
-    return [item.nodeid for item in items if not item.is_slow]
+    return [item.nodeid for item in items if "repeated" not in item.markers]
 
 
 def test_each_test_keeps_one_case_in_so_many_and_at_least_one(conftest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
