@@ -294,8 +294,8 @@ OUTPUT = {
 """What is printed, nothing where it is not given."""
 FORKS = ["a fork while threads infer", "multiprocessing"]
 """OPENCL refuses inferences in a forked child; drivers may hang when such a child exits other than by `os._exit`."""
-FEW = ["daemon threads infer", "a callback restarts its request"]
-"""What is tried on every device; most on CPU, and the rest by the slow tests."""
+FEW = ["daemon threads infer"]
+"""What is tried on every device; half on CPU, and the rest by the slow tests."""
 ALIKE = [
     "daemon threads infer until they are refused",
     "daemon threads infer with requests of their own",
@@ -305,6 +305,11 @@ ALIKE = [
     "an event loop is left with tasks",
     "networks are deleted while they run",
     "SIGTERM raises SystemExit while the main thread infers",
+    "a handler of the exit that runs after the engine's infers",
+    "a thread feeds a queue",
+    "multiprocessing",
+    "sys.exit",
+    "threads that are joined finish",
 ]
 """Each has threads, requests and an end that other scenarios have, too."""
 
