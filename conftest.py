@@ -1,5 +1,6 @@
 """What all tests share: an OpenCL runtime that pip has installed, which the loader does not look for, is found; the
-garbage collector does not go through the tests that were collected."""
+garbage collector does not go through the tests that were collected; of suites that many devices repeat, a share runs by
+default."""
 
 from __future__ import annotations
 
@@ -8,10 +9,51 @@ import gc
 import os
 import sys
 import tempfile
+from binascii import crc32
+from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 # In the order in which they need one another.
 _INTEL = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libintelocl.so")
+
+# Of what repeats for a device, a network or a value what others show, a share runs by default; the rest is marked as
+# repeated. By file, of the suites that CPU runs in full: one test in so many.
+SUITES = {
+    "plugins/auto/tests/test_behaviour.py": 12,
+    "plugins/batch/tests/test_behaviour.py": 8,
+    "plugins/hetero/tests/test_behaviour.py": 16,
+    "plugins/hetero/tests/test_operator_suite.py": 8,
+    "plugins/opencl/tests/test_behaviour.py": 3,
+    "plugins/opencl/tests/test_operator_suite.py": 8,
+    "plugins/template/tests/test_behaviour.py": 6,
+    "plugins/template/tests/test_operator_suite.py": 6,
+}
+# By file, or else by folder: of each test's cases, one in so many.
+CASES = {
+    "plugins/cpu/tests": 2,
+    "plugins/cpu/tests/test_behaviour.py": 1,
+    "plugins/cpu/tests/test_families.py": 4,
+    "plugins/cpu/tests/test_onnx_cases.py": 4,
+    "plugins/cpu/tests/test_operator_suite.py": 1,
+    "plugins/hetero/tests": 3,
+    "plugins/opencl/tests": 3,
+    "plugins/opencl/tests/test_operators.py": 40,
+    "tests/conformance/test_type_inference.py": 4,
+    "tests/onnx": 2,
+    "tests/onnx/test_bad_quantization.py": 4,
+    "tests/ops/test_cases_against_onnxruntime.py": 2,
+    "tests/passes/common": 2,
+    "tests/passes/common/test_real_models.py": 8,
+    "tests/passes/test_limit_to.py": 3,
+    "tests/test_architectures.py": 5,
+    "tests/test_decoders.py": 4,
+    "tests/test_generation.py": 2,
+    "tests/testing/test_lifecycle_mutants.py": 3,
+    "tests/testing/test_numeric_mutants.py": 3,
+    "tests/tools/test_examples_run.py": 2,
+}
 
 
 def _use_installed_runtime() -> None:
@@ -32,7 +74,25 @@ def _use_installed_runtime() -> None:
 _use_installed_runtime()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is not in a share. Of tests that are chosen by name, at least one runs."""
+    groups: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        file = test.partition("::")[0]
+        folder = file.rpartition("/")[0]
+        group = (file, SUITES[file]) if file in SUITES else (test, CASES.get(file, CASES.get(folder, 1)))
+        if group[1] > 1 and item.get_closest_marker("slow") is None:
+            groups[group].append(item)
+    for (name, share), members in groups.items():
+        first = crc32(name.encode()) % min(share, len(members))
+        for index, item in enumerate(members):
+            if (index - first) % share:
+                item.add_marker("repeated")
+
+
 def pytest_collection_finish() -> None:
-    """Keep the collected tests, some twenty thousand, out of every later collection of garbage."""
+    """Keep the collected tests, some forty thousand, out of every later collection of garbage."""
     gc.collect()
     gc.freeze()

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "csrc"
@@ -88,7 +90,8 @@ def build_extension(target: Path, include: Sequence[str]) -> None:
     Raises BuildError.
     """
     with _locked(RELEASE.objects):
-        units = kernel_units(RELEASE) + core_units(RELEASE) + binding_units(RELEASE, include)
+        # Those that take longest come first, so that no core waits for them in the end.
+        units = binding_units(RELEASE, include) + kernel_units(RELEASE) + core_units(RELEASE)
         compile_units(units, RELEASE)
         link_shared([unit.object for unit in units], target)
 
@@ -186,8 +189,13 @@ def compile_units(units: Sequence[Unit], variant: Variant) -> int:
             whole := (*unit.compiler, *flags, *unit.flags, *environment_flags, "-c", _from_root(unit.source)),
         )
     ]
-    with ThreadPoolExecutor(max_workers=jobs()) as pool:
-        errors = [error for error in pool.map(lambda job: _compile(*job, strict), stale) if error]
+    with TemporaryDirectory(prefix="engine-headers-") as folder, ThreadPoolExecutor(max_workers=jobs()) as pool:
+        headers = _precompiled([whole for _, whole in stale], Path(folder), pool)
+
+        def compile_one(job: tuple[Unit, tuple[str, ...]]) -> str | None:
+            return _compile(*job, (*strict, *headers.get(_without_source(job[1]), ())))
+
+        errors = [error for error in pool.map(compile_one, stale) if error]
     if errors:
         raise BuildError("\n".join(errors))
     return len(stale)
@@ -280,6 +288,44 @@ def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> s
         return str(error)
     record.write_text(_recorded(command), encoding="utf-8")
     return None
+
+
+def _precompiled(
+    commands: Sequence[tuple[str, ...]], folder: Path, pool: ThreadPoolExecutor
+) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Let GCC read large headers of the system, half of the work of most units, once for all with equal flags.
+
+    Returns what to add to each flags. Objects are the same with it, and do not depend on the files in `folder`.
+    """
+
+    def make(flags: tuple[str, ...]) -> tuple[str, ...]:
+        place = Path(mkdtemp(dir=folder))
+        header = place / "precompiled.hpp"
+        header.write_text("".join(f"#include <{name}>\n" for name in _large_headers(flags)), encoding="utf-8")
+        _run((*flags, "-x", "c++-header", str(header), "-o", f"{header}.gch"))
+        return "-isystem", str(place), "-include", header.name
+
+    users = Counter(map(_without_source, commands))
+    worthwhile = [flags for flags, count in users.items() if count > 3 and _large_headers(flags)]
+    if not worthwhile or not _is_gcc():
+        return {}
+    return dict(zip(worthwhile, pool.map(make, worthwhile), strict=True))
+
+
+def _large_headers(flags: tuple[str, ...]) -> tuple[str, ...]:
+    """What most units with these flags include. check_compiler.py, by Clang, finds missing includes.
+
+    Kernels include no templates. The bindings are few, and reading their headers is a small part of their work.
+    """
+    if any(flag.startswith("-DENGINE_ISA_NS=") for flag in flags):
+        return ("immintrin.h",) if platform.machine() in ("x86_64", "AMD64") else ()
+    if "-isystem" in flags:
+        return ()
+    return ("algorithm", "cstdint", "cstring", "map", "memory", "stdexcept", "string", "utility", "variant", "vector")
+
+
+def _without_source(command: tuple[str, ...]) -> tuple[str, ...]:
+    return command[: command.index("-c")]
 
 
 def _recorded(command: Sequence[str]) -> str:

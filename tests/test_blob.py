@@ -8,6 +8,7 @@ import io
 import mmap as mmap_module
 import os
 import struct
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -457,11 +458,14 @@ def small_disk() -> Iterator[None]:
     """
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    setting = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # Python would keep modules that were cut off
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = setting
 
 
 def test_a_disk_that_fills_up_leaves_the_old_file(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_light_networks_give_the_other_runtimes_answer_here_and_after_import_els
     np.testing.assert_array_equal(elsewhere, result)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [SMALL[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL[1:])])
 def test_eight_concurrent_requests_give_each_its_own_answer(name: str) -> None:
     network = Core().compile_model(light_model(name), DEVICE)
     inputs = light_input(name)
@@ -124,7 +124,7 @@ def control_flow_model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("flag", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_if_loop_and_scan_give_onnxruntimes_results_here_and_elsewhere(flag: bool, tmp_path: Path) -> None:
     model = control_flow_model()
     inputs: dict[str, npt.NDArray[Any]] = {"flag": np.array(flag), "x": np.array([0.5, 2.0, 3.0], np.float32)}
@@ -138,6 +138,7 @@ def test_if_loop_and_scan_give_onnxruntimes_results_here_and_elsewhere(flag: boo
         np.testing.assert_array_equal(there, here)
 
 
+@pytest.mark.slow
 def test_stages_of_two_requests_overlap_and_each_requests_stages_run_in_order() -> None:
     network = Core().compile_model(light_model("squeezenet"), DEVICE, {"PERF_COUNT": True})
     inputs = light_input("squeezenet")

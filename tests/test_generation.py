@@ -64,12 +64,27 @@ def greedy(name: str, prompt: list[int], count: int) -> list[int]:
 
 
 def cases() -> list[Any]:
-    """Each model on each device. OPENCL plans anew for each length of a past that grows, which takes a minute."""
+    """Each model on each device: by default all on CPU, and one on each other device, which test_decoders.py has too.
+
+    OPENCL plans anew for each length of a past that grows, which takes a minute.
+    """
+    chosen = {
+        "CPU": NAMES,
+        "TEMPLATE": ["gpt2.script17"],
+        "HETERO:CPU,TEMPLATE": ["llama.dynamo23"],
+        "OPENCL": STATIC[:1],
+    }
     return [
-        pytest.param(name, device, marks=[] if device != "OPENCL" else marks)
+        pytest.param(
+            name,
+            device,
+            marks=[
+                *([] if name in defaults else [pytest.mark.slow]),
+                *([pytest.mark.opencl] if device == "OPENCL" else []),
+            ],
+        )
         for name in NAMES
-        for device in ("CPU", "TEMPLATE", "HETERO:CPU,TEMPLATE", "OPENCL")
-        for marks in [[pytest.mark.opencl] if name in STATIC else [pytest.mark.opencl, pytest.mark.slow]]
+        for device, defaults in chosen.items()
     ]
 
 

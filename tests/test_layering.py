@@ -100,14 +100,14 @@ def allowed(component: str) -> set[str]:
 
 def violations(root: Path) -> list[str]:
     """All imports of `engine` and `plugins` that the tables forbid, and all components that they do not know."""
-    found = []
+    found, dependencies = [], declared(root)
     for path in sorted((root / "engine").rglob("*.py")):
         parts = path.relative_to(root / "engine").parts
         component = parts[0].removesuffix(".py")
         if component not in ARROWS:
             found.append(f"{path.relative_to(root)}: component `{component}` is not in the table of this test")
             continue
-        packages = declared(root) | EXTRAS.get(component, set())
+        packages = dependencies | EXTRAS.get(component, set())
         found += check(path, root / "engine", component, allowed(component), packages)
     for folder in sorted(path for path in (root / "plugins").glob("*") if path.is_dir()):
         package = f"engine_{folder.name}"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.snippets import DOCS, blocks
+from tests.testing.made_plugins import SOME_CHECKS
 
 QUICK_START = DOCS / "quick-start.md"
 
@@ -32,8 +33,16 @@ def test_the_package_file_declares_the_device_of_the_code() -> None:
     assert '    name = "MINE"' in text
 
 
-@pytest.mark.parametrize("last_class", ["MyPlugin", "ExportingPlugin"])
-def test_the_devices_pass_the_behaviour_suite_as_the_text_says(tmp_path: Path, last_class: str) -> None:
+@pytest.mark.parametrize(
+    ("last_class", "checks"),
+    [
+        ("MyPlugin", f"{SOME_CHECKS} or Operators and (Add or Mul or Relu)"),
+        ("ExportingPlugin", SOME_CHECKS),
+        pytest.param("MyPlugin", "", marks=pytest.mark.slow),
+        pytest.param("ExportingPlugin", "not Operators", marks=pytest.mark.slow),  # results do not depend on the class
+    ],
+)
+def test_the_devices_pass_the_behaviour_suite_as_the_text_says(tmp_path: Path, last_class: str, checks: str) -> None:
     """Packaged by the text's own project file, with the text's own test file."""
     python, toml = sources("python"), sources("toml")
     # What follows a class that is not indented tries it out.
@@ -62,7 +71,8 @@ def test_the_devices_pass_the_behaviour_suite_as_the_text_says(tmp_path: Path, l
         "no:cacheprovider",
         "--import-mode=importlib",
         "test_mine.py",
-        *(["-k", "not Operators"] if last_class != "MyPlugin" else []),  # results do not depend on the class
+        "-k",
+        checks,
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from engine.errors import EngineError, PluginError, UnsupportedError
 from engine.scaffold import PluginPlan, new_plugin
 from engine.scaffold.families import ELEMENTWISE, FAMILIES
 from engine.tools.main import main
-from tests.testing.made_plugins import make, run
+from tests.testing.made_plugins import SOME_CHECKS, make, run
 
 ALL = tuple(name for members in FAMILIES.values() for name in members)
 PLANS = {
@@ -27,6 +28,30 @@ PLANS = {
     "no shape is kept": PluginPlan("SUMS", ("ReduceSum",)),
 }
 
+IMPORTS = """
+import pytest
+from engine.ir import f32
+from engine.ops.cases import all_cases
+from engine.testing import BehaviourSuite, OperatorSuite
+
+CASES = {}
+for case in all_cases().values():
+    if case.inputs[0] is not None and case.inputs[0].type is f32:
+        CASES.setdefault(case.op_type, case)
+"""
+SUITE = """
+class Test{plan.prefix}(BehaviourSuite):
+    device = "{plan.device}"
+
+class Test{plan.prefix}Operators(OperatorSuite):
+    device = "{plan.device}"
+    test_onnx_case = None
+
+    @pytest.mark.parametrize("case", [CASES[name] for name in {plan.operators}], ids=str)
+    def test_case(self, core, case):
+        super().test_case(core, case)
+"""
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -36,9 +61,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("tool", [["ruff", "check"], ["ruff", "format", "--check"]], ids=["lint", "format"])
 def test_what_is_written_is_clean(made: dict[str, Path], tool: list[str]) -> None:
-    for folder in made.values():
-        done = subprocess.run([sys.executable, "-m", *tool, "."], cwd=folder, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run([sys.executable, "-m", *tool, *made.values()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_is_written_is_typed(made: dict[str, Path]) -> None:
@@ -53,29 +77,45 @@ def test_what_is_written_is_typed(made: dict[str, Path]) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_what_is_written_scores_full_marks(made: dict[str, Path], name: str, tmp_path: Path) -> None:
-    """With its own tests, which rest on the same checks."""
-    folder, plan, report = made[name], PLANS[name], tmp_path / "score.json"
-    command = ["-m", "engine.tools.main", "conformance", plan.device, "--json", str(report)]
-    if name != "everything":  # which has most of what the others have
-        command += ["-k", "TestBehaviour and (basic or after_export or strided or concurrent or left_out or cached)"]
-    done = run([folder], *command)
+def test_what_is_written_passes_the_suites(made: dict[str, Path], tmp_path: Path) -> None:
+    """Some checks of each plugin's behaviour, and a case of each operator that one of them has."""
+    file, report = tmp_path / "test_all.py", tmp_path / "score.json"
+    file.write_text("".join([IMPORTS, *(SUITE.format(plan=plan) for plan in PLANS.values())]))
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", file.name, f"--engine-json={report}"]
+    done = run(list(made.values()), *command, "-k", f"Operators or {SOME_CHECKS}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for plan in PLANS.values():
+        card = json.loads(report.with_stem(f"score-{plan.device}").read_text())
+        assert card["score"] == 100, card["mend_first"]
+        passed = [each["name"] for each in card["checks"] if each["outcome"] == "passed"]
+        assert len(passed) > 5
+        operators = {name.partition("[")[2].partition("/")[0] for name in passed if name.startswith("test_case[")}
+        assert operators == set(plan.operators)
+
+
+@pytest.mark.slow
+def test_what_is_written_scores_full_marks(made: dict[str, Path], tmp_path: Path) -> None:
+    """By all checks, of the plugin that has most of what the others have."""
+    report = tmp_path / "score.json"
+    command = ["-m", "engine.tools.main", "conformance", PLANS["everything"].device, "--json", str(report)]
+    done = run([made["everything"]], *command)
     score = json.loads(report.read_text())
     assert score["score"] == 100, score["mend_first"]
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sum(each["outcome"] == "passed" for each in score["checks"]) > (500 if name == "everything" else 5)
+    assert sum(each["outcome"] == "passed" for each in score["checks"]) > 500
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_the_plugins_own_tests_pass(made: dict[str, Path], name: str) -> None:
-    folder = made[name]
-    own = [str(path) for path in sorted(folder.glob("tests/test_*.py")) if path.stem != "test_suites"]
-    assert bool(own) is not name.startswith(("only", "no shape"))  # for which there is no example
-    if own:
-        done = run([folder], "-m", "pytest", "-q", "-p", "no:cacheprovider", *own)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "skipped" not in done.stdout
+def test_the_plugins_own_tests_pass(made: dict[str, Path]) -> None:
+    own = {
+        name: [str(path) for path in sorted(folder.glob("tests/test_*.py")) if path.stem != "test_suites"]
+        for name, folder in made.items()
+    }
+    # For these there is no example.
+    assert {name for name, files in own.items() if not files} == {"only the evaluator", "no shape is kept"}
+    files = [file for found in own.values() for file in found]
+    done = run(list(made.values()), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *files)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(rf"^{len(files)} passed in", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_the_command_says_what_comes_next(

@@ -13,6 +13,7 @@ from engine.testing.native_cases import count_native, main, node_cases
 _NATIVE = 1762
 
 
+@pytest.mark.slow
 def test_as_many_cases_as_before_are_native() -> None:
     found = count_native(Core(), "CPU")
     assert len(found.native) >= _NATIVE

@@ -33,8 +33,21 @@ def test_the_suite_is_whole_and_the_list_is_short() -> None:
     assert len(CASES) - len(EXCEPTIONS) >= _MUST_PASS
 
 
+# Networks of which others have all operators.
+_SLOW = {
+    f"test_{name}"
+    for name in ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "vgg19", "zfnet512")
+}
+
+
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", sorted(n for n in set(CASES) - set(EXCEPTIONS) if CASES[n].kind != "node"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in _SLOW else ())
+        for name in sorted(n for n in set(CASES) - set(EXCEPTIONS) if CASES[n].kind != "node")
+    ],
+)
 def test_case(core: Core, device: str, name: str) -> None:
     case = CASES[name]
     if device != "TEMPLATE" and case.model is not None:

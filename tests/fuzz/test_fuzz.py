@@ -1,6 +1,7 @@
 """A share of every generator's cases, always the same ones: if one fails, a user's model, blob or program does.
 
-`ENGINE_FUZZ_FACTOR` multiplies the numbers of cases; `python -m tests.fuzz` runs them for as long as one likes.
+A tenth of them runs by default. `ENGINE_FUZZ_FACTOR` multiplies the numbers of cases; `python -m tests.fuzz` runs them
+for as long as one likes.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ FACTOR = float(os.environ.get("ENGINE_FUZZ_FACTOR", "1"))
 CASES = {"graphs": 120, "mutants": 2500, "blame": 1200, "blobs": 1500, "load": 15, "interrupts": 100}
 
 
+@pytest.mark.parametrize("share", [0.1, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("generator", CASES)
-def test_no_case_has_a_finding(generator: str) -> None:
+def test_no_case_has_a_finding(generator: str, share: float) -> None:
     module = importlib.import_module(f".{generator}", __package__)
-    count = max(1, round(CASES[generator] * FACTOR))
+    count = max(1, round(CASES[generator] * share * FACTOR))
     summary = run_cases(generator, range(count), limit=module.LIMIT, devices=DEVICES, is_kept=module.IS_KEPT)
     listed = "\n".join(
         f"seed {each.seed}: {each.outcome}\n{each.detail}\n"

@@ -51,6 +51,7 @@ def test_what_works_has_no_findings() -> None:
     assert plugins[1].distribution.startswith("engine-plugin-template ")
 
 
+@pytest.mark.slow
 def test_a_device_that_runs_on_others_is_tried_on_those_that_work() -> None:
     plugins, findings = examine_devices(["BATCH", "CPU", "HETERO", "TEMPLATE"])
     assert findings == []

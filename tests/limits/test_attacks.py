@@ -29,7 +29,9 @@ ENDS: Final = {
 """How an attack ends that does not end with `OutOfMemoryError`."""
 
 
-@pytest.fixture(scope="module", params=["TEMPLATE", "CPU", "HETERO:CPU"])
+@pytest.fixture(
+    scope="module", params=["CPU", *(pytest.param(d, marks=pytest.mark.slow) for d in ("TEMPLATE", "HETERO:CPU"))]
+)
 def outcomes(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
     """What happened to each attack on one device, by name."""
     command = [sys.executable, "run_attacks.py", request.param, str(MEMORY), str(SECONDS)]

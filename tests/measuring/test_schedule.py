@@ -86,7 +86,7 @@ def test_an_error_of_another_engine_is_raised() -> None:
         CallMeter([call], {}, 2, warm_up=0).measure(count=3)
 
 
-@pytest.mark.parametrize(("requests", "is_fresh"), [(0, True), (2, False)])
+@pytest.mark.parametrize(("requests", "is_fresh"), [pytest.param(0, True, marks=pytest.mark.slow), (2, False)])
 def test_subjects_alternate_in_processes_of_their_own(small: Small, requests: int, is_fresh: bool) -> None:
     path, inputs = small
     base = Subject(str(path), "CPU", {"COMPILE_EFFORT": "none"})

@@ -4,7 +4,7 @@ A wrong length makes passes, memory plans and kernels work on the wrong shape. E
 ranks, lengths and values hidden at random, alone (`engine.ops`) and in a model that is read; then it is evaluated.
 
 ENGINE_TYPE_TRIALS multiplies the number of trials, and ENGINE_TYPE_SEED gives others:
-`ENGINE_TYPE_TRIALS=50 ENGINE_TYPE_SEED=7 pytest tests/onnx/test_true_types.py`
+`ENGINE_TYPE_TRIALS=50 ENGINE_TYPE_SEED=7 pytest -m "" tests/onnx/test_true_types.py`
 """
 
 from __future__ import annotations
@@ -208,6 +208,7 @@ def _small_cases() -> list[OperatorCase]:
     return [case for cases in chosen.values() for case in cases[:: -(-len(cases) // count)]]
 
 
+@pytest.mark.slow
 def test_types_of_operator_cases() -> None:
     for case in _small_cases():
         check_case(case, Random(f"{case.name} {SEED}"), 2)

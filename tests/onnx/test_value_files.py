@@ -150,12 +150,15 @@ def test_nothing_is_written_to_a_name_of_another_kind(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits on file sizes are not there")
 @pytest.mark.parametrize(("form", "name"), [("values.npz", "values.npz"), ("values", "output_0.pb")])
-def test_a_full_disk_leaves_what_was_there(form: str, name: str, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_what_was_there(
+    form: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The system's own limit on file sizes fails writes as a full disk does."""
     import resource
 
     types = {"x": TensorType(f32, PartialShape([None]))}
     files = write_values(tmp_path / form, {"x": X}, types, "output")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would keep modules that were cut off
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:

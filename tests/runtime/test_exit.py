@@ -294,8 +294,24 @@ OUTPUT = {
 """What is printed, nothing where it is not given."""
 FORKS = ["a fork while threads infer", "multiprocessing"]
 """OPENCL refuses inferences in a forked child; drivers may hang when such a child exits other than by `os._exit`."""
-FEW = ["daemon threads infer", "a callback restarts its request"]
-"""What is tried on every device; everything on CPU, and the rest by the slow tests."""
+FEW = ["daemon threads infer"]
+"""What is tried on every device; half on CPU, and the rest by the slow tests."""
+ALIKE = [
+    "daemon threads infer until they are refused",
+    "daemon threads infer with requests of their own",
+    "os._exit",
+    "a queue's callback restarts its request",
+    "inferences wait in a queue",
+    "an event loop is left with tasks",
+    "networks are deleted while they run",
+    "SIGTERM raises SystemExit while the main thread infers",
+    "a handler of the exit that runs after the engine's infers",
+    "a thread feeds a queue",
+    "multiprocessing",
+    "sys.exit",
+    "threads that are joined finish",
+]
+"""Each has threads, requests and an end that other scenarios have, too."""
 
 
 def combinations():
@@ -304,7 +320,7 @@ def combinations():
             if device == "OPENCL" and scenario in FORKS:
                 continue
             marks = [pytest.mark.opencl] if device == "OPENCL" else []
-            if device != "CPU" and scenario not in FEW:
+            if scenario in ALIKE or (device != "CPU" and scenario not in FEW):
                 marks.append(pytest.mark.slow)
             yield pytest.param(scenario, device, marks=marks)
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from engine.scaffold import PluginPlan, new_plugin
 
+SOME_CHECKS = "basic or after_export or strided or concurrent or left_out or cached"
+"""Of the conformance kit's checks those that run by default on plugins made here; the slow tests run all."""
+
 
 def make(plan: PluginPlan, folder: Path) -> Path:
     """Write the plugin, build its native kernels if it has any, and describe it as installed; gives its folder."""
@@ -18,6 +21,7 @@ def make(plan: PluginPlan, folder: Path) -> Path:
         done = subprocess.run(
             [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(source)],
             cwd=made,
+            env={**os.environ, "CFLAGS": "-O0 -g0"},
             capture_output=True,
             text=True,
         )

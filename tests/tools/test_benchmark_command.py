@@ -96,8 +96,8 @@ def test_other_shapes_than_an_earlier_result_are_refused_before_measuring(
     "arguments",
     [
         ("benchmark", "basic.blob", *QUICK, "-o"),
-        ("benchmark", "basic.blob", *QUICK, "--html"),
-        ("diff", "basic.onnx", "-d", "CPU", "-d", "TEMPLATE", "--html"),
+        pytest.param(("benchmark", "basic.blob", *QUICK, "--html"), marks=pytest.mark.slow),
+        pytest.param(("diff", "basic.onnx", "-d", "CPU", "-d", "TEMPLATE", "--html"), marks=pytest.mark.slow),
     ],
 )
 def test_a_full_disk_leaves_nothing_half_written(files: Path, tmp_path: Path, arguments: tuple[object, ...]) -> None:
@@ -107,7 +107,7 @@ def test_a_full_disk_leaves_nothing_half_written(files: Path, tmp_path: Path, ar
         "import resource, sys; from engine.tools.main import main;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", code, *map(str, arguments), str(out)]
+    command = [sys.executable, "-B", "-c", code, *map(str, arguments), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=files)
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1

@@ -24,7 +24,7 @@ Engine = Callable[..., Any]
 CASE = {case.name: case for case in CASES}
 
 
-@pytest.mark.parametrize("source", ["squeezenet.onnx", "squeezenet.blob"])
+@pytest.mark.parametrize("source", ["squeezenet.onnx", pytest.param("squeezenet.blob", marks=pytest.mark.slow)])
 def test_run_on_a_real_network(engine_process: Engine, files: Path, tmp_path: Path, source: str) -> None:
     out = tmp_path / "out.npz"
     device = ["-d", "TEMPLATE"] if source.endswith(".onnx") else []

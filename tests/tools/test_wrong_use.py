@@ -181,7 +181,12 @@ def test_an_invalid_value_is_named_in_one_line(engine: Engine, folder: Path, tmp
 
 
 @pytest.mark.parametrize(
-    "what", ["missing model", "text as model", "unknown device", "wrong config", "unknown command"]
+    "what",
+    [
+        "missing model",
+        "unknown command",
+        *(pytest.param(what, marks=pytest.mark.slow) for what in ("text as model", "unknown device", "wrong config")),
+    ],
 )
 def test_another_process_ends_with_the_same_code(engine_process: Engine, folder: Path, what: str) -> None:
     arguments, code, words = NONSENSE[what]
@@ -225,7 +230,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals and closed pipes are POSIX's")
-@pytest.mark.parametrize("requests", [0, 2])
+@pytest.mark.parametrize("requests", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_interrupt_ends_it_cleanly(folder: Path, requests: int) -> None:
     with start("benchmark", folder / "basic.blob", "-t", 600, "-n", requests) as process:
         assert process.stdout is not None

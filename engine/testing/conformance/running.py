@@ -98,6 +98,7 @@ def _command(options: ConformanceOptions) -> list[str]:
     command += ["--engine-device", options.device, "--engine-progress", "--tb=no", "--no-summary"]
     command += ["--engine-limit", str(options.limit)]
     command += ["-n", str(options.jobs), "--max-worker-restart", str(_RESTARTS)]
+    command += ["-p", "no:hypothesispytest"]  # which imports hypothesis at the end, if it is installed
     if options.is_full:
         command.append("--engine-full")
     if options.checks:

@@ -535,8 +535,15 @@ def test_a_model_with_classes_as_outputs_runs_in_batches(core: Core) -> None:
 # -- results ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
-@pytest.mark.parametrize("name", ["squeezenet", "resnet50"])
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("squeezenet", "TEMPLATE"),
+        ("squeezenet", "CPU"),
+        pytest.param("resnet50", "TEMPLATE", marks=pytest.mark.slow),
+        pytest.param("resnet50", "CPU", marks=pytest.mark.slow),
+    ],
+)
 def test_real_networks_give_the_results_of_single_requests(name: str, device: str) -> None:
     core = Core()
     proto, first = light_model(name), light_input(name)

@@ -8,6 +8,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "opencl.py"
 
 
@@ -30,6 +32,7 @@ def test_a_small_run(tmp_path: Path) -> None:
         assert case["name"] in run.stdout
 
 
+@pytest.mark.slow
 def test_a_small_run_of_what_is_measured_on_gpus(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     command = [sys.executable, str(SCRIPT), "--gpu", "--small", "--rounds", "1", "--peer-device", "cpu"]

@@ -25,6 +25,8 @@ SIZED = ("bert_base", "vit_b16", "unet", "mobilenet_v2")
 """Those that are compared in their real sizes, too."""
 LIGHT = ("densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet")
 """Networks that people published; the others are chains of the same operators, with more weights."""
+QUICK = ("shufflenet", "squeezenet")
+"""Of those, what runs by default."""
 PROFILED = {"PERF_COUNT": True}
 
 
@@ -119,7 +121,7 @@ def test_beside_cpu(core: Core, name: str) -> None:
     check_beside_cpu(core, seeded(name, small=True))
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LIGHT])
 def test_real_structures(core: Core, name: str) -> None:
     check_alone(core, light(name), in_flight=2)
 

@@ -230,6 +230,7 @@ def test_groups(outer: int, length: int, inner: int, units: int, most: int) -> N
         assert found.groups * found.per_group >= count > (found.groups - 1) * found.per_group
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.data())
 def test_any_shape(monkeypatch: pytest.MonkeyPatch, shape: list[int], data: st.DataObject) -> None:
