@@ -11,6 +11,7 @@ ENGINE_KERNEL_CXX may name a separate compiler for the kernels, which use no lib
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import platform
 import re
@@ -190,7 +191,7 @@ def compile_units(units: Sequence[Unit], variant: Variant) -> int:
         )
     ]
     with TemporaryDirectory(prefix="engine-headers-") as folder, ThreadPoolExecutor(max_workers=jobs()) as pool:
-        headers = _precompiled([whole for _, whole in stale], Path(folder), pool)
+        headers = _precompiled([whole for unit, whole in stale if _is_gcc(unit.compiler)], Path(folder), pool)
 
         def compile_one(job: tuple[Unit, tuple[str, ...]]) -> str | None:
             return _compile(*job, (*strict, *headers.get(_without_source(job[1]), ())))
@@ -246,6 +247,7 @@ def _families() -> str:
     return (SOURCES / "kernels" / "families.def").read_text(encoding="utf-8")
 
 
+@functools.cache
 def _is_gcc(command: tuple[str, ...]) -> bool:
     result = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     return "clang" not in result.stdout
@@ -307,8 +309,6 @@ def _precompiled(
 
     users = Counter(map(_without_source, commands))
     worthwhile = [flags for flags, count in users.items() if count > 3 and _large_headers(flags)]
-    if not worthwhile or not _is_gcc():
-        return {}
     return dict(zip(worthwhile, pool.map(make, worthwhile), strict=True))
 
 
@@ -318,7 +318,7 @@ def _large_headers(flags: tuple[str, ...]) -> tuple[str, ...]:
     Kernels include no templates. The bindings are few, and reading their headers is a small part of their work.
     """
     if any(flag.startswith("-DENGINE_ISA_NS=") for flag in flags):
-        return ("immintrin.h",) if platform.machine() in ("x86_64", "AMD64") else ()
+        return ("immintrin.h",) if architecture() == "x86_64" else ()
     if "-isystem" in flags:
         return ()
     return ("algorithm", "cstdint", "cstring", "map", "memory", "stdexcept", "string", "utility", "variant", "vector")
