@@ -57,7 +57,7 @@ class Tree:
         """The tests that execute a line of a module, the fastest first, as many as run in half of the time limit.
 
         Of a line that runs when the module is imported, first those that execute anything of the module, then the
-        others of the room: what a decorator registers or a constant says is read by tests that need not enter the module.
+        others of the room: what a decorator registers is read by tests that need not enter the module.
         """
         here = self.executed.get(str(self.root / path.relative_to(ROOT)), {})
         first, last = _statement(path, line)
