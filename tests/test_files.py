@@ -158,6 +158,24 @@ def test_choices_that_cannot_be_written_do_not_fail_the_compilation(
     assert one.get("problem") == "a"
 
 
+@posix
+def test_choices_in_a_folder_that_others_can_change_count_only_where_that_is_allowed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    for name in ("first", "second"):
+        allowed = ChoicesFile(folder, "choices", ("device", "1.0"), LOG, is_shared=True)
+        allowed.put(name, "a")
+        allowed.save()
+    allowed = ChoicesFile(folder, "choices", ("device", "1.0"), LOG, is_shared=True)
+    assert [allowed.get(name) for name in ("first", "second")] == ["a", "a"]
+    assert not caplog.records
+    assert choices(folder).get("first") is None
+    assert "can be written by every user" in caplog.text
+
+
 def test_caches_are_in_the_folder_that_the_system_names(monkeypatch: pytest.MonkeyPatch) -> None:
     home = str(Path("/home") / "user")
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
