@@ -39,7 +39,10 @@ ROOMS: Final = {
             "tests/onnx/test_safetensors.py", "plugins/cpu/tests/test_tuning.py",
         ),
     ),
-    "generation": Room(("engine/generation/*.py",), ("tests/test_generation.py", "tests/test_scheduler.py")),
+    "generation": Room(
+        ("engine/generation/*.py",),
+        ("tests/test_generation.py", "tests/test_generation_times.py", "tests/test_scheduler.py"),
+    ),
     "hetero": Room(("plugins/hetero/src/engine_hetero/**/*.py",), ("plugins/hetero/tests",)),
     "ir": Room(("engine/ir/*.py",), ("tests/ir", "tests/passes")),
     "lowering": Room(
