@@ -554,6 +554,13 @@ def test_empty_and_foreign_data(kind: str, tmp_path: Path) -> None:
             BlobReader(source, **options)
 
 
+def test_a_stream_placed_after_its_end_has_no_blob() -> None:
+    stream = io.BytesIO(make_blob(SECTIONS))
+    stream.seek(10**6)
+    with pytest.raises(BlobFormatError, match=r"at its end, byte 1000000; call seek\(0\)"):
+        BlobReader(stream)
+
+
 def test_a_blob_of_another_format_version() -> None:
     blob = bytearray(make_blob(SECTIONS))
     blob[8:16] = struct.pack("<Q", 3)

@@ -282,6 +282,23 @@ def _logits(compiled: Any, tokens: list[int], generator: Generator | None = None
     return generator.logits()
 
 
+def test_rewinding_by_0_tokens_forgets_nothing(llama: Any) -> None:
+    """Not even that the sequence has ended, which rewinding by 1 takes back."""
+    generator = Generator(llama)
+    generator.rewind(0)
+    assert generator.tokens == []
+    last = generator.generate(PROMPT, 2)[0][-1]
+    ended = Generator(llama, stop_tokens=[last])
+    ended.generate(PROMPT, 2)
+    before = ended.tokens
+    ended.rewind(0)
+    assert ended.is_done
+    assert ended.tokens == before
+    ended.rewind(1)
+    assert not ended.is_done
+    assert ended.tokens == [before[0][:-1]]
+
+
 def test_asyncio(llama: Any) -> None:
     async def collect() -> list[int]:
         generator = Generator(llama)

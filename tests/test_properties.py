@@ -22,6 +22,7 @@ ACCEPTED = [
     (COUNT, 8, 8),
     (RATE, 2, 2.0),
     (MODE, "SMALL", "SMALL"),
+    (MODE, "fast", "FAST"),
     (NAMES, ["a", "b"], ("a", "b")),
     (TABLE, {"a": [1, {"b": None}]}, {"a": (1, {"b": None})}),
 ]
@@ -93,6 +94,13 @@ def test_a_string_enumeration_is_stored_as_its_value():
         FAST = "FAST"
 
     assert type(Config(ALL, {"MODE": Mode.FAST})["MODE"]) is str
+
+
+def test_a_choice_in_other_case_is_refused_where_it_could_mean_two():
+    units = Property("UNIT", str, "mW", CONFIG, "A unit.", choices=("mW", "MW", "W"))
+    assert Config(PropertySet(units), {"UNIT": "MW"})["UNIT"] == "MW"
+    with pytest.raises(PropertyError, match="one of mW, MW, W"):
+        Config(PropertySet(units), {"UNIT": "mw"})
 
 
 def test_an_unknown_key_names_the_close_one_and_all_allowed():
@@ -212,6 +220,25 @@ def test_every_device_takes_the_keys_that_the_engine_promises():
     assert names >= {"OPTIMIZATION_CAPABILITIES", "IMPORT_EXPORT_SUPPORT", "EXCLUSIVE_ASYNC_REQUESTS", "ENABLE_MMAP"}
     config = Config(properties.DEVICE_PROPERTIES, {"PERF_COUNT": True})
     assert (config[PERF_COUNT], config[NUM_STREAMS]) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("MAX_FOLDED_BYTES", None),
+        ("MAX_FOLDED_WORK", None),
+        ("MAX_TENSOR_BYTES", None),
+        ("NUM_STREAMS", 1024),
+        ("INFERENCE_NUM_THREADS", 4096),
+    ],
+)
+def test_0_is_the_least_that_every_device_takes(name, most):
+    """For most of them 0 has a meaning of its own: the device chooses, there is no limit, or nothing is computed."""
+    for value in (0, 1 << 40 if most is None else most):
+        assert Config(properties.DEVICE_PROPERTIES, {name: value})[name] == value
+    for value in (-1, *([] if most is None else [most + 1])):
+        with pytest.raises(PropertyError, match=f"property {name} "):
+            Config(properties.DEVICE_PROPERTIES, {name: value})
 
 
 def test_the_documentation_lists_every_property_with_what_it_allows():

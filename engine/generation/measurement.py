@@ -39,7 +39,7 @@ def measure_generation(
     Before it counts, each prompt runs once, in which the device prepares itself. Raises `InputError` for numbers below
     1 or a network that is not a language model with variables, and what `Generator.step` raises.
     """
-    if min((*contexts, rounds), default=0) < 1 or tokens < 2:
+    if min((*contexts, rounds)) < 1 or tokens < 2:
         raise InputError(
             f"measured are prompts of {list(contexts)} tokens, {tokens} tokens, {rounds} rounds; expected prompts and "
             "rounds of 1 or more, and 2 tokens or more"

@@ -196,6 +196,22 @@ def test_the_signature_of_another_blob_is_an_error(core: Core, make_model: Any, 
         core.import_model(assembled(one[1], other[2], one[3]))
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_key_id_of_any_length_leaves_the_sections_where_they_are_read(
+    core: Core, model: onnx.ModelProto, algorithm: str, make_keys: Callable[..., Keys]
+) -> None:
+    manifest = BlobReader(exported(core, model)).manifest
+    for length in (1, 28, 29, 60, 63, 64):
+        key = make_keys("k" * length, algorithm)
+        writer, stream = BlobWriter(manifest), io.BytesIO()
+        writer.add_section("data", b"content")
+        writer.write(stream, sign=read_signing_key(key.signing))
+        reader = BlobReader(stream.getvalue())
+        reader.verify_signature(read_trusted_keys([key.trusted]))
+        assert reader.is_trusted
+        assert bytes(reader.section("data")) == b"content"
+
+
 def test_a_signature_that_is_taken_off_leaves_a_blob_that_nobody_trusts(
     core: Core, model: onnx.ModelProto, keys: Keys
 ) -> None:
@@ -494,6 +510,8 @@ def test_a_key_that_another_program_holds(core: Core, model: onnx.ModelProto, tm
         exported(core, model, type("Odd", (Held,), {"algorithm": "rot13"})())
     with pytest.raises(BlobSignatureError, match="key id"):
         exported(core, model, type("Unnamed", (Held,), {"key_id": "a b"})())
+    with pytest.raises(TypeError, match="sign"):
+        type("Mute", (SigningKey,), {"algorithm": "hmac-sha256", "signature_size": 32, "key_id": "mute"})()
 
 
 def test_without_cryptography_only_hmac_works(

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from difflib import unified_diff
 from pathlib import Path
+from typing import Final
 
 from cosmic_ray.commands import init
 from cosmic_ray.mutating import mutate_code
@@ -27,6 +28,8 @@ from cosmic_ray.work_item import MutationSpec
 
 from tests.mutation.rooms import FOLDERS, ROOMS, ROOT, Room
 from tests.mutation.tree import Tree
+
+_FOR_CHECKERS: Final = ("final", "overload")
 
 
 def main() -> int:
@@ -118,7 +121,7 @@ def _behaviour(code: str) -> str:
             node.annotation = None
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             node.returns = None
-            node.decorator_list = [each for each in node.decorator_list if getattr(each, "id", "") != "final"]
+            node.decorator_list = [each for each in node.decorator_list if getattr(each, "id", "") not in _FOR_CHECKERS]
         elif isinstance(node, ast.ClassDef):  # `@dataclass(frozen=True, slots=True)`
             for each in node.decorator_list:
                 if isinstance(each, ast.Call):

@@ -34,9 +34,15 @@ ROOMS: Final = {
     "cpu": Room(("plugins/cpu/src/engine_cpu/**/*.py",), ("plugins/cpu/tests",)),
     "files": Room(
         ("engine/files.py", "engine/digest.py"),
-        ("tests/test_files.py", "tests/onnx/test_external_data.py", "tests/onnx/test_safetensors.py"),
+        (
+            "tests/test_files.py", "tests/test_permissions.py", "tests/onnx/test_external_data.py",
+            "tests/onnx/test_safetensors.py", "plugins/cpu/tests/test_tuning.py",
+        ),
     ),
-    "generation": Room(("engine/generation/*.py",), ("tests/test_generation.py", "tests/test_scheduler.py")),
+    "generation": Room(
+        ("engine/generation/*.py",),
+        ("tests/test_generation.py", "tests/test_generation_times.py", "tests/test_scheduler.py"),
+    ),
     "hetero": Room(("plugins/hetero/src/engine_hetero/**/*.py",), ("plugins/hetero/tests",)),
     "ir": Room(("engine/ir/*.py",), ("tests/ir", "tests/passes")),
     "lowering": Room(

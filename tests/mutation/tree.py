@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -39,7 +39,10 @@ class Tree:
         noted = self.root / f"executed-{self._state()}.json"
         if not noted.exists():
             files = os.pathsep.join(str(path) for path in self._files())
-            environment = {"ENGINE_MUTATED_FILES": files, "ENGINE_EXECUTED": str(noted)}
+            # Compiled modules are kept, of the tests too: most of a fault's time would go into compiling them again.
+            environment = {
+                "ENGINE_MUTATED_FILES": files, "ENGINE_EXECUTED": str(noted), "PYTHONDONTWRITEBYTECODE": ""
+            }  # fmt: skip
             options = ("-p", "tests.mutation.executed", "--maxfail=1000", *self.room.tests)
             status = self._pytest(options, environment, timeout=None)
             if not noted.exists():
@@ -53,15 +56,18 @@ class Tree:
     def tests_of(self, path: Path, line: int) -> list[str]:
         """The tests that execute a line of a module, the fastest first, as many as run in half of the time limit.
 
-        If it runs when the module is imported, those that execute anything of the module, or else all of the room's.
+        Of a line that runs when the module is imported, first those that execute anything of the module, then the
+        others of the room: what a decorator registers is read by tests that need not enter the module.
         """
         here = self.executed.get(str(self.root / path.relative_to(ROOT)), {})
         first, last = _statement(path, line)
         tests = {test for each in range(first, last + 1) for test in here.get(each, ())}
+        order = self._fastest(tests)
         if not tests and any(each in here for each in range(first, last + 1)):
-            tests = {test for each in here.values() for test in each} or set(self.seconds)
+            entering = {test for each in here.values() for test in each}
+            order = self._fastest(entering) + self._fastest(self.seconds.keys() - entering)
         chosen, left = [], self.timeout / 2
-        for test in sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test)):
+        for test in order:
             left -= self.seconds.get(test, 0.0)
             if left < 0:
                 break
@@ -82,6 +88,9 @@ class Tree:
             shutil.copy2(path, target)
         return result != _PASSED
 
+    def _fastest(self, tests: Collection[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test))
+
     def _state(self) -> str:
         """What the lines and tests that were noted depend on."""
         tests = [ROOT / name for name in self.room.tests]
@@ -94,7 +103,7 @@ class Tree:
     def _pytest(self, arguments: Sequence[str], environment: dict[str, str], timeout: float | None) -> int | None:
         """The exit status, or None after the time limit."""
         folders = [self.root, *sorted(self.root.glob("plugins/*/src"))]
-        # Time stamps of two faults of one second are the same, so compiled modules would be taken for those of now.
+        # Time stamps of two faults of one second are the same, so a compiled module would be taken for that of now.
         settings = {"PYTHONPATH": os.pathsep.join(map(str, folders)), "PYTHONDONTWRITEBYTECODE": "1", **environment}
         try:
             return subprocess.run(

@@ -343,6 +343,8 @@ def normalization_cases() -> Iterator[Case]:
         yield case("BatchNormalization", opset, *BN, epsilon=0.01)
         yield case("BatchNormalization", opset, *BN, epsilon=0.01, momentum=0.7, num_outputs=5)
     yield case("BatchNormalization", 7, *PER_ACTIVATION, spatial=0)
+    # Statistics are matrices here, which does not make X one.
+    yield case("BatchNormalization", 7, PER_ACTIVATION[0][:, :, 0], *[v[:, 0] for v in PER_ACTIVATION[1:]], spatial=0)
     matrix = [floats(4, 3), *BN[1:]]
     yield case("BatchNormalization", 7, *matrix)
     yield case("BatchNormalization", 7, *matrix, spatial=0, expected=batch_norm)
@@ -603,13 +605,18 @@ def test_scan_8_runs_for_every_entry_of_the_batch(
 # -- nothing is left out ----------------------------------------------------------------------------------------
 
 
-def test_every_upgrade_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_upgrade_has_a_case_and_leads_to_its_version_or_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it another one, an upgrade that is added in between would be skipped, or a call upgraded twice."""
     run: set[tuple[str, int]] = set()
 
     def recording(op_type: str, step: Transition) -> Transition:
         def function(call: OldCall) -> Any:
             run.add((op_type, step.since))
-            return step.function(call)
+            result = step.function(call)
+            if isinstance(result, OldCall):
+                assert result.version >= step.to
+                assert result.version == resolve_version(result.op_type, result.domain, result.version)
+            return result
 
         return replace(step, function=function)
 
@@ -757,6 +764,18 @@ def test_a_mask_takes_the_type_of_the_data(version: int, element_type: ElementTy
     mask = result[1]
     assert mask.node.op_type == made
     assert mask.element_type is element_type
+
+
+@pytest.mark.parametrize(("attributes", "kept"), [({}, 2.0), ({"ratio": 0.75, "is_test": 0}, 4.0)], ids=str)
+def test_a_dropout_that_is_not_of_inference_drops(attributes: dict[str, Any], kept: float) -> None:
+    """At opset 6 a model that does not say `is_test` trains: elements are dropped with probability `ratio`."""
+    x = Parameter(f32, [1000], "x")
+    result = upgrade_call(OldCall("Dropout", "", 6, (x.output(0),), attributes, 2, "drop"))
+    assert not isinstance(result, OldCall)
+    y, mask = evaluate(result, [x], [np.ones(1000, np.float32)])
+    assert set(y) == {0, kept}
+    assert abs(np.mean(y) - 1) < 0.5
+    np.testing.assert_array_equal(mask, y / kept)
 
 
 @pytest.mark.parametrize("opset", [5, 6])

@@ -321,6 +321,22 @@ def test_products_of_quantized_values_are_not_joined(apply: Apply) -> None:
     apply(model, QKVProjectionFusion, modified=False)
 
 
+@pytest.mark.parametrize("kind", ["unknown rank", "stacked weights", "weights from outside", "another domain"])
+def test_products_that_are_no_projections_stay(kind: str) -> None:
+    x = Parameter(f32, None if kind == "unknown rank" else [2, S, 8], "x")
+    shape = (2, 8, 4) if kind == "stacked weights" else (8, 4)
+    weights: list[Node] = [Constant(np.full(shape, i, "f")) for i in range(3)]
+    parameters = [Parameter(f32, shape, f"w{i}") for i in range(3)] if kind == "weights from outside" else []
+    if kind == "another domain":
+        products = [Node("MatMul", [x, each], domain="com.example", types=[x.type]) for each in weights]
+    else:
+        products = [ops.MatMul(x, each) for each in parameters or weights]
+    model = Model([ops.Relu(each) for each in products], [x, *parameters])
+    manager = Manager()
+    manager.register_pass(QKVProjectionFusion)
+    assert not manager.run_passes(model)
+
+
 def test_a_bias_of_more_dimensions_stays_behind_the_product(apply: Apply) -> None:
     x = Parameter(f32, [S, 8], "x")
     ends = []
