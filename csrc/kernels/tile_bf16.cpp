@@ -1,5 +1,5 @@
-// Implements the tiles of tile_bf16.hpp. With AVX512_BF16, or BFDOT of Arm, one instruction computes two products for each
-// lane; without it, two f32 multiply-adds in small tiles do, which is correct but slow.
+// Implements the tiles of tile_bf16.hpp. With AVX512_BF16, or BFDOT of Arm, one instruction computes two products for
+// each lane; without it, two f32 multiply-adds in small tiles do, which is correct but slow.
 #include "kernels/tile_bf16.hpp"
 
 #include "kernels/activation.hpp"

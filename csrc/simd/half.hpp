@@ -58,7 +58,8 @@ ENGINE_INLINE Vec load(const F16* from) {
 #elif defined(__F16C__)
   return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 #elif defined(__aarch64__)
-  return (Vec)vcvt_f32_f16((float16x4_t)*reinterpret_cast<const HalfUnaligned*>(from));
+  const HalfUnaligned half = *reinterpret_cast<const HalfUnaligned*>(from);
+  return (Vec)vcvt_f32_f16((float16x4_t)half);
 #else
   // As f32 bits, a magnitude is 2^-112 times its value, also if it is a denormal of f16.
   const VecBits half = __builtin_convertvector(*reinterpret_cast<const HalfUnaligned*>(from), VecBits);

@@ -146,8 +146,8 @@ double sum_tolerance(std::int64_t length) {
 int run_cases(const std::vector<Case>& cases, const std::vector<std::string>& kernels) {
   for (const Target& target : targets()) {
     const Isa isa = find_isa(target.isa);
-    const bool is_extension = has_feature(isa, Feature::vnni) || has_feature(isa, Feature::amx_tile) ||
-                              has_feature(isa, Feature::dotprod);
+    const bool is_extension =
+        has_feature(isa, Feature::vnni) || has_feature(isa, Feature::amx_tile) || has_feature(isa, Feature::dotprod);
     const bool has_any =
         std::any_of(kernels.begin(), kernels.end(), [&](const std::string& kernel) { return target.has_own(kernel); });
     if (kernels.empty() ? is_extension : !has_any) continue;
