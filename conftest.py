@@ -39,7 +39,7 @@ CASES = {
     "plugins/cpu/tests/test_operator_suite.py": 1,
     "plugins/hetero/tests": 3,
     "plugins/opencl/tests": 3,
-    "plugins/opencl/tests/test_operators.py": 40,
+    "plugins/opencl/tests/test_operators.py": 16,
     "tests/conformance/test_type_inference.py": 4,
     "tests/onnx": 2,
     "tests/onnx/test_bad_quantization.py": 4,

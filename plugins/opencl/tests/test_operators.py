@@ -34,16 +34,12 @@ def core() -> Core:
     return Core()
 
 
-@pytest.fixture(scope="module")
-def accepted(core: Core) -> dict[str, SuiteCase]:
-    """The cases that OPENCL supports: unchanged, else with constants."""
-    found = {}
-    for name in NODE_CASES:
-        for case in (CASES[name], with_constants(CASES[name])):
-            if case is not None and is_accepted(core, case):
-                found[name] = case
-                break
-    return found
+def accepted(core: Core, name: str) -> SuiteCase | None:
+    """A case as OPENCL supports it: unchanged, or else with constants; None if it does not."""
+    for case in (CASES[name], with_constants(CASES[name])):
+        if case is not None and is_accepted(core, case):
+            return case
+    return None
 
 
 def is_accepted(core: Core, case: SuiteCase) -> bool:
@@ -53,11 +49,15 @@ def is_accepted(core: Core, case: SuiteCase) -> bool:
     return bool(answer.at(SupportLevel.NATIVE)) and not answer.at(SupportLevel.REFUSED)
 
 
-def test_claims(accepted: dict[str, SuiteCase]) -> None:
-    assert len(accepted) >= _MUST_RUN
+@pytest.mark.slow
+def test_claims(core: Core) -> None:
+    assert sum(accepted(core, name) is not None for name in NODE_CASES) >= _MUST_RUN
 
 
 # -- kernels for GPUs, on a device that poses as one -----------------------------------------------------------
+
+# Without duplicates.
+GPU_CASES = [name for name in NODE_CASES if not name.endswith("_expanded")]
 
 
 def sources(prepared: OpenclGraph, facts: DeviceFacts) -> list[str]:
@@ -65,36 +65,34 @@ def sources(prepared: OpenclGraph, facts: DeviceFacts) -> list[str]:
     return [launch.source for launch in build_plan(prepared, facts).launches]
 
 
-@pytest.fixture(scope="module")
-def differing(core: Core, accepted: dict[str, SuiteCase]) -> set[str]:
-    """The cases for which a GPU gets different kernels than a CPU, without duplicates."""
-    facts, found = device_of("0").facts, set()
-    for name in accepted.keys() - {name for name in accepted if name.endswith("_expanded")}:
-        prepared = prepare_model(read_case(core, accepted[name]))
-        if prepared.bound:  # kernels are for known values
-            constant = with_constants(CASES[name])
-            if constant is None:
-                continue
-            prepared = prepare_model(read_case(core, constant))
-        if sources(prepared, replace(facts, kind="cpu")) != sources(prepared, replace(facts, kind="gpu")):
-            found.add(name)
-    return found
+def differs(core: Core, name: str) -> bool:
+    """Whether a GPU gets other kernels for a case than a CPU."""
+    case = accepted(core, name)
+    if case is None:
+        return False
+    facts, prepared = device_of("0").facts, prepare_model(read_case(core, case))
+    if prepared.bound:  # kernels are for known values
+        constant = with_constants(CASES[name])
+        if constant is None:
+            return False
+        prepared = prepare_model(read_case(core, constant))
+    return sources(prepared, replace(facts, kind="cpu")) != sources(prepared, replace(facts, kind="gpu"))
 
 
-def test_gpus_have_kernels_of_their_own(differing: set[str]) -> None:
-    assert len(differing) >= _MUST_DIFFER
+@pytest.mark.slow
+def test_gpus_have_kernels_of_their_own(core: Core) -> None:
+    assert sum(differs(core, name) for name in GPU_CASES) >= _MUST_DIFFER
 
 
-@pytest.mark.parametrize("name", [name for name in NODE_CASES if not name.endswith("_expanded")])
-def test_case_on_a_gpu(
-    core: Core, accepted: dict[str, SuiteCase], differing: set[str], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if name not in differing:
+@pytest.mark.parametrize("name", GPU_CASES)
+def test_case_on_a_gpu(core: Core, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = accepted(core, name)
+    if case is None or not differs(core, name):
         pytest.skip("refused by the query, or run by the kernels for CPUs")
     device = device_of("0")
     monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))
-    for got, expected in run_case(core, accepted[name], "OPENCL"):
-        assert_same(got, expected, accepted[name])
+    for got, expected in run_case(core, case, "OPENCL"):
+        assert_same(got, expected, case)
 
 
 # -- indices that are out of range -----------------------------------------------------------------------------
