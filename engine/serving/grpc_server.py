@@ -1,0 +1,112 @@
+"""The server of gRPC: KServe's service with versions, loading, deadlines and limits."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from grpc import aio
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
+from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
+from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor
+from kserve.protocol.grpc.servicer import InferenceServicer
+
+from engine.errors import Busy, InputError, NotServedError
+from engine.serving.data_plane import DataPlane
+from engine.serving.deadlines import CALL_SECONDS
+from engine.serving.guard import Admission
+from engine.serving.options import ServerOptions
+from engine.serving.refusals import Refused
+from engine.serving.repository import RepositoryExtension
+
+_log = logging.getLogger("engine.serving")
+
+
+class Servicer(InferenceServicer):  # type: ignore[misc]
+    """KServe's servicer; a version is a part of the name that the data plane gets, as in `resnet/2`."""
+
+    def __init__(self, data_plane: DataPlane, extension: RepositoryExtension, admission: Admission) -> None:
+        super().__init__(data_plane, extension)
+        self._extension, self._admission = extension, admission
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Whether a model, or a version of it, is ready."""
+        is_ready = await self._data_plane.model_ready(_key(request.name, request.version))
+        return pb.ModelReadyResponse(ready=is_ready)
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Name, versions, inputs and outputs."""
+        return pb.ModelMetadataResponse(**await self._data_plane.model_metadata(_key(request.name, request.version)))
+
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Load or reload a model."""
+        await self._extension.load(request.model_name)
+        return pb.RepositoryModelLoadResponse(model_name=request.model_name, isLoaded=True)
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Unload a model."""
+        await self._extension.unload(request.model_name)
+        return pb.RepositoryModelUnloadResponse(model_name=request.model_name, isUnloaded=True)
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Run one request."""
+        if not self._admission.enter():
+            raise Refused(Busy(f"{self._admission.most} requests are in progress; try again later"))
+        try:
+            request.model_name = _key(request.model_name, request.model_version)
+            CALL_SECONDS.set(context.time_remaining())
+            return await super().ModelInfer(request, context)
+        finally:
+            self._admission.leave()
+
+
+def _key(name: str, version: str) -> str:
+    if "/" in name:
+        raise Refused(NotServedError(f"there is no model {name!r:.80}: names have no path separators"))
+    return f"{name}/{version}" if version else name
+
+
+class _Interceptor(ExceptionToStatusInterceptor):  # type: ignore[misc]
+    """What KServe's code refuses, without a traceback for what the client did wrong."""
+
+    async def handle_exception(self, ex: Exception, request_or_iterator: Any, context: Any, method_name: str) -> None:
+        if isinstance(ex, ValueError) and hasattr(ex, "reason"):  # KServe's InvalidInput
+            ex = Refused(InputError(str(ex)))
+            ex.log("")
+        await super().handle_exception(ex, request_or_iterator, context, method_name)
+
+
+class GrpcServer:
+    """A server of `grpc.aio` with KServe's service."""
+
+    def __init__(
+        self, data_plane: DataPlane, extension: RepositoryExtension, options: ServerOptions, admission: Admission
+    ) -> None:
+        self._options = options
+        self._threads = ThreadPoolExecutor(1, "engine-grpc")
+        self._server = aio.server(
+            self._threads,
+            interceptors=(_Interceptor(),),
+            options=[
+                ("grpc.max_receive_message_length", options.max_body_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        add_GRPCInferenceServiceServicer_to_server(Servicer(data_plane, extension, admission), self._server)
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises `OSError` if the port cannot be used."""
+        host, port = self._options.host, self._options.grpc_port
+        try:
+            found: int = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        except RuntimeError as e:
+            raise OSError(f"gRPC cannot listen at {host}, port {port}: {e}") from e
+        await self._server.start()
+        return found
+
+    async def stop(self) -> None:
+        """Accept no more calls, and wait for those in progress; after the grace period they are cancelled."""
+        await self._server.stop(self._options.grace_seconds)
+        self._threads.shutdown(wait=False)
