@@ -1,6 +1,6 @@
 """Serving models over the Open Inference Protocol, by KServe's server (`engine serve`).
 
-The modules that need the packages of the extra `serve` are imported when a server is made, by `engine.serving.packages`.
+The modules that need the packages of the extra `serve` are imported only after `require_packages`.
 """
 
 from engine.serving.model_config import Batching, ModelConfig, read_config

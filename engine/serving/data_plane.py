@@ -31,7 +31,7 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
         """Name, version and extensions of the server."""
         return {"name": "engine", "version": __version__, "extensions": list(_EXTENSIONS)}
 
-    async def live(self) -> dict[str, str]:  # type: ignore[override]
+    async def live(self) -> dict[str, str]:
         """Whether the process can answer."""
         return {"status": "alive" if self._is_live() else "stuck"}
 
@@ -87,7 +87,9 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
 def _decoded(body: bytes, stated: str, model_name: str) -> InferRequest:
     length = int(stated) if stated.isascii() and stated.isdecimal() and len(stated) < 16 else -1
     if not 0 <= length <= len(body):
-        raise InputError(f"the header {_HEADER_LENGTH} is {stated!r:.40}; expected at most the body's {len(body)} bytes")
+        raise InputError(
+            f"the header {_HEADER_LENGTH} is {stated!r:.40}; expected at most the body's {len(body)} bytes"
+        )
     try:
         head = orjson.loads(body[:length])
     except orjson.JSONDecodeError as e:

@@ -1,12 +1,12 @@
 """What a model repository has on disk: a folder for each model, and in it one for each version.
 
-    models/
-        resnet/
-            config.toml         (may be missing)
-            1/model.onnx
-            2/model.blob
-        detector/
-            model.onnx          (version 1)
+models/
+    resnet/
+        config.toml         (may be missing)
+        1/model.onnx
+        2/model.blob
+    detector/
+        model.onnx          (version 1)
 """
 
 from __future__ import annotations

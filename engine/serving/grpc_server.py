@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from google.protobuf.unknown_fields import UnknownFieldSet
 from grpc import aio
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
@@ -41,13 +42,15 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Load or reload a model."""
-        await self._extension.load(request.model_name)
-        return pb.RepositoryModelLoadResponse(model_name=request.model_name, isLoaded=True)
+        name = _repository_name(request)
+        await self._extension.load(name)
+        return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
     async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Unload a model."""
-        await self._extension.unload(request.model_name)
-        return pb.RepositoryModelUnloadResponse(model_name=request.model_name, isUnloaded=True)
+        name = _repository_name(request)
+        await self._extension.unload(name)
+        return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Run one request."""
@@ -59,6 +62,14 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
             return await super().ModelInfer(request, context)
         finally:
             self._admission.leave()
+
+
+def _repository_name(request: Any) -> str:
+    """The model that is to be loaded or unloaded: in KServe's messages field 1, in Triton's field 2."""
+    for unknown in UnknownFieldSet(request):
+        if unknown.field_number == 2 and isinstance(unknown.data, bytes):
+            return unknown.data.decode("utf-8", "replace")
+    return str(request.model_name)
 
 
 def _key(name: str, version: str) -> str:

@@ -54,10 +54,11 @@ def _imported(core: Core, path: Path, config: ModelConfig, blobs: BlobOptions) -
     check = check_blob(path)
     check.require()
     assert check.manifest is not None
-    if config.batching is not None and not check.manifest.device.startswith("BATCH"):
+    made_for = check.manifest.device
+    if config.batching is not None and not made_for.startswith("BATCH"):
         raise RepositoryError(
-            f"{path}: `batching` is set, and the blob was compiled for {check.manifest.device}, which makes no batches; "
-            f"compile it with `-d BATCH:{check.manifest.device}({config.batching.size})`, or serve the model itself"
+            f"{path}: `batching` is set, and the blob was compiled for {made_for}, which makes no batches; compile it "
+            f"with `-d BATCH:{made_for}({config.batching.size})`, or serve the model itself"
         )
     network = core.import_model(path, config.device, config.properties, transform=blobs.decrypt)
     if config.generation is not None and not network.variables:
@@ -77,7 +78,7 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
     if config.batching is None:
         return core.compile_model(path, config.device, config.properties)
     device = config.device or core.default_device
-    properties = {"BATCH_TIMEOUT": config.batching.delay_ms}
+    properties: dict[str, Any] = {"BATCH_TIMEOUT": config.batching.delay_ms}
     if config.properties:
         properties |= {"DEVICE_CONFIGS": {device: dict(config.properties)}}
     return core.compile_model(path, f"BATCH:{device}({config.batching.size})", properties)

@@ -86,7 +86,8 @@ def read_config(folder: Path) -> ModelConfig:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as e:
         raise RepositoryError(f"{path} is not valid TOML: {e}") from e
-    return _read(table, path, "", _CONFIG, ModelConfig)
+    config: ModelConfig = _read(table, path, "", _CONFIG, ModelConfig)
+    return config
 
 
 Check = Callable[[Any, Path, str], Any]

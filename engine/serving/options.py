@@ -16,6 +16,7 @@ class ServerOptions:
         max_requests: how many requests may be in memory at once; further ones are refused.
         body_seconds: how long a client may take to send a body.
         grace_seconds: how long requests that were accepted may take after the signal to end.
+        drain_seconds: how long the server goes on to accept requests after the signal, not ready any more.
         stuck_seconds: an inference that takes longer makes the server not alive.
     """
 
@@ -26,4 +27,5 @@ class ServerOptions:
     max_requests: int = 1024
     body_seconds: float = 30.0
     grace_seconds: int = 30
+    drain_seconds: float = 0.0
     stuck_seconds: float = 600.0

@@ -49,8 +49,10 @@ class Refused(GrpcException):  # type: ignore[misc]
         http_status: of the response, if the client speaks HTTP.
     """
 
-    def __init__(self, error: EngineError) -> None:
+    def __init__(self, error: EngineError, *, is_loading: bool = False) -> None:
         status, self.http_status = _status(error)
+        if is_loading and self.http_status in (500, 501):  # it is in the files, not in the server
+            status, self.http_status = StatusCode.FAILED_PRECONDITION, 400
         self.error, self.kind = error, type(error).__name__
         super().__init__(f"{self.kind}: {error}", status)
 

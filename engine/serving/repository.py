@@ -17,7 +17,7 @@ from engine.core import Core
 from engine.errors import EngineError, NotReadyError, NotServedError, RepositoryError
 from engine.serving.folders import ModelFolder, list_names, read_folder
 from engine.serving.loading import BlobOptions, file_identity, load_network
-from engine.serving.metrics import DeviceClock
+from engine.serving.metrics import DeviceClock, Tally
 from engine.serving.model_config import ModelConfig
 from engine.serving.refusals import Refused
 from engine.serving.served_model import ServedModel
@@ -46,7 +46,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
     def __init__(self, root: Path, core: Core, blobs: BlobOptions) -> None:
         super().__init__(str(root))
         self._root, self._core, self._blobs = root, core, blobs
-        self.clock = DeviceClock()
+        self.clock, self.tally = DeviceClock(), Tally()
         self._entries: dict[str, dict[int, VersionState]] = {}
         self._problems: dict[str, str] = {}
         """Names without any version, and why."""
@@ -164,7 +164,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
     def _make(self, name: str, number: int, path: Path, config: ModelConfig) -> ServedModel:
         try:
             network = load_network(self._core, path, config, self._blobs)
-            return ServedModel(name, number, network, config, self.clock)
+            return ServedModel(name, number, network, config, self.clock, self.tally)
         except EngineError:
             raise
         except Exception as e:  # of a plugin, or of the system: the other models go on
@@ -222,7 +222,7 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
         try:
             await self._repository.load(model_name)
         except EngineError as e:
-            raise Refused(e) from e
+            raise Refused(e, is_loading=True) from e
 
     async def unload(self, model_name: str) -> None:
         """Unload. Raises `Refused` for an unknown name."""

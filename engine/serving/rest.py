@@ -13,6 +13,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import JSONResponse
 from kserve.constants.constants import FASTAPI_APP_IMPORT_STRING, V2_ROUTE_PREFIX
+from kserve.errors import InvalidInput, ModelNotReady, ServerNotLive, ServerNotReady
 from kserve.protocol.rest.server import RESTServer
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
@@ -54,6 +55,9 @@ class RestServer(RESTServer):  # type: ignore[misc]
         """Add our routes, which are found first, and what KServe's server has."""
         self._app.include_router(_router(self._data_plane, self._extension))
         super().create_application()
+        for kind in (ModelNotReady, ServerNotReady, ServerNotLive):
+            self._app.add_exception_handler(kind, _not_ready)  # KServe's own write a traceback for each probe
+        self._app.add_exception_handler(InvalidInput, _invalid)
         self._app.add_exception_handler(Refused, _refused)
         self._app.add_exception_handler(RequestValidationError, _not_valid)
         self._app.add_exception_handler(HTTPException, _http_error)
@@ -116,6 +120,14 @@ def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
 async def _refused(_: Request, refused: Refused) -> Response:
     headers = {"retry-after": "1"} if refused.http_status == 503 else None
     return JSONResponse({"error": refused.details}, refused.http_status, headers)
+
+
+async def _not_ready(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": f"NotReadyError: {error}"}, 503)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": f"InputError: {error}"}, 400)
 
 
 async def _not_valid(_: Request, error: RequestValidationError) -> Response:

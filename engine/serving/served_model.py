@@ -26,7 +26,13 @@ class ServedModel(Model):  # type: ignore[misc]
     """A network with its queue. Requests that it has accepted keep it, so that it can be replaced at any time."""
 
     def __init__(
-        self, name: str, version: int, network: ExecutableNetwork, config: ModelConfig, clock: metrics.DeviceClock
+        self,
+        name: str,
+        version: int,
+        network: ExecutableNetwork,
+        config: ModelConfig,
+        clock: metrics.DeviceClock,
+        tally: metrics.Tally,
     ) -> None:
         super().__init__(name)
         self.version, self.network, self.config = str(version), network, config
@@ -35,7 +41,7 @@ class ServedModel(Model):  # type: ignore[misc]
         self.queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size)
         self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
         self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
-        self._clock = clock
+        self._clock, self._tally = clock, tally
         self.ready = True
 
     def get_input_types(self) -> list[dict[str, Any]]:
@@ -60,14 +66,17 @@ class ServedModel(Model):  # type: ignore[misc]
         times = Times(arrived=time.perf_counter())
         end = "ok"
         try:
-            return await self._answered(payload, headers, times)
+            response = await self._answered(payload, headers, times)
+            self._tally.answered += 1
+            return response
         except EngineError as e:
             end = type(e).__name__
             refused = Refused(e)
             refused.log(self.name)
             raise refused from e
-        except BaseException:  # the client has gone
+        except BaseException:  # the client has gone, or the grace period is over
             end = Cancelled.__name__
+            self._tally.cut_off += 1
             raise
         finally:
             times.ended = time.perf_counter()

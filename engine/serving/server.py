@@ -8,14 +8,15 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from engine.core import Core
+from engine.serving.collector import ServerCollector
 from engine.serving.data_plane import DataPlane
 from engine.serving.grpc_server import GrpcServer
 from engine.serving.guard import Admission
 from engine.serving.loading import BlobOptions
-from engine.serving.metrics import ServerCollector
 from engine.serving.options import ServerOptions
 from engine.serving.repository import Repository, RepositoryExtension
 from engine.serving.rest import RestServer
@@ -27,8 +28,9 @@ class Server:
     """Serves the models of a folder. One for each process: KServe's application is the process's.
 
     It listens at once, and is alive; it is ready when it has tried to load every model and can use at least one, and
-    not from the signal to end on. SIGTERM or SIGINT: no more connections, and what was accepted is answered, for at
-    most the grace period.
+    not from the signal to end on. SIGTERM or SIGINT: for the time to drain, it still serves, while load balancers
+    notice that it is not ready; then it accepts no more, and answers what it has accepted, for at most the grace
+    period.
     """
 
     def __init__(self, root: Path, core: Core, options: ServerOptions, blobs: BlobOptions | None = None) -> None:
@@ -39,8 +41,8 @@ class Server:
         data_plane = DataPlane(self._repository, self.is_ready, self.is_live)
         admission = Admission(options.max_requests)
         self._rest = RestServer(data_plane, extension, options, admission)
-        self._make_grpc = lambda: GrpcServer(data_plane, extension, options, admission)
-        ServerCollector(self._repository, self._repository.clock)
+        self._make_grpc = partial(GrpcServer, data_plane, extension, options, admission)
+        ServerCollector(self._repository)
 
     def is_ready(self) -> bool:
         """Whether requests should be sent here."""
@@ -51,7 +53,7 @@ class Server:
         )
 
     def is_live(self) -> bool:
-        """Whether no inference has been running for longer than `stuck_seconds`: a device that hangs needs a restart."""
+        """Whether no inference runs for longer than `stuck_seconds`: a device that hangs needs a restart."""
         runs = (s.model.queue.longest_run for _, _, s in self._repository.states() if s.model is not None)
         return max(runs, default=0.0) < self._options.stuck_seconds
 
@@ -83,11 +85,13 @@ class Server:
         _log.info("ending: requests that were accepted are answered")
         self._is_ending = True
         loading.cancel()
+        await asyncio.sleep(self._options.drain_seconds)
         self._rest.stop()
         await asyncio.gather(serving, *(() if grpc is None else (grpc.stop(),)))
         with contextlib.suppress(asyncio.CancelledError):
             await loading
-        _log.info("ended")
+        tally = self._repository.tally
+        _log.info("ended: %d requests were answered, %d were cut off", tally.answered, tally.cut_off)
 
     async def _load(self, names: list[str]) -> None:
         await self._repository.load_all(names)

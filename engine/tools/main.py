@@ -95,8 +95,8 @@ class Command(Protocol):
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    devices, doctor, query, run, generate, serve, compare, diff, compile_, compress, inspect, visualize, keygen, benchmark,
-    profile, passes,
+    devices, doctor, query, run, generate, serve, compare, diff, compile_, compress, inspect, visualize, keygen,
+    benchmark, profile, passes,
     new_plugin, conformance,
 )  # fmt: skip
 

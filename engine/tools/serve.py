@@ -60,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long accepted requests may take after SIGTERM (default: 30)",
     )
     parser.add_argument(
+        "--drain",
+        metavar="SECONDS",
+        type=amount,
+        default=0.0,
+        help="how long it goes on to accept requests after SIGTERM, not ready any more (default: 0)",
+    )
+    parser.add_argument(
         "--stuck-after",
         metavar="SECONDS",
         type=amount,
@@ -97,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
         max_requests=args.max_requests,
         body_seconds=args.body_timeout,
         grace_seconds=args.grace,
+        drain_seconds=args.drain,
         stuck_seconds=args.stuck_after,
     )
     server = Server(Path(args.repository), make_core(args), options, BlobOptions(args.decrypt))

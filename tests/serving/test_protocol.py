@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.ir import Model, Parameter, Result, boolean, f16, i64, string, u8
 from engine import ops
+from engine.ir import Model, Parameter, Result, boolean, f16, i64, string, u8
 from tests.serving.conftest import Running, dense, expected, running, slow, wait_for, write
 
 BATCHED = 'device = "CPU"\nmax_rows = 4\n[batching]\nsize = 8\ndelay_ms = 3\n'
@@ -37,6 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     write(folder, "batched", dense(), BATCHED)
     write(folder, "echoes", echoes(), 'device = "CPU"\n')
     write(folder, "slow", slow(), 'device = "CPU"\nqueue_size = 2\n')
+    write(folder, "slower", slow(1_000_000), 'device = "CPU"\n')
     with running(folder, "--max-body", "1", "--body-timeout", "1", "--max-requests", "200") as found:
         yield found
 
@@ -88,7 +89,9 @@ def test_an_inference(client: tuple[Any, Any], name: str) -> None:
 def test_numbers_in_json(server: Running) -> None:
     x = rows(2)
     body = {"inputs": [{"name": "x", "shape": [2, 16], "datatype": "FP32", "data": x.tolist()}], "id": "seven"}
-    code, answer = post(server, "/v2/models/dense/infer", json.dumps(body).encode(), **{"content-type": "application/json"})
+    code, answer = post(
+        server, "/v2/models/dense/infer", json.dumps(body).encode(), **{"content-type": "application/json"}
+    )
     assert (code, answer["id"], answer["model_version"]) == (200, "seven", "1")
     np.testing.assert_allclose(np.reshape(answer["outputs"][0]["data"], (2, 8)), expected(x), atol=1e-5)
 
@@ -161,7 +164,9 @@ def test_64_clients_at_once(server: Running) -> None:
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         list(pool.map(talk, range(64)))
     assert server.metric('engine_requests_total{end="ok"') - before == 256
-    assert server.metric('engine_batch_size_sum{model="batched"') > server.metric('engine_batch_size_count{model="batched"')
+    assert server.metric('engine_batch_size_sum{model="batched"') > server.metric(
+        'engine_batch_size_count{model="batched"'
+    )
 
 
 # -- refusals -----------------------------------------------------------------------------------------------------
@@ -240,7 +245,14 @@ def test_a_malformed_request(server: Running, body: Any, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("length", "rest", "size"),
-    [("9999", b"", 64), ("-1", b"", 64), ("x", b"", 64), (None, b"\0" * 63, 64), (None, b"\0" * 65, 64), (None, b"", -4)],
+    [
+        ("9999", b"", 64),
+        ("-1", b"", 64),
+        ("x", b"", 64),
+        (None, b"\0" * 63, 64),
+        (None, b"\0" * 65, 64),
+        (None, b"", -4),
+    ],
 )
 def test_malformed_binary_tensors(server: Running, length: str | None, rest: bytes, size: int) -> None:
     head = json.dumps({"inputs": [TENSOR | {"parameters": {"binary_data_size": size}}]}).encode()
@@ -254,7 +266,9 @@ def test_malformed_binary_tensors(server: Running, length: str | None, rest: byt
 )
 def test_numbers_that_the_type_cannot_hold(server: Running, name: str, datatype: str, value: float) -> None:
     body = {"inputs": [{"name": name, "shape": [1], "datatype": datatype, "data": [value]}]}
-    code, answer = post(server, "/v2/models/echoes/infer", json.dumps(body).encode(), **{"content-type": "application/json"})
+    code, answer = post(
+        server, "/v2/models/echoes/infer", json.dumps(body).encode(), **{"content-type": "application/json"}
+    )
     assert code == 400
     assert datatype in answer["error"]
 
@@ -265,7 +279,7 @@ def test_numbers_that_the_type_cannot_hold(server: Running, name: str, datatype:
 def test_a_full_queue_refuses(server: Running, client: tuple[Any, Any]) -> None:
     """`slow` runs one inference, and two may wait; the others are told at once to come later."""
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        pairs = [clients(server)[("http", "grpc")[isinstance(client[1].__class__, type) and _is_grpc(client)]] for _ in range(8)]
+        pairs = [clients(server)["grpc" if _is_grpc(client) else "http"] for _ in range(8)]
         calls = [pool.submit(ask, pair, "slow", rows(1)) for pair in pairs]
         errors = [call.exception() for call in calls]
     for pair in pairs:
@@ -310,15 +324,15 @@ def test_a_client_that_disconnects_leaves_the_queue(server: Running) -> None:
 
 def test_a_client_that_cancels_its_call(server: Running) -> None:
     module, made = clients(server)["grpc"]
-    before = server.metric('engine_requests_total{end="Cancelled",model="slow"')
+    before = server.metric('engine_requests_total{end="Cancelled",model="slower"')
     given = module.InferInput("x", [1, 16], "FP32")
     given.set_data_from_numpy(rows(1))
     done = threading.Event()
-    call = made.async_infer("slow", [given], callback=lambda result, error: done.set())
-    wait_for(lambda: server.metric('engine_running_inferences{model="slow"') == 1)
+    call = made.async_infer("slower", [given], callback=lambda result, error: done.set())
+    wait_for(lambda: server.metric('engine_running_inferences{model="slower"') == 1)
     call.cancel()
     assert done.wait(20)
-    wait_for(lambda: server.metric('engine_requests_total{end="Cancelled",model="slow"') == before + 1)
+    wait_for(lambda: server.metric('engine_requests_total{end="Cancelled",model="slower"') == before + 1)
     made.close()
 
 
