@@ -105,9 +105,20 @@ class Guard:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
+        head: Message | None = None
+
         async def watched(message: Message) -> None:
-            nonlocal answered
+            """Send; a response in one part has its length, which KServe leaves out for binary tensors."""
+            nonlocal answered, head
+            if message["type"] == "http.response.start":
+                head = message
+                return
             answered = message["type"] == "http.response.body" and not message.get("more_body")
+            if head is not None:
+                if answered and not any(name.lower() == b"content-length" for name, _ in head["headers"]):
+                    head["headers"] = [*head["headers"], (b"content-length", b"%d" % len(message.get("body", b"")))]
+                await send(head)
+                head = None
             await send(message)
 
         app = asyncio.ensure_future(self._app(scope, replay, watched))

@@ -63,8 +63,7 @@ class Server:
         Raises `RepositoryError` if the repository is not a folder, and `OSError` if a port cannot be used.
         """
         names = self._repository.announce()
-        with socket.create_server((self._options.host, self._options.http_port), backlog=1024) as listener:
-            listener.setblocking(False)
+        with _listener(self._options.host, self._options.http_port) as listener:
             asyncio.run(self._serve(listener, names, announce))
 
     async def _serve(self, listener: socket.socket, names: list[str], announce: Callable[[str], object]) -> None:
@@ -98,3 +97,18 @@ class Server:
         self._has_loaded = True
         ready = sum(state.model is not None for _, _, state in self._repository.states())
         _log.info("%d models are loaded, %d of them can be used", len(names), ready)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket that is bound. Raises `OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With its protocol stated: only then does asyncio turn off Nagle's algorithm, which would hold answers for 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.setblocking(False)
+    except OSError as e:
+        listener.close()
+        raise OSError(f"HTTP cannot listen at {host}, port {port}: {e}") from e
+    return listener
