@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
+import grpc
 from google.protobuf.unknown_fields import UnknownFieldSet
 from grpc import aio
+from kserve import InferRequest
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor
 from kserve.protocol.grpc.servicer import InferenceServicer
+from kserve.utils.utils import to_headers
 
-from engine.errors import Busy, InputError, NotServedError
+from engine.errors import Busy, EngineError, InputError, NotServedError
 from engine.serving.data_plane import DataPlane
-from engine.serving.deadlines import CALL_SECONDS
+from engine.serving.deadlines import CALL_SECONDS, seconds_left
+from engine.serving.generative_model import GenerativeModel
 from engine.serving.guard import Admission
 from engine.serving.options import ServerOptions
 from engine.serving.refusals import Refused
 from engine.serving.repository import RepositoryExtension
 
-_log = logging.getLogger("engine.serving")
+_SERVICE: Final = "inference.GRPCInferenceService"
 
 
 class Servicer(InferenceServicer):  # type: ignore[misc]
@@ -52,6 +57,42 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
         await self._extension.unload(name)
         return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
+    async def model_stream_infer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Answer each request: with a response for each token if the model generates tokens, else with one.
+
+        A request that is refused has a message, and the stream goes on, as Triton's clients expect it.
+        """
+        async for request in requests:
+            try:
+                if not self._admission.enter():
+                    raise Refused(Busy(f"{self._admission.most} requests are in progress; try again later"))
+                try:
+                    async with contextlib.aclosing(self._responses(request, context)) as responses:
+                        async for response in responses:
+                            yield stream_message(response, "")
+                finally:
+                    self._admission.leave()
+            except Refused as e:
+                yield stream_message(None, e.details)
+
+    async def _responses(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        model = self._data_plane.get_model_from_registry(_key(request.model_name, request.model_version))
+        if not isinstance(model, GenerativeModel):
+            request.model_name = _key(request.model_name, request.model_version)
+            yield await super().ModelInfer(request, context)
+            return
+        try:
+            self.validate_grpc_request(request)
+            payload = InferRequest.from_grpc(request)
+            prompt = model.prompt_of(payload)
+            deadline = seconds_left(to_headers(context), payload, model.config.timeout_ms)
+        except (EngineError, ValueError) as e:
+            raise Refused(e if isinstance(e, EngineError) else InputError(str(e))) from e
+        async with contextlib.aclosing(model.stream(prompt, deadline)) as pieces:
+            async for piece in pieces:
+                if piece.token is not None:
+                    yield model.response(payload, [piece.token]).to_grpc()
+
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Run one request."""
         if not self._admission.enter():
@@ -76,6 +117,22 @@ def _key(name: str, version: str) -> str:
     if "/" in name:
         raise Refused(NotServedError(f"there is no model {name!r:.80}: names have no path separators"))
     return f"{name}/{version}" if version else name
+
+
+def stream_message(response: Any | None, error: str) -> bytes:
+    """Triton's `ModelStreamInferResponse`: an error, or a response. KServe's service has no message for streams."""
+    if response is None:
+        return _field(1, error.encode())
+    return _field(2, response.SerializeToString())
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of a message of protobuf: its number and kind, the length of its content, and that."""
+    length, rest = bytearray(), len(content)
+    while rest > 127:
+        length.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([number << 3 | 2]) + bytes(length) + bytes([rest]) + content
 
 
 class _Interceptor(ExceptionToStatusInterceptor):  # type: ignore[misc]
@@ -105,7 +162,14 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
             ],
         )
-        add_GRPCInferenceServiceServicer_to_server(Servicer(data_plane, extension, admission), self._server)
+        servicer = Servicer(data_plane, extension, admission)
+        add_GRPCInferenceServiceServicer_to_server(servicer, self._server)
+        stream = grpc.stream_stream_rpc_method_handler(
+            servicer.model_stream_infer, pb.ModelInferRequest.FromString, lambda message: message
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(_SERVICE, {"ModelStreamInfer": stream}),)
+        )
 
     async def start(self) -> int:
         """Listen; returns the port. Raises `OSError` if the port cannot be used."""

@@ -16,6 +16,7 @@ from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from engine.core import Core
 from engine.errors import EngineError, NotReadyError, NotServedError, RepositoryError
 from engine.serving.folders import ModelFolder, list_names, read_folder
+from engine.serving.generative_model import GenerativeModel, find_tokenizer
 from engine.serving.loading import BlobOptions, file_identity, load_network
 from engine.serving.metrics import DeviceClock, Tally
 from engine.serving.model_config import ModelConfig
@@ -164,7 +165,9 @@ class Repository(ModelRepository):  # type: ignore[misc]
     def _make(self, name: str, number: int, path: Path, config: ModelConfig) -> ServedModel:
         try:
             network = load_network(self._core, path, config, self._blobs)
-            return ServedModel(name, number, network, config, self.clock, self.tally)
+            if config.generation is None:
+                return ServedModel(name, number, network, config, self.clock, self.tally)
+            return GenerativeModel(name, number, network, config, self.clock, self.tally, find_tokenizer(path))
         except EngineError:
             raise
         except Exception as e:  # of a plugin, or of the system: the other models go on
@@ -202,7 +205,7 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
 
     def __init__(self, repository: Repository) -> None:
         super().__init__(repository)
-        self._repository = repository
+        self.repository = repository
 
     async def index(self, filter_ready: bool | None = False) -> list[dict[str, str]]:
         """Name, version, state and reason of everything in the repository."""
@@ -213,20 +216,20 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
                 "state": "READY" if state.model is not None else "UNAVAILABLE",
                 "reason": state.reason,
             }
-            for name, version, state in self._repository.states()
+            for name, version, state in self.repository.states()
             if state.model is not None or not filter_ready
         ]
 
     async def load(self, model_name: str) -> None:
         """Load or reload. Raises `Refused` with the error."""
         try:
-            await self._repository.load(model_name)
+            await self.repository.load(model_name)
         except EngineError as e:
             raise Refused(e, is_loading=True) from e
 
     async def unload(self, model_name: str) -> None:
         """Unload. Raises `Refused` for an unknown name."""
         try:
-            self._repository.unload(model_name)
+            self.repository.unload(model_name)
         except KeyError as e:
             raise Refused(NotServedError(str(e.args[0]))) from e

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from engine.errors import Busy, DeadlineExceeded
 from engine.plugin_api import ExecutableNetwork
@@ -21,6 +21,22 @@ class Times:
     arrived: float = 0.0
     began: float = 0.0
     ended: float = 0.0
+
+
+class QueueState(Protocol):
+    """What metrics and health ask a queue for."""
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+
+    @property
+    def running(self) -> int:
+        """How many requests are computed."""
+
+    @property
+    def longest_run(self) -> float:
+        """For how long the inference runs that began first, in seconds."""
 
 
 class RequestQueue:

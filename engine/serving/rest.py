@@ -19,6 +19,7 @@ from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 
 from engine.serving.data_plane import DataPlane
+from engine.serving.generation_routes import generation_router
 from engine.serving.guard import Admission, Guard
 from engine.serving.options import ServerOptions
 from engine.serving.refusals import Refused
@@ -54,6 +55,7 @@ class RestServer(RESTServer):  # type: ignore[misc]
     def create_application(self) -> None:
         """Add our routes, which are found first, and what KServe's server has."""
         self._app.include_router(_router(self._data_plane, self._extension))
+        self._app.include_router(generation_router(self._data_plane, self._extension.repository))
         super().create_application()
         for kind in (ModelNotReady, ServerNotReady, ServerNotLive):
             self._app.add_exception_handler(kind, _not_ready)  # KServe's own write a traceback for each probe

@@ -16,7 +16,7 @@ from engine.serving import metrics
 from engine.serving.deadlines import seconds_left
 from engine.serving.model_config import ModelConfig
 from engine.serving.refusals import Refused
-from engine.serving.request_queue import RequestQueue, Times
+from engine.serving.request_queue import QueueState, RequestQueue, Times
 from engine.serving.tensors import Array, described, input_arrays, output_tensors
 
 _log = logging.getLogger("engine.serving")
@@ -38,7 +38,8 @@ class ServedModel(Model):  # type: ignore[misc]
         self.version, self.network, self.config = str(version), network, config
         self._inputs, self._outputs = described(network.inputs), described(network.outputs)
         slots = config.requests or int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-        self.queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size)
+        self._queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size)
+        self.queue: QueueState = self._queue
         self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
         self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
         self._clock, self._tally = clock, tally
@@ -90,7 +91,7 @@ class ServedModel(Model):  # type: ignore[misc]
         self._check_rows(inputs)
         self._clock.begin(self.device)
         try:
-            result = await self.queue.infer(inputs, deadline, times)
+            result = await self._queue.infer(inputs, deadline, times)
         finally:
             self._clock.end(self.device)
         return InferResponse(
