@@ -8,7 +8,9 @@ import sys
 import time
 from typing import Final
 
-_OWN: Final = ("model", "status", "path", "trace_id")
+from engine.serving.tracing import current_trace
+
+_OWN: Final = ("model", "status", "path")
 """What messages of ours tell beside their text."""
 
 
@@ -25,6 +27,8 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         found |= {name: getattr(record, name) for name in _OWN if hasattr(record, name)}
+        if trace := current_trace():
+            found["trace_id"] = trace
         if record.exc_info:
             found["traceback"] = self.formatException(record.exc_info)
         return json.dumps(found, ensure_ascii=False)

@@ -18,6 +18,7 @@ from engine.serving.model_config import ModelConfig
 from engine.serving.refusals import Refused
 from engine.serving.request_queue import QueueState, RequestQueue, Times
 from engine.serving.tensors import Array, described, input_arrays, output_tensors
+from engine.serving.tracing import request_span
 
 _log = logging.getLogger("engine.serving")
 
@@ -67,14 +68,18 @@ class ServedModel(Model):  # type: ignore[misc]
         times = Times(arrived=time.perf_counter())
         end = "ok"
         try:
-            response = await self._answered(payload, headers, times)
+            with request_span(self.name, self.version, self.device, headers, times):
+                try:
+                    response = await self._answered(payload, headers, times)
+                except EngineError as e:
+                    end = type(e).__name__
+                    refused = Refused(e)
+                    refused.log(self.name)
+                    raise refused from e
             self._tally.answered += 1
             return response
-        except EngineError as e:
-            end = type(e).__name__
-            refused = Refused(e)
-            refused.log(self.name)
-            raise refused from e
+        except Refused:
+            raise
         except BaseException:  # the client has gone, or the grace period is over
             end = Cancelled.__name__
             self._tally.cut_off += 1

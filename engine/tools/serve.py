@@ -76,6 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-format", choices=("text", "json"), default="text", help="of the log on standard error (default: text)"
     )
+    parser.add_argument(
+        "--traces",
+        action="store_true",
+        help="send traces over OTLP, as variables of OpenTelemetry such as OTEL_EXPORTER_OTLP_ENDPOINT say "
+        '(needs pip install "engine-sdk[tracing]")',
+    )
     parser.add_argument("--trusted-key", metavar="FILE", action="append", default=[], help="a key that signs blobs")
     parser.add_argument("--require-signature", action="store_true", help="refuse blobs that no trusted key has signed")
     parser.add_argument("--decrypt", metavar="FILE", help="the key with which the blobs were encrypted")
@@ -93,9 +99,12 @@ def run(args: argparse.Namespace) -> int:
     from engine.serving.logs import configure_logs
     from engine.serving.options import ServerOptions
     from engine.serving.server import Server
+    from engine.serving.tracing import configure_tracing
     from engine.tools.networks import make_core
 
     configure_logs(args.log_format)
+    if args.traces:
+        configure_tracing()
     options = ServerOptions(
         host=args.host,
         http_port=args.port,
