@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+import warnings
 from typing import Final
 
 from engine.serving.tracing import current_trace
@@ -47,7 +48,9 @@ class TextFormatter(logging.Formatter):
 
 
 def configure_logs(form: str) -> None:
-    """Write the log of the process to standard error, as "text" or "json"; of KServe and uvicorn only warnings."""
+    """Write the log and the warnings of the process to standard error, as "text" or "json"; of KServe only warnings."""
+    logging.captureWarnings(True)
+    warnings.filterwarnings("ignore", "ORJSONResponse is deprecated")  # which KServe uses
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
