@@ -4,8 +4,9 @@
     python benchmarks/serving.py --models mlp,resnet50 --clients 1,16,64 --rounds 5
 
 Both engines are devices of one server, and take turns. What the server adds to a request is the latency of a client
-minus the time of the inference, which the server's metrics have; and the latency of a model that does nothing. Clients
-are threads of another process on the same machine, so that they take some of its cores.
+minus the time of the inference, which the server's metrics have; and the latency of a model that does nothing. The CPU time
+of the server for each request is the same on a busy machine. Clients are threads of another process on the same
+machine, so that they take some of its cores.
 """
 
 from __future__ import annotations
@@ -96,20 +97,31 @@ def measure(addresses: dict[str, str], inputs: dict[str, Any], options: argparse
     results = defaultdict(list)
     for turn in range(options.rounds + 1):
         for name, protocol, count in cases:
-            before = inferences(addresses["http"], name)
+            before = counters(addresses["http"], name)
             seconds = 0.5 if not turn else options.seconds
             latencies = talk(addresses[protocol], protocol, name, inputs[name], count, seconds)
-            spent, runs = (b - a for a, b in zip(before, inferences(addresses["http"], name), strict=True))
+            spent, runs, cpu = (b - a for a, b in zip(before, counters(addresses["http"], name), strict=True))
             if turn:  # the first round warms up
                 inside = spent / max(1, runs)
                 p50, p99 = np.percentile(latencies, [50, 99])
                 mean = float(np.mean(latencies))
-                results[name, protocol, count].append((len(latencies) / seconds, p50, p99, inside, mean - inside))
+                figures = (len(latencies) / seconds, p50, p99, inside, mean - inside, cpu / len(latencies))
+                results[name, protocol, count].append(figures)
     rows = []
     for (name, protocol, count), found in results.items():
         rate, *times = (median(each) for each in zip(*found, strict=True))
         rows.append([name, protocol, str(count), f"{rate:.0f}", *(f"{each * 1e3:.2f}" for each in times)])
-    head = ["model", "protocol", "clients", "requests/s", "p50 (ms)", "p99 (ms)", "inference (ms)", "the rest (ms)"]
+    head = [
+        "model",
+        "protocol",
+        "clients",
+        "requests/s",
+        "p50 (ms)",
+        "p99 (ms)",
+        "inference (ms)",
+        "the rest (ms)",
+        "server CPU (ms)",
+    ]
     print(markdown(head, rows))
 
 
@@ -138,13 +150,13 @@ def talk(address: str, protocol: str, name: str, values: Any, count: int, second
     return latencies
 
 
-def inferences(address: str, name: str) -> tuple[float, float]:
-    """Seconds and number of the inferences of a model so far."""
+def counters(address: str, name: str) -> tuple[float, ...]:
+    """Seconds and number of the inferences of a model so far, and the CPU time of the server, in seconds."""
     text = urllib.request.urlopen(f"http://{address}/metrics").read().decode()
-    found = [
-        re.search(rf'^engine_infer_seconds_{part}{{model="{name}".* (\S+)$', text, re.M) for part in ("sum", "count")
-    ]
-    return tuple(0.0 if each is None else float(each[1]) for each in found)  # type: ignore[return-value]
+    labels = rf'{{model="{name}",version="1"}}'
+    lines = (f"engine_infer_seconds_sum{labels}", f"engine_infer_seconds_count{labels}", "process_cpu_seconds_total")
+    found = [re.search(rf"^{re.escape(line)} (\S+)$", text, re.MULTILINE) for line in lines]
+    return tuple(0.0 if each is None else float(each[1]) for each in found)
 
 
 if __name__ == "__main__":
