@@ -167,6 +167,26 @@ class PartitionError(EngineError):
     """A graph cannot be partitioned as requested, or a partition is invalid: the message names nodes and subgraphs."""
 
 
+class ServingError(EngineError):
+    """A server refused something; the subclasses and the message say what."""
+
+
+class RepositoryError(ServingError):
+    """A model repository, or a configuration in it, is not valid; the message names the file and what is expected."""
+
+
+class NotServedError(ServingError):
+    """The server has no model, or no version of it, with this name."""
+
+
+class NotReadyError(ServingError):
+    """A model cannot be used yet, or could not be loaded, or the server is shutting down; the message says which."""
+
+
+class TooLargeError(ServingError):
+    """A request has more bytes, or more rows, than the server or the model accepts."""
+
+
 class OutOfMemoryError(EngineError, MemoryError):
     """Memory for a model or a plan cannot be allocated."""
 

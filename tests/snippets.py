@@ -144,7 +144,7 @@ def check_command(line: str, where: str) -> None:
             for package in arguments[1:]:
                 assert package.startswith("-") or _is_known(package), f"{where}: {package} in {line}"
         else:
-            assert program in (*_PYTHON_TOOLS, "clang-format", "cd"), f"{where}: {line}"
+            assert program in (*_PYTHON_TOOLS, "clang-format", "cd", "docker"), f"{where}: {line}"
 
 
 def _is_known(package: str) -> bool:

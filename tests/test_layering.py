@@ -25,10 +25,11 @@ ROOT = Path(__file__).parent.parent
 ARROWS = {
     "__main__": {"tools"},
     "tools": {
-        *("__init__", "benchmark", "core", "diff", "editing", "generation", "health", "passes", "scaffold", "testing"),
-        "visualize",
+        *("__init__", "benchmark", "core", "diff", "editing", "generation", "health", "passes", "scaffold", "serving"),
+        *("testing", "visualize"),
     },
     "health": {"core"},
+    "serving": {"__init__", "core", "generation", "passes"},
     "benchmark": {"core", "passes", "peers", "preprocessing"},
     "diff": {"core", "passes", "peers"},
     "peers": {"errors"},
@@ -75,6 +76,9 @@ IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {
     "blob": {"cryptography"}, "generation": {"tokenizers"}, "onnx": {"PIL"}, "ops": {"re2"}, "scaffold": {"jinja2"},
+    "serving": {
+        *("fastapi", "grpc", "grpc_interceptor", "kserve", "opentelemetry", "orjson", "prometheus_client", "uvicorn"),
+    },
     "testing": {"pytest", "hypothesis", "jinja2"}, "tools": {"rich"},
 }  # fmt: skip
 

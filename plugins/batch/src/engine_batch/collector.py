@@ -82,6 +82,7 @@ class Collector(Participant):
 
     def __init__(self, name: str, rows: int, seconds: float, run: RunBatch, threads: int) -> None:
         self.statistics: Counter[str] = Counter()
+        self.sizes: Counter[int] = Counter()
         self._name, self._rows, self._seconds, self._run = name, rows, seconds, run
         self._groups: dict[Hashable, Group] = {}
         self._lock = ForkSafeLock()
@@ -161,6 +162,7 @@ class Collector(Participant):
                 return
             self.statistics["full" if group.rows >= self._rows else "partial"] += 1
             self.statistics["requests"] += len(items)
+            self.sizes[len(items)] += 1
         error = self._try(items)
         if error is None or len(items) == 1:
             self._finish(items, error)

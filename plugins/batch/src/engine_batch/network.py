@@ -27,6 +27,7 @@ from engine_batch.collector import Collector, Item
 from engine_batch.networks import Networks
 from engine_batch.properties import (
     BATCH_CHECK,
+    BATCH_SIZES,
     BATCH_STATISTICS,
     BATCH_TIMEOUT,
     MAX_BATCH_SIZE,
@@ -134,6 +135,8 @@ class BatchNetwork(ExecutableNetwork):
             case BATCH_STATISTICS.name:
                 counts = self._collector.statistics
                 return {kind: counts[kind] for kind in ("full", "partial", "repeated", "requests")}
+            case BATCH_SIZES.name:
+                return {str(size): count for size, count in self._collector.sizes.items()}
             case PARTIAL_BATCHES.name:
                 return "one by one" if self._networks.is_one_by_one else "one network"
             case "EXECUTION_DEVICES":

@@ -40,6 +40,13 @@ BATCH_STATISTICS = Property(
     "How many batches were full (`full`), were not (`partial`), were repeated request by request after an error "
     "(`repeated`), and how many requests all of them had (`requests`).",
 )
+BATCH_SIZES = Property(
+    "BATCH_SIZES",
+    dict,
+    {},
+    METRIC,
+    "How many batches had how many requests, such as 300 batches of 16 as '16': 300, since the network was compiled.",
+)
 PARTIAL_BATCHES = Property(
     "PARTIAL_BATCHES",
     str,
@@ -50,4 +57,4 @@ PARTIAL_BATCHES = Property(
 )
 MAX_BATCH_SIZE = Property("MAX_BATCH_SIZE", int, 1, METRIC, "How many requests a full batch has.", minimum=1)
 OWN_PROPERTIES = (DEVICE_PRIORITIES, BATCH_SIZE, BATCH_TIMEOUT, BATCH_CHECK, DEVICE_CONFIGS)
-OWN_METRICS = (MAX_BATCH_SIZE, BATCH_STATISTICS, PARTIAL_BATCHES)
+OWN_METRICS = (MAX_BATCH_SIZE, BATCH_STATISTICS, BATCH_SIZES, PARTIAL_BATCHES)

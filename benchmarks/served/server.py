@@ -1,0 +1,23 @@
+"""A server whose core has the device ONNXRUNTIME beside the installed ones: python server.py FOLDER."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from peer_device import PeerPlugin
+
+from engine import Core
+from engine.serving import require_packages
+
+if __name__ == "__main__":
+    require_packages()
+    from engine.serving.logs import configure_logs
+    from engine.serving.options import ServerOptions
+    from engine.serving.server import Server
+
+    configure_logs("text")
+    core = Core()
+    core.register_plugin(PeerPlugin.name, PeerPlugin)
+    options = ServerOptions(http_port=0, grpc_port=0)
+    Server(Path(sys.argv[1]), core, options).run(lambda where: print(where, flush=True))

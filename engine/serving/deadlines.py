@@ -1,0 +1,59 @@
+"""How long a client waits for an answer, as it states it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from kserve import InferRequest
+from kserve.protocol.infer_type import to_http_parameters
+
+from engine.errors import InputError
+
+CALL_SECONDS: Final[ContextVar[float | None]] = ContextVar("CALL_SECONDS", default=None)
+"""What remains of the deadline of a call of gRPC, in seconds."""
+
+_ENVOY: Final = "x-envoy-expected-rq-timeout-ms"
+_GRPC: Final = "grpc-timeout"
+_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+def seconds_left(
+    headers: Mapping[str, str] | None, request: InferRequest | None, default_ms: float | None
+) -> float | None:
+    """The shortest time that the client states, or else the default, in seconds; None for no deadline.
+
+    It can state it as the deadline of a call of gRPC; in the headers `grpc-timeout` ("250m") and
+    `x-envoy-expected-rq-timeout-ms`, which proxies set; and, as Triton's clients do, in the parameter `timeout` of the
+    request (microseconds). Raises `InputError` for values that are no times.
+    """
+    stated = [CALL_SECONDS.get()]
+    given = headers or {}
+    if _GRPC in given:
+        stated.append(_grpc_seconds(given[_GRPC]))
+    if _ENVOY in given:
+        stated.append(_number(_ENVOY, given[_ENVOY]) / 1e3)
+    if request is not None and request.parameters:
+        parameters: dict[str, Any] = to_http_parameters(request.parameters)
+        if parameters.get("timeout"):
+            stated.append(_number("the parameter `timeout`", parameters["timeout"]) / 1e6)
+    found = [each for each in stated if each is not None]
+    if found:
+        return min(found)
+    return None if default_ms is None else default_ms / 1e3
+
+
+def _grpc_seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d{1,8})([HMSmun])", text, re.ASCII)
+    if found is None:
+        raise InputError(f"the header {_GRPC} is {text!r:.40}; expected at most 8 digits and a unit, such as 250m")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _number(name: str, value: Any) -> float:
+    text = str(value)
+    if not re.fullmatch(r"\d{1,15}", text, re.ASCII):
+        raise InputError(f"{name} is {text!r:.40}; expected a whole number of 0 or more")
+    return float(text)

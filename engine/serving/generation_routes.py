@@ -1,0 +1,138 @@
+"""Routes that stream tokens: the protocol's `generate` and `generate_stream`, and completions as OpenAI's clients ask.
+
+KServe's own routes for OpenAI's clients need the package vllm, whose types they use; so they are here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from engine.errors import EngineError, InputError, UnsupportedError
+from engine.serving.data_plane import DataPlane
+from engine.serving.deadlines import seconds_left
+from engine.serving.generative_model import GenerativeModel, Piece
+from engine.serving.refusals import Refused
+from engine.serving.repository import Repository
+
+_EVENTS = "text/event-stream"
+
+
+def generation_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
+    """The routes."""
+    router = APIRouter()
+
+    async def generate(model_name: str, request: Request) -> Response:
+        model, body, pieces = await _begun(data_plane, model_name, request, "text_input")
+        async with contextlib.aclosing(pieces):
+            found = [piece async for piece in pieces]
+        return JSONResponse(_generated(model, body, found))
+
+    async def generate_stream(model_name: str, request: Request) -> Response:
+        model, body, pieces = await _begun(data_plane, model_name, request, "text_input")
+        return await _events(pieces, lambda piece: _generated(model, body, [piece]))
+
+    async def completions(request: Request) -> Response:
+        body = await _object(request)
+        model, body, pieces = await _begun(data_plane, str(body.get("model")), request, "prompt")
+        head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model.name}
+
+        def completion(found: list[Piece], end: str | None) -> dict[str, Any]:
+            tokens = [piece.token for piece in found if piece.token is not None]
+            choice: dict[str, Any] = {"index": 0, "text": "".join(p.text for p in found), "finish_reason": end}
+            choice["logprobs"] = None
+            return head | {"object": "text_completion", "choices": [choice | {"token_ids": tokens}]}
+
+        if body.get("stream"):
+            return await _events(pieces, lambda piece: completion([piece], None), "[DONE]")
+        async with contextlib.aclosing(pieces):
+            found = [piece async for piece in pieces]
+        count = sum(piece.token is not None for piece in found)
+        is_cut = count == body.get("max_tokens", model.most_tokens)
+        return JSONResponse(completion(found, "length" if is_cut else "stop") | {"usage": {"completion_tokens": count}})
+
+    async def models() -> Response:
+        known = [model for model in repository.get_models().values() if isinstance(model, GenerativeModel)]
+        return JSONResponse({"object": "list", "data": [{"id": model.name, "object": "model"} for model in known]})
+
+    router.add_api_route("/v2/models/{model_name}/generate", generate, methods=["POST"])
+    router.add_api_route("/v2/models/{model_name}/generate_stream", generate_stream, methods=["POST"])
+    router.add_api_route("/openai/v1/completions", completions, methods=["POST"])
+    router.add_api_route("/openai/v1/models", models, methods=["GET"])
+    return router
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError) as e:
+        raise Refused(InputError(f"the request is not valid JSON: {e}")) from e
+    if not isinstance(body, dict):
+        raise Refused(InputError("the request is not a JSON object"))
+    return body
+
+
+async def _begun(
+    data_plane: DataPlane, name: str, request: Request, key: str
+) -> tuple[GenerativeModel, dict[str, Any], AsyncGenerator[Piece, None]]:
+    """The model, the body, and the pieces of the answer. Raises `Refused`."""
+    body = await _object(request)
+    model = data_plane.get_model_from_registry(name)
+    try:
+        if not isinstance(model, GenerativeModel):
+            raise UnsupportedError(f"model `{name}` generates no tokens: its configuration has no [generation]")
+        given = body.get(key, body.get("input_ids"))
+        if not isinstance(given, str | list):
+            raise InputError(f"`{key}` must be a text, or a list of numbers of tokens")
+        parameters = body.get("parameters") if key == "text_input" else body
+        if not isinstance(parameters, dict | None):
+            raise InputError("`parameters` must be an object")
+        prompt = model.prompt(given, {k: v for k, v in (parameters or {}).items() if v is not None})
+        deadline = seconds_left(dict(request.headers), None, model.config.timeout_ms)
+    except EngineError as e:
+        refused = Refused(e)
+        refused.log(name)
+        raise refused from e
+    return model, body, model.stream(prompt, deadline)
+
+
+def _generated(model: GenerativeModel, body: dict[str, Any], pieces: list[Piece]) -> dict[str, Any]:
+    tokens = [piece.token for piece in pieces if piece.token is not None]
+    found: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "tokens": tokens}
+    if model.has_text:
+        found["text_output"] = "".join(piece.text for piece in pieces)
+    return found | ({"id": body["id"]} if isinstance(body.get("id"), str) else {})
+
+
+async def _events(pieces: AsyncGenerator[Piece, None], told: Any, last: str | None = None) -> Response:
+    """Server-sent events, one for each piece; what is refused before the first one has its status."""
+    try:
+        first = await anext(pieces, None)
+    except BaseException:
+        await pieces.aclose()
+        raise
+
+    async def events() -> AsyncIterator[bytes]:
+        async with contextlib.aclosing(pieces):
+            try:
+                if first is not None:
+                    yield _event(told(first))
+                    async for piece in pieces:
+                        yield _event(told(piece))
+            except Refused as e:
+                yield _event({"error": e.details})
+            if last is not None:
+                yield f"data: {last}\n\n".encode()
+
+    return StreamingResponse(events(), media_type=_EVENTS)
+
+
+def _event(value: Any) -> bytes:
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()

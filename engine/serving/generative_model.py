@@ -1,0 +1,245 @@
+"""`GenerativeModel`: a language model whose sequences are computed together, and whose tokens are streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from kserve import InferOutput, InferRequest, InferResponse
+from kserve.protocol.infer_type import to_http_parameters
+
+from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, TooLargeError, UnsupportedError
+from engine.generation import Sampling, Scheduler, TextStream, Tokenizer, read_tokenizer
+from engine.plugin_api import ExecutableNetwork
+from engine.serving import metrics
+from engine.serving.deadlines import seconds_left
+from engine.serving.model_config import Generation, ModelConfig
+from engine.serving.refusals import Refused
+from engine.serving.served_model import ServedModel
+
+IDS: Final = "input_ids"
+TOKENS: Final = "tokens"
+_NUMBERS: Final = {"temperature": float, "top_p": float, "repetition_penalty": float, "top_k": int, "seed": int}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is to be continued, and how."""
+
+    tokens: list[int]
+    max_tokens: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A token, and the text that is certain with it; the last piece of a text may have no token."""
+
+    token: int | None
+    text: str
+
+
+class Sequences:
+    """Which sequences a model has, as `RequestQueue` tells it of inferences."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots, self.count = slots, 0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a place in the batch."""
+        return max(0, self.count - self._slots)
+
+    @property
+    def running(self) -> int:
+        """How many are computed."""
+        return min(self.count, self._slots)
+
+    @property
+    def longest_run(self) -> float:
+        """0: a sequence may take its time."""
+        return 0.0
+
+
+class GenerativeModel(ServedModel):
+    """A network with a `Scheduler`. A client that goes away, or whose deadline passes, leaves its place at once."""
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        network: ExecutableNetwork,
+        config: ModelConfig,
+        clock: metrics.DeviceClock,
+        tally: metrics.Tally,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        self._generation = config.generation or Generation()
+        self._scheduler = Scheduler(network, self._generation.slots)
+        super().__init__(name, version, network, config, clock, tally)
+        self._sequences = self.queue = Sequences(self._generation.slots)
+        # A thread for each sequence waits for its next token.
+        self._readers = ThreadPoolExecutor(self._generation.slots + config.queue_size, f"engine-tokens-{name}")
+        self._tokenizer, self._is_retired = tokenizer, False
+        self._inputs = [{"name": IDS, "datatype": "INT64", "shape": [1, -1]}]
+        self._outputs = [{"name": TOKENS, "datatype": "INT64", "shape": [1, -1]}]
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens of an answer."""
+        return self._generation.max_tokens
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it takes and gives text, by the tokenizer beside its file."""
+        return self._tokenizer is not None
+
+    def prompt(self, given: str | Sequence[int], parameters: Mapping[str, Any]) -> Prompt:
+        """What a request asks for. Raises `InputError`, `TooLargeError`, and `UnsupportedError` without a tokenizer."""
+        if isinstance(given, str):
+            if self._tokenizer is None:
+                raise UnsupportedError(
+                    f"model `{self.name}` has no tokenizer.json beside it; give the prompt as numbers of tokens"
+                )
+            tokens = list(self._tokenizer.encode(given).ids)
+        else:
+            tokens = list(given)
+            if not all(type(token) is int for token in tokens):
+                raise InputError("the prompt must be a text, or a list of numbers of tokens")
+        values = {name: _number(name, parameters[name], kind) for name, kind in _NUMBERS.items() if name in parameters}
+        most = self._generation.max_tokens
+        wanted = _number("max_tokens", parameters.get("max_tokens", most), int)
+        if wanted > most:
+            raise TooLargeError(f"max_tokens is {wanted}; model `{self.name}` gives at most {most} in an answer")
+        return Prompt(tokens, wanted, Sampling(**values))
+
+    async def stream(self, prompt: Prompt, deadline: float | None) -> AsyncGenerator[Piece, None]:
+        """The next tokens, each as soon as it is computed. Raises `Refused`; `deadline` in seconds from now."""
+        if self._sequences.count >= self._generation.slots + self.config.queue_size:
+            raise Refused(
+                Busy(f"{self._sequences.count} sequences of model `{self.name}` run or wait; try again later")
+            )
+        self._sequences.count += 1
+        self._clock.begin(self.device)
+        times, end = [time.perf_counter()], "ok"
+        try:
+            async with contextlib.aclosing(self._pieces(prompt, deadline)) as pieces:
+                async for piece in pieces:
+                    times.append(time.perf_counter())
+                    yield piece
+            self._tally.answered += 1
+        except EngineError as e:
+            end = type(e).__name__
+            refused = Refused(e)
+            refused.log(self.name)
+            raise refused from e
+        except BaseException:  # the client has gone, or the grace period is over
+            end = Cancelled.__name__
+            self._tally.cut_off += 1
+            raise
+        finally:
+            self._clock.end(self.device)
+            self._sequences.count -= 1
+            metrics.REQUESTS.labels(self.name, self.version, end).inc()
+            metrics.REQUEST_SECONDS.labels(self.name, self.version).observe(time.perf_counter() - times[0])
+            if self._is_retired and not self._sequences.count:
+                self._close()
+
+    async def _pieces(self, prompt: Prompt, deadline: float | None) -> AsyncGenerator[Piece, None]:
+        stops = self._generation.stop_tokens
+        stream = self._scheduler.submit(prompt.tokens, prompt.max_tokens, sampling=prompt.sampling, stop_tokens=stops)
+        text = None if self._tokenizer is None else TextStream(self._tokenizer)
+        loop, tokens = asyncio.get_running_loop(), iter(stream)
+        until = None if deadline is None else loop.time() + deadline
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout_at(until):
+                        token = await loop.run_in_executor(self._readers, next, tokens, None)
+                except TimeoutError as e:
+                    raise DeadlineExceeded(
+                        f"the deadline of the request to {self.name} passed after {len(stream.tokens)} tokens"
+                    ) from e
+                if token is None:
+                    break
+                metrics.TOKENS.labels(self.name, self.version).inc()
+                yield Piece(token, "" if text is None or token in stops else text.add(token))
+            if text is not None and (rest := text.end()):
+                yield Piece(None, rest)
+        finally:
+            stream.cancel()
+
+    async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> InferResponse:
+        """All tokens of an answer at once: `input_ids` [1, n] or [n] gives `tokens` [1, m]. Raises `Refused`."""
+        try:
+            prompt = self.prompt_of(payload)
+            deadline = seconds_left(headers, payload, self.config.timeout_ms)
+        except EngineError as e:
+            raise Refused(e) from e
+        async with contextlib.aclosing(self.stream(prompt, deadline)) as pieces:
+            tokens = [piece.token async for piece in pieces if piece.token is not None]
+        return self.response(payload, tokens)
+
+    def prompt_of(self, payload: Any) -> Prompt:
+        """The prompt of a request of the protocol, and its parameters. Raises `InputError`."""
+        if not isinstance(payload, InferRequest):
+            raise UnsupportedError("the server speaks version 2 of the protocol, the Open Inference Protocol: use /v2")
+        if [tensor.name for tensor in payload.inputs] != [IDS] or payload.inputs[0].datatype != "INT64":
+            raise InputError(f"model `{self.name}` generates tokens: expected one input, `{IDS}` of INT64")
+        try:
+            ids = np.array(payload.inputs[0].as_numpy(), np.int64)
+        except (ValueError, TypeError, OverflowError) as e:
+            raise InputError(f"input `{IDS}` cannot be read: {e}") from e
+        if ids.ndim not in (1, 2) or (ids.ndim == 2 and len(ids) != 1) or not ids.size:
+            raise InputError(f"input `{IDS}` has shape {list(ids.shape)}; expected [tokens] or [1, tokens]")
+        return self.prompt(ids.reshape(-1).tolist(), to_http_parameters(payload.parameters or {}))
+
+    def response(self, payload: InferRequest, tokens: list[int]) -> InferResponse:
+        """Tokens as a response of the protocol."""
+        value = np.array([tokens], np.int64)
+        output = InferOutput(TOKENS, list(value.shape), "INT64", data=value)
+        if payload.from_grpc:
+            output.set_data_from_numpy(value, binary_data=True)
+        return InferResponse(
+            response_id=payload.id or uuid.uuid4().hex,
+            model_name=self.name,
+            model_version=self.version,
+            infer_outputs=[output],
+            use_binary_outputs=payload.use_binary_outputs,
+            requested_outputs=payload.request_outputs,
+        )
+
+    def retire(self) -> None:
+        """Another model has taken its place: the scheduler ends with the last sequence."""
+        self._is_retired = True
+        if not self._sequences.count:
+            self._close()
+
+    def _close(self) -> None:
+        self._readers.submit(self._scheduler.close)
+        self._readers.shutdown(wait=False)
+
+
+def find_tokenizer(path: Path) -> Tokenizer | None:
+    """The tokenizer beside a model's file, if there is one. Raises the errors of `read_tokenizer`."""
+    beside = path.with_name("tokenizer.json")
+    return read_tokenizer(beside) if beside.is_file() else None
+
+
+def _number(name: str, value: Any, kind: type[Any]) -> Any:
+    """A parameter; as a text, too, since parameters of gRPC have no fractions."""
+    try:
+        found = kind(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if isinstance(found, bool) or not isinstance(found, (int, float) if kind is float else int):
+        raise InputError(f"`{name}` is {value!r:.40}; expected {'a number' if kind is float else 'a whole number'}")
+    return found

@@ -1,0 +1,187 @@
+"""The server of gRPC: KServe's service with versions, loading, deadlines and limits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import grpc
+from google.protobuf.unknown_fields import UnknownFieldSet
+from grpc import aio
+from kserve import InferRequest
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
+from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
+from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor
+from kserve.protocol.grpc.servicer import InferenceServicer
+from kserve.utils.utils import to_headers
+
+from engine.errors import Busy, EngineError, InputError, NotServedError
+from engine.serving.data_plane import DataPlane
+from engine.serving.deadlines import CALL_SECONDS, seconds_left
+from engine.serving.generative_model import GenerativeModel
+from engine.serving.guard import Admission
+from engine.serving.options import ServerOptions
+from engine.serving.refusals import Refused
+from engine.serving.repository import RepositoryExtension
+
+_SERVICE: Final = "inference.GRPCInferenceService"
+
+
+class Servicer(InferenceServicer):  # type: ignore[misc]
+    """KServe's servicer; a version is a part of the name that the data plane gets, as in `resnet/2`."""
+
+    def __init__(self, data_plane: DataPlane, extension: RepositoryExtension, admission: Admission) -> None:
+        super().__init__(data_plane, extension)
+        self._extension, self._admission = extension, admission
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Whether a model, or a version of it, is ready."""
+        is_ready = await self._data_plane.model_ready(_key(request.name, request.version))
+        return pb.ModelReadyResponse(ready=is_ready)
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Name, versions, inputs and outputs."""
+        return pb.ModelMetadataResponse(**await self._data_plane.model_metadata(_key(request.name, request.version)))
+
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Load or reload a model."""
+        name = _repository_name(request)
+        await self._extension.load(name)
+        return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Unload a model."""
+        name = _repository_name(request)
+        await self._extension.unload(name)
+        return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
+
+    async def model_stream_infer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Answer each request: with a response for each token if the model generates tokens, else with one.
+
+        A request that is refused has a message, and the stream goes on, as Triton's clients expect it.
+        """
+        async for request in requests:
+            try:
+                if not self._admission.enter():
+                    raise Refused(Busy(f"{self._admission.most} requests are in progress; try again later"))
+                try:
+                    async with contextlib.aclosing(self._responses(request, context)) as responses:
+                        async for response in responses:
+                            yield stream_message(response, "")
+                finally:
+                    self._admission.leave()
+            except Refused as e:
+                yield stream_message(None, e.details)
+
+    async def _responses(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        model = self._data_plane.get_model_from_registry(_key(request.model_name, request.model_version))
+        if not isinstance(model, GenerativeModel):
+            request.model_name = _key(request.model_name, request.model_version)
+            yield await super().ModelInfer(request, context)
+            return
+        try:
+            self.validate_grpc_request(request)
+            payload = InferRequest.from_grpc(request)
+            prompt = model.prompt_of(payload)
+            deadline = seconds_left(to_headers(context), payload, model.config.timeout_ms)
+        except (EngineError, ValueError) as e:
+            raise Refused(e if isinstance(e, EngineError) else InputError(str(e))) from e
+        async with contextlib.aclosing(model.stream(prompt, deadline)) as pieces:
+            async for piece in pieces:
+                if piece.token is not None:
+                    yield model.response(payload, [piece.token]).to_grpc()
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Run one request."""
+        if not self._admission.enter():
+            raise Refused(Busy(f"{self._admission.most} requests are in progress; try again later"))
+        try:
+            request.model_name = _key(request.model_name, request.model_version)
+            CALL_SECONDS.set(context.time_remaining())
+            return await super().ModelInfer(request, context)
+        finally:
+            self._admission.leave()
+
+
+def _repository_name(request: Any) -> str:
+    """The model that is to be loaded or unloaded: in KServe's messages field 1, in Triton's field 2."""
+    for unknown in UnknownFieldSet(request):
+        if unknown.field_number == 2 and isinstance(unknown.data, bytes):
+            return unknown.data.decode("utf-8", "replace")
+    return str(request.model_name)
+
+
+def _key(name: str, version: str) -> str:
+    if "/" in name:
+        raise Refused(NotServedError(f"there is no model {name!r:.80}: names have no path separators"))
+    return f"{name}/{version}" if version else name
+
+
+def stream_message(response: Any | None, error: str) -> bytes:
+    """Triton's `ModelStreamInferResponse`: an error, or a response. KServe's service has no message for streams."""
+    if response is None:
+        return _field(1, error.encode())
+    return _field(2, response.SerializeToString())
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of a message of protobuf: its number and kind, the length of its content, and that."""
+    length, rest = bytearray(), len(content)
+    while rest > 127:
+        length.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([number << 3 | 2]) + bytes(length) + bytes([rest]) + content
+
+
+class _Interceptor(ExceptionToStatusInterceptor):  # type: ignore[misc]
+    """What KServe's code refuses, without a traceback for what the client did wrong."""
+
+    async def handle_exception(self, ex: Exception, request_or_iterator: Any, context: Any, method_name: str) -> None:
+        if isinstance(ex, ValueError) and hasattr(ex, "reason"):  # KServe's InvalidInput
+            ex = Refused(InputError(str(ex)))
+            ex.log("")
+        await super().handle_exception(ex, request_or_iterator, context, method_name)
+
+
+class GrpcServer:
+    """A server of `grpc.aio` with KServe's service."""
+
+    def __init__(
+        self, data_plane: DataPlane, extension: RepositoryExtension, options: ServerOptions, admission: Admission
+    ) -> None:
+        self._options = options
+        self._threads = ThreadPoolExecutor(1, "engine-grpc")
+        self._server = aio.server(
+            self._threads,
+            interceptors=(_Interceptor(),),
+            options=[
+                ("grpc.max_receive_message_length", options.max_body_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        servicer = Servicer(data_plane, extension, admission)
+        add_GRPCInferenceServiceServicer_to_server(servicer, self._server)
+        stream = grpc.stream_stream_rpc_method_handler(
+            servicer.model_stream_infer, pb.ModelInferRequest.FromString, lambda message: message
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(_SERVICE, {"ModelStreamInfer": stream}),)
+        )
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises `OSError` if the port cannot be used."""
+        host, port = self._options.host, self._options.grpc_port
+        try:
+            found: int = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        except RuntimeError as e:
+            raise OSError(f"gRPC cannot listen at {host}, port {port}: {e}") from e
+        await self._server.start()
+        return found
+
+    async def stop(self) -> None:
+        """Accept no more calls, and wait for those in progress; after the grace period they are cancelled."""
+        await self._server.stop(self._options.grace_seconds)
+        self._threads.shutdown(wait=False)

@@ -1,0 +1,89 @@
+"""From a file of a repository to a network, compiled or imported as the model's configuration says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.blob import check_blob, is_blob
+from engine.core import Core
+from engine.errors import PassError, RepositoryError
+from engine.ir import TensorType
+from engine.passes import LastPosition, MakeStateful
+from engine.plugin_api import ExecutableNetwork
+from engine.serving.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from engine.plugin_api import Port
+
+
+@dataclass(frozen=True, slots=True)
+class BlobOptions:
+    """How blobs are imported: the key that decrypts them."""
+
+    decrypt: str | None = None
+
+
+def load_network(core: Core, path: Path, config: ModelConfig, blobs: BlobOptions) -> ExecutableNetwork:
+    """Compile a model, or import a blob.
+
+    Raises `RepositoryError` if the configuration asks for batches or a language model of a blob that is not one, or if
+    an input or output is not a tensor; and the errors of `Core.compile_model` and `Core.import_model`.
+    """
+    network = _imported(core, path, config, blobs) if is_blob(path) else _compiled(core, path, config)
+    for kind, ports in (("input", network.inputs), ("output", network.outputs)):
+        for port in ports:
+            _require_tensor(path, kind, port)
+    return network
+
+
+def file_identity(path: Path) -> tuple[Any, ...]:
+    """What changes when a file is written again; of a model with external data, also what its folder has."""
+    found = []
+    for each in sorted(path.parent.iterdir()):
+        if each.is_file():
+            status = os.stat(each)
+            found.append((each.name, status.st_ino, status.st_size, status.st_mtime_ns))
+    return (path, *found)
+
+
+def _imported(core: Core, path: Path, config: ModelConfig, blobs: BlobOptions) -> ExecutableNetwork:
+    check = check_blob(path)
+    check.require()
+    assert check.manifest is not None
+    made_for = check.manifest.device
+    if config.batching is not None and not made_for.startswith("BATCH"):
+        raise RepositoryError(
+            f"{path}: `batching` is set, and the blob was compiled for {made_for}, which makes no batches; compile it "
+            f"with `-d BATCH:{made_for}({config.batching.size})`, or serve the model itself"
+        )
+    network = core.import_model(path, config.device, config.properties, transform=blobs.decrypt)
+    if config.generation is not None and not network.variables:
+        raise RepositoryError(
+            f"{path}: `generation` is set, and the blob has no variables; compile it with `--stateful`"
+        )
+    return network
+
+
+def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
+    if config.generation is not None:
+        model = core.read_model(path)
+        MakeStateful(bound=config.generation.max_length).run_on_model(model)
+        with contextlib.suppress(PassError):  # another form of the head: it is computed for all tokens of the prompt
+            LastPosition().run_on_model(model)
+        return core.compile_model(model, config.device, config.properties)
+    if config.batching is None:
+        return core.compile_model(path, config.device, config.properties)
+    device = config.device or core.default_device
+    properties: dict[str, Any] = {"BATCH_TIMEOUT": config.batching.delay_ms}
+    if config.properties:
+        properties |= {"DEVICE_CONFIGS": {device: dict(config.properties)}}
+    return core.compile_model(path, f"BATCH:{device}({config.batching.size})", properties)
+
+
+def _require_tensor(path: Path, kind: str, port: Port) -> None:
+    if not isinstance(port.type, TensorType):
+        raise RepositoryError(f"{path}: {kind} `{port.name}` is {port.type}; the protocol has tensors only")

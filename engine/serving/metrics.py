@@ -1,0 +1,74 @@
+"""What the server measures, for Prometheus. The route `/metrics` is KServe's; it shows the registry of the process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from typing import Final
+
+from prometheus_client import Counter, Histogram
+
+_MODEL: Final = ("model", "version")
+_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+REQUESTS: Final = Counter(
+    "engine_requests", "Requests by how they ended: ok, or the name of an error.", (*_MODEL, "end")
+)
+REQUEST_SECONDS: Final = Histogram(
+    "engine_request_seconds", "From a request's arrival at its model to its result.", _MODEL, buckets=_SECONDS
+)
+QUEUE_SECONDS: Final = Histogram("engine_queue_seconds", "How long requests waited.", _MODEL, buckets=_SECONDS)
+INFER_SECONDS: Final = Histogram(
+    "engine_infer_seconds",
+    "How long inferences took; with batches, until the batch was done.",
+    _MODEL,
+    buckets=_SECONDS,
+)
+ROWS: Final = Histogram(
+    "engine_request_rows", "The first dimension of requests.", _MODEL, buckets=(1, 2, 4, 8, 16, 32, 64, 128)
+)
+TOKENS: Final = Counter("engine_tokens", "Tokens that were generated.", _MODEL)
+
+
+class Tally:
+    """How many requests all models together have answered, and how many have ended before their answer.
+
+    The latter: the client has gone, or the grace period of the server was over. Used by one event loop.
+    """
+
+    answered = 0
+    cut_off = 0
+
+
+class DeviceClock:
+    """For how long each device had at least one inference, in seconds. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: defaultdict[str, int] = defaultdict(int)
+        self._since: dict[str, float] = {}
+        self._busy: defaultdict[str, float] = defaultdict(float)
+
+    def begin(self, device: str) -> None:
+        """An inference begins."""
+        with self._lock:
+            if not self._running[device]:
+                self._since[device] = time.perf_counter()
+            self._running[device] += 1
+
+    def end(self, device: str) -> None:
+        """An inference has ended."""
+        with self._lock:
+            self._running[device] -= 1
+            if not self._running[device]:
+                self._busy[device] += time.perf_counter() - self._since.pop(device)
+
+    def seconds(self) -> dict[str, float]:
+        """The seconds of each device so far."""
+        now = time.perf_counter()
+        with self._lock:
+            return {
+                device: self._busy[device] + (now - self._since[device] if device in self._since else 0.0)
+                for device in self._running
+            }

@@ -1,0 +1,172 @@
+"""`ModelConfig`: how a model of a repository is served, read from its file `config.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from engine.errors import RepositoryError
+
+CONFIG_FILE: Final = "config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """Requests are collected into batches: by the device BATCH, around the model's own.
+
+    Attributes:
+        size: how many requests make a full batch.
+        delay_ms: how long the first request of a batch waits for others, in milliseconds.
+    """
+
+    size: int = 8
+    delay_ms: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A language model whose tokens are streamed.
+
+    Attributes:
+        slots: how many sequences are computed together.
+        max_tokens: the most tokens of an answer; requests may ask for fewer.
+        stop_tokens: tokens that end a sequence.
+        max_length: the most tokens of a sequence with its prompt; None for no bound.
+    """
+
+    slots: int = 8
+    max_tokens: int = 256
+    stop_tokens: tuple[int, ...] = ()
+    max_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """How a model is served.
+
+    Attributes:
+        device: such as CPU; None for AUTO, or for the device that a blob was compiled for.
+        properties: configuration of the device.
+        versions: "latest", "all", or the numbers of the versions that are served.
+        max_rows: the most rows, the first dimension of inputs, of a request; None for no limit.
+        queue_size: how many requests may wait; further ones are refused.
+        timeout_ms: the deadline of requests that state none, in milliseconds; None for none.
+        requests: how many inferences run at once; 0 for what the device prefers.
+        batching: None if each request is an inference.
+        generation: None if the model is not a language model whose tokens are streamed.
+    """
+
+    device: str | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    versions: str | tuple[int, ...] = "latest"
+    max_rows: int | None = None
+    queue_size: int = 64
+    timeout_ms: float | None = None
+    requests: int = 0
+    batching: Batching | None = None
+    generation: Generation | None = None
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The configuration in a model's folder; the default one without a file.
+
+    Raises `RepositoryError`, naming the file and the key, if it is malformed or has an unknown key or a wrong value.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ModelConfig()
+    except (OSError, UnicodeDecodeError) as e:
+        raise RepositoryError(f"{path} cannot be read: {e}") from e
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as e:
+        raise RepositoryError(f"{path} is not valid TOML: {e}") from e
+    config: ModelConfig = _read(table, path, "", _CONFIG, ModelConfig)
+    return config
+
+
+Check = Callable[[Any, Path, str], Any]
+Keys = Mapping[str, tuple[str, Check]]
+
+
+def _read(table: object, path: Path, where: str, keys: Keys, made: Callable[..., Any]) -> Any:
+    """An object of the checked values of a table; `keys` has the attribute and the check of each key."""
+    if not isinstance(table, dict):
+        raise RepositoryError(f"{path}: `{where.rstrip('.')}` is {table!r:.80}; expected a table of keys")
+    values = {}
+    for key, value in table.items():
+        if key not in keys:
+            raise RepositoryError(f"{path}: unknown key `{where}{key}`; expected one of {', '.join(keys)}")
+        attribute, check = keys[key]
+        values[attribute] = check(value, path, where + key)
+    return made(**values)
+
+
+def _wrong(value: object, path: Path, key: str, expected: str) -> RepositoryError:
+    return RepositoryError(f"{path}: `{key}` is {value!r:.80}; expected {expected}")
+
+
+def _text(value: Any, path: Path, key: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(value, path, key, 'a text, such as "CPU"')
+    return value
+
+
+def _table(value: Any, path: Path, key: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(value, path, key, "a table of properties")
+    return value
+
+
+def _count(least: int, most: int = 1 << 31) -> Check:
+    def check(value: Any, path: Path, key: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise _wrong(value, path, key, f"a whole number from {least} to {most}")
+        return value
+
+    return check
+
+
+def _milliseconds(value: Any, path: Path, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 3.6e6:
+        raise _wrong(value, path, key, "milliseconds, from 0 to 3600000")
+    return float(value)
+
+
+def _versions(value: Any, path: Path, key: str) -> str | tuple[int, ...]:
+    if value in ("latest", "all"):
+        return str(value)
+    if isinstance(value, list) and value and all(type(each) is int and each > 0 for each in value):
+        return tuple(value)
+    raise _wrong(value, path, key, '"latest", "all", or a list of version numbers, such as [1, 3]')
+
+
+def _tokens(value: Any, path: Path, key: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
+        raise _wrong(value, path, key, "a list of numbers of tokens")
+    return tuple(value)
+
+
+_BATCHING: Final[Keys] = {"size": ("size", _count(1, 65536)), "delay_ms": ("delay_ms", _milliseconds)}
+_GENERATION: Final[Keys] = {
+    "slots": ("slots", _count(1, 4096)),
+    "max_tokens": ("max_tokens", _count(1)),
+    "stop_tokens": ("stop_tokens", _tokens),
+    "max_length": ("max_length", _count(1)),
+}
+_CONFIG: Final[Keys] = {
+    "device": ("device", _text),
+    "properties": ("properties", _table),
+    "versions": ("versions", _versions),
+    "max_rows": ("max_rows", _count(1)),
+    "queue_size": ("queue_size", _count(0)),
+    "timeout_ms": ("timeout_ms", _milliseconds),
+    "requests": ("requests", _count(0, 4096)),
+    "batching": ("batching", lambda value, path, key: _read(value, path, f"{key}.", _BATCHING, Batching)),
+    "generation": ("generation", lambda value, path, key: _read(value, path, f"{key}.", _GENERATION, Generation)),
+}

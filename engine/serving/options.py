@@ -1,0 +1,31 @@
+"""`ServerOptions`: what concerns the server, not one of its models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How the server listens, and what it accepts.
+
+    Attributes:
+        host: the address to listen at; "0.0.0.0" for all.
+        http_port, grpc_port: 0 for any free one; None for no server of gRPC.
+        max_body_bytes: the longest body, or message, of a request.
+        max_requests: how many requests may be in memory at once; further ones are refused.
+        body_seconds: how long a client may take to send a body.
+        grace_seconds: how long requests that were accepted may take after the signal to end.
+        drain_seconds: how long the server goes on to accept requests after the signal, not ready any more.
+        stuck_seconds: an inference that takes longer makes the server not alive.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int = 8080
+    grpc_port: int | None = 8081
+    max_body_bytes: int = 64 << 20
+    max_requests: int = 1024
+    body_seconds: float = 30.0
+    grace_seconds: int = 30
+    drain_seconds: float = 0.0
+    stuck_seconds: float = 600.0

@@ -1,0 +1,73 @@
+"""Errors as both protocols tell them: a status of gRPC, and one of HTTP."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from grpc import StatusCode
+from grpc_interceptor.exceptions import GrpcException
+
+from engine.errors import (
+    Busy,
+    Cancelled,
+    DeadlineExceeded,
+    EngineError,
+    InputError,
+    NotReadyError,
+    NotServedError,
+    OutOfMemoryError,
+    RepositoryError,
+    StateError,
+    TooLargeError,
+    UnsupportedError,
+)
+
+_log = logging.getLogger("engine.serving")
+
+# The first class that an error is an instance of decides.
+_STATUSES: Final = (
+    (TooLargeError, StatusCode.INVALID_ARGUMENT, 413),
+    (InputError, StatusCode.INVALID_ARGUMENT, 400),
+    (StateError, StatusCode.INVALID_ARGUMENT, 400),
+    (Busy, StatusCode.RESOURCE_EXHAUSTED, 503),
+    (OutOfMemoryError, StatusCode.RESOURCE_EXHAUSTED, 503),
+    (DeadlineExceeded, StatusCode.DEADLINE_EXCEEDED, 504),
+    (Cancelled, StatusCode.CANCELLED, 499),
+    (NotServedError, StatusCode.NOT_FOUND, 404),
+    (NotReadyError, StatusCode.UNAVAILABLE, 503),
+    (RepositoryError, StatusCode.FAILED_PRECONDITION, 400),
+    (UnsupportedError, StatusCode.UNIMPLEMENTED, 501),
+)
+
+
+class Refused(GrpcException):  # type: ignore[misc]
+    """An error of the SDK on its way to a client.
+
+    Attributes:
+        error: the error; `kind`: the name of its class.
+        http_status: of the response, if the client speaks HTTP.
+    """
+
+    def __init__(self, error: EngineError, *, is_loading: bool = False) -> None:
+        status, self.http_status = _status(error)
+        if is_loading and self.http_status in (500, 501):  # it is in the files, not in the server
+            status, self.http_status = StatusCode.FAILED_PRECONDITION, 400
+        self.error, self.kind = error, type(error).__name__
+        super().__init__(f"{self.kind}: {error}", status)
+
+    def log(self, model: str) -> None:
+        """Say it once: what failed here at WARNING, what the client did at INFO, that there is too much to do at DEBUG.
+
+        Of the last there may be thousands in a second; they are counted by the metrics.
+        """
+        level = logging.WARNING if self.http_status in (500, 501) else logging.INFO
+        level = logging.DEBUG if isinstance(self.error, Busy) else level
+        _log.log(level, "refused: %s", self.details, extra={"model": model, "status": self.http_status})
+
+
+def _status(error: EngineError) -> tuple[StatusCode, int]:
+    for kind, status, http_status in _STATUSES:
+        if isinstance(error, kind):
+            return status, http_status
+    return StatusCode.INTERNAL, 500

@@ -1,0 +1,235 @@
+"""`Repository`: the models that the server has, loaded from a folder, replaced while requests run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kserve import ModelRepository
+from kserve.protocol.model_repository_extension import ModelRepositoryExtension
+
+from engine.core import Core
+from engine.errors import EngineError, NotReadyError, NotServedError, RepositoryError
+from engine.serving.folders import ModelFolder, list_names, read_folder
+from engine.serving.generative_model import GenerativeModel, find_tokenizer
+from engine.serving.loading import BlobOptions, file_identity, load_network
+from engine.serving.metrics import DeviceClock, Tally
+from engine.serving.model_config import ModelConfig
+from engine.serving.refusals import Refused
+from engine.serving.served_model import ServedModel
+
+_log = logging.getLogger("engine.serving")
+_LOADING = "it is being loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionState:
+    """A version: its model, or the reason why there is none; and what tells that its files have not changed."""
+
+    model: ServedModel | None
+    reason: str = ""
+    identity: tuple[Any, ...] = ()
+
+
+class Repository(ModelRepository):  # type: ignore[misc]
+    """The models of a folder, by their names: `resnet`, or `resnet/2` for a version.
+
+    Used by one event loop; networks are compiled on threads. A model that cannot be loaded is known with the reason,
+    and the others are not affected. A reload replaces the model at once when the new one is ready: what was accepted
+    before ends on the old one, and if it fails, the old one stays.
+    """
+
+    def __init__(self, root: Path, core: Core, blobs: BlobOptions) -> None:
+        super().__init__(str(root))
+        self._root, self._core, self._blobs = root, core, blobs
+        self.clock, self.tally = DeviceClock(), Tally()
+        self._entries: dict[str, dict[int, VersionState]] = {}
+        self._problems: dict[str, str] = {}
+        """Names without any version, and why."""
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    # -- what KServe asks for -------------------------------------------------------------------------------------
+
+    def get_model(self, name: str) -> ServedModel | None:
+        """The model of a name, in its latest version that is ready; or of a name and a version."""
+        try:
+            return self.require(name)
+        except (NotServedError, NotReadyError):
+            return None
+
+    def get_models(self) -> dict[str, ServedModel | None]:
+        """All names, with the model that requests without a version get."""
+        return {name: self.get_model(name) for name in sorted({*self._entries, *self._problems})}
+
+    async def is_model_ready(self, name: str) -> bool:
+        """Whether requests of this name can be answered. Raises `NotServedError`."""
+        try:
+            self.require(name)
+        except NotReadyError:
+            return False
+        return True
+
+    def require(self, name: str) -> ServedModel:
+        """Like `get_model`. Raises `NotServedError` for an unknown name or version, `NotReadyError` with the reason."""
+        name, _, version = name.partition("/")
+        if name in self._problems:
+            raise NotReadyError(f"model `{name}` is not ready: {self._problems[name]}")
+        if name not in self._entries:
+            raise NotServedError(f"there is no model {name!r:.80}; the index of the repository lists the names")
+        states = self._entries[name]
+        if not version:
+            ready = [number for number, state in states.items() if state.model is not None]
+            state = states[max(ready or states)]
+        elif version.isascii() and version.isdecimal() and int(version[:10]) in states:
+            state = states[int(version[:10])]
+        else:
+            raise NotServedError(
+                f"model `{name}` has no version {version!r:.20}; served are {', '.join(map(str, states))}"
+            )
+        if state.model is None:
+            raise NotReadyError(f"model `{name}` is not ready: {state.reason}")
+        return state.model
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of a model that are ready."""
+        return [str(number) for number, state in self._entries.get(name, {}).items() if state.model is not None]
+
+    def states(self) -> Iterator[tuple[str, str, VersionState]]:
+        """Name, version and state of everything that the repository knows; the version is "" if there is none."""
+        for name, reason in list(self._problems.items()):
+            yield name, "", VersionState(None, reason)
+        for name, states in list(self._entries.items()):
+            for number, state in list(states.items()):
+                yield name, str(number), state
+
+    # -- loading --------------------------------------------------------------------------------------------------
+
+    def announce(self) -> list[str]:
+        """The names on disk, which are not ready from now on until they are loaded. Raises `RepositoryError`."""
+        names = list_names(self._root)
+        self._problems = dict.fromkeys(names, _LOADING)
+        return names
+
+    async def load_all(self, names: list[str]) -> None:
+        """Load models one after the other. What fails is logged, and known as not ready."""
+        for name in names:
+            try:
+                await self.load(name)
+            except EngineError:
+                continue
+
+    async def load(self, name: str) -> bool:
+        """Load a model, or load it again: what has changed on disk, with its configuration.
+
+        Raises `RepositoryError` for the folder, and the first error of a version; versions that were served before
+        are still served then.
+        """
+        async with self._locks[name]:
+            try:
+                folder = await asyncio.to_thread(read_folder, self._root, name)
+            except EngineError as e:
+                self._note_failure(name, e)
+                raise
+            before = self._entries.get(name, {})
+            states, errors = {}, []
+            for number, path in folder.files.items():
+                try:
+                    states[number] = await self._load_version(folder, number, path, before.get(number))
+                except EngineError as e:
+                    errors.append(e)
+                    old = before.get(number)
+                    states[number] = old if old is not None and old.model is not None else VersionState(None, str(e))
+                    self._log_failure(name, e, number)
+            self._entries[name] = states
+            self._problems.pop(name, None)
+            self._end(before, states)
+            if errors:
+                raise errors[0]
+            return True
+
+    async def _load_version(
+        self, folder: ModelFolder, number: int, path: Path, before: VersionState | None
+    ) -> VersionState:
+        identity = (folder.config, await asyncio.to_thread(file_identity, path))
+        if before is not None and before.model is not None and before.identity == identity:
+            return before
+        model = await asyncio.to_thread(self._make, folder.name, number, path, folder.config)
+        _log.info("loaded model %s, version %d, on %s", folder.name, number, model.device, extra={"model": folder.name})
+        return VersionState(model, "", identity)
+
+    def _make(self, name: str, number: int, path: Path, config: ModelConfig) -> ServedModel:
+        try:
+            network = load_network(self._core, path, config, self._blobs)
+            if config.generation is None:
+                return ServedModel(name, number, network, config, self.clock, self.tally)
+            return GenerativeModel(name, number, network, config, self.clock, self.tally, find_tokenizer(path))
+        except EngineError:
+            raise
+        except Exception as e:  # of a plugin, or of the system: the other models go on
+            raise RepositoryError(f"{path} cannot be loaded: {type(e).__name__}: {e}") from e
+
+    def _note_failure(self, name: str, error: EngineError) -> None:
+        """A model without any version; one that is served stays."""
+        if name in self._problems:
+            self._problems[name] = str(error)
+        self._log_failure(name, error, None)
+
+    @staticmethod
+    def _log_failure(name: str, error: EngineError, number: int | None) -> None:
+        what = f"model {name!r:.80}" if number is None else f"model {name}, version {number}"
+        _log.error("%s cannot be loaded: %s: %s", what, type(error).__name__, error, extra={"model": name})
+
+    def unload(self, name: str) -> None:
+        """Serve a model no longer; requests that were accepted end. Raises `KeyError` for an unknown name."""
+        states = self._entries.pop(name, None)
+        if states is None and self._problems.pop(name, None) is None:
+            raise KeyError(f"there is no model {name!r:.80}")
+        self._end(states or {}, {})
+        _log.info("unloaded model %s", name, extra={"model": name})
+
+    @staticmethod
+    def _end(before: dict[int, VersionState], after: dict[int, VersionState]) -> None:
+        kept = {id(state.model) for state in after.values()}
+        for state in before.values():
+            if state.model is not None and id(state.model) not in kept:
+                state.model.retire()
+
+
+class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
+    """Loading and unloading for clients: with errors that say what is wrong."""
+
+    def __init__(self, repository: Repository) -> None:
+        super().__init__(repository)
+        self.repository = repository
+
+    async def index(self, filter_ready: bool | None = False) -> list[dict[str, str]]:
+        """Name, version, state and reason of everything in the repository."""
+        return [
+            {
+                "name": name,
+                "version": version,
+                "state": "READY" if state.model is not None else "UNAVAILABLE",
+                "reason": state.reason,
+            }
+            for name, version, state in self.repository.states()
+            if state.model is not None or not filter_ready
+        ]
+
+    async def load(self, model_name: str) -> None:
+        """Load or reload. Raises `Refused` with the error."""
+        try:
+            await self.repository.load(model_name)
+        except EngineError as e:
+            raise Refused(e, is_loading=True) from e
+
+    async def unload(self, model_name: str) -> None:
+        """Unload. Raises `Refused` for an unknown name."""
+        try:
+            self.repository.unload(model_name)
+        except KeyError as e:
+            raise Refused(NotServedError(str(e.args[0]))) from e

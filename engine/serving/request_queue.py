@@ -1,0 +1,133 @@
+"""A bounded queue before a network: requests that cannot run yet wait, and are refused when too many do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.errors import Busy, DeadlineExceeded
+from engine.plugin_api import ExecutableNetwork
+from engine.runtime import InferResult
+
+
+@dataclass(slots=True)
+class Times:
+    """When a request came, began and ended, in seconds of `time.perf_counter`; 0 for what did not happen."""
+
+    arrived: float = 0.0
+    began: float = 0.0
+    ended: float = 0.0
+
+
+class QueueState(Protocol):
+    """What metrics and health ask a queue for."""
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+
+    @property
+    def running(self) -> int:
+        """How many requests are computed."""
+
+    @property
+    def longest_run(self) -> float:
+        """For how long the inference runs that began first, in seconds."""
+
+
+class RequestQueue:
+    """Runs inferences of one network, at most `slots` at once, in the order of their arrival.
+
+    Not thread-safe: used by one event loop. A task that is cancelled leaves the queue, or its inference is cancelled.
+
+    Args:
+        name: of the model, for messages.
+        slots: how many inferences run at once.
+        size: how many requests wait beyond them.
+    """
+
+    def __init__(self, name: str, network: ExecutableNetwork, slots: int, size: int) -> None:
+        self._name, self._network, self._slots, self._size = name, network, slots, size
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._began: dict[int, float] = {}
+        self._count = 0
+        self._taken = 0
+        """How many slots are taken, those included whose request was woken and has not gone on yet."""
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """How many inferences run."""
+        return len(self._began)
+
+    @property
+    def longest_run(self) -> float:
+        """For how long the inference runs that began first, in seconds; 0 if none runs."""
+        return time.perf_counter() - min(self._began.values()) if self._began else 0.0
+
+    async def infer(self, inputs: Mapping[str, Any], deadline: float | None, times: Times) -> InferResult:
+        """Run one inference.
+
+        `deadline` counts in seconds from now, waiting included. Raises `Busy` if too many requests wait,
+        `DeadlineExceeded`, and the errors of the inference.
+        """
+        if deadline is not None and deadline <= 0:
+            raise DeadlineExceeded(f"the deadline of the request to {self._name} had passed when it arrived")
+        if self._taken >= self._slots and self.waiting >= self._size:
+            raise Busy(
+                f"{self.waiting} requests to {self._name} wait, and {self.running} run; try again later, or raise "
+                "`queue_size` in its configuration"
+            )
+        try:
+            async with asyncio.timeout(deadline):
+                return await self._run(inputs, times)
+        except TimeoutError as e:
+            if isinstance(e, DeadlineExceeded):
+                raise
+            where = "waited in the queue" if not times.began else "ran"
+            raise DeadlineExceeded(
+                f"the deadline of the request to {self._name}, {deadline:.3g} s, passed while it {where}"
+            ) from None
+
+    async def _run(self, inputs: Mapping[str, Any], times: Times) -> InferResult:
+        await self._take_slot()
+        self._count += 1
+        key = self._count
+        times.began = self._began[key] = time.perf_counter()
+        try:
+            return await self._network.infer_async(inputs)
+        finally:
+            del self._began[key]
+            self._pass_on_slot()
+
+    async def _take_slot(self) -> None:
+        if self._taken < self._slots:
+            self._taken += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was given the slot, and cancelled before it went on
+                self._pass_on_slot()
+            elif turn in self._waiting:
+                self._waiting.remove(turn)
+            raise
+
+    def _pass_on_slot(self) -> None:
+        """Give a slot to the first that waits, so that no later request overtakes it."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._taken -= 1

@@ -1,0 +1,144 @@
+"""The server of HTTP: KServe's application with the routes that it lacks, behind a `Guard`."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any, Final
+
+import kserve.model_server
+import uvicorn
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import HTTPException, RequestValidationError
+from fastapi.responses import JSONResponse
+from kserve.constants.constants import FASTAPI_APP_IMPORT_STRING, V2_ROUTE_PREFIX
+from kserve.errors import InvalidInput, ModelNotReady, ServerNotLive, ServerNotReady
+from kserve.protocol.rest.server import RESTServer
+from kserve.protocol.rest.v2_datamodels import InferenceRequest
+from kserve.protocol.rest.v2_endpoints import V2Endpoints
+
+from engine.serving.data_plane import DataPlane
+from engine.serving.generation_routes import generation_router
+from engine.serving.guard import Admission, Guard
+from engine.serving.options import ServerOptions
+from engine.serving.refusals import Refused
+from engine.serving.repository import RepositoryExtension
+
+_VERSION: Final = "/models/{model_name}/versions/{model_version}"
+
+
+class RestServer(RESTServer):  # type: ignore[misc]
+    """KServe's server of HTTP, on a socket that is bound already, ended by `stop` rather than by signals."""
+
+    def __init__(
+        self, data_plane: DataPlane, extension: RepositoryExtension, options: ServerOptions, admission: Admission
+    ) -> None:
+        super().__init__(
+            FASTAPI_APP_IMPORT_STRING, data_plane, extension, options.http_port, grace_period=options.grace_seconds
+        )
+        self._options, self._data_plane, self._extension = options, data_plane, extension
+        app: FastAPI = kserve.model_server.app
+        guarded = Guard(app, options.max_body_bytes, options.body_seconds, admission)
+        self._uvicorn = _Server(
+            uvicorn.Config(
+                guarded,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=options.grace_seconds,
+                timeout_keep_alive=self.config.timeout_keep_alive,
+            )
+        )
+        self._app = app
+
+    def create_application(self) -> None:
+        """Add our routes, which are found first, and what KServe's server has."""
+        self._app.include_router(_router(self._data_plane, self._extension))
+        self._app.include_router(generation_router(self._data_plane, self._extension.repository))
+        super().create_application()
+        for kind in (ModelNotReady, ServerNotReady, ServerNotLive):
+            self._app.add_exception_handler(kind, _not_ready)  # KServe's own write a traceback for each probe
+        self._app.add_exception_handler(InvalidInput, _invalid)
+        self._app.add_exception_handler(Refused, _refused)
+        self._app.add_exception_handler(RequestValidationError, _not_valid)
+        self._app.add_exception_handler(HTTPException, _http_error)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until `stop` is called, and all requests have been answered, or the grace period has passed."""
+        await self._uvicorn.serve(sockets=[listener])
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it accepts connections."""
+        return bool(self._uvicorn.started)
+
+    def stop(self) -> None:
+        """Accept no more connections, and end those without a request."""
+        self._uvicorn.should_exit = True
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc]
+    """Leaves signals to the program: both protocols must end together."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
+    """The routes of versions, which KServe's server refuses, and of the index of the repository."""
+    endpoints = V2Endpoints(data_plane, extension)
+    router = APIRouter(prefix=V2_ROUTE_PREFIX)
+
+    async def metadata(model_name: str, model_version: str) -> Any:
+        return await endpoints.model_metadata(f"{model_name}/{model_version}")
+
+    async def ready(model_name: str, model_version: str) -> Any:
+        return await endpoints.model_ready(f"{model_name}/{model_version}")
+
+    async def infer(
+        raw_request: Request,
+        raw_response: Response,
+        model_name: str,
+        model_version: str,
+        request_body: InferenceRequest | bytes,
+    ) -> Any:
+        return await endpoints.infer(raw_request, raw_response, f"{model_name}/{model_version}", request_body)
+
+    async def index(request: Request) -> Any:
+        given = await request.body()
+        is_filtered = b'"ready"' in given and bool((await request.json()).get("ready"))
+        return JSONResponse(await extension.index(is_filtered))
+
+    router.add_api_route(_VERSION, metadata, methods=["GET"])
+    router.add_api_route(f"{_VERSION}/ready", ready, methods=["GET"])
+    router.add_api_route(f"{_VERSION}/infer", infer, methods=["POST"], response_model=None)
+    router.add_api_route("/repository/index", index, methods=["POST"])
+    return router
+
+
+async def _refused(_: Request, refused: Refused) -> Response:
+    headers = {"retry-after": "1"} if refused.http_status == 503 else None
+    return JSONResponse({"error": refused.details}, refused.http_status, headers)
+
+
+async def _not_ready(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": f"NotReadyError: {error}"}, 503)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": f"InputError: {error}"}, 400)
+
+
+async def _not_valid(_: Request, error: RequestValidationError) -> Response:
+    """A request that does not have the form of the protocol; the first of the reasons that pydantic found."""
+    reasons = error.errors()
+    where = ".".join(str(part) for part in reasons[0]["loc"]) if reasons else "body"
+    why = reasons[0]["msg"] if reasons else "it cannot be read"
+    return JSONResponse({"error": f"InputError: the request is not valid: {where}: {why}"}, 400)
+
+
+async def _http_error(_: Request, error: HTTPException) -> Response:
+    return JSONResponse({"error": str(error.detail)}, error.status_code)

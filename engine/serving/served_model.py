@@ -1,0 +1,130 @@
+"""`ServedModel`: a version of a model as KServe's server sees it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from kserve import InferRequest, InferResponse, Model
+
+from engine.errors import Cancelled, EngineError, TooLargeError, UnsupportedError
+from engine.plugin_api import ExecutableNetwork
+from engine.serving import metrics
+from engine.serving.deadlines import seconds_left
+from engine.serving.model_config import ModelConfig
+from engine.serving.refusals import Refused
+from engine.serving.request_queue import QueueState, RequestQueue, Times
+from engine.serving.tensors import Array, described, input_arrays, output_tensors
+from engine.serving.tracing import request_span
+
+_log = logging.getLogger("engine.serving")
+
+
+class ServedModel(Model):  # type: ignore[misc]
+    """A network with its queue. Requests that it has accepted keep it, so that it can be replaced at any time."""
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        network: ExecutableNetwork,
+        config: ModelConfig,
+        clock: metrics.DeviceClock,
+        tally: metrics.Tally,
+    ) -> None:
+        super().__init__(name)
+        self.version, self.network, self.config = str(version), network, config
+        self._inputs, self._outputs = described(network.inputs), described(network.outputs)
+        slots = config.requests or int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        self._queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size)
+        self.queue: QueueState = self._queue
+        self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
+        self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
+        self._clock, self._tally = clock, tally
+        self.ready = True
+
+    def get_input_types(self) -> list[dict[str, Any]]:
+        """Names, datatypes and shapes of the inputs."""
+        return self._inputs
+
+    def get_output_types(self) -> list[dict[str, Any]]:
+        """Names, datatypes and shapes of the outputs."""
+        return self._outputs
+
+    def retire(self) -> None:
+        """Another model has taken its place. What was accepted goes on, and keeps the network until then."""
+
+    def batch_sizes(self) -> dict[int, int] | None:
+        """How many batches had how many requests; None if the network makes none."""
+        if not self._makes_batches:
+            return None
+        return {int(size): count for size, count in self.network.get_metric("BATCH_SIZES").items()}
+
+    async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> InferResponse:
+        """Run one request. Raises `Refused`."""
+        times = Times(arrived=time.perf_counter())
+        end = "ok"
+        try:
+            with request_span(self.name, self.version, self.device, headers, times):
+                try:
+                    response = await self._answered(payload, headers, times)
+                except EngineError as e:
+                    end = type(e).__name__
+                    refused = Refused(e)
+                    refused.log(self.name)
+                    raise refused from e
+            self._tally.answered += 1
+            return response
+        except Refused:
+            raise
+        except BaseException:  # the client has gone, or the grace period is over
+            end = Cancelled.__name__
+            self._tally.cut_off += 1
+            raise
+        finally:
+            times.ended = time.perf_counter()
+            self._measure(times, end)
+
+    async def _answered(self, payload: Any, headers: Mapping[str, str] | None, times: Times) -> InferResponse:
+        if not isinstance(payload, InferRequest):
+            raise UnsupportedError("the server speaks version 2 of the protocol, the Open Inference Protocol: use /v2")
+        deadline = seconds_left(headers, payload, self.config.timeout_ms)
+        inputs = input_arrays(payload, self.network.inputs)
+        self._check_rows(inputs)
+        self._clock.begin(self.device)
+        try:
+            result = await self._queue.infer(inputs, deadline, times)
+        finally:
+            self._clock.end(self.device)
+        return InferResponse(
+            response_id=payload.id or uuid.uuid4().hex,
+            model_name=self.name,
+            model_version=self.version,
+            infer_outputs=output_tensors(result, payload),
+            use_binary_outputs=payload.use_binary_outputs,
+            requested_outputs=payload.request_outputs,
+        )
+
+    def _check_rows(self, inputs: Mapping[str, Array]) -> None:
+        """Every input's first dimension is at most `max_rows`."""
+        most = self.config.max_rows
+        rows = {name: value.shape[0] for name, value in inputs.items() if value.ndim}
+        if rows:
+            metrics.ROWS.labels(self.name, self.version).observe(next(iter(rows.values())))
+        for name, count in rows.items():
+            if most is not None and count > most:
+                raise TooLargeError(
+                    f"input `{name}` has {count} rows, and model `{self.name}` accepts at most {most} in a request; "
+                    "divide the request, or raise `max_rows` in the model's configuration"
+                )
+
+    def _measure(self, times: Times, end: str) -> None:
+        labels = (self.name, self.version)
+        metrics.REQUESTS.labels(*labels, end).inc()
+        metrics.REQUEST_SECONDS.labels(*labels).observe(times.ended - times.arrived)
+        if times.began:
+            metrics.QUEUE_SECONDS.labels(*labels).observe(times.began - times.arrived)
+            metrics.INFER_SECONDS.labels(*labels).observe(times.ended - times.began)

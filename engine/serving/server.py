@@ -1,0 +1,114 @@
+"""`Server`: both protocols, the repository, and how they begin and end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from engine.core import Core
+from engine.serving.collector import ServerCollector
+from engine.serving.data_plane import DataPlane
+from engine.serving.grpc_server import GrpcServer
+from engine.serving.guard import Admission
+from engine.serving.loading import BlobOptions
+from engine.serving.options import ServerOptions
+from engine.serving.repository import Repository, RepositoryExtension
+from engine.serving.rest import RestServer
+
+_log = logging.getLogger("engine.serving")
+
+
+class Server:
+    """Serves the models of a folder. One for each process: KServe's application is the process's.
+
+    It listens at once, and is alive; it is ready when it has tried to load every model and can use at least one, and
+    not from the signal to end on. SIGTERM or SIGINT: for the time to drain, it still serves, while load balancers
+    notice that it is not ready; then it accepts no more, and answers what it has accepted, for at most the grace
+    period.
+    """
+
+    def __init__(self, root: Path, core: Core, options: ServerOptions, blobs: BlobOptions | None = None) -> None:
+        self._options = options
+        self._repository = Repository(root, core, blobs or BlobOptions())
+        self._has_loaded = self._is_ending = False
+        extension = RepositoryExtension(self._repository)
+        data_plane = DataPlane(self._repository, self.is_ready, self.is_live)
+        admission = Admission(options.max_requests)
+        self._rest = RestServer(data_plane, extension, options, admission)
+        self._make_grpc = partial(GrpcServer, data_plane, extension, options, admission)
+        ServerCollector(self._repository)
+
+    def is_ready(self) -> bool:
+        """Whether requests should be sent here."""
+        return (
+            self._has_loaded
+            and not self._is_ending
+            and any(state.model is not None for _, _, state in self._repository.states())
+        )
+
+    def is_live(self) -> bool:
+        """Whether no inference runs for longer than `stuck_seconds`: a device that hangs needs a restart."""
+        runs = (s.model.queue.longest_run for _, _, s in self._repository.states() if s.model is not None)
+        return max(runs, default=0.0) < self._options.stuck_seconds
+
+    def run(self, announce: Callable[[str], object]) -> None:
+        """Serve until a signal to end. `announce` gets a line with the addresses, when both protocols listen.
+
+        Raises `RepositoryError` if the repository is not a folder, and `OSError` if a port cannot be used.
+        """
+        names = self._repository.announce()
+        with _listener(self._options.host, self._options.http_port) as listener:
+            asyncio.run(self._serve(listener, names, announce))
+
+    async def _serve(self, listener: socket.socket, names: list[str], announce: Callable[[str], object]) -> None:
+        ending = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ending.set)
+        self._rest.create_application()
+        grpc = None if self._options.grpc_port is None else self._make_grpc()
+        grpc_port = None if grpc is None else await grpc.start()
+        serving = asyncio.ensure_future(self._rest.serve(listener))
+        while not self._rest.is_serving and not serving.done():
+            await asyncio.sleep(0.005)
+        where = f"http://{self._options.host}:{listener.getsockname()[1]}"
+        announce(where if grpc_port is None else f"{where} and grpc://{self._options.host}:{grpc_port}")
+        loading = asyncio.ensure_future(self._load(names))
+        await asyncio.wait((serving, asyncio.ensure_future(ending.wait())), return_when=asyncio.FIRST_COMPLETED)
+        _log.info("ending: requests that were accepted are answered")
+        self._is_ending = True
+        loading.cancel()
+        await asyncio.sleep(self._options.drain_seconds)
+        self._rest.stop()
+        await asyncio.gather(serving, *(() if grpc is None else (grpc.stop(),)))
+        with contextlib.suppress(asyncio.CancelledError):
+            await loading
+        tally = self._repository.tally
+        _log.info("ended: %d requests were answered, %d were cut off", tally.answered, tally.cut_off)
+
+    async def _load(self, names: list[str]) -> None:
+        await self._repository.load_all(names)
+        self._has_loaded = True
+        ready = sum(state.model is not None for _, _, state in self._repository.states())
+        _log.info("%d models are loaded, %d of them can be used", len(names), ready)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket that is bound. Raises `OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With its protocol stated: only then does asyncio turn off Nagle's algorithm, which would hold answers for 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.setblocking(False)
+    except OSError as e:
+        listener.close()
+        raise OSError(f"HTTP cannot listen at {host}, port {port}: {e}") from e
+    return listener

@@ -1,0 +1,137 @@
+"""From the protocol's tensors to numpy arrays, and back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from kserve import InferInput, InferOutput, InferRequest
+from kserve.protocol.infer_type import deserialize_bytes_tensor
+from kserve.utils.numpy_codec import from_np_dtype, to_np_dtype
+from numpy.typing import NDArray
+
+from engine.errors import InputError, RepositoryError
+from engine.plugin_api import Port
+
+Array = NDArray[Any]
+
+_BYTES: Final = "BYTES"
+
+
+def datatype_of(port: Port) -> str:
+    """The protocol's name of an element type. Raises `RepositoryError` if the protocol has none."""
+    known = "ml_dtypes" not in type(port.dtype.type).__module__ and port.dtype.type.__module__ == "numpy"
+    name = from_np_dtype(port.dtype) if known else None
+    if name is None:
+        raise RepositoryError(
+            f"`{port.name}` is {port.element_type}, which KServe's server does not carry; convert it in the model, for "
+            "example with steps of preprocessing (`engine compile --preprocess`)"
+        )
+    return str(name)
+
+
+def described(ports: Sequence[Port]) -> list[dict[str, Any]]:
+    """The ports for the metadata of a model: lengths that are not fixed are -1; so is a rank that is not fixed."""
+    return [{"name": port.name, "datatype": datatype_of(port), "shape": _lengths(port)} for port in ports]
+
+
+def _lengths(port: Port) -> list[int]:
+    if port.shape.rank.is_dynamic:
+        return [-1]
+    return [dim.min if dim.is_static else -1 for dim in port.shape]
+
+
+def input_arrays(request: InferRequest, ports: Sequence[Port]) -> dict[str, Array]:
+    """The arrays of a request by name; those of binary tensors are views of its bytes.
+
+    Raises `InputError` for a name that the model has no input of, a tensor that is given twice, another element type
+    than the input's, and data that do not fit the shape or the type. Shapes are checked by the network.
+    """
+    known = {port.name: port for port in ports}
+    arrays: dict[str, Array] = {}
+    for tensor in request.inputs:
+        if tensor.name not in known:
+            raise InputError(f"there is no input {tensor.name!r:.80}; the model's are {', '.join(known) or 'none'}")
+        if tensor.name in arrays:
+            raise InputError(f"input `{tensor.name}` is given twice")
+        expected = datatype_of(known[tensor.name])
+        if tensor.datatype != expected:
+            raise InputError(f"input `{tensor.name}` has datatype {tensor.datatype!r:.20}; expected {expected}")
+        arrays[tensor.name] = _array(tensor)
+    return arrays
+
+
+def _array(tensor: InferInput) -> Array:
+    shape = tensor.shape
+    if not all(type(length) is int and 0 <= length < 1 << 62 for length in shape):
+        raise InputError(f"input `{tensor.name}` has shape {shape!r:.80}; expected lengths of 0 or more")
+    raw = tensor._raw_data
+    flat = _from_bytes(tensor, raw) if raw is not None else _from_list(tensor)
+    try:
+        return flat.reshape(shape)
+    except ValueError:
+        raise InputError(f"input `{tensor.name}` has {flat.size} elements, and shape {shape}; they differ") from None
+
+
+def _from_bytes(tensor: InferInput, raw: Any) -> Array:
+    if tensor.datatype == _BYTES:
+        try:
+            return _texts(tensor.name, deserialize_bytes_tensor(raw))
+        except struct.error as e:
+            raise InputError(f"the data of input `{tensor.name}` end within a text: {e}") from None
+    dtype = np.dtype(to_np_dtype(tensor.datatype))
+    if len(raw) % dtype.itemsize:
+        raise InputError(f"input `{tensor.name}` has {len(raw)} bytes; expected a multiple of {dtype.itemsize}")
+    return np.frombuffer(raw, dtype)
+
+
+def _from_list(tensor: InferInput) -> Array:
+    """From JSON's numbers or those of a message: exactly, so that no value becomes another one."""
+    data = tensor.data if tensor.data is not None else []
+    if tensor.datatype == _BYTES:
+        return _texts(tensor.name, np.array(data, dtype=object).reshape(-1))
+    dtype = np.dtype(to_np_dtype(tensor.datatype))
+    try:
+        values = np.array(data).reshape(-1)
+    except (ValueError, OverflowError):
+        values = np.empty(1, object)
+    if not values.size:
+        return np.empty(0, dtype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        fits = values.dtype.kind in "iu" and limits.min <= values.min() and values.max() <= limits.max
+    else:
+        fits = values.dtype.kind in ("b" if dtype.kind == "b" else "iuf")
+    if not fits:
+        raise InputError(f"the data of input `{tensor.name}` are not numbers that {tensor.datatype} can hold")
+    return values.astype(dtype)
+
+
+def _texts(name: str, values: Array) -> Array:
+    try:
+        texts = [each.decode() if isinstance(each, bytes) else each for each in values]
+    except UnicodeDecodeError as e:
+        raise InputError(f"input `{name}` is not UTF-8: {e}") from None
+    if not all(isinstance(each, str) for each in texts):
+        raise InputError(f"the data of input `{name}` are not texts")
+    found = np.empty(len(texts), object)
+    found[:] = texts
+    return found
+
+
+def output_tensors(result: Mapping[str, Any], request: InferRequest) -> list[InferOutput]:
+    """The outputs that a request asks for: all, if it names none. Raises `InputError` for one that does not exist."""
+    names = [output.name for output in request.request_outputs or ()] or list(result)
+    tensors = []
+    for name in names:
+        if name not in result:
+            raise InputError(f"there is no output {name!r:.80}; the model's are {', '.join(result)}")
+        value = np.ascontiguousarray(result[name])
+        shape = list(np.shape(result[name]))
+        tensor = InferOutput(name, shape, from_np_dtype(value.dtype), data=value.reshape(shape))
+        if request.from_grpc:  # KServe's conversion to its message takes bytes, not an array
+            tensor.set_data_from_numpy(tensor.data, binary_data=True)
+        tensors.append(tensor)
+    return tensors

@@ -1,0 +1,216 @@
+"""How a server begins and ends. If this fails, a rolling update loses requests, or a container never becomes ready."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gzip
+import http.server
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serving.conftest import Running, dense, expected, running, slow, wait_for, write
+
+CPU = 'device = "CPU"\nqueue_size = 1000\n'
+BATCHED = CPU + "[batching]\nsize = 4\ndelay_ms = 20\n"
+
+
+def answers(server: Running, protocol: str, seed: int) -> int:
+    """Ask until the server ends; returns how many requests were answered."""
+    from geventhttpclient.response import HTTPConnectionClosed
+    from tritonclient.utils import InferenceServerException
+
+    if protocol == "grpc":
+        import tritonclient.grpc as module
+    else:
+        import tritonclient.http as module
+    client = module.InferenceServerClient(server.grpc if protocol == "grpc" else server.http)
+    x = np.random.default_rng(seed).standard_normal((2, 16)).astype(np.float32)
+    given = module.InferInput("x", [2, 16], "FP32")
+    given.set_data_from_numpy(x)
+    count = 0
+    try:
+        while True:
+            answer = client.infer("batched", [given])
+            np.testing.assert_allclose(answer.as_numpy("y"), expected(x), atol=1e-5)
+            count += 1
+    except (InferenceServerException, HTTPConnectionClosed, OSError):  # not accepted any more
+        return count
+    finally:
+        client.close()
+
+
+def test_sigterm_under_load_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
+    """Every request that a model has accepted is answered, and every answer arrives."""
+    write(tmp_path / "models", "batched", dense(), BATCHED)
+    with running(tmp_path / "models") as server, concurrent.futures.ThreadPoolExecutor(16) as pool:
+        calls = [pool.submit(answers, server, ("http", "grpc")[seed % 2], seed) for seed in range(16)]
+        wait_for(lambda: server.metric('engine_requests_total{end="ok"') > 50)
+        server.process.terminate()
+        assert server.process.wait(60) == 0
+        found = sum(call.result() for call in calls)
+    assert found > 50
+    assert f"ended: {found} requests were answered, 0 were cut off" in server.log
+    assert "Traceback" not in server.log
+
+
+def test_sigterm_waits_for_the_queue(tmp_path: Path) -> None:
+    """Requests that wait when the signal comes are answered, and the exit code is 0."""
+    import tritonclient.grpc
+
+    write(tmp_path / "models", "slow", slow(500_000), CPU)
+    with running(tmp_path / "models") as server:
+        client = tritonclient.grpc.InferenceServerClient(server.grpc)
+        given = tritonclient.grpc.InferInput("x", [1, 16], "FP32")
+        given.set_data_from_numpy(np.ones((1, 16), np.float32))
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(client.infer, "slow", [given]) for _ in range(4)]
+            wait_for(lambda: server.metric('engine_queue_length{model="slow"') == 3)
+            server.process.terminate()
+            assert [call.result().as_numpy("y").shape for call in calls] == [(1, 16)] * 4
+        client.close()
+        assert server.process.wait(60) == 0
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(server.http.split(":"))  # type: ignore[arg-type]
+
+
+def test_it_serves_while_it_drains(tmp_path: Path) -> None:
+    """Load balancers learn from readiness that they should send no more, and lose nothing until they do."""
+    import tritonclient.http
+
+    write(tmp_path / "models", "dense", dense(), CPU)
+    with running(tmp_path / "models", "--drain", "3") as server:
+        server.process.terminate()
+        wait_for(lambda: server.get("/v2/health/ready")[0] == 503)
+        client = tritonclient.http.InferenceServerClient(server.http)
+        given = tritonclient.http.InferInput("x", [1, 16], "FP32")
+        given.set_data_from_numpy(np.ones((1, 16), np.float32))
+        assert client.infer("dense", [given]).as_numpy("y").shape == (1, 8)
+        client.close()
+        assert server.process.wait(60) == 0
+
+
+def test_the_grace_period_is_a_limit(tmp_path: Path) -> None:
+    import tritonclient.grpc
+    from tritonclient.utils import InferenceServerException
+
+    write(tmp_path / "models", "slow", slow(100_000_000), CPU)
+    with running(tmp_path / "models", "--grace", "1") as server:
+        client = tritonclient.grpc.InferenceServerClient(server.grpc)
+        given = tritonclient.grpc.InferInput("x", [1, 16], "FP32")
+        given.set_data_from_numpy(np.ones((1, 16), np.float32))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            call: Any = pool.submit(client.infer, "slow", [given])
+            wait_for(lambda: server.metric('engine_running_inferences{model="slow"') == 1)
+            server.process.terminate()
+            with pytest.raises(InferenceServerException):
+                call.result()
+        client.close()
+        assert server.process.wait(60) == 0
+
+
+def test_a_server_without_a_usable_model_is_alive_but_not_ready(tmp_path: Path) -> None:
+    write(tmp_path / "models", "damaged", b"junk", CPU)
+    with running(tmp_path / "models", "--log-format", "json") as server:
+        assert server.get("/v2/health/live")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 503
+        write(tmp_path / "models", "damaged", dense(), CPU)
+        load = urllib.request.Request(f"http://{server.http}/v2/repository/models/damaged/load", method="POST")
+        assert urllib.request.urlopen(load, timeout=60).status == 200
+        assert server.get("/v2/health/ready")[0] == 200
+        records = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
+    assert [record["level"] for record in records if record.get("model") == "damaged"] == ["ERROR", "INFO"]
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "engine", "serve", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_what_is_wrong_with_the_command_line(tmp_path: Path) -> None:
+    missing = command(str(tmp_path / "nothing"))
+    assert missing.returncode == 2
+    assert "is not a folder" in missing.stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for options in (["--port", str(port), "--grpc-port", "0"], ["--port", "0", "--grpc-port", str(port)]):
+            used = command(str(tmp_path), *options)
+            assert (used.returncode, used.stdout) == (3, "")
+            assert "in use" in used.stderr or "cannot listen" in used.stderr
+            assert "Traceback" not in used.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    """And no other command imports KServe, which takes seconds."""
+    program = (
+        "import sys; sys.modules['kserve'] = None\n"
+        "from engine.tools.main import main\n"
+        f"code = main(['serve', {str(tmp_path)!r}])\n"
+        "assert not {'fastapi', 'grpc', 'pandas', 'uvicorn'} & set(sys.modules)\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert 'pip install "engine-sdk[serve]"' in done.stderr
+
+
+def test_traces_and_the_log_name_the_client_s_trace(tmp_path: Path) -> None:
+    """The spans of a request, of both protocols, arrive at a collector as children of the client's."""
+    messages = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    received: list[Any] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            body = gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
+            request = messages.ExportTraceServiceRequest.FromString(body)
+            received.extend(s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    write(tmp_path / "models", "dense", dense(), CPU)
+    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{collector.server_port}"
+    try:
+        env = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        with running(tmp_path / "models", "--traces", "--log-format", "json", env=env) as server:
+            for index, (module, made) in enumerate(made_clients(server)):
+                given = module.InferInput("x", [1, 16], "FP32")
+                given.set_data_from_numpy(np.ones((1, 16), np.float32))
+                made.infer("dense", [given], headers={"traceparent": f"00-{index + 1:032x}-{7:016x}-01"})
+                wrong = module.InferInput("x", [1, 15], "FP32")
+                wrong.set_data_from_numpy(np.ones((1, 15), np.float32))
+                with pytest.raises(Exception, match="15"):
+                    made.infer("dense", [wrong], headers={"traceparent": f"00-{index + 11:032x}-{7:016x}-01"})
+                made.close()
+            parts = {(number, name) for number in (1, 2) for name in ("infer", "queue", "run")}
+            wait_for(lambda: parts <= {(int.from_bytes(span.trace_id, "big"), span.name) for span in received})
+            refused = [json.loads(line) for line in server.log.splitlines() if '"refused' in line]
+        assert [record["trace_id"] for record in refused] == [f"{11:032x}", f"{12:032x}"]
+    finally:
+        collector.shutdown()
+        collector.server_close()
+
+
+def made_clients(server: Running) -> list[tuple[Any, Any]]:
+    import tritonclient.grpc
+    import tritonclient.http
+
+    return [
+        (tritonclient.http, tritonclient.http.InferenceServerClient(server.http)),
+        (tritonclient.grpc, tritonclient.grpc.InferenceServerClient(server.grpc)),
+    ]

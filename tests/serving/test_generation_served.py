@@ -1,0 +1,167 @@
+"""Tokens over the wire. If this fails, a client gets another's tokens, or those that have gone keep their caches."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import queue
+import shutil
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import Core
+from engine.generation import Generator
+from engine.passes import MakeStateful
+from tests.serving.conftest import Running, dense, running, wait_for, write
+
+DECODER = Path(__file__).parent.parent / "fixtures" / "decoders" / "llama.dynamo23.onnx"
+CONFIG = 'device = "CPU"\nqueue_size = 2\n[generation]\nslots = 2\nmax_tokens = 2000\n'
+PROMPTS = [[3, 14, 15, 9], [2], [7, 1, 8], [31]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("generated") / "models"
+    target = folder / "llama"
+    target.mkdir(parents=True)
+    for path in DECODER.parent.glob(DECODER.name + "*"):
+        shutil.copy(path, target / path.name.replace(DECODER.name, "model.onnx"))
+    (target / "config.toml").write_text(CONFIG)
+    write(folder, "dense", dense(), 'device = "CPU"\n')
+    with running(folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def alone() -> Any:
+    core = Core()
+    model = core.read_model(DECODER)
+    MakeStateful().run_on_model(model)
+    network = core.compile_model(model, "CPU")
+    return lambda prompt, count: Generator(network).generate(prompt, count)[0]
+
+
+def post(server: Running, path: str, body: Any) -> Any:
+    request = urllib.request.Request(
+        f"http://{server.http}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    return urllib.request.urlopen(request, timeout=60)
+
+
+def events(response: Any) -> Iterator[Any]:
+    for line in response:
+        if line.startswith(b"data: "):
+            text = line.removeprefix(b"data: ").decode().strip()
+            yield text if text == "[DONE]" else json.loads(text)
+
+
+def test_tokens_at_once(server: Running, alone: Any) -> None:
+    import tritonclient.grpc
+    import tritonclient.http
+
+    for module, address in ((tritonclient.http, server.http), (tritonclient.grpc, server.grpc)):
+        client = module.InferenceServerClient(address)
+        given = module.InferInput("input_ids", [1, 4], "INT64")
+        given.set_data_from_numpy(np.array([PROMPTS[0]]))
+        found = client.infer("llama", [given], parameters={"max_tokens": 7}).as_numpy("tokens")
+        assert found.tolist() == [alone(PROMPTS[0], 7)]
+        client.close()
+
+
+def test_a_stream_over_grpc(server: Running, alone: Any) -> None:
+    """Each token is a response, as soon as it is computed; a request that is refused does not end the stream."""
+    import tritonclient.grpc
+
+    client, answers = tritonclient.grpc.InferenceServerClient(server.grpc), queue.Queue[Any]()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    for prompt in ([31], [999_999]):
+        given = tritonclient.grpc.InferInput("input_ids", [1], "INT64")
+        given.set_data_from_numpy(np.array(prompt))
+        client.async_stream_infer("llama", [given], parameters={"max_tokens": 5})
+    found = [answers.get(timeout=30) for _ in range(6)]
+    assert [result.as_numpy("tokens").item() for result, _ in found[:5]] == alone([31], 5)
+    assert "InputError" in str(found[5][1])
+    client.stop_stream()
+    client.close()
+
+
+def test_streams_of_several_clients_over_http(server: Running, alone: Any) -> None:
+    def generate(prompt: list[int]) -> list[int]:
+        body = {"input_ids": prompt, "parameters": {"max_tokens": 9}}
+        with post(server, "/v2/models/llama/generate_stream", body) as response:
+            return [token for event in events(response) for token in event["tokens"]]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(generate, PROMPTS)) == [alone(prompt, 9) for prompt in PROMPTS]
+    assert server.metric('engine_tokens_total{model="llama"') >= 36
+
+
+def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
+    body = {"model": "llama", "prompt": PROMPTS[0], "max_tokens": 4}
+    with post(server, "/openai/v1/completions", body) as response:
+        answer = json.load(response)
+    assert answer["choices"][0]["token_ids"] == alone(PROMPTS[0], 4)
+    assert (answer["choices"][0]["finish_reason"], answer["usage"]) == ("length", {"completion_tokens": 4})
+    with post(server, "/openai/v1/completions", body | {"stream": True}) as response:
+        *pieces, last = events(response)
+    assert [token for piece in pieces for token in piece["choices"][0]["token_ids"]] == alone(PROMPTS[0], 4)
+    assert last == "[DONE]"
+    assert json.loads(server.get("/openai/v1/models")[1])["data"] == [{"id": "llama", "object": "model"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ({"model": "llama", "prompt": "text"}, 501, "tokenizer.json"),
+        ({"model": "llama"}, 400, "prompt"),
+        ({"model": "llama", "prompt": [1, "a"]}, 400, "numbers of tokens"),
+        ({"model": "llama", "prompt": [10**9]}, 400, "1000000000"),
+        ({"model": "llama", "prompt": [1], "max_tokens": 9999}, 413, "at most 2000"),
+        ({"model": "llama", "prompt": [1], "max_tokens": 0}, 400, "max_tokens"),
+        ({"model": "llama", "prompt": [1], "temperature": -1}, 400, "temperature"),
+        ({"model": "llama", "prompt": [1], "temperature": "warm"}, 400, "temperature"),
+        ({"model": "dense", "prompt": [1]}, 501, "[generation]"),
+        ({"model": "nothing", "prompt": [1]}, 404, "nothing"),
+        ([], 400, "object"),
+    ],
+)
+@pytest.mark.parametrize("streams", [False, True])
+def test_refusals(server: Running, body: Any, status: int, reason: str, streams: bool) -> None:
+    asked = body | {"stream": streams} if isinstance(body, dict) else body
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(server, "/openai/v1/completions", asked)
+    assert (caught.value.code, reason in caught.value.read().decode()) == (status, True)
+
+
+def begin(server: Running) -> socket.socket:
+    """Ask for a long answer, which nobody reads."""
+    host, port = server.http.split(":")
+    body = json.dumps({"input_ids": [3], "parameters": {"max_tokens": 2000}}).encode()
+    client = socket.create_connection((host, int(port)), timeout=60)
+    head = f"POST /v2/models/llama/generate_stream HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
+    return client
+
+
+def test_clients_that_go_away_make_room(server: Running, alone: Any) -> None:
+    """Two run and two wait, and the next is refused; when they are gone, there is room again at once."""
+    cancelled = server.metric('engine_requests_total{end="Cancelled",model="llama"')
+    with begin(server), begin(server), begin(server), begin(server):
+        wait_for(lambda: server.metric('engine_queue_length{model="llama"') == 2)
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            post(server, "/v2/models/llama/generate", {"input_ids": [2]})
+    wait_for(lambda: server.metric('engine_requests_total{end="Cancelled",model="llama"') == cancelled + 4)
+    assert server.metric('engine_running_inferences{model="llama"') == 0
+    with post(server, "/v2/models/llama/generate", {"input_ids": [2], "parameters": {"max_tokens": 5}}) as response:
+        assert json.load(response)["tokens"] == alone([2], 5)
+
+
+def test_nothing_failed_inside(server: Running) -> None:
+    assert "Traceback" not in server.log
