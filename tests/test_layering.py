@@ -32,6 +32,7 @@ ARROWS = {
     "benchmark": {"core", "passes", "peers", "preprocessing"},
     "diff": {"core", "passes", "peers"},
     "peers": {"errors"},
+    "ray": {"core"},
     "testing": {"__init__", "core", "passes"},
     "scaffold": {"hosting", "ops", "registry"},
     "__init__": {"core", "include", "preprocessing"},
@@ -74,8 +75,8 @@ PLUGIN = {
 IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {
-    "blob": {"cryptography"}, "generation": {"tokenizers"}, "onnx": {"PIL"}, "ops": {"re2"}, "scaffold": {"jinja2"},
-    "testing": {"pytest", "hypothesis", "jinja2"}, "tools": {"rich"},
+    "blob": {"cryptography"}, "generation": {"tokenizers"}, "onnx": {"PIL"}, "ops": {"re2"}, "ray": {"ray"},
+    "scaffold": {"jinja2"}, "testing": {"pytest", "hypothesis", "jinja2"}, "tools": {"rich"},
 }  # fmt: skip
 
 # Imports for types only that close a cycle within a component, by importer. Break any other cycle by moving what both
