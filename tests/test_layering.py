@@ -33,6 +33,7 @@ ARROWS = {
     "benchmark": {"core", "passes", "peers", "preprocessing"},
     "diff": {"core", "passes", "peers"},
     "peers": {"errors"},
+    "ray": {"core"},
     "testing": {"__init__", "core", "passes"},
     "scaffold": {"hosting", "ops", "registry"},
     "__init__": {"core", "include", "preprocessing"},
@@ -75,7 +76,8 @@ PLUGIN = {
 IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {
-    "blob": {"cryptography"}, "generation": {"tokenizers"}, "onnx": {"PIL"}, "ops": {"re2"}, "scaffold": {"jinja2"},
+    "blob": {"cryptography"}, "generation": {"tokenizers"}, "onnx": {"PIL"}, "ops": {"re2"}, "ray": {"ray"},
+    "scaffold": {"jinja2"},
     "serving": {
         *("fastapi", "grpc", "grpc_interceptor", "kserve", "opentelemetry", "orjson", "prometheus_client", "uvicorn"),
     },

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,13 @@ def open_batch(_: Namespace) -> None:
     pooled = ops.Flatten(ops.GlobalAveragePool(ops.Relu(conv, friendly_name="features")))
     weights = Constant(rng.standard_normal((4, 10)).astype(np.float32), friendly_name="weights")
     write_model(Model([ops.MatMul(pooled, weights, friendly_name="y")], [x], name="small"), "model.onnx")
+
+
+def vectors(_: Namespace) -> None:
+    """Write `model.onnx`, a product for any number of rows."""
+    x = Parameter(f32, ["N", 144], "x")
+    weights = Constant(np.random.default_rng(0).standard_normal((144, 128)).astype(np.float32))
+    write_model(Model([Result(ops.MatMul(x, weights), "y")], [x], name="scorer"), "model.onnx")
 
 
 def classifier_and_detector(_: Namespace) -> None:
@@ -98,7 +106,8 @@ class Document:
         blocks: how many of its blocks run, so that none is lost.
         left_out: how many do not, for the reasons that stand above them.
         prepare: makes what its reader has already.
-        packages: of the extra `tutorial`.
+        packages: of an extra.
+        extra: the extra that installs them.
         device: the device that a machine may lack.
     """
 
@@ -106,6 +115,7 @@ class Document:
     left_out: int = 0
     prepare: Callable[[Namespace], None] | None = None
     packages: tuple[str, ...] = ()
+    extra: str = "tutorial"
     device: str = ""
 
 
@@ -120,14 +130,15 @@ RUN = {
     "docs/virtual-devices.md": Document(5),
     "docs/stateful-models.md": Document(7),
     "docs/language-models.md": Document(16, packages=("llguidance", "onnxscript", "torch", "transformers")),
-    "docs/serving.md": Document(9, 3, packages=("kserve", "tritonclient")),
+    "docs/serving.md": Document(9, 3, packages=("kserve", "tritonclient"), extra="serve"),
     "docs/remote-tensors.md": Document(6, device="OPENCL"),
     "docs/extensions.md": Document(6, 4),
     "docs/transformations.md": Document(38),
     "docs/debugging.md": Document(10),
     "docs/low-precision.md": Document(4, 2, prepare=calibrated),
     "docs/models.md": Document(1, 1, prepare=model_and_weights),
-    "docs/blobs.md": Document(7, prepare=small_model),
+    "docs/blobs.md": Document(9, 1, prepare=small_model),
+    "docs/scaling.md": Document(4, 2, prepare=vectors, packages=("ray", "pyarrow"), extra="ray"),
     "docs/security.md": Document(4, prepare=compiled),
     "docs/conformance.md": Document(1, 1),
     "docs/performance.md": Document(0, 4),
@@ -159,9 +170,12 @@ def test_the_code_runs_and_prints_what_stands_below_it(
     document = RUN[name]
     for package in document.packages:
         if importlib.util.find_spec(package) is None:  # not imported: some cannot be beside others in one process
-            pytest.skip(f"{package} is not installed: docs/dependencies.md says with which extra it is")
+            pytest.skip(f"{package} is not installed: pip install 'engine-sdk[{document.extra}]'")
     if document.device and document.device in (missing := Core().unavailable_devices):
         pytest.skip(str(missing[document.device]))
+    if document.extra == "ray":  # of its own configuration
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="ray")
+        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.chdir(tmp_path)
     namespace: Namespace = {"__name__": "guide"}
     if document.prepare is not None:

@@ -30,8 +30,10 @@ HEADER_SIZE = _HEADER.size + 32
 _AGAIN = "the blob was damaged after it was written; export it again"
 
 
-def is_blob(path: str | os.PathLike[str]) -> bool:
-    """Whether a regular file begins like a blob; False if it cannot be read."""
+def is_blob(path: str | os.PathLike[str] | bytes) -> bool:
+    """Whether a regular file, or bytes, begin like a blob; False for a file that cannot be read."""
+    if isinstance(path, bytes):
+        return path.startswith(_MAGIC)
     if not os.path.isfile(path):  # reading from a pipe would consume bytes
         return False
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -49,6 +50,51 @@ def test_one_packed_matrix_serves_all_lengths() -> None:
     for shape in ((1, 1, 24), (2, 9, 24), (1, 40, 24), (0, 3, 24)):
         data = values(*shape)
         close(np.array(next(iter(network([data]).values()))), np.matmul(data, weights.data), 24)
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("form", ["MatMul", "Gemm", "Gemm transB"])
+def test_a_blob_of_unknown_lengths_has_the_packed_matrix_only(
+    form: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each process that imports the blob would pack a matrix of its own, and share none."""
+    # Also on a CPU without bf16, by slower kernels.
+    monkeypatch.setattr("engine_cpu.network.precision_of", lambda config, isa: config["INFERENCE_PRECISION_HINT"])
+    core, a, data = Core(), parameter("a", [None, 256]), values(512, 256) / 16
+    if form == "Gemm transB":
+        node = ops.Gemm(a, Constant(data), transB=1)
+    else:
+        node = getattr(ops, form)(a, Constant(np.ascontiguousarray(data.T)))
+    network = core.compile_model(Model([node], [a]), "CPU", {"INFERENCE_PRECISION_HINT": precision})
+    blob = io.BytesIO()
+    network.export_model(blob)
+    assert len(blob.getvalue()) < 1.5 * data.nbytes
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("packed again")
+
+    monkeypatch.setattr("engine_cpu.lowering.factor.Packing", fail)
+    imported = core.import_model(blob.getvalue())
+    for rows in (1, 5, 6, 7):
+        (actual,), (expected,) = imported([values(rows, 256)]).values(), network([values(rows, 256)]).values()
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_the_factor_of_what_is_computed_from_lengths_is_kept() -> None:
+    """Such a product is computed when lengths are known, from the plain matrix, as a table of positions is."""
+    a, weights = parameter("a", [None, 3]), Constant(values(64, 96) / 8)
+    length = ops.Cast(ops.Slice(ops.Shape(a), Constant(np.array([0])), Constant(np.array([1]))), to=f32.onnx)
+    table = ops.MatMul(ops.Mul(ops.Reshape(length, Constant(np.array([1, 1]))), Constant(values(1, 64))), weights)
+    core = Core()
+    network = core.compile_model(Model([ops.Add(ops.ReduceSum(a), table)], [a]), "CPU")
+    blob = io.BytesIO()
+    network.export_model(blob)
+    for compiled in (network, core.import_model(blob.getvalue())):
+        for rows in (2, 3, 5):
+            given = values(rows, 3)
+            (actual,) = compiled([given]).values()
+            expected = given.sum() + rows * values(1, 64) @ weights.data
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("trans_b", [False, True])

@@ -138,7 +138,7 @@ class CpuNetwork(GraphNetwork):
             if not is_operation(node) or prepared.decisions.refusal(node) is not None:
                 continue
             decision = prepared.decisions[node]
-            if constants := decision.lowering.pack(decision.spec, self.weights):
+            if constants := decision.lowering.pack(decision.spec, self.weights, self.precision):
                 packing.add(node)
                 found += [value.node for value in constants if isinstance(value.node, Constant)]
         self.weights.finish()

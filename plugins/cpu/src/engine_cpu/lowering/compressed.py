@@ -36,7 +36,7 @@ class CompressedMatMulLowering(OpLowering[CompressedMatMulSpec]):
         constants = _check_constants(spec.weights, spec.scale, spec.zero_point)
         return first_refusal(check_types([spec.x, spec.output()], F32), constants)
 
-    def pack(self, spec: CompressedMatMulSpec, weights: WeightStore) -> Sequence[Output]:
+    def pack(self, spec: CompressedMatMulSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
         """See `OpLowering`."""
         codes = _Codes(spec.weights, spec.scale, spec.zero_point, weights)
         codes.stored(codes.operands, _recipe(spec), lambda: _packed(spec, codes))
@@ -84,7 +84,7 @@ class CompressedGatherLowering(OpLowering[CompressedGatherSpec]):
         constants = _check_constants(spec.data, spec.scale, spec.zero_point)
         return first_refusal(check_types([spec.scale, spec.output()], F32), constants)
 
-    def pack(self, spec: CompressedGatherSpec, weights: WeightStore) -> Sequence[Output]:
+    def pack(self, spec: CompressedGatherSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
         """See `OpLowering`."""
         codes = _Codes(spec.data, spec.scale, spec.zero_point, weights)
         for sources, recipe, make in _tables(codes):

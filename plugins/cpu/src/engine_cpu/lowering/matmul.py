@@ -9,17 +9,20 @@ import numpy as np
 
 from engine.ir import Constant, Node, Output
 from engine.ir.element_type import f32
-from engine.lowering import Refusal, RefusalCause, first_refusal
+from engine.lowering import Refusal, RefusalCause, first_refusal, is_known_when_bound
 from engine.native import Attribute
+from engine.onnx.skeleton import INLINE_BYTES
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, static_shape
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.epilogue import activation_attributes
+from engine_cpu.lowering.factor import ConstantFactor
 from engine_cpu.lowering.product import MAX_BATCH_DIMS, Product, padded_vector
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
 from engine_cpu.segment import SegmentBuilder
+from engine_cpu.weights import WeightStore
 
 
 @lowers("MatMul", spec=MatMulSpec)
@@ -34,6 +37,10 @@ class MatMulLowering(OpLowering[MatMulSpec]):
     def layouts(self, spec: MatMulSpec) -> Sequence[LayoutOption]:
         """See `_product_layouts`."""
         return _product_layouts(spec.node)
+
+    def pack(self, spec: MatMulSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
+        """See `OpLowering`."""
+        return _pack_matrix(spec.node, spec.trans_b, weights, precision)
 
     def lower(self, spec: MatMulSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
@@ -72,6 +79,19 @@ def _product_layouts(node: Node) -> Sequence[LayoutOption]:
     return options
 
 
+def _pack_matrix(node: Node, transposed: bool, weights: WeightStore, precision: str) -> Sequence[Output]:
+    """Pack one large constant matrix B, whose form is the same for any A."""
+    left, right = node.input_value(0), node.input_value(1)
+    if not isinstance(right.node, Constant) or len(right.shape) != 2 or right.node.byte_size <= INLINE_BYTES:
+        return ()
+    if is_known_when_bound(left):  # the product is folded once lengths are known, which reads the plain data
+        return ()
+    rows, columns = right.node.shape
+    n, k = (rows, columns) if transposed else (columns, rows)
+    ConstantFactor(right, n, k, transposed, weights).pack(precision)
+    return (right,)
+
+
 def _check_ranks(node: Node) -> Refusal | None:
     a, b = (len(node.input_value(index).shape) for index in (0, 1))
     if b > 2 and max(a, b) - 2 > MAX_BATCH_DIMS:
@@ -97,6 +117,10 @@ class GemmLowering(OpLowering[GemmSpec]):
     def layouts(self, spec: GemmSpec) -> Sequence[LayoutOption]:
         """See `_product_layouts`."""
         return super().layouts(spec) if spec.transA else _product_layouts(spec.node)
+
+    def pack(self, spec: GemmSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
+        """See `OpLowering`."""
+        return _pack_matrix(spec.node, spec.transB, weights, precision)
 
     def lower(self, spec: GemmSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""

@@ -5,27 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from engine.ir import Node, Output
-from engine.native import Attribute, Packing
+from engine.native import Attribute
 from engine_cpu.layout import Layout, padded_channels
+from engine_cpu.lowering.factor import ConstantFactor
 from engine_cpu.segment import SegmentBuilder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_BATCH_DIMS = 6
 """The maximum number of batch dimensions of the kernel, after merging adjacent ones if strides allow it."""
-
-
-_ELEMENTS: Final = ("f32", "bf16", "f16")
-_LEAST_NARROW: Final = 1 << 17
-"""The elements from which a B of 16 bits is worth widening: more than stay in a cache beside other weights."""
-_LEAST_COLUMNS: Final = 16
-_CHECKED: Final = 1 << 16
-"""Elements that are checked at once: the first ones already show that most matrices of f32 need f32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +93,9 @@ class Product:
             given |= {"residual_row": self.c_row, "residual_batch": [dim.c for dim in self.batch]}
         if is_dense and b.is_constant(weights):
             given["b_batch"] = [dim.b // max(1, self.k * self.n) for dim in self.batch]
-            element = weight_element(b, weights, self.n, self.k)
-            given["b_element"] = element
-            factor = packed_weights(b, weights, self.n, self.k, self.transposed, element)
+            constant = self._factor(b, weights)
+            given["b_element"] = element = constant.element()
+            factor = b.weights([weights], *constant.widened(element))
         else:
             given |= {"packed": 0, "transposed": int(self.transposed), "b_row": self.b_row}
             given["b_batch"] = [dim.b for dim in self.batch]
@@ -124,15 +117,11 @@ class Product:
         }  # fmt: skip
         if given.get("residual"):
             given |= {"residual_f32": 1, "residual_row": self.c_row}
-        packing = {"n": self.n, "k": self.k, "transposed": int(self.transposed)}
-        recipe = f"gemm_bf16 {self.n}x{self.k}{' transposed' if self.transposed else ''}"
-
-        def make() -> Packing:
-            source = np.ascontiguousarray(b.value(weights), np.float32)
-            return Packing("pack_gemm_bf16", [source], packing, isa=b.isa)
-
-        factor = b.weights([weights], recipe, make)
+        factor = b.weights([weights], *self._factor(b, weights).in_bf16())
         b.step(node, "gemm_bf16", [operands[0], factor, *more], [operands[1]], **given)
+
+    def _factor(self, b: SegmentBuilder, weights: Output) -> ConstantFactor:
+        return ConstantFactor(weights, self.n, self.k, self.transposed, b.store)
 
 
 def batch_dims(a: Sequence[int], b: Sequence[int], a_size: int, b_size: int, c_size: int) -> list[BatchDim]:
@@ -160,54 +149,6 @@ def merged(dims: Sequence[BatchDim]) -> tuple[BatchDim, ...]:
         else:
             result.append(dim)
     return tuple(result)
-
-
-def weight_element(b: SegmentBuilder, weights: Output, n: int, k: int) -> str:
-    """The type in which a constant B is stored: bf16 or f16 if that is exact, as in models stored in these types.
-
-    Products widen them where they are used. So few rows, whose time is that of reading B, take half as long; for many
-    rows, widening is a small part. Small matrices stay f32: they are read from a cache.
-    """
-    if n * k < _LEAST_NARROW or n < _LEAST_COLUMNS:
-        return "f32"
-    key = b.store.key([weights], "narrowest exact type")  # stored, since an imported network lacks the plain data
-    found = b.store.get(key, [weights], lambda: np.array([_narrowest(b.value(weights))], np.int32))
-    return _ELEMENTS[int(found.reshape(-1).view(np.int32)[0])]
-
-
-def _narrowest(values: Array) -> int:
-    """The index in `_ELEMENTS` of the narrowest type that holds all values."""
-    flat = np.ascontiguousarray(values, np.float32).reshape(-1)
-    fits = [_is_bf16, _is_f16]
-    for start in range(0, flat.size, _CHECKED):
-        part = flat[start : start + _CHECKED]
-        fits = [fit for fit in fits if np.isfinite(part).all() and fit(part)]
-        if not fits:
-            return 0
-    return 1 + [_is_bf16, _is_f16].index(fits[0])
-
-
-def _is_bf16(values: Array) -> bool:
-    return not (values.view(np.uint32) & 0xFFFF).any()
-
-
-def _is_f16(values: Array) -> bool:
-    with np.errstate(over="ignore"):
-        return bool((values.astype(np.float16).astype(np.float32) == values).all())
-
-
-def packed_weights(b: SegmentBuilder, weights: Output, n: int, k: int, transposed: bool, element: str) -> int:
-    """The buffer of a constant B, packed as `element` for the product; independent of the number of rows."""
-    matrices = math.prod(b.shape(weights)[:-2])
-    attributes: dict[str, Attribute] = {"n": n, "k": k, "transposed": int(transposed), "matrices": matrices}
-    attributes["b_element"] = element
-    recipe = f"gemm_{element} {n}x{k}x{matrices}{' transposed' if transposed else ''}"
-
-    def make() -> Packing:
-        source = np.ascontiguousarray(b.value(weights), np.float32)
-        return Packing("pack_gemm_f32", [source], attributes, isa=b.isa)
-
-    return b.weights([weights], recipe, make)
 
 
 def padded_vector(node: Node, b: SegmentBuilder, vector: Output, factor: float = 1.0) -> int:

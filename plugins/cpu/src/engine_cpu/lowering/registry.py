@@ -41,11 +41,11 @@ class OpLowering(Lowering[SpecT]):
     def lower(self, spec: SpecT, b: SegmentBuilder) -> None:
         """Add the steps of a node, in the layouts of `b.option(spec.node)`. All shapes are static."""
 
-    def pack(self, spec: SpecT, weights: WeightStore) -> Sequence[Output]:
+    def pack(self, spec: SpecT, weights: WeightStore, precision: str) -> Sequence[Output]:
         """Store constants in the format in which `lower` reads them, if it is the same for all lengths of the inputs.
 
-        Returns the constants that `lower` then reads in no other form, so that a network with dynamic shapes need not
-        keep them. Others are packed when a plan is built.
+        `precision` is the network's, "f32" or "bf16". Returns the constants that `lower` then reads in no other form:
+        a network with dynamic shapes need not keep them. Others are packed when a plan is built.
         """
         return ()
 

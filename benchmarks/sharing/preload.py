@@ -1,0 +1,9 @@
+"""What a fork server loads before it forks workers: the network, from the blob that the environment names."""
+
+import gc
+import os
+
+from engine import Core
+
+network = Core().import_model(os.environ["SHARED_BLOB"], config={"ENABLE_MMAP": True})
+gc.freeze()  # the collector would write to each object, and so copy its page

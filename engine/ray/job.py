@@ -1,0 +1,89 @@
+"""What every worker of a predictor needs, and how it gets its network."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.blob import BlobInput
+from engine.core import Core
+from engine.errors import BlobIncompatibleError, DeviceNotFoundError, EngineError
+from engine.plugin_api import ExecutableNetwork
+from engine.properties import AVAILABLE_DEVICES, ENABLE_MMAP, FULL_DEVICE_NAME
+from engine.ray.required import ray_package
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker needs; it travels to each of them, so large data is referred to.
+
+    Attributes:
+        name: of the network, for messages.
+        device: the device string.
+        config: of the import, or of a compilation on the node.
+        blob: refers to the blob's bytes in the object store; None if it is the file `path`.
+        path: of the blob, on every node.
+        model: refers to the model, for nodes that the blob does not fit; None if there is none.
+        keep: the columns that results have beside the network's outputs.
+        slot: what a worker takes of Ray's resources, as arguments of `map_batches`.
+        journal: the actor that collects progress and notes.
+    """
+
+    name: str
+    device: str
+    config: Mapping[str, Any]
+    blob: Any
+    path: str | None
+    model: Any
+    keep: Sequence[str]
+    slot: Mapping[str, float]
+    journal: Any
+
+    def open_network(self) -> tuple[ExecutableNetwork, str]:
+        """The network in this process, and why it was compiled here from the model; empty if the blob was imported.
+
+        Raises the errors of `Core.import_model` and `Core.compile_model`.
+        """
+        core = Core()
+        try:
+            config = {**self.config, ENABLE_MMAP.name: True} if self.path is not None else self.config
+            return core.import_model(self._blob(), self.device, config), ""
+        except BlobIncompatibleError as e:
+            if self.model is None:
+                raise BlobIncompatibleError(self._without_model(str(e))) from e
+            return core.compile_model(ray_package().get(self.model), self.device, self.config), str(e)
+
+    def check(self) -> tuple[EngineError | None, str]:
+        """Why a worker on this node would have no network, or why it would compile it here; each empty if it is not so.
+
+        Reads no more than the blob's manifest.
+        """
+        try:
+            core, plugin = Core(), self.device.partition(":")[0]
+            if not core.get_property(plugin, AVAILABLE_DEVICES.name):
+                return DeviceNotFoundError(f"{self.device} finds no device on this node"), ""
+            core.get_property(plugin, FULL_DEVICE_NAME.name)  # raises if it cannot be used
+            reasons = "; ".join(core.check_blob(self._blob(), self.device).reasons)
+        except EngineError as e:
+            return e, ""
+        if reasons and self.model is None:
+            return BlobIncompatibleError(self._without_model(reasons)), ""
+        return None, reasons
+
+    def _blob(self) -> BlobInput:
+        """The file, or the bytes in the object store's memory, which all workers of a node share."""
+        if self.path is not None:
+            return self.path
+        blob: BlobInput = memoryview(ray_package().get(self.blob))
+        return blob
+
+    def _without_model(self, reasons: str) -> str:
+        return f"{self.name}: {reasons}; or pass the model to predictor, which compiles it where the blob does not fit"
+
+
+def this_worker() -> tuple[str, int]:
+    """The host's name and the process id."""
+    return socket.gethostname(), os.getpid()

@@ -1,0 +1,139 @@
+"""`predictor`: a compiled network, or a model, as a class for `Dataset.map_batches`."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from engine.blob import BlobManifest, check_blob, is_blob
+from engine.core import Core
+from engine.errors import BlobIncompatibleError, PropertyError
+from engine.files import write_file
+from engine.ir import Model
+from engine.plugin_api import Port
+from engine.properties import INFERENCE_NUM_THREADS
+from engine.ray.batches import fixed_rows
+from engine.ray.job import Job
+from engine.ray.nodes import RESOURCES
+from engine.ray.progress import Journal
+from engine.ray.required import ray_package
+from engine.ray.worker import Predictor
+
+_THREADS: Final = INFERENCE_NUM_THREADS.name
+
+
+def predictor(
+    source: Model | str | os.PathLike[str] | bytes,
+    device: str | None = None,
+    config: Mapping[str, object] | None = None,
+    *,
+    model: Model | str | os.PathLike[str] | bytes | None = None,
+    path: str | os.PathLike[str] | None = None,
+    slot: Mapping[str, float] | None = None,
+    keep: Sequence[str] = (),
+) -> type[Predictor]:
+    """A class for `Dataset.map_batches`, whose workers import one blob; see `Predictor`.
+
+    Args:
+        source: a blob, or a model, which is compiled here, once.
+        device: by default that of the blob, or CPU.
+        config: as for `Core.compile_model` and `Core.import_model`.
+        model: travels with a blob, and is compiled on the nodes that the blob does not fit. A `source` that is a model
+            travels anyway. CACHE_DIR in `config` has it compiled once on each such node, not by each worker.
+        path: a file that all nodes can read, from which they map the blob; it is written there, unless it is `source`.
+            Otherwise, the blob is in Ray's object store, whose memory all workers of a node share.
+        slot: what a worker takes of Ray's resources, `num_cpus` and `num_gpus`. By default, the CPUs of
+            INFERENCE_NUM_THREADS, which is 1 if `config` does not set it, for a device that has this property; else
+            1 CPU, and 1 GPU if the cluster has any.
+        keep: the columns that results have beside the network's outputs.
+
+    Starts Ray if it does not run. Raises `UnsupportedError` if Ray is not installed or the network takes no batches;
+    `PropertyError` for a wrong slot or column; and the errors of reading, compiling and exporting.
+    """
+    ray = ray_package()
+    if model is not None and not isinstance(model, Model):
+        model = Core().read_model(model)
+    if not isinstance(source, Model) and is_blob(source):
+        blob, manifest = source, _manifest(source)
+        device = device or manifest.device
+        settings = _with_threads(device, manifest.config, config or {})
+    else:
+        device = device or "CPU"
+        settings = _with_threads(device, {}, config or {})
+        model = source if isinstance(source, Model) else Core().read_model(source)
+        blob = _compiled(model, device, settings)
+        manifest = _manifest(blob)
+    name = str(manifest.metadata.get("network_name", "network"))
+    inputs, outputs = ([Port.from_json(port) for port in ports] for ports in (manifest.inputs, manifest.outputs))
+    rows = fixed_rows(name, inputs)
+    if doubled := [port.name for port in outputs if port.name in keep]:
+        raise PropertyError(f"{name}: column `{doubled[0]}` of keep is an output of the network, too; leave it out")
+    job = Job(
+        name=name,
+        device=device,
+        config=settings,
+        blob=None if path is not None else ray.put(np.frombuffer(_bytes_of(blob), np.uint8)),
+        path=None if path is None else _stored(blob, path),
+        model=None if model is None else ray.put(model),
+        keep=tuple(keep),
+        slot=_default_slot(settings, ray) if slot is None else _checked_slot(slot),
+        journal=ray.remote(num_cpus=0)(Journal).remote(),
+    )
+    return type("Predictor", (Predictor,), {"job": job, "rows": rows, "__doc__": Predictor.__doc__})
+
+
+def _manifest(blob: str | os.PathLike[str] | bytes) -> BlobManifest:
+    """Raises `BlobIncompatibleError` for a blob of another format version, and the errors of reading it."""
+    checked = check_blob(blob)
+    if checked.manifest is None:
+        raise BlobIncompatibleError("; ".join(checked.reasons))
+    return checked.manifest
+
+
+def _with_threads(device: str, exported: Mapping[str, Any], config: Mapping[str, object]) -> dict[str, object]:
+    """The configuration with the number of threads of a worker, for a device that has this property."""
+    declared = {each.name for each in Core().supported_properties(device)}
+    if _THREADS not in declared:
+        return dict(config)
+    return {**config, _THREADS: config.get(_THREADS) or exported.get(_THREADS) or 1}
+
+
+def _compiled(model: Model, device: str, config: Mapping[str, object]) -> bytes:
+    """The blob of a model."""
+    network = Core().compile_model(model, device, config)
+    stream = io.BytesIO()
+    network.export_model(stream)
+    return stream.getvalue()
+
+
+def _bytes_of(blob: str | os.PathLike[str] | bytes) -> bytes:
+    return blob if isinstance(blob, bytes) else Path(blob).read_bytes()
+
+
+def _stored(blob: str | os.PathLike[str] | bytes, path: str | os.PathLike[str]) -> str:
+    """The absolute path of the blob, which is written there if it is elsewhere."""
+    target = os.path.abspath(path)
+    if isinstance(blob, bytes) or not (os.path.exists(target) and os.path.samefile(blob, target)):
+        write_file(target, _bytes_of(blob))
+    return target
+
+
+def _default_slot(config: Mapping[str, object], ray: Any) -> dict[str, float]:
+    threads = config.get(_THREADS)
+    if isinstance(threads, int):
+        return {"num_cpus": threads}
+    return {"num_cpus": 1, "num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+
+
+def _checked_slot(slot: Mapping[str, float]) -> dict[str, float]:
+    for name, amount in slot.items():
+        if name not in RESOURCES or not isinstance(amount, (int, float)) or amount < 0:
+            raise PropertyError(
+                f"slot has {name!r}: {amount!r}; expected amounts of num_cpus and num_gpus, such as {{'num_cpus': 4}}"
+            )
+    return dict(slot)

@@ -1,0 +1,107 @@
+"""Progress of all workers: an actor collects it, and what is to be said once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProgress:
+    """What one worker process has computed.
+
+    Attributes:
+        host, process: the host's name and the process id.
+        node: Ray's id of the node.
+        how: how it got the network: "imported" or "compiled".
+        items, batches: computed rows and calls, also of results that were lost afterwards.
+        busy_seconds: the time of its inferences.
+    """
+
+    host: str
+    process: int
+    node: str
+    how: str
+    items: int = 0
+    batches: int = 0
+    busy_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What all workers have computed so far.
+
+    Attributes:
+        workers: every process that has imported the network, also those that have ended.
+        seconds: from the beginning of the first batch to the end of the last one so far.
+        notes: what was logged about nodes, once for each node.
+    """
+
+    workers: tuple[WorkerProgress, ...]
+    seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def items(self) -> int:
+        """Computed rows. If a worker was lost, those that were computed again count twice."""
+        return sum(worker.items for worker in self.workers)
+
+    @property
+    def items_per_second(self) -> float:
+        """The throughput of all workers together; 0 before the first batch."""
+        return self.items / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.items} items by {len(self.workers)} workers, {self.items_per_second:.1f} items/s"
+
+
+@dataclass(slots=True)
+class _Worker:
+    host: str
+    node: str
+    how: str
+    items: int = 0
+    batches: int = 0
+    busy_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Journal:
+    """The actor. Times are taken by its own clock, since the nodes' clocks differ."""
+
+    workers: dict[tuple[str, int], _Worker] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    noted: set[str] = field(default_factory=set)
+    begin: float | None = None
+    end: float = 0.0
+
+    def note(self, nodes: Sequence[str], text: str) -> bool:
+        """Whether a note about nodes is to be logged, since nothing was logged about one of them."""
+        if self.noted.issuperset(nodes):
+            return False
+        self.noted.update(nodes)
+        self.notes.append(text)
+        return True
+
+    def join(self, host: str, process: int, node: str, how: str) -> None:
+        """A worker has its network."""
+        self.workers[node, process] = _Worker(host, node, how)
+
+    def add(self, process: int, node: str, items: int, seconds: float) -> None:
+        """A worker has computed a batch in this time."""
+        self.end = time.monotonic()
+        if self.begin is None:
+            self.begin = self.end - seconds
+        worker = self.workers[node, process]
+        worker.items += items
+        worker.batches += 1
+        worker.busy_seconds += seconds
+
+    def progress(self) -> Progress:
+        """What was computed so far."""
+        workers = (
+            WorkerProgress(w.host, process, w.node, w.how, w.items, w.batches, w.busy_seconds)
+            for (_, process), w in self.workers.items()
+        )
+        return Progress(tuple(workers), 0.0 if self.begin is None else self.end - self.begin, tuple(self.notes))

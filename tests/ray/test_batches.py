@@ -1,0 +1,131 @@
+"""Batches of Ray Data as inferences, without Ray. If these fail, results belong to other rows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import Core, ops
+from engine.errors import DeviceNotFoundError, InputError, PluginError, UnsupportedError
+from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32
+from engine.plugin_api import ExecutableNetwork
+from engine.ray import NodeFit, predictor
+from engine.ray.batches import fixed_rows, infer_batch
+from engine.ray.job import Job
+from engine.ray.nodes import raise_if_none, refused_selector, slots_of
+from engine.ray.progress import Journal
+
+
+def network(rows: int | None) -> ExecutableNetwork:
+    """y = 2 x and the sum of each row."""
+    x = Parameter(f32, PartialShape([rows, 4]), "x")
+    total = ops.ReduceSum(x, Constant(np.array([1])), keepdims=0)
+    return Core().compile_model(
+        Model([Result(ops.Add(x, x), "y"), Result(total, "sum")], [x], name="twice"), "TEMPLATE"
+    )
+
+
+def batch(rows: int) -> dict[str, Any]:
+    return {"x": np.arange(4 * rows, dtype=np.float32).reshape(rows, 4), "id": np.arange(rows), "other": np.ones(rows)}
+
+
+@pytest.mark.parametrize("rows_each", [None, 1, 3, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8])
+def test_results_are_those_of_the_rows(rows: int, rows_each: int | None) -> None:
+    compiled, given = network(rows_each), batch(rows)
+    assert fixed_rows("twice", compiled.inputs) == rows_each
+    results = infer_batch(compiled, rows_each, given, ["id"])
+    assert list(results) == ["id", "y", "sum"]
+    np.testing.assert_array_equal(results["id"], given["id"])
+    np.testing.assert_array_equal(results["y"], 2 * given["x"])
+    np.testing.assert_array_equal(results["sum"], given["x"].sum(1))
+
+
+@pytest.mark.parametrize("rows_each", [None, 3])
+def test_an_empty_batch_has_empty_results(rows_each: int | None) -> None:
+    results = infer_batch(network(rows_each), rows_each, batch(0), [])
+    assert {name: value.shape for name, value in results.items()} == {"y": (0, 4), "sum": (0,)}
+
+
+def test_columns_that_are_missing_or_ragged_are_named() -> None:
+    compiled = network(None)
+    with pytest.raises(InputError, match="no column `x`; it has image"):
+        infer_batch(compiled, None, {"image": np.ones((2, 4))}, [])
+    with pytest.raises(InputError, match="no column `key`"):
+        infer_batch(compiled, None, batch(2), ["key"])
+    ragged = np.array([np.ones(3), np.ones(4)], object)
+    with pytest.raises(InputError, match="column `x` have different shapes"):
+        infer_batch(compiled, None, {"x": ragged}, [])
+    with pytest.raises(InputError, match="element type is float64"):
+        infer_batch(compiled, None, {"x": np.ones((2, 4))}, [])
+
+
+def test_networks_that_take_no_batches_are_refused() -> None:
+    scalar, x = Parameter(f32, PartialShape([]), "scalar"), Parameter(f32, PartialShape([2, 4]), "x")
+    compiled = Core().compile_model(Model([ops.Add(x, scalar)], [x, scalar]), "TEMPLATE")
+    with pytest.raises(UnsupportedError, match="input `scalar` is a scalar"):
+        fixed_rows("n", compiled.inputs)
+    other = Parameter(f32, PartialShape([3, 4]), "other")
+    compiled = Core().compile_model(Model([ops.Concat(x, other, axis=0)], [x, other]), "TEMPLATE")
+    with pytest.raises(UnsupportedError, match="'x': 2, 'other': 3"):
+        fixed_rows("n", compiled.inputs)
+    compiled = Core().compile_model(Model([Result(ops.ReduceSum(x), "total")], [x]), "TEMPLATE")
+    with pytest.raises(UnsupportedError, match=r"output `total` has shape \[1, 1\] for 2 rows"):
+        infer_batch(compiled, 2, batch(2), [])
+
+
+def job() -> Job:
+    return Job("twice", "CPU", {}, None, None, None, (), {"num_cpus": 2}, None)
+
+
+def test_nodes_that_cannot_run_a_worker_are_left_out() -> None:
+    fits = [NodeFit("a", "one", 3, None), NodeFit("b", "two", 4, PluginError("why")), NodeFit("c", "three", 1, None)]
+    assert slots_of(job(), fits) == 4
+    assert refused_selector(fits) == {"label_selector": {"ray.io/node-id": "!in(b)"}}
+    raise_if_none(job(), fits)
+    assert refused_selector(fits[:1]) == {}
+
+
+def test_a_cluster_without_the_device_is_an_error_of_the_same_type() -> None:
+    fits = [NodeFit("a", "one", 3, DeviceNotFoundError("there is no GPU")), NodeFit("b", "two", 4, PluginError("why"))]
+    with pytest.raises(DeviceNotFoundError, match="on any of 2 nodes; on one: there is no GPU"):
+        raise_if_none(job(), fits)
+    with pytest.raises(UnsupportedError, match=r"has what a worker takes.*num_cpus.*2"):
+        raise_if_none(job(), [])
+
+
+def test_progress_counts_workers_batches_and_says_things_once() -> None:
+    journal = Journal()
+    assert journal.progress().items_per_second == 0
+    journal.join("host", 7, "node", "imported")
+    journal.join("host", 8, "node", "compiled")
+    journal.add(7, "node", 32, 0.5)
+    journal.add(8, "node", 16, 0.25)
+    journal.add(7, "node", 16, 0.25)
+    said = [(["a", "b"], "x"), (["b"], "of b"), (["c"], "y"), (["a", "c"], "z"), (["c", "d"], "of d")]
+    assert [journal.note(*each) for each in said] == [True, False, True, False, True]
+    progress = journal.progress()
+    assert progress.items == 64
+    assert progress.notes == ("x", "y", "of d")
+    assert progress.items_per_second == 64 / progress.seconds
+    assert [(w.process, w.how, w.items, w.batches, w.busy_seconds) for w in progress.workers] == [
+        (7, "imported", 48, 2, 0.75),
+        (8, "compiled", 16, 1, 0.25),
+    ]
+    assert str(progress).startswith("64 items by 2 workers, ")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UnsupportedError, match=r'pip install "engine-sdk\[ray\]"'):
+        predictor("model.onnx")
+
+
+def test_importing_the_package_does_not_import_ray() -> None:
+    program = "import sys, engine, engine.ray; print('ray' in sys.modules, 'ray.data' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
+    assert output == "False False\n"

@@ -1,0 +1,187 @@
+"""Batch inference by workers of a real local Ray. If these fail, a job over a cluster loses, doubles or mixes up rows.
+
+The cluster has three nodes, each a set of processes on this machine: one as it is, one whose CPU seems to have no more
+than the oldest instruction set, and one on which the device cannot be used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import Core, ops
+from engine.errors import BlobIncompatibleError, InputError, PropertyError, UnsupportedError
+from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32
+from engine.native import default_isa, isas_within
+from engine.ray import Predictor, predictor
+
+ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "engine-sdk[ray]"')
+pytest.importorskip("ray.data", reason='Ray Data is not installed: pip install "engine-sdk[ray]"')
+
+OLDEST = isas_within(default_isa())[0]
+WIDTH, ROWS, BLOCKS = 64, 96, 12
+
+pytestmark = [
+    # Of Ray's own code: sockets and files of its processes that it leaves to the end of this one.
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray.*"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    memory = {"object_store_memory": 80 << 20}
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, **memory})
+    made.add_node(num_cpus=1, env_vars={"ENGINE_MAX_ISA": OLDEST}, **memory)
+    made.add_node(num_cpus=1, env_vars={"ENGINE_MAX_ISA": "unknown"}, **memory)
+    ray.init(address=made.address, log_to_driver=False)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield
+    ray.shutdown()
+    made.shutdown()
+
+
+def model() -> Model:
+    """y = x W, for any number of rows."""
+    x = Parameter(f32, PartialShape([None, WIDTH]), "x")
+    return Model([Result(ops.MatMul(x, Constant(weights())), "y")], [x], name="scorer")
+
+
+def weights() -> Any:
+    return np.random.default_rng(0).standard_normal((WIDTH, WIDTH), np.float32)
+
+
+def rows() -> Any:
+    return np.random.default_rng(1).standard_normal((ROWS, WIDTH), np.float32)
+
+
+def dataset() -> Any:
+    items = [{"id": number, "x": row} for number, row in enumerate(rows())]
+    return ray.data.from_items(items, override_num_blocks=BLOCKS)
+
+
+def check(results: Any) -> None:
+    """Each row once, in order, with its own result."""
+    found = results.take_all()
+    assert [row["id"] for row in found] == list(range(ROWS))
+    np.testing.assert_allclose([row["y"] for row in found], rows() @ weights(), rtol=0, atol=1e-4)
+
+
+def test_a_killed_worker_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    claim = tmp_path / "process"
+    made: Any = predictor(model(), keep=["id"])
+
+    class Stopping(made):  # type: ignore[misc]
+        """Waits in the batch of row 30, the first time, to be killed there."""
+
+        def __call__(self, batch: Any) -> Any:
+            if 30 in batch["id"]:
+                try:
+                    with claim.open("x") as file:
+                        file.write(f"{os.getpid()}\n")
+                    while True:
+                        time.sleep(1)
+                except FileExistsError:
+                    pass
+            return super().__call__(batch)
+
+    killed = []
+
+    def kill() -> None:
+        while not claim.exists() or not claim.read_text().endswith("\n"):
+            time.sleep(0.05)
+        killed.append(int(claim.read_text()))
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    check(Stopping.predict(dataset(), workers=2, batch_size=8))
+    thread.join()
+    progress = Stopping.progress()
+    workers = [worker.process for worker in progress.workers]
+    assert killed[0] in workers
+    assert len(workers) == 3, "one was started in place of the killed one"
+    assert ROWS <= progress.items < 2 * ROWS
+
+
+@pytest.mark.skipif(default_isa() == OLDEST, reason="blobs of this CPU fit any")
+def test_each_node_does_what_it_can(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    caplog.set_level(logging.WARNING, "engine.ray")
+    made: Any = predictor(model(), keep=["id"], path=tmp_path / "shared.blob")
+    assert made.slots() == 3
+
+    class Together(made):  # type: ignore[misc]
+        """Works when all workers are there."""
+
+        def __call__(self, batch: Any) -> Any:
+            while len(self.progress().workers) < 3:
+                time.sleep(0.1)
+            return super().__call__(batch)
+
+    check(Together.predict(dataset(), workers=3, batch_size=8))
+    progress = made.progress()
+    assert sorted(worker.how for worker in progress.workers) == ["compiled", "imported", "imported"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "engine.ray"]
+    assert sorted(logged) == sorted(progress.notes)
+    compiled, unusable = sorted(logged, key=lambda text: "no worker" in text)
+    assert compiled.startswith("scorer: 1 nodes (")
+    assert "compile the model, since the blob does not fit: " in compiled
+    assert "get no worker: " in unusable
+    assert "ENGINE_MAX_ISA" in unusable
+    (error,) = (fit.error for fit in made.check() if fit.error is not None)
+    assert isinstance(error, PropertyError)
+
+
+@pytest.mark.skipif(default_isa() == OLDEST, reason="blobs of this CPU fit any")
+def test_a_blob_that_fits_some_nodes_runs_on_those(tmp_path: Path) -> None:
+    blob = str(tmp_path / "network.blob")
+    Core().compile_model(model(), "CPU").export_model(blob)
+    made = predictor(blob, keep=["id"])
+    check(made.predict(dataset(), batch_size=8))
+    assert {worker.how for worker in made.progress().workers} == {"imported"}
+    errors = [fit.error for fit in made.check() if isinstance(fit.error, BlobIncompatibleError)]
+    assert len(errors) == 1
+    assert "pass the model to predictor" in str(errors[0])
+
+
+def test_workers_use_the_blob_in_the_memory_of_the_store() -> None:
+    """Weights at another address than a multiple of 64 would be copied by each worker."""
+    made = predictor(model())
+
+    def places(blob: Any) -> list[int]:
+        data = np.frombuffer(memoryview(ray.get(blob[0])), np.uint8)
+        return [data.ctypes.data % 64, int(data.flags.owndata)]
+
+    assert ray.get(ray.remote(places).remote([made.job.blob])) == [0, 0]
+
+
+def test_what_a_batch_lacks_ends_the_job_with_a_typed_error() -> None:
+    made = predictor(model())
+    with pytest.raises(InputError, match="no column `x`; it has id, image"):
+        made.predict(dataset().rename_columns({"x": "image"}), workers=1).take_all()
+
+
+def test_what_the_cluster_lacks_is_an_error_before_the_job() -> None:
+    made: type[Predictor] = predictor(model(), slot={"num_gpus": 1})
+    with pytest.raises(UnsupportedError, match="no node of the cluster has"):
+        made.predict(dataset())
+    with pytest.raises(PropertyError, match="'TPU': 1"):
+        predictor(model(), slot={"TPU": 1})
+    with pytest.raises(PropertyError, match="column `y` of keep"):
+        predictor(model(), keep=["y"])
