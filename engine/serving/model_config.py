@@ -54,7 +54,7 @@ class ModelConfig:
         max_rows: the most rows, the first dimension of inputs, of a request; None for no limit.
         queue_size: how many requests may wait; further ones are refused.
         timeout_ms: the deadline of requests that state none, in milliseconds; None for none.
-        requests: how many inferences run at once; 0 for what the device prefers.
+        requests: how many inferences run at once, at most what the device prefers; 0 for that.
         batching: None if each request is an inference.
         generation: None if the model is not a language model whose tokens are streamed.
     """

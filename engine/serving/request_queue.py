@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -42,7 +43,8 @@ class QueueState(Protocol):
 class RequestQueue:
     """Runs inferences of one network, at most `slots` at once, in the order of their arrival.
 
-    Not thread-safe: used by one event loop. A task that is cancelled leaves the queue, or its inference is cancelled.
+    Not thread-safe: used by one event loop. A task that is cancelled leaves the queue, or its inference is cancelled,
+    and has its slot until the device has noticed. So a device that hangs cannot collect inferences.
 
     Args:
         name: of the model, for messages.
@@ -103,10 +105,23 @@ class RequestQueue:
         key = self._count
         times.began = self._began[key] = time.perf_counter()
         try:
-            return await self._network.infer_async(inputs)
-        finally:
-            del self._began[key]
-            self._pass_on_slot()
+            future = self._network.submit(inputs)
+        except BaseException:
+            self._end(key)
+            raise
+        loop = asyncio.get_running_loop()
+
+        def ended(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended before the device
+                loop.call_soon_threadsafe(self._end, key)
+
+        future.add_done_callback(ended)
+        return await asyncio.wrap_future(future)
+
+    def _end(self, key: int) -> None:
+        """The device has ended an inference: not before, even if nobody waits for it any more, is its slot free."""
+        del self._began[key]
+        self._pass_on_slot()
 
     async def _take_slot(self) -> None:
         if self._taken < self._slots:

@@ -38,7 +38,8 @@ class ServedModel(Model):  # type: ignore[misc]
         super().__init__(name)
         self.version, self.network, self.config = str(version), network, config
         self._inputs, self._outputs = described(network.inputs), described(network.outputs)
-        slots = config.requests or int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        most = int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))  # the network itself runs no more at once
+        slots = min(config.requests, most) if config.requests else most
         self._queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size)
         self.queue: QueueState = self._queue
         self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
