@@ -46,9 +46,17 @@ def list_names(root: Path) -> list[str]:
     Raises `RepositoryError` if the repository is not a folder that can be read.
     """
     try:
-        return sorted(each.name for each in root.iterdir() if each.is_dir() and not each.name.startswith("."))
+        return sorted(each.name for each in root.iterdir() if _is_folder(each) and not each.name.startswith("."))
     except OSError as e:
         raise RepositoryError(f"the model repository {root} cannot be read: {e}") from e
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder, or something that cannot be examined, whose reason is told when it is loaded."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return True
 
 
 def check_name(name: str) -> None:
@@ -63,10 +71,18 @@ def check_name(name: str) -> None:
 def read_folder(root: Path, name: str) -> ModelFolder:
     """What a repository has of a model.
 
-    Raises `RepositoryError` for a name that is not valid, a folder that does not exist or has no version, a version
-    without a model or with two, and a configuration that is not valid or asks for a version that does not exist.
+    Raises `RepositoryError` for a name that is not valid, a folder that does not exist, cannot be read or has no
+    version, a version without a model or with two, and a configuration that is not valid or asks for a version that
+    does not exist.
     """
     check_name(name)
+    try:
+        return _read_folder(root, name)
+    except OSError as e:
+        raise RepositoryError(f"the folder {root / name} cannot be read: {e}") from e
+
+
+def _read_folder(root: Path, name: str) -> ModelFolder:
     folder = root / name
     if not folder.is_dir():
         raise RepositoryError(f"the repository {root} has no folder {name!r}")

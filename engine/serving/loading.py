@@ -41,12 +41,18 @@ def load_network(core: Core, path: Path, config: ModelConfig, blobs: BlobOptions
 
 
 def file_identity(path: Path) -> tuple[Any, ...]:
-    """What changes when a file is written again; of a model with external data, also what its folder has."""
+    """What changes when a file is written again; since a model may have external data, all files of its folder.
+
+    Raises `RepositoryError` if they cannot be read.
+    """
     found = []
-    for each in sorted(path.parent.iterdir()):
-        if each.is_file():
-            status = os.stat(each)
-            found.append((each.name, status.st_ino, status.st_size, status.st_mtime_ns))
+    try:
+        for each in sorted(path.parent.rglob("*")):
+            if each.is_file():
+                status = os.stat(each)
+                found.append((each, status.st_ino, status.st_size, status.st_mtime_ns))
+    except OSError as e:
+        raise RepositoryError(f"{path.parent} cannot be read: {e}") from e
     return (path, *found)
 
 

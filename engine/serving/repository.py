@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from engine.serving.generative_model import GenerativeModel, find_tokenizer
 from engine.serving.loading import BlobOptions, file_identity, load_network
 from engine.serving.metrics import DeviceClock, Tally
 from engine.serving.model_config import ModelConfig
+from engine.serving.named_locks import NamedLocks
 from engine.serving.refusals import Refused
 from engine.serving.served_model import ServedModel
 
@@ -51,7 +51,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self._entries: dict[str, dict[int, VersionState]] = {}
         self._problems: dict[str, str] = {}
         """Names without any version, and why."""
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks = NamedLocks()
 
     # -- what KServe asks for -------------------------------------------------------------------------------------
 
@@ -129,14 +129,15 @@ class Repository(ModelRepository):  # type: ignore[misc]
         Raises `RepositoryError` for the folder, and the first error of a version; versions that were served before
         are still served then.
         """
-        async with self._locks[name]:
+        async with self._locks.hold(name):
             try:
                 folder = await asyncio.to_thread(read_folder, self._root, name)
             except EngineError as e:
                 self._note_failure(name, e)
                 raise
             before = self._entries.get(name, {})
-            states, errors = {}, []
+            states: dict[int, VersionState] = {}
+            errors = []
             for number, path in folder.files.items():
                 try:
                     states[number] = await self._load_version(folder, number, path, before.get(number))
@@ -145,7 +146,9 @@ class Repository(ModelRepository):  # type: ignore[misc]
                     old = before.get(number)
                     states[number] = old if old is not None and old.model is not None else VersionState(None, str(e))
                     self._log_failure(name, e, number)
-            self._entries[name] = states
+            if errors:  # versions that are not asked for any more stay as well, since they are what works
+                states = {number: state for number, state in before.items() if state.model is not None} | states
+            self._entries[name] = dict(sorted(states.items()))
             self._problems.pop(name, None)
             self._end(before, states)
             if errors:
@@ -184,13 +187,17 @@ class Repository(ModelRepository):  # type: ignore[misc]
         what = f"model {name!r:.80}" if number is None else f"model {name}, version {number}"
         _log.error("%s cannot be loaded: %s: %s", what, type(error).__name__, error, extra={"model": name})
 
-    def unload(self, name: str) -> None:
-        """Serve a model no longer; requests that were accepted end. Raises `KeyError` for an unknown name."""
-        states = self._entries.pop(name, None)
-        if states is None and self._problems.pop(name, None) is None:
-            raise KeyError(f"there is no model {name!r:.80}")
-        self._end(states or {}, {})
-        _log.info("unloaded model %s", name, extra={"model": name})
+    async def unload(self, name: str) -> None:
+        """Serve a model no longer; requests that were accepted end. One that is being loaded is unloaded after that.
+
+        Raises `NotServedError` for an unknown name.
+        """
+        async with self._locks.hold(name):
+            states = self._entries.pop(name, None)
+            if states is None and self._problems.pop(name, None) is None:
+                raise NotServedError(f"there is no model {name!r:.80}")
+            self._end(states or {}, {})
+            _log.info("unloaded model %s", name, extra={"model": name})
 
     @staticmethod
     def _end(before: dict[int, VersionState], after: dict[int, VersionState]) -> None:
@@ -230,6 +237,6 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
     async def unload(self, model_name: str) -> None:
         """Unload. Raises `Refused` for an unknown name."""
         try:
-            self.repository.unload(model_name)
-        except KeyError as e:
-            raise Refused(NotServedError(str(e.args[0]))) from e
+            await self.repository.unload(model_name)
+        except NotServedError as e:
+            raise Refused(e) from e

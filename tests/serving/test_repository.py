@@ -175,6 +175,20 @@ def test_versions_are_loaded_replaced_and_kept(server: Running, folder: Path, cl
     assert refusal(client.load_model, "nothing")[0] == "400"
 
 
+def test_a_new_version_that_is_broken_replaces_nothing(folder: Path, client: Any) -> None:
+    """By default the latest version is served: the one before it, until the latest can be loaded."""
+    write(folder, "updated", dense(), CPU, version=1)
+    client.load_model("updated")
+    write(folder, "updated", b"junk", version=2)
+    assert refusal(client.load_model, "updated")[0] == "400"
+    np.testing.assert_allclose(ask(client, "updated", X), expected(X), atol=1e-5)
+    states = [(e["version"], e["state"]) for e in client.get_model_repository_index() if e["name"] == "updated"]
+    assert states == [("1", "READY"), ("2", "UNAVAILABLE")]
+    write(folder, "updated", dense(), version=2)
+    client.load_model("updated")
+    assert client.get_model_metadata("updated")["versions"] == ["2"]
+
+
 def test_a_broken_model_is_mended(folder: Path, client: Any) -> None:
     write(folder, "mended", b"junk", CPU)
     assert refusal(client.load_model, "mended")[0] == "400"
