@@ -40,8 +40,8 @@ def expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.maximum(x @ WEIGHTS, 0)
 
 
-def slow(steps: int = 100_000) -> Model:
-    """y = x after many steps in a loop that a device cannot shorten: some microseconds each; x: [N, 16]."""
+def slow(steps: int = 2_000_000) -> Model:
+    """y = x after many steps in a loop that a device cannot shorten, 0.1 microseconds or more each; x: [N, 16]."""
     x, count = Parameter(f32, ["N", 16], "x"), Constant(np.array(steps))
     i, condition, carried = Parameter(ElementType.from_numpy(np.int64), [], "i"), _truth("c"), Parameter(f32, None, "v")
     step = ops.Mul(ops.Add(carried, Constant(np.float32(1))), Constant(np.float32(0.5)))

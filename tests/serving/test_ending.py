@@ -67,7 +67,7 @@ def test_sigterm_waits_for_the_queue(tmp_path: Path) -> None:
     """Requests that wait when the signal comes are answered, and the exit code is 0."""
     import tritonclient.grpc
 
-    write(tmp_path / "models", "slow", slow(500_000), CPU)
+    write(tmp_path / "models", "slow", slow(4_000_000), CPU)
     with running(tmp_path / "models") as server:
         client = tritonclient.grpc.InferenceServerClient(server.grpc)
         given = tritonclient.grpc.InferInput("x", [1, 16], "FP32")
