@@ -19,6 +19,7 @@ from engine.errors import EngineError, InputError, UnsupportedError
 from engine.serving.data_plane import DataPlane
 from engine.serving.deadlines import seconds_left
 from engine.serving.generative_model import GenerativeModel, Piece
+from engine.serving.json_objects import object_of
 from engine.serving.refusals import Refused
 from engine.serving.repository import Repository
 
@@ -40,7 +41,7 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
         return await _events(pieces, lambda piece: _generated(model, body, [piece]))
 
     async def completions(request: Request) -> Response:
-        body = await _object(request)
+        body = await object_of(request)
         model, body, pieces = await _begun(data_plane, str(body.get("model")), request, "prompt")
         head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model.name}
 
@@ -69,21 +70,11 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
     return router
 
 
-async def _object(request: Request) -> dict[str, Any]:
-    try:
-        body = await request.json()
-    except (ValueError, RecursionError) as e:
-        raise Refused(InputError(f"the request is not valid JSON: {e}")) from e
-    if not isinstance(body, dict):
-        raise Refused(InputError("the request is not a JSON object"))
-    return body
-
-
 async def _begun(
     data_plane: DataPlane, name: str, request: Request, key: str
 ) -> tuple[GenerativeModel, dict[str, Any], AsyncGenerator[Piece, None]]:
     """The model, the body, and the pieces of the answer. Raises `Refused`."""
-    body = await _object(request)
+    body = await object_of(request)
     model = data_plane.get_model_from_registry(name)
     try:
         if not isinstance(model, GenerativeModel):

@@ -24,6 +24,7 @@ from engine.serving.deadlines import seconds_left
 from engine.serving.model_config import Generation, ModelConfig
 from engine.serving.refusals import Refused
 from engine.serving.served_model import ServedModel
+from engine.serving.tensors import array_of, is_unicode
 
 IDS: Final = "input_ids"
 TOKENS: Final = "tokens"
@@ -109,6 +110,8 @@ class GenerativeModel(ServedModel):
                 raise UnsupportedError(
                     f"model `{self.name}` has no tokenizer.json beside it; give the prompt as numbers of tokens"
                 )
+            if not is_unicode(given):
+                raise InputError("the prompt has a half of a surrogate pair, which is not a character")
             tokens = list(self._tokenizer.encode(given).ids)
         else:
             tokens = list(given)
@@ -183,7 +186,9 @@ class GenerativeModel(ServedModel):
             prompt = self.prompt_of(payload)
             deadline = seconds_left(headers, payload, self.config.timeout_ms)
         except EngineError as e:
-            raise Refused(e) from e
+            refused = Refused(e)
+            refused.log(self.name)
+            raise refused from e
         async with contextlib.aclosing(self.stream(prompt, deadline)) as pieces:
             tokens = [piece.token async for piece in pieces if piece.token is not None]
         return self.response(payload, tokens)
@@ -194,10 +199,7 @@ class GenerativeModel(ServedModel):
             raise UnsupportedError("the server speaks version 2 of the protocol, the Open Inference Protocol: use /v2")
         if [tensor.name for tensor in payload.inputs] != [IDS] or payload.inputs[0].datatype != "INT64":
             raise InputError(f"model `{self.name}` generates tokens: expected one input, `{IDS}` of INT64")
-        try:
-            ids = np.array(payload.inputs[0].as_numpy(), np.int64)
-        except (ValueError, TypeError, OverflowError) as e:
-            raise InputError(f"input `{IDS}` cannot be read: {e}") from e
+        ids = array_of(payload.inputs[0])
         if ids.ndim not in (1, 2) or (ids.ndim == 2 and len(ids) != 1) or not ids.size:
             raise InputError(f"input `{IDS}` has shape {list(ids.shape)}; expected [tokens] or [1, tokens]")
         return self.prompt(ids.reshape(-1).tolist(), to_http_parameters(payload.parameters or {}))
@@ -237,8 +239,8 @@ def find_tokenizer(path: Path) -> Tokenizer | None:
 def _number(name: str, value: Any, kind: type[Any]) -> Any:
     """A parameter; as a text, too, since parameters of gRPC have no fractions."""
     try:
-        found = kind(value) if isinstance(value, str) else value
-    except ValueError:
+        found = kind(value) if isinstance(value, str) or (kind is float and type(value) is int) else value
+    except (ValueError, OverflowError):
         found = None
     if isinstance(found, bool) or not isinstance(found, (int, float) if kind is float else int):
         raise InputError(f"`{name}` is {value!r:.40}; expected {'a number' if kind is float else 'a whole number'}")

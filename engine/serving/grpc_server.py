@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -17,14 +17,14 @@ from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor
 from kserve.protocol.grpc.servicer import InferenceServicer
 from kserve.utils.utils import to_headers
 
-from engine.errors import Busy, EngineError, InputError, NotServedError
+from engine.errors import Busy, EngineError, InputError, NotServedError, UnsupportedError
 from engine.serving.data_plane import DataPlane
 from engine.serving.deadlines import CALL_SECONDS, seconds_left
 from engine.serving.generative_model import GenerativeModel
 from engine.serving.guard import Admission
 from engine.serving.options import ServerOptions
 from engine.serving.refusals import Refused
-from engine.serving.repository import RepositoryExtension
+from engine.serving.repository import NO_PARAMETERS, RepositoryExtension
 
 _SERVICE: Final = "inference.GRPCInferenceService"
 
@@ -48,13 +48,17 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Load or reload a model."""
         name = _repository_name(request)
-        await self._extension.load(name)
+        if any(unknown.field_number == 3 for unknown in UnknownFieldSet(request)):  # Triton's parameters
+            raise Refused(UnsupportedError(NO_PARAMETERS), is_loading=True)
+        with self._admitted():
+            await self._extension.load(name)
         return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
     async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Unload a model."""
         name = _repository_name(request)
-        await self._extension.unload(name)
+        with self._admitted():
+            await self._extension.unload(name)
         return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     async def model_stream_infer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -64,15 +68,12 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
         """
         async for request in requests:
             try:
-                if not self._admission.enter():
-                    raise Refused(Busy(f"{self._admission.most} requests are in progress; try again later"))
-                try:
+                with self._admitted():
                     async with contextlib.aclosing(self._responses(request, context)) as responses:
                         async for response in responses:
                             yield stream_message(response, "")
-                finally:
-                    self._admission.leave()
             except Refused as e:
+                e.log("")
                 yield stream_message(None, e.details)
 
     async def _responses(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
@@ -95,12 +96,17 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Run one request."""
-        if not self._admission.enter():
-            raise Refused(Busy(f"{self._admission.most} requests are in progress; try again later"))
-        try:
+        with self._admitted():
             request.model_name = _key(request.model_name, request.model_version)
             CALL_SECONDS.set(context.time_remaining())
             return await super().ModelInfer(request, context)
+
+    @contextlib.contextmanager
+    def _admitted(self) -> Iterator[None]:
+        if not self._admission.enter():
+            raise Refused(Busy(f"{self._admission.most} requests are in progress; try again later"))
+        try:
+            yield
         finally:
             self._admission.leave()
 
@@ -141,6 +147,7 @@ class _Interceptor(ExceptionToStatusInterceptor):  # type: ignore[misc]
     async def handle_exception(self, ex: Exception, request_or_iterator: Any, context: Any, method_name: str) -> None:
         if isinstance(ex, ValueError) and hasattr(ex, "reason"):  # KServe's InvalidInput
             ex = Refused(InputError(str(ex)))
+        if isinstance(ex, Refused):
             ex.log("")
         await super().handle_exception(ex, request_or_iterator, context, method_name)
 

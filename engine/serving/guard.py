@@ -55,6 +55,11 @@ class Guard:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
+        encoding = dict(scope["headers"]).get(b"content-encoding", b"identity").decode("latin-1")
+        if encoding.lower() != "identity":
+            message = f"UnsupportedError: the body has the content encoding {encoding!r:.40}; send it without one"
+            await _refuse(send, 415, message, closes=True)
+            return
         if not self._admission.enter():
             await _refuse(send, 503, f"Busy: {self._admission.most} requests are in progress; try again later")
             return

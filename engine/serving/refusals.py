@@ -18,6 +18,7 @@ from engine.errors import (
     NotServedError,
     OutOfMemoryError,
     RepositoryError,
+    ServingError,
     StateError,
     TooLargeError,
     UnsupportedError,
@@ -54,6 +55,7 @@ class Refused(GrpcException):  # type: ignore[misc]
         if is_loading and self.http_status in (500, 501):  # it is in the files, not in the server
             status, self.http_status = StatusCode.FAILED_PRECONDITION, 400
         self.error, self.kind = error, type(error).__name__
+        self._is_logged = False
         super().__init__(f"{self.kind}: {error}", status)
 
     def log(self, model: str) -> None:
@@ -61,9 +63,20 @@ class Refused(GrpcException):  # type: ignore[misc]
 
         Of the last there may be thousands in a second; they are counted by the metrics.
         """
+        if self._is_logged:
+            return
+        self._is_logged = True
         level = logging.WARNING if self.http_status in (500, 501) else logging.INFO
         level = logging.DEBUG if isinstance(self.error, Busy) else level
         _log.log(level, "refused: %s", self.details, extra={"model": model, "status": self.http_status})
+
+
+def unexpected(error: Exception, where: str) -> Refused:
+    """An error that is not one of the SDK, such as a plugin's: logged with its traceback, and told with its class."""
+    _log.error("%s failed: %s: %s", where, type(error).__name__, error, exc_info=error)
+    refused = Refused(ServingError(f"{where} failed: {type(error).__name__}: {error}"))
+    refused._is_logged = True
+    return refused
 
 
 def _status(error: EngineError) -> tuple[StatusCode, int]:

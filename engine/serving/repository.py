@@ -25,6 +25,10 @@ from engine.serving.served_model import ServedModel
 
 _log = logging.getLogger("engine.serving")
 _LOADING = "it is being loaded"
+NO_PARAMETERS = (
+    "models are loaded from the repository: parameters of the request, such as another configuration or files, are not "
+    "supported; change the model's folder instead"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,16 @@ from kserve.errors import InvalidInput, ModelNotReady, ServerNotLive, ServerNotR
 from kserve.protocol.rest.server import RESTServer
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from engine.errors import InputError, UnsupportedError
 from engine.serving.data_plane import DataPlane
 from engine.serving.generation_routes import generation_router
 from engine.serving.guard import Admission, Guard
+from engine.serving.json_objects import object_of
 from engine.serving.options import ServerOptions
 from engine.serving.refusals import Refused
-from engine.serving.repository import RepositoryExtension
+from engine.serving.repository import NO_PARAMETERS, RepositoryExtension
 
 _VERSION: Final = "/models/{model_name}/versions/{model_version}"
 
@@ -62,7 +65,10 @@ class RestServer(RESTServer):  # type: ignore[misc]
         self._app.add_exception_handler(InvalidInput, _invalid)
         self._app.add_exception_handler(Refused, _refused)
         self._app.add_exception_handler(RequestValidationError, _not_valid)
-        self._app.add_exception_handler(HTTPException, _http_error)
+        for kind in (HTTPException, StarletteHTTPException):
+            self._app.add_exception_handler(kind, _http_error)
+        self._app.add_exception_handler(NotImplementedError, _not_implemented)
+        self._app.add_exception_handler(Exception, _failed)  # uvicorn logs it
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until `stop` is called, and all requests have been answered, or the grace period has passed."""
@@ -108,18 +114,23 @@ def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
         return await endpoints.infer(raw_request, raw_response, f"{model_name}/{model_version}", request_body)
 
     async def index(request: Request) -> Any:
-        given = await request.body()
-        is_filtered = b'"ready"' in given and bool((await request.json()).get("ready"))
-        return JSONResponse(await extension.index(is_filtered))
+        return JSONResponse(await extension.index(bool((await object_of(request)).get("ready"))))
+
+    async def load(model_name: str, request: Request) -> Any:
+        if (await object_of(request)).get("parameters"):
+            raise Refused(UnsupportedError(NO_PARAMETERS), is_loading=True)
+        return await endpoints.load(model_name)
 
     router.add_api_route(_VERSION, metadata, methods=["GET"])
     router.add_api_route(f"{_VERSION}/ready", ready, methods=["GET"])
     router.add_api_route(f"{_VERSION}/infer", infer, methods=["POST"], response_model=None)
     router.add_api_route("/repository/index", index, methods=["POST"])
+    router.add_api_route("/repository/models/{model_name}/load", load, methods=["POST"])
     return router
 
 
 async def _refused(_: Request, refused: Refused) -> Response:
+    refused.log("")
     headers = {"retry-after": "1"} if refused.http_status == 503 else None
     return JSONResponse({"error": refused.details}, refused.http_status, headers)
 
@@ -129,7 +140,7 @@ async def _not_ready(_: Request, error: Exception) -> Response:
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": f"InputError: {error}"}, 400)
+    return await _refused(_, Refused(InputError(str(error))))
 
 
 async def _not_valid(_: Request, error: RequestValidationError) -> Response:
@@ -137,8 +148,17 @@ async def _not_valid(_: Request, error: RequestValidationError) -> Response:
     reasons = error.errors()
     where = ".".join(str(part) for part in reasons[0]["loc"]) if reasons else "body"
     why = reasons[0]["msg"] if reasons else "it cannot be read"
-    return JSONResponse({"error": f"InputError: the request is not valid: {where}: {why}"}, 400)
+    return await _refused(_, Refused(InputError(f"the request is not valid: {where}: {why}")))
 
 
 async def _http_error(_: Request, error: HTTPException) -> Response:
     return JSONResponse({"error": str(error.detail)}, error.status_code)
+
+
+async def _not_implemented(_: Request, error: Exception) -> Response:
+    """Of KServe's routes, for what no model here does, such as explaining an answer."""
+    return await _refused(_, Refused(UnsupportedError(f"the server does not do this: {error}")))
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": f"ServingError: the server failed: {type(error).__name__}: {error}"}, 500)

@@ -15,7 +15,7 @@ from engine.plugin_api import ExecutableNetwork
 from engine.serving import metrics
 from engine.serving.deadlines import seconds_left
 from engine.serving.model_config import ModelConfig
-from engine.serving.refusals import Refused
+from engine.serving.refusals import Refused, unexpected
 from engine.serving.request_queue import QueueState, RequestQueue, Times
 from engine.serving.tensors import Array, described, input_arrays, output_tensors
 from engine.serving.tracing import request_span
@@ -81,6 +81,9 @@ class ServedModel(Model):  # type: ignore[misc]
             return response
         except Refused:
             raise
+        except Exception as e:
+            end = type(e).__name__
+            raise unexpected(e, f"an inference of model `{self.name}`") from e
         except BaseException:  # the client has gone, or the grace period is over
             end = Cancelled.__name__
             self._tally.cut_off += 1

@@ -59,11 +59,12 @@ def input_arrays(request: InferRequest, ports: Sequence[Port]) -> dict[str, Arra
         expected = datatype_of(known[tensor.name])
         if tensor.datatype != expected:
             raise InputError(f"input `{tensor.name}` has datatype {tensor.datatype!r:.20}; expected {expected}")
-        arrays[tensor.name] = _array(tensor)
+        arrays[tensor.name] = array_of(tensor)
     return arrays
 
 
-def _array(tensor: InferInput) -> Array:
+def array_of(tensor: InferInput) -> Array:
+    """The array of a tensor. Raises `InputError` if its data do not fit its shape or its datatype."""
     shape = tensor.shape
     if not all(type(length) is int and 0 <= length < 1 << 62 for length in shape):
         raise InputError(f"input `{tensor.name}` has shape {shape!r:.80}; expected lengths of 0 or more")
@@ -106,7 +107,11 @@ def _from_list(tensor: InferInput) -> Array:
         fits = values.dtype.kind in ("b" if dtype.kind == "b" else "iuf")
     if not fits:
         raise InputError(f"the data of input `{tensor.name}` are not numbers that {tensor.datatype} can hold")
-    return values.astype(dtype)
+    with np.errstate(over="ignore"):
+        found = values.astype(dtype)
+    if dtype.kind == "f" and np.any(np.isinf(found) & np.isfinite(values)):
+        raise InputError(f"the data of input `{tensor.name}` have numbers that are too large for {tensor.datatype}")
+    return found
 
 
 def _texts(name: str, values: Array) -> Array:
@@ -116,9 +121,20 @@ def _texts(name: str, values: Array) -> Array:
         raise InputError(f"input `{name}` is not UTF-8: {e}") from None
     if not all(isinstance(each, str) for each in texts):
         raise InputError(f"the data of input `{name}` are not texts")
+    if not all(is_unicode(each) for each in texts):
+        raise InputError(f"the data of input `{name}` have a half of a surrogate pair, which is not a character")
     found = np.empty(len(texts), object)
     found[:] = texts
     return found
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text has characters only; JSON can also have halves of surrogate pairs, which cannot be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def output_tensors(result: Mapping[str, Any], request: InferRequest) -> list[InferOutput]:

@@ -75,6 +75,13 @@ def test_tokens_at_once(server: Running, alone: Any) -> None:
         client.close()
 
 
+def test_numbers_that_are_not_tokens(server: Running) -> None:
+    """1.5 is not read as 1."""
+    tensor = {"name": "input_ids", "shape": [1], "datatype": "INT64", "data": [1.5]}
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        post(server, "/v2/models/llama/infer", {"inputs": [tensor]})
+
+
 def test_a_stream_over_grpc(server: Running, alone: Any) -> None:
     """Each token is a response, as soon as it is computed; a request that is refused does not end the stream."""
     import tritonclient.grpc
@@ -127,6 +134,7 @@ def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
         ({"model": "llama", "prompt": [1], "max_tokens": 0}, 400, "max_tokens"),
         ({"model": "llama", "prompt": [1], "temperature": -1}, 400, "temperature"),
         ({"model": "llama", "prompt": [1], "temperature": "warm"}, 400, "temperature"),
+        ({"model": "llama", "prompt": [1], "temperature": 10**400}, 400, "temperature"),
         ({"model": "dense", "prompt": [1]}, 501, "[generation]"),
         ({"model": "nothing", "prompt": [1]}, 404, "nothing"),
         ([], 400, "object"),

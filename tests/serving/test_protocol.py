@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     write(folder, "batched", dense(), BATCHED)
     write(folder, "echoes", echoes(), 'device = "CPU"\n')
     write(folder, "slow", slow(), 'device = "CPU"\nqueue_size = 2\n')
-    write(folder, "slower", slow(1_000_000), 'device = "CPU"\n')
+    write(folder, "slower", slow(20_000_000), 'device = "CPU"\n')
     with running(folder, "--max-body", "1", "--body-timeout", "1", "--max-requests", "200") as found:
         yield found
 
@@ -262,15 +262,56 @@ def test_malformed_binary_tensors(server: Running, length: str | None, rest: byt
 
 
 @pytest.mark.parametrize(
-    ("name", "datatype", "value"), [("bytes", "UINT8", 256), ("bytes", "UINT8", -1), ("long", "INT64", 1.5)]
+    ("name", "datatype", "value"),
+    [
+        ("bytes", "UINT8", 256),
+        ("bytes", "UINT8", -1),
+        ("long", "INT64", 1.5),
+        ("half", "FP16", 7e4),
+        ("text", "BYTES", "\ud800"),
+    ],
 )
 def test_numbers_that_the_type_cannot_hold(server: Running, name: str, datatype: str, value: float) -> None:
-    body = {"inputs": [{"name": name, "shape": [1], "datatype": datatype, "data": [value]}]}
+    shape = [2] if name == "half" else [1]
+    body = {"inputs": [{"name": name, "shape": shape, "datatype": datatype, "data": [value] * shape[0]}]}
     code, answer = post(
         server, "/v2/models/echoes/infer", json.dumps(body).encode(), **{"content-type": "application/json"}
     )
     assert code == 400
-    assert datatype in answer["error"]
+    assert name in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "code", "reason"),
+    [
+        ("/v2/repository/index", b'{"ready"', {}, 400, "JSON"),
+        ("/v2/repository/index", b'["ready"]', {}, 400, "not a JSON object"),
+        ("/v2/repository/models/dense/load", b'{"parameters": {"config": "{}"}}', {}, 400, "change the model's folder"),
+        ("/v2/models/dense/infer", b"\x1f\x8b", {"content-encoding": "gzip"}, 415, "content encoding 'gzip'"),
+        ("/v2/models/dense/infer", b"[" * 100_000, {"content-type": "application/json"}, 400, "body"),
+        ("/v1/models/dense:explain", b'{"instances": [1]}', {"content-type": "application/json"}, 501, "Unsupported"),
+        ("/v1/models/dense:predict", b'{"instances": [1]}', {"content-type": "application/json"}, 501, "use /v2"),
+        ("/v2/nothing", b"", {}, 404, "Not Found"),
+    ],
+)
+def test_what_routes_beside_inference_refuse(
+    server: Running, path: str, body: bytes, headers: dict[str, str], code: int, reason: str
+) -> None:
+    status, answer = post(server, path, body, **headers)
+    assert (status, reason in answer["error"]) == (code, True), answer
+
+
+def test_a_number_above_the_type_s_range_in_json(server: Running) -> None:
+    body = {"inputs": [TENSOR | {"data": [1e39] * 16}]}
+    code, answer = post(
+        server, "/v2/models/dense/infer", json.dumps(body).encode(), **{"content-type": "application/json"}
+    )
+    assert (code, "too large for FP32" in answer["error"]) == (400, True), answer
+
+
+def test_a_request_that_no_model_gets_is_logged_once(server: Running) -> None:
+    post(server, "/v2/models/unheard_of/infer", b'{"inputs": []}', **{"content-type": "application/json"})
+    assert server.log.count("there is no model 'unheard_of'") == 1
 
 
 # -- load ---------------------------------------------------------------------------------------------------------
