@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +53,7 @@ class Sequences:
 
     def __init__(self, slots: int) -> None:
         self._slots, self.count = slots, 0
+        self._awaited, self._progress = 0, 0.0
 
     @property
     def waiting(self) -> int:
@@ -66,8 +67,19 @@ class Sequences:
 
     @property
     def longest_run(self) -> float:
-        """0: a sequence may take its time."""
-        return 0.0
+        """For how long tokens are awaited and none has come, in seconds; 0 if none is awaited."""
+        return time.perf_counter() - self._progress if self._awaited else 0.0
+
+    def begin_token(self) -> None:
+        """A token is awaited: not while the client takes the one before."""
+        if not self._awaited:
+            self._progress = time.perf_counter()
+        self._awaited += 1
+
+    def end_token(self) -> None:
+        """It is there, or its sequence has ended."""
+        self._awaited -= 1
+        self._progress = time.perf_counter()
 
 
 class GenerativeModel(ServedModel):
@@ -133,8 +145,9 @@ class GenerativeModel(ServedModel):
         self._sequences.count += 1
         self._clock.begin(self.device)
         times, end = [time.perf_counter()], "ok"
+        reading: list[Future[int | None]] = []
         try:
-            async with contextlib.aclosing(self._pieces(prompt, deadline)) as pieces:
+            async with contextlib.aclosing(self._pieces(prompt, deadline, reading)) as pieces:
                 async for piece in pieces:
                     times.append(time.perf_counter())
                     yield piece
@@ -150,27 +163,37 @@ class GenerativeModel(ServedModel):
             raise
         finally:
             self._clock.end(self.device)
-            self._sequences.count -= 1
+            _when_done(reading[0] if reading else None, self._leave)
             metrics.REQUESTS.labels(self.name, self.version, end).inc()
             metrics.REQUEST_SECONDS.labels(self.name, self.version).observe(time.perf_counter() - times[0])
-            if self._is_retired and not self._sequences.count:
-                self._close()
 
-    async def _pieces(self, prompt: Prompt, deadline: float | None) -> AsyncGenerator[Piece, None]:
+    def _leave(self) -> None:
+        """A sequence has its place until the scheduler has ended it, so that a device that hangs collects none."""
+        self._sequences.count -= 1
+        if self._is_retired and not self._sequences.count:
+            self._close()
+
+    async def _pieces(
+        self, prompt: Prompt, deadline: float | None, reading: list[Future[int | None]]
+    ) -> AsyncGenerator[Piece, None]:
         stops = self._generation.stop_tokens
         stream = self._scheduler.submit(prompt.tokens, prompt.max_tokens, sampling=prompt.sampling, stop_tokens=stops)
         text = None if self._tokenizer is None else TextStream(self._tokenizer)
-        loop, tokens = asyncio.get_running_loop(), iter(stream)
-        until = None if deadline is None else loop.time() + deadline
+        tokens = iter(stream)
+        until = None if deadline is None else asyncio.get_running_loop().time() + deadline
         try:
             while True:
+                self._sequences.begin_token()
+                reading[:] = [self._readers.submit(next, tokens, None)]
                 try:
                     async with asyncio.timeout_at(until):
-                        token = await loop.run_in_executor(self._readers, next, tokens, None)
+                        token = await asyncio.wrap_future(reading[0])
                 except TimeoutError as e:
                     raise DeadlineExceeded(
                         f"the deadline of the request to {self.name} passed after {len(stream.tokens)} tokens"
                     ) from e
+                finally:
+                    _when_done(reading[0], self._sequences.end_token)
                 if token is None:
                     break
                 metrics.TOKENS.labels(self.name, self.version).inc()
@@ -228,6 +251,20 @@ class GenerativeModel(ServedModel):
     def _close(self) -> None:
         self._readers.submit(self._scheduler.close)
         self._readers.shutdown(wait=False)
+
+
+def _when_done(future: Future[Any] | None, call: Callable[[], None]) -> None:
+    """Call in this event loop: now, or when a future is done that nobody waits for any more."""
+    if future is None or future.done():
+        call()
+        return
+    loop = asyncio.get_running_loop()
+
+    def done(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended before the device
+            loop.call_soon_threadsafe(call)
+
+    future.add_done_callback(done)
 
 
 def find_tokenizer(path: Path) -> Tokenizer | None:

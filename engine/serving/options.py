@@ -14,7 +14,7 @@ class ServerOptions:
         http_port, grpc_port: 0 for any free one; None for no server of gRPC.
         max_body_bytes: the longest body, or message, of a request.
         max_requests: how many requests may be in memory at once; further ones are refused.
-        body_seconds: how long a client may take to send a body.
+        body_seconds: how long a client may take to send a body, and (on Linux, HTTP) take nothing of an answer.
         grace_seconds: how long requests that were accepted may take after the signal to end.
         drain_seconds: how long the server goes on to accept requests after the signal, not ready any more.
         stuck_seconds: an inference that takes longer makes the server not alive.

@@ -63,7 +63,7 @@ class Server:
         Raises `RepositoryError` if the repository is not a folder, and `OSError` if a port cannot be used.
         """
         names = self._repository.announce()
-        with _listener(self._options.host, self._options.http_port) as listener:
+        with _listener(self._options.host, self._options.http_port, self._options.body_seconds) as listener:
             asyncio.run(self._serve(listener, names, announce))
 
     async def _serve(self, listener: socket.socket, names: list[str], announce: Callable[[str], object]) -> None:
@@ -77,8 +77,9 @@ class Server:
         serving = asyncio.ensure_future(self._rest.serve(listener))
         while not self._rest.is_serving and not serving.done():
             await asyncio.sleep(0.005)
-        where = f"http://{self._options.host}:{listener.getsockname()[1]}"
-        announce(where if grpc_port is None else f"{where} and grpc://{self._options.host}:{grpc_port}")
+        host = f"[{self._options.host}]" if ":" in self._options.host else self._options.host
+        where = f"http://{host}:{listener.getsockname()[1]}"
+        announce(where if grpc_port is None else f"{where} and grpc://{host}:{grpc_port}")
         loading = asyncio.ensure_future(self._load(names))
         await asyncio.wait((serving, asyncio.ensure_future(ending.wait())), return_when=asyncio.FIRST_COMPLETED)
         _log.info("ending: requests that were accepted are answered")
@@ -99,13 +100,19 @@ class Server:
         _log.info("%d models are loaded, %d of them can be used", len(names), ready)
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    """A socket that is bound. Raises `OSError`."""
+def _listener(host: str, port: int, read_seconds: float) -> socket.socket:
+    """A socket that is bound. Raises `OSError`.
+
+    The system ends connections whose client takes nothing of an answer for `read_seconds`: it would keep the answer,
+    and its place among the requests in memory, for as long as it likes.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol stated: only then does asyncio turn off Nagle's algorithm, which would hold answers for 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections have it as well
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(read_seconds * 1000))
         listener.bind((host, port))
         listener.setblocking(False)
     except OSError as e:

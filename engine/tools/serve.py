@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=amount,
         default=30.0,
-        help="how long a client may take to send a body (default: 30)",
+        help="how long a client may take to send a body, or take nothing of an answer (default: 30)",
     )
     parser.add_argument(
         "--grace",

@@ -45,3 +45,66 @@ def test_an_error_of_a_plugin_is_the_server_s() -> None:
     ], done.stderr
     assert done.stderr.count("Traceback") == 1
     assert "ERROR an inference of model `m` failed: LookupError: of a plugin" in done.stderr
+
+
+GENERATION = """
+import asyncio, threading
+from engine.serving import require_packages
+require_packages()
+from engine.serving import generative_model
+from engine.serving.generative_model import GenerativeModel, Prompt
+from engine.serving.metrics import DeviceClock, Tally
+from engine.serving.model_config import Generation, ModelConfig
+from engine.serving.refusals import Refused
+from engine.serving.served_model import ServedModel
+
+device = threading.Event()
+class Stream:
+    tokens = []
+    def __iter__(self):
+        return self
+    def __next__(self):
+        device.wait()
+        raise StopIteration
+    def cancel(self):
+        pass
+class Scheduler:
+    def __init__(self, *_):
+        pass
+    def submit(self, *_, **__):
+        return Stream()
+def init(self, name, version, network, config, clock, tally):
+    self.name, self.version, self.config, self.device = name, "1", config, "CPU"
+    self._clock, self._tally = clock, tally
+ServedModel.__init__, generative_model.Scheduler = init, Scheduler
+config = ModelConfig(queue_size=1, generation=Generation(slots=1))
+model = GenerativeModel("m", 1, None, config, DeviceClock(), Tally())
+
+async def ask():
+    try:
+        async for _ in model.stream(Prompt([1], 1, None), 0.05):
+            pass
+    except Refused as e:
+        return e.kind
+    return "ok"
+
+async def main():
+    print([await ask() for _ in range(4)])
+    print(model.queue.longest_run > 0.05, model.queue.waiting, model.queue.running)
+    device.set()
+    while model.queue.running:
+        await asyncio.sleep(0.001)
+    print(model.queue.longest_run, await ask())
+
+asyncio.run(main())
+"""
+
+
+def test_a_language_model_whose_device_hangs() -> None:
+    """It is seen, so that the server is not alive, and it collects no sequences whose clients have gone."""
+    done = subprocess.run([sys.executable, "-c", GENERATION], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.splitlines() == [
+        "['DeadlineExceeded', 'DeadlineExceeded', 'Busy', 'Busy']",
+        "True 1 1",
+        "0.0 ok",
+    ], done.stderr

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ir import Model, Parameter, Result, boolean, f16, i64, string, u8
+from engine.ir import Constant, Model, Parameter, Result, boolean, f16, f32, i64, string, u8
 from tests.serving.conftest import Running, dense, expected, running, slow, wait_for, write
 
 BATCHED = 'device = "CPU"\nmax_rows = 4\n[batching]\nsize = 8\ndelay_ms = 3\n'
@@ -38,6 +38,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     write(folder, "echoes", echoes(), 'device = "CPU"\n')
     write(folder, "slow", slow(), 'device = "CPU"\nqueue_size = 2\n')
     write(folder, "slower", slow(20_000_000), 'device = "CPU"\n')
+    x = Parameter(f32, ["N"], "x")
+    wide = ops.Mul(x, Constant(np.ones((4_000_000, 1), np.float32)))
+    write(folder, "wide", Model([Result(wide, "y")], [x], name="wide"), 'device = "CPU"\n')
     with running(folder, "--max-body", "1", "--body-timeout", "1", "--max-requests", "200") as found:
         yield found
 
@@ -386,6 +389,33 @@ def test_a_slow_client_is_told_so(server: Running) -> None:
         np.testing.assert_allclose(ask(pair, "dense", rows(1)), expected(rows(1)), atol=1e-5)
         pair[1].close()
         assert b" 408 " in late.recv(4096)
+
+
+def test_a_client_that_takes_no_answer_loses_its_connection(server: Running) -> None:
+    """It would keep its answer in memory, and its place among the requests, for as long as it likes."""
+    host, port = server.http.split(":")
+    before = server.metric('engine_requests_total{end="ok",model="wide"')
+    request = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
+    body = json.dumps(request | {"parameters": {"binary_data_output": True}}).encode()
+    with socket.socket() as idle:
+        idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        idle.connect((host, int(port)))
+        idle.settimeout(60)
+        head = f"POST /v2/models/wide/infer HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        idle.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        wait_for(lambda: server.metric('engine_requests_total{end="ok",model="wide"') == before + 1)
+        wait_for(lambda: int(port) in _local_ports_with_answers(idle.getsockname()[1]))
+        wait_for(lambda: int(port) not in _local_ports_with_answers(idle.getsockname()[1]), 60)
+
+
+def _local_ports_with_answers(client_port: int) -> set[int]:
+    """The ports of this machine that have a connection to a port of this machine, with data that were not taken."""
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        if int(remote.partition(":")[2], 16) == client_port and int(queues.partition(":")[0], 16):
+            found.add(int(local.partition(":")[2], 16))
+    return found
 
 
 def test_metrics(server: Running) -> None:
