@@ -10,7 +10,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -23,7 +23,19 @@ from engine.serving.json_objects import object_of
 from engine.serving.refusals import Refused
 from engine.serving.repository import Repository
 
-_EVENTS = "text/event-stream"
+_EVENTS: Final = "text/event-stream"
+_UNSUPPORTED: Final = {
+    "n": 1,
+    "best_of": 1,
+    "echo": False,
+    "stop": [],
+    "suffix": "",
+    "logprobs": 0,
+    "logit_bias": {},
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+}
+"""Parameters that would change the answer, and the values with which they do not."""
 
 
 def generation_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
@@ -42,6 +54,10 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
 
     async def completions(request: Request) -> Response:
         body = await object_of(request)
+        if unknown := [name for name, plain in _UNSUPPORTED.items() if body.get(name, plain) not in (plain, None)]:
+            raise Refused(
+                UnsupportedError(f"the parameter `{unknown[0]}` of completions is not supported; leave it out")
+            )
         model, body, pieces = await _begun(data_plane, str(body.get("model")), request, "prompt")
         head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model.name}
 
@@ -56,7 +72,7 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
         async with contextlib.aclosing(pieces):
             found = [piece async for piece in pieces]
         count = sum(piece.token is not None for piece in found)
-        is_cut = count == body.get("max_tokens", model.most_tokens)
+        is_cut = count == (body.get("max_tokens") or model.most_tokens)
         return JSONResponse(completion(found, "length" if is_cut else "stop") | {"usage": {"completion_tokens": count}})
 
     async def models() -> Response:

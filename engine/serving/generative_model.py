@@ -22,7 +22,7 @@ from engine.plugin_api import ExecutableNetwork
 from engine.serving import metrics
 from engine.serving.deadlines import seconds_left
 from engine.serving.model_config import Generation, ModelConfig
-from engine.serving.refusals import Refused
+from engine.serving.refusals import Refused, unexpected
 from engine.serving.served_model import ServedModel
 from engine.serving.tensors import array_of, is_unicode
 
@@ -157,6 +157,9 @@ class GenerativeModel(ServedModel):
             refused = Refused(e)
             refused.log(self.name)
             raise refused from e
+        except Exception as e:
+            end = type(e).__name__
+            raise unexpected(e, f"generating by model `{self.name}`") from e
         except BaseException:  # the client has gone, or the grace period is over
             end = Cancelled.__name__
             self._tally.cut_off += 1

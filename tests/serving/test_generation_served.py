@@ -111,7 +111,7 @@ def test_streams_of_several_clients_over_http(server: Running, alone: Any) -> No
 
 
 def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
-    body = {"model": "llama", "prompt": PROMPTS[0], "max_tokens": 4}
+    body = {"model": "llama", "prompt": PROMPTS[0], "max_tokens": 4, "n": 1, "stop": None, "presence_penalty": 0.0}
     with post(server, "/openai/v1/completions", body) as response:
         answer = json.load(response)
     assert answer["choices"][0]["token_ids"] == alone(PROMPTS[0], 4)
@@ -135,6 +135,8 @@ def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
         ({"model": "llama", "prompt": [1], "temperature": -1}, 400, "temperature"),
         ({"model": "llama", "prompt": [1], "temperature": "warm"}, 400, "temperature"),
         ({"model": "llama", "prompt": [1], "temperature": 10**400}, 400, "temperature"),
+        ({"model": "llama", "prompt": [1], "stop": ["."]}, 501, "`stop`"),
+        ({"model": "llama", "prompt": [1], "n": 2}, 501, "`n`"),
         ({"model": "dense", "prompt": [1]}, 501, "[generation]"),
         ({"model": "nothing", "prompt": [1]}, 404, "nothing"),
         ([], 400, "object"),
