@@ -17,7 +17,6 @@ from kserve.errors import InvalidInput, ModelNotReady, ServerNotLive, ServerNotR
 from kserve.protocol.rest.server import RESTServer
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
-from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from engine.errors import InputError, UnsupportedError
 from engine.serving.data_plane import DataPlane
@@ -65,8 +64,8 @@ class RestServer(RESTServer):  # type: ignore[misc]
         self._app.add_exception_handler(InvalidInput, _invalid)
         self._app.add_exception_handler(Refused, _refused)
         self._app.add_exception_handler(RequestValidationError, _not_valid)
-        for kind in (HTTPException, StarletteHTTPException):
-            self._app.add_exception_handler(kind, _http_error)
+        for status in (400, 404, 405):  # of FastAPI, and of the router that it has from starlette
+            self._app.add_exception_handler(status, _http_error)
         self._app.add_exception_handler(NotImplementedError, _not_implemented)
         self._app.add_exception_handler(Exception, _failed)  # uvicorn logs it
 

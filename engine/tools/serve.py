@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve."""
-    from engine.serving import require_packages
+    from engine.serving.packages import require_packages
 
     if not Path(args.repository).is_dir():
         raise UsageError(f"{args.repository} is not a folder; expected a model repository")

@@ -145,4 +145,4 @@ def _extra() -> None:
     """Not imported: messages of KServe and of the client have the same names, and no process can have both."""
     for package in ("kserve", "tritonclient"):
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f'needs {package}: pip install "engine-sdk[serve]" tritonclient[all]')
+            pytest.skip(f'needs {package}: pip install "engine-sdk[serve]" tritonclient[http,grpc]')

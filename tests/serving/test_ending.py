@@ -63,12 +63,16 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(tmp_path: Path) -> N
     assert "Traceback" not in server.log
 
 
-def test_sigterm_waits_for_the_queue(tmp_path: Path) -> None:
-    """Requests that wait when the signal comes are answered, and the exit code is 0."""
+def test_sigterm_waits_for_the_queue_and_serves_while_it_drains(tmp_path: Path) -> None:
+    """Requests that wait when the signal comes are answered.
+
+    So are those that come until load balancers have learned from readiness that they should send no more.
+    """
     import tritonclient.grpc
 
     write(tmp_path / "models", "slow", slow(4_000_000), CPU)
-    with running(tmp_path / "models") as server:
+    write(tmp_path / "models", "dense", dense(), CPU)
+    with running(tmp_path / "models", "--drain", "3") as server:
         client = tritonclient.grpc.InferenceServerClient(server.grpc)
         given = tritonclient.grpc.InferInput("x", [1, 16], "FP32")
         given.set_data_from_numpy(np.ones((1, 16), np.float32))
@@ -76,6 +80,8 @@ def test_sigterm_waits_for_the_queue(tmp_path: Path) -> None:
             calls = [pool.submit(client.infer, "slow", [given]) for _ in range(4)]
             wait_for(lambda: server.metric('engine_queue_length{model="slow"') == 3)
             server.process.terminate()
+            wait_for(lambda: server.get("/v2/health/ready")[0] == 503)
+            assert client.infer("dense", [given]).as_numpy("y").shape == (1, 8)
             assert [call.result().as_numpy("y").shape for call in calls] == [(1, 16)] * 4
         client.close()
         assert server.process.wait(60) == 0
@@ -83,52 +89,33 @@ def test_sigterm_waits_for_the_queue(tmp_path: Path) -> None:
             socket.create_connection(server.http.split(":"))  # type: ignore[arg-type]
 
 
-def test_it_serves_while_it_drains(tmp_path: Path) -> None:
-    """Load balancers learn from readiness that they should send no more, and lose nothing until they do."""
-    import tritonclient.http
-
-    write(tmp_path / "models", "dense", dense(), CPU)
-    with running(tmp_path / "models", "--drain", "3") as server:
-        server.process.terminate()
-        wait_for(lambda: server.get("/v2/health/ready")[0] == 503)
-        client = tritonclient.http.InferenceServerClient(server.http)
-        given = tritonclient.http.InferInput("x", [1, 16], "FP32")
-        given.set_data_from_numpy(np.ones((1, 16), np.float32))
-        assert client.infer("dense", [given]).as_numpy("y").shape == (1, 8)
-        client.close()
-        assert server.process.wait(60) == 0
-
-
-def test_the_grace_period_is_a_limit(tmp_path: Path) -> None:
+def test_a_server_without_a_usable_model_and_the_limit_of_the_grace_period(tmp_path: Path) -> None:
+    """It is alive, and ready as soon as its model is mended; what takes longer than the grace period is cut off."""
     import tritonclient.grpc
     from tritonclient.utils import InferenceServerException
 
-    write(tmp_path / "models", "slow", slow(100_000_000), CPU)
-    with running(tmp_path / "models", "--grace", "1") as server:
+    write(tmp_path / "models", "damaged", b"junk", CPU)
+    with running(tmp_path / "models", "--log-format", "json", "--grace", "1") as server:
+        assert server.get("/v2/health/live")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 503
+        write(tmp_path / "models", "damaged", slow(100_000_000), CPU)
+        load = urllib.request.Request(f"http://{server.http}/v2/repository/models/damaged/load", method="POST")
+        assert urllib.request.urlopen(load, timeout=60).status == 200
+        assert server.get("/v2/health/ready")[0] == 200
+        records = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
+        assert [record["level"] for record in records if record.get("model") == "damaged"] == ["ERROR", "INFO"]
+
         client = tritonclient.grpc.InferenceServerClient(server.grpc)
         given = tritonclient.grpc.InferInput("x", [1, 16], "FP32")
         given.set_data_from_numpy(np.ones((1, 16), np.float32))
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            call: Any = pool.submit(client.infer, "slow", [given])
-            wait_for(lambda: server.metric('engine_running_inferences{model="slow"') == 1)
+            call: Any = pool.submit(client.infer, "damaged", [given])
+            wait_for(lambda: server.metric('engine_running_inferences{model="damaged"') == 1)
             server.process.terminate()
             with pytest.raises(InferenceServerException):
                 call.result()
         client.close()
         assert server.process.wait(60) == 0
-
-
-def test_a_server_without_a_usable_model_is_alive_but_not_ready(tmp_path: Path) -> None:
-    write(tmp_path / "models", "damaged", b"junk", CPU)
-    with running(tmp_path / "models", "--log-format", "json") as server:
-        assert server.get("/v2/health/live")[0] == 200
-        assert server.get("/v2/health/ready")[0] == 503
-        write(tmp_path / "models", "damaged", dense(), CPU)
-        load = urllib.request.Request(f"http://{server.http}/v2/repository/models/damaged/load", method="POST")
-        assert urllib.request.urlopen(load, timeout=60).status == 200
-        assert server.get("/v2/health/ready")[0] == 200
-        records = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
-    assert [record["level"] for record in records if record.get("model") == "damaged"] == ["ERROR", "INFO"]
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import asyncio, logging, types
 import numpy as np
-from engine.serving import require_packages
+from engine.serving.packages import require_packages
 require_packages()
 from kserve import InferInput, InferRequest
 from prometheus_client import REGISTRY
@@ -49,7 +49,7 @@ def test_an_error_of_a_plugin_is_the_server_s() -> None:
 
 GENERATION = """
 import asyncio, threading
-from engine.serving import require_packages
+from engine.serving.packages import require_packages
 require_packages()
 from engine.serving import generative_model
 from engine.serving.generative_model import GenerativeModel, Prompt
