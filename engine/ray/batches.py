@@ -16,8 +16,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def fixed_rows(name: str, inputs: Sequence[Port]) -> int | None:
     """The number of rows of each inference, the length of axis 0 of all inputs; None if it is any.
 
-    Raises `UnsupportedError` if an input has no axis 0 that could be that of the rows, or if two differ.
+    Raises `UnsupportedError` if there are no inputs, if one has no axis 0 that could be that of the rows or has none
+    along it, or if two differ.
     """
+    if not inputs:
+        raise UnsupportedError(f"{name}: the network has no inputs; expected one with rows along axis 0")
     lengths: dict[str, int | None] = {}
     for port in inputs:
         if port.shape.rank.is_static and not len(port.shape):
@@ -29,7 +32,10 @@ def fixed_rows(name: str, inputs: Sequence[Port]) -> int | None:
             f"{name}: the inputs have different lengths of axis 0, where rows are expected: {lengths}; "
             "give all of them a batch axis"
         )
-    return next(iter(lengths.values()), None)
+    rows = next(iter(lengths.values()))
+    if rows == 0:
+        raise UnsupportedError(f"{name}: the length of axis 0 of the inputs is 0, so that no rows fit")
+    return rows
 
 
 def infer_batch(

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from engine.blob import BlobInput
 from engine.core import Core
 from engine.errors import BlobIncompatibleError, DeviceNotFoundError, EngineError
+from engine.files import CacheFolder
 from engine.plugin_api import ExecutableNetwork
-from engine.properties import AVAILABLE_DEVICES, ENABLE_MMAP, FULL_DEVICE_NAME
+from engine.properties import ALLOW_SHARED_CACHE, AVAILABLE_DEVICES, CACHE_DIR, ENABLE_MMAP, FULL_DEVICE_NAME
 from engine.ray.required import ray_package
+
+_LOCK: Final = ".engine.ray.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ class Job:
         except BlobIncompatibleError as e:
             if self.model is None:
                 raise BlobIncompatibleError(self._without_model(str(e))) from e
-            return core.compile_model(ray_package().get(self.model), self.device, self.config), str(e)
+            with _turn(self.config):
+                return core.compile_model(ray_package().get(self.model), self.device, self.config), str(e)
 
     def check(self) -> tuple[EngineError | None, str]:
         """Why a worker on this node would have no network, or why it would compile it here; each empty if it is not so.
@@ -82,6 +88,21 @@ class Job:
 
     def _without_model(self, reasons: str) -> str:
         return f"{self.name}: {reasons}; or pass the model to predictor, which compiles it where the blob does not fit"
+
+
+def _turn(config: Mapping[str, Any]) -> ExitStack:
+    """Processes with one CACHE_DIR compile after each other, so that all but the first load what that has stored."""
+    stack, folder = ExitStack(), config.get(CACHE_DIR.name)
+    if folder:
+        try:
+            import fcntl  # not on Windows
+
+            CacheFolder(Path(folder), bool(config.get(ALLOW_SHARED_CACHE.name))).make()
+            file = stack.enter_context(open(Path(folder, _LOCK), "ab"))  # noqa: SIM115 - it is in the stack
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except (ImportError, OSError, ValueError):
+            pass  # nobody waits; the compilation says what is wrong with the folder
+    return stack
 
 
 def this_worker() -> tuple[str, int]:

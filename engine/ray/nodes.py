@@ -34,25 +34,39 @@ class NodeFit:
     why_compiled: str = ""
 
 
-def fit_nodes(job: Job) -> Sequence[NodeFit]:
-    """Ask each node that has the resources for a worker, all at once, by a task there that takes no resources."""
+def fit_nodes(job: Job, known: Sequence[NodeFit] = ()) -> Sequence[NodeFit]:
+    """Ask each node that has the resources for a worker, all at once, by a task there that takes no resources.
+
+    `known`: what was asked before; nodes in it that are still there are not asked again.
+    """
     ray = ray_package()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     rooms = {node["NodeID"]: (node["NodeManagerHostname"], _slots(job.slot, node)) for node in ray.nodes()}
     rooms = {node: room for node, room in rooms.items() if room[1]}
+    kept = [fit for fit in known if fit.node in rooms]
     check = ray.remote(num_cpus=0, max_retries=0)(_check)
     asked = {
         node: check.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(job)
         for node in rooms
+        if node not in {fit.node for fit in kept}
     }
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_SECONDS)
-    return [NodeFit(node, *rooms[node], *_answer(ray, answer)) for node, answer in asked.items()]
+    return [*kept, *(NodeFit(node, *rooms[node], *_answer(ray, answer)) for node, answer in asked.items())]
 
 
 def slots_of(job: Job, fits: Sequence[NodeFit]) -> int:
     """How many workers the nodes have room for."""
     return sum(fit.slots for fit in fits if fit.error is None)
+
+
+def pool_size(workers: int, slots: int, cpus_each: float, cpus: float) -> int:
+    """How many of the workers start at once, so that one CPU of the cluster is left for tasks; at least 1.
+
+    If workers had all CPUs before a dataset was read, the tasks that read it would wait for them, and they for data.
+    """
+    most = int((cpus - 1) // cpus_each) if cpus_each else workers
+    return max(1, min(workers, slots, most))
 
 
 def raise_if_none(job: Job, fits: Sequence[NodeFit]) -> None:
@@ -71,7 +85,7 @@ def raise_if_none(job: Job, fits: Sequence[NodeFit]) -> None:
 def refused_selector(fits: Sequence[NodeFit]) -> dict[str, Any]:
     """The argument of `map_batches` that keeps workers from nodes that could not run them."""
     refused = [fit.node for fit in fits if fit.error is not None]
-    return {"label_selector": {_NODE_ID: f"!in({', '.join(refused)})"}} if refused else {}
+    return {"label_selector": {_NODE_ID: f"!in({','.join(refused)})"}} if refused else {}
 
 
 def _slots(slot: Mapping[str, float], node: Mapping[str, Any]) -> int:

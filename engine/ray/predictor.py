@@ -12,11 +12,12 @@ import numpy as np
 
 from engine.blob import BlobManifest, check_blob, is_blob
 from engine.core import Core
+from engine.core.device_name import parse_device
 from engine.errors import BlobIncompatibleError, PropertyError
 from engine.files import write_file
 from engine.ir import Model
 from engine.plugin_api import Port
-from engine.properties import INFERENCE_NUM_THREADS
+from engine.properties import INFERENCE_NUM_THREADS, IS_REFERENCE, REMOTE_CONTEXT_SUPPORT, Config
 from engine.ray.batches import fixed_rows
 from engine.ray.job import Job
 from engine.ray.nodes import RESOURCES
@@ -47,13 +48,13 @@ def predictor(
             travels anyway. CACHE_DIR in `config` has it compiled once on each such node, not by each worker.
         path: a file that all nodes can read, from which they map the blob; it is written there, unless it is `source`.
             Otherwise, the blob is in Ray's object store, whose memory all workers of a node share.
-        slot: what a worker takes of Ray's resources, `num_cpus` and `num_gpus`. By default, the CPUs of
-            INFERENCE_NUM_THREADS, which is 1 if `config` does not set it, for a device that has this property; else
-            1 CPU, and 1 GPU if the cluster has any.
+        slot: what a worker takes of Ray's resources, `num_cpus` and `num_gpus`. By default, as many CPUs as
+            INFERENCE_NUM_THREADS, which is 1 if neither `config` nor the blob sets it; and 1 GPU if the cluster has any
+            and the device, or one of its list, has memory of its own, as OPENCL has.
         keep: the columns that results have beside the network's outputs.
 
     Starts Ray if it does not run. Raises `UnsupportedError` if Ray is not installed or the network takes no batches;
-    `PropertyError` for a wrong slot or column; and the errors of reading, compiling and exporting.
+    `PropertyError` for a wrong slot, column or configuration; and the errors of reading, compiling and exporting.
     """
     ray = ray_package()
     if model is not None and not isinstance(model, Model):
@@ -81,8 +82,8 @@ def predictor(
         path=None if path is None else _stored(blob, path),
         model=None if model is None else ray.put(model),
         keep=tuple(keep),
-        slot=_default_slot(settings, ray) if slot is None else _checked_slot(slot),
-        journal=ray.remote(num_cpus=0)(Journal).remote(),
+        slot=_default_slot(device, settings, ray) if slot is None else _checked_slot(slot),
+        journal=_journal(ray),
     )
     return type("Predictor", (Predictor,), {"job": job, "rows": rows, "__doc__": Predictor.__doc__})
 
@@ -96,11 +97,15 @@ def _manifest(blob: str | os.PathLike[str] | bytes) -> BlobManifest:
 
 
 def _with_threads(device: str, exported: Mapping[str, Any], config: Mapping[str, object]) -> dict[str, object]:
-    """The configuration with the number of threads of a worker, for a device that has this property."""
-    declared = {each.name for each in Core().supported_properties(device)}
-    if _THREADS not in declared:
-        return dict(config)
-    return {**config, _THREADS: config.get(_THREADS) or exported.get(_THREADS) or 1}
+    """The configuration with the number of threads of a worker, for a device that has this property.
+
+    Raises `PropertyError` for a configuration that the device does not take, which no worker need find out.
+    """
+    declared = Core().supported_properties(device)
+    settings = dict(Config(declared, config, where=device).explicit)
+    if INFERENCE_NUM_THREADS not in declared:
+        return settings
+    return {**settings, _THREADS: settings.get(_THREADS) or exported.get(_THREADS) or 1}
 
 
 def _compiled(model: Model, device: str, config: Mapping[str, object]) -> bytes:
@@ -123,11 +128,30 @@ def _stored(blob: str | os.PathLike[str] | bytes, path: str | os.PathLike[str]) 
     return target
 
 
-def _default_slot(config: Mapping[str, object], ray: Any) -> dict[str, float]:
+def _default_slot(device: str, config: Mapping[str, object], ray: Any) -> dict[str, float]:
     threads = config.get(_THREADS)
-    if isinstance(threads, int):
-        return {"num_cpus": threads}
-    return {"num_cpus": 1, "num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+    slot: dict[str, float] = {"num_cpus": threads if isinstance(threads, int) else 1}
+    if _may_use_gpu(device) and ray.cluster_resources().get("GPU"):
+        slot["num_gpus"] = 1
+    return slot
+
+
+def _may_use_gpu(device: str) -> bool:
+    """Whether the device, or one of its list, has memory of its own."""
+    core, parsed = Core(), parse_device(device)
+    return any(
+        core.get_property(each.name, REMOTE_CONTEXT_SUPPORT.name)
+        and not core.get_property(each.name, IS_REFERENCE.name)
+        for each in parsed.targets or (parsed,)
+    )
+
+
+def _journal(ray: Any) -> Any:
+    """The actor on this node, so that no other one that is lost takes what was counted with it."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Journal).remote()
 
 
 def _checked_slot(slot: Mapping[str, float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from engine.errors import UnsupportedError
 from engine.ray.batches import Array, fixed_rows, infer_batch
 from engine.ray.job import Job, this_worker
-from engine.ray.nodes import NodeFit, fit_nodes, raise_if_none, refused_selector, slots_of
+from engine.ray.nodes import NodeFit, fit_nodes, pool_size, raise_if_none, refused_selector, slots_of
 from engine.ray.progress import Progress
 from engine.ray.required import ray_package
 
@@ -39,7 +39,7 @@ class Predictor:
 
     job: ClassVar[Job]
     rows: ClassVar[int | None]
-    _fits: ClassVar[Sequence[NodeFit] | None] = None
+    _fits: ClassVar[Sequence[NodeFit]] = ()
 
     # -- in a worker --------------------------------------------------------------------------------------------
 
@@ -69,7 +69,8 @@ class Predictor:
     ) -> Dataset:
         """The dataset of results, in the order of `dataset`; computed when it is consumed, as all datasets of Ray are.
 
-        `workers`: how many processes; by default from 1 to all slots of the cluster, as Ray finds work for them.
+        `workers`: how many processes; by default from 1 to all slots of the cluster, as Ray finds work for them. If
+        they would take all CPUs, as many start as leave 1 for the tasks that read the dataset, and the others after.
         `batch_size`: rows of an inference, by default the network's, or 32 if it takes any number. `options`: further
         arguments of `map_batches`.
 
@@ -94,38 +95,44 @@ class Predictor:
         Asks each node first whether a worker could run there; those that could not are logged and avoided.
         Raises `UnsupportedError` if Ray has no resources for a worker, and a node's error if none could run one.
         """
-        data = ray_package().data
+        ray = ray_package()
         fits = cls.check()
         raise_if_none(cls.job, fits)
         if workers is not None and workers < 1:
             raise UnsupportedError(f"workers is {workers}; expected at least 1")
-        pool = (
-            data.ActorPoolStrategy(min_size=1, max_size=slots_of(cls.job, fits))
-            if workers is None
-            else data.ActorPoolStrategy(size=workers)
-        )
+        each, cpus = cls.job.slot.get("num_cpus", 0), ray.cluster_resources().get("CPU", 0)
+        slots = slots_of(cls.job, fits)
+        least = 1 if workers is None else pool_size(workers, slots, each, cpus)
+        if cpus - least * each < 1:
+            _log.warning(
+                "%s: a worker takes %g of the cluster's %g CPUs; tasks of the dataset, such as those that read it, "
+                "need 1 and would wait forever: pass a smaller slot to predictor, or start Ray with more CPUs",
+                cls.job.name, each, cpus,
+            )  # fmt: skip
+        pool = ray.data.ActorPoolStrategy(min_size=least, max_size=slots if workers is None else workers)
         rows = batch_size or cls.rows or DEFAULT_BATCH
         found = {"compute": pool, "batch_size": rows, "batch_format": "numpy", **cls.job.slot}
         return {**found, **refused_selector(fits)}
 
     @classmethod
     def check(cls) -> Sequence[NodeFit]:
-        """Whether a worker could run on each node of the cluster that has the resources; asks each node once.
+        """Whether a worker could run on each node that is in the cluster now and has the resources.
+
+        Asks each node once, so that later calls ask only those that have joined.
 
         What nodes lack is logged as a warning to "engine.ray", once for all nodes that lack the same.
         """
-        if cls._fits is None:
-            cls._fits = fit_nodes(cls.job)
-            groups: dict[str, list[NodeFit]] = {}
-            for fit in cls._fits:
-                if fit.error is not None:
-                    groups.setdefault(f"get no worker: {fit.error}", []).append(fit)
-                elif fit.why_compiled:
-                    text = f"compile the model, since the blob does not fit: {fit.why_compiled}"
-                    groups.setdefault(text, []).append(fit)
-            for text, found in groups.items():
-                hosts = ", ".join(fit.host for fit in found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
-                _say_once(cls.job, [fit.node for fit in found], f"{len(found)} nodes ({hosts}) {text}")
+        cls._fits = fit_nodes(cls.job, cls._fits)
+        groups: dict[str, list[NodeFit]] = {}
+        for fit in cls._fits:
+            if fit.error is not None:
+                groups.setdefault(f"get no worker: {fit.error}", []).append(fit)
+            elif fit.why_compiled:
+                text = f"compile the model, since the blob does not fit: {fit.why_compiled}"
+                groups.setdefault(text, []).append(fit)
+        for text, found in groups.items():
+            hosts = ", ".join(fit.host for fit in found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+            _say_once(cls.job, [fit.node for fit in found], f"{len(found)} nodes ({hosts}) {text}")
         return cls._fits
 
     @classmethod
@@ -142,6 +149,10 @@ class Predictor:
 
 def _say_once(job: Job, nodes: Sequence[str], text: str) -> None:
     """Log a warning about nodes, unless some process of this job has logged one about each of them."""
-    text = f"{job.name}: {text}"
-    if ray_package().get(job.journal.note.remote(nodes, text)):
+    text, ray = f"{job.name}: {text}", ray_package()
+    try:
+        is_new = ray.get(job.journal.note.remote(nodes, text))
+    except ray.exceptions.RayActorError:
+        is_new = True  # without the actor, nobody knows what was said; a worker goes on
+    if is_new:
         _log.warning("%s", text)

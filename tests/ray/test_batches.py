@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from engine import Core, ops
-from engine.errors import DeviceNotFoundError, InputError, PluginError, UnsupportedError
+from engine.errors import BlobIncompatibleError, DeviceNotFoundError, InputError, PluginError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32
 from engine.plugin_api import ExecutableNetwork
 from engine.ray import NodeFit, predictor
 from engine.ray.batches import fixed_rows, infer_batch
 from engine.ray.job import Job
-from engine.ray.nodes import raise_if_none, refused_selector, slots_of
+from engine.ray.nodes import pool_size, raise_if_none, refused_selector, slots_of
+from engine.ray.predictor import _default_slot
 from engine.ray.progress import Journal
 
 
@@ -78,6 +82,73 @@ def test_networks_that_take_no_batches_are_refused() -> None:
         infer_batch(compiled, 2, batch(2), [])
 
 
+def test_networks_without_rows_are_refused() -> None:
+    """Otherwise their results would have no rows, whatever the batch has."""
+    with pytest.raises(UnsupportedError, match="the length of axis 0 of the inputs is 0"):
+        fixed_rows("n", network(0).inputs)
+    compiled = Core().compile_model(Model([ops.Identity(Constant(np.ones((2, 4))))], []), "TEMPLATE")
+    with pytest.raises(UnsupportedError, match="the network has no inputs"):
+        fixed_rows("n", compiled.inputs)
+
+
+@pytest.mark.parametrize(
+    ("device", "config", "slot"),
+    [
+        ("CPU", {"INFERENCE_NUM_THREADS": 4}, {"num_cpus": 4}),
+        ("TEMPLATE", {"INFERENCE_NUM_THREADS": 1}, {"num_cpus": 1}),
+        ("OPENCL", {"INFERENCE_NUM_THREADS": 1}, {"num_cpus": 1, "num_gpus": 1}),
+        ("OPENCL.1", {}, {"num_cpus": 1, "num_gpus": 1}),
+        ("HETERO:OPENCL,CPU", {"INFERENCE_NUM_THREADS": 2}, {"num_cpus": 2, "num_gpus": 1}),
+        ("BATCH:CPU(4)", {"INFERENCE_NUM_THREADS": 2}, {"num_cpus": 2}),
+    ],
+)
+def test_a_worker_takes_a_gpu_if_its_device_may_use_one(device: str, config: Any, slot: Any) -> None:
+    """Ray hides the GPUs of a node from a worker that takes none."""
+    missing = {name for name in ("OPENCL", "HETERO", "BATCH") if name in device} - set(Core().installed_devices)
+    if missing:
+        pytest.skip(f"not installed: {missing}")
+    assert _default_slot(device, config, SimpleNamespace(cluster_resources=lambda: {"CPU": 8.0, "GPU": 2.0})) == slot
+    slot.pop("num_gpus", None)
+    assert _default_slot(device, config, SimpleNamespace(cluster_resources=lambda: {"CPU": 8.0})) == slot
+
+
+def test_workers_of_one_node_compile_into_a_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers start at the same time: without waiting, each would compile."""
+    x = Parameter(f32, PartialShape([None, 4]), "x")
+    model = Model([Result(ops.Add(x, x), "y")], [x])
+
+    def refuse(*_: object) -> None:
+        raise BlobIncompatibleError("another CPU")
+
+    compiles, compile_model, both = [], Core.compile_model, threading.Barrier(4)
+
+    def compile_slowly(core: Core, *arguments: Any) -> ExecutableNetwork:
+        compiles.append(1)
+        assert len(compiles) == 1, "two compile at the same time"
+        compiled = compile_model(core, *arguments)
+        compiles.pop()
+        return compiled
+
+    monkeypatch.setattr(Core, "import_model", refuse)
+    monkeypatch.setattr(Core, "compile_model", compile_slowly)
+    monkeypatch.setattr("engine.ray.job.ray_package", lambda: SimpleNamespace(get=lambda reference: reference))
+    config = {"CACHE_DIR": str(tmp_path / "cache")}
+    given = Job("twice", "TEMPLATE", config, None, str(tmp_path / "blob"), model, (), {}, None)
+    found: list[tuple[bool, str]] = []
+
+    def work() -> None:
+        both.wait()
+        opened, why = given.open_network()
+        found.append((opened.loaded_from_cache, why))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [(False, "another CPU"), *[(True, "another CPU")] * 3]
+
+
 def job() -> Job:
     return Job("twice", "CPU", {}, None, None, None, (), {"num_cpus": 2}, None)
 
@@ -96,6 +167,15 @@ def test_a_cluster_without_the_device_is_an_error_of_the_same_type() -> None:
         raise_if_none(job(), fits)
     with pytest.raises(UnsupportedError, match=r"has what a worker takes.*num_cpus.*2"):
         raise_if_none(job(), [])
+
+
+def test_workers_leave_a_cpu_for_the_tasks_that_read() -> None:
+    assert pool_size(workers=3, slots=3, cpus_each=1, cpus=3) == 2
+    assert pool_size(workers=2, slots=3, cpus_each=1, cpus=3) == 2
+    assert pool_size(workers=100, slots=4, cpus_each=4, cpus=16) == 3
+    assert pool_size(workers=2, slots=1, cpus_each=1, cpus=8) == 1
+    assert pool_size(workers=1, slots=1, cpus_each=4, cpus=4) == 1
+    assert pool_size(workers=2, slots=2, cpus_each=0, cpus=1) == 2
 
 
 def test_progress_counts_workers_batches_and_says_things_once() -> None:

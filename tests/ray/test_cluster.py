@@ -6,6 +6,7 @@ than the oldest instruction set, and one on which the device cannot be used.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -41,7 +42,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
+def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -52,7 +53,7 @@ def cluster() -> Iterator[None]:
     ray.init(address=made.address, log_to_driver=False)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ray.data.DataContext.get_current().enable_progress_bars = False
-    yield
+    yield made
     ray.shutdown()
     made.shutdown()
 
@@ -177,6 +178,42 @@ def test_what_a_batch_lacks_ends_the_job_with_a_typed_error() -> None:
         made.predict(dataset().rename_columns({"x": "image"}), workers=1).take_all()
 
 
+def test_workers_on_all_cpus_do_not_keep_the_dataset_from_being_read(caplog: pytest.LogCaptureFixture) -> None:
+    made = predictor(model(), "TEMPLATE", keep=["id"])
+    cpus = int(ray.cluster_resources()["CPU"])
+    assert made.slots() == cpus
+    read = ray.data.range(ROWS, override_num_blocks=BLOCKS).map_batches(
+        lambda batch: {**batch, "x": rows()[batch["id"]]}
+    )
+    check(made.predict(read, workers=cpus, batch_size=8))
+    assert not [record for record in caplog.records if record.name == "engine.ray"]
+
+
+def test_a_worker_that_takes_all_cpus_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 1.0})
+    predictor(model(), "TEMPLATE").arguments()
+    assert "would wait forever" in caplog.text
+
+
+def test_a_wrong_configuration_is_a_typed_error() -> None:
+    """Before the job: what workers raise when they start is Ray's error."""
+    stream = io.BytesIO()
+    Core().compile_model(model(), "TEMPLATE").export_model(stream)
+    with pytest.raises(PropertyError, match="NUM_STREAM"):
+        predictor(stream.getvalue(), config={"NUM_STREAM": 1})
+
+
+def test_a_job_goes_on_without_its_journal(tmp_path: Path) -> None:
+    blob = str(tmp_path / "network.blob")
+    Core().compile_model(model(), "CPU").export_model(blob)
+    made: Any = predictor(blob, keep=["id"])
+    here = ray.get_runtime_context().get_node_id()
+    place = made.job.journal.__ray_call__.remote(lambda journal: ray.get_runtime_context().get_node_id())
+    assert ray.get(place) == here, "a node that is lost would take the counts of all with it"
+    ray.kill(made.job.journal)
+    check(made.predict(dataset(), workers=1, batch_size=8))
+
+
 def test_what_the_cluster_lacks_is_an_error_before_the_job() -> None:
     made: type[Predictor] = predictor(model(), slot={"num_gpus": 1})
     with pytest.raises(UnsupportedError, match="no node of the cluster has"):
@@ -185,3 +222,14 @@ def test_what_the_cluster_lacks_is_an_error_before_the_job() -> None:
         predictor(model(), slot={"TPU": 1})
     with pytest.raises(PropertyError, match="column `y` of keep"):
         predictor(model(), keep=["y"])
+
+
+def test_nodes_that_join_are_asked_too(cluster: Any) -> None:
+    """The last test, since it changes the cluster."""
+    made = predictor(model())
+    before = made.slots()
+    asked = {fit.node for fit in made.check()}
+    cluster.add_node(num_cpus=3, object_store_memory=80 << 20)
+    assert made.slots() == before + 3
+    assert made.arguments()["compute"].max_size == before + 3
+    assert asked < {fit.node for fit in made.check()}

@@ -97,6 +97,26 @@ def test_the_factor_of_what_is_computed_from_lengths_is_kept() -> None:
             np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("has_other_product", [False, True])
+def test_a_network_that_has_counted_rows_can_be_exported_again(has_other_product: bool) -> None:
+    """Lengths that follow from data are known in an inference, whose plans read the packed matrix, too."""
+    a, weights = parameter("a", [None, 64]), Constant(values(64, 96) / 8)
+    positive = ops.Greater(ops.ReduceSum(a, Constant(np.array([1])), keepdims=0), Constant(np.float32(0)))
+    results = [ops.MatMul(ops.Compress(a, positive, axis=0), weights)]
+    if has_other_product:
+        results.append(ops.MatMul(a, weights))
+    core, given = Core(), values(7, 64)
+    network = core.compile_model(Model(results, [a]), "CPU")
+    expected = [given[given.sum(1) > 0] @ weights.data, given @ weights.data]
+    for _ in range(3):
+        for actual, wanted in zip(network([given]).values(), expected, strict=False):
+            close(np.array(actual), wanted, 64)
+        blob = io.BytesIO()
+        network.export_model(blob)
+        assert len(blob.getvalue()) < 1.5 * weights.byte_size
+        network = core.import_model(blob.getvalue())
+
+
 @pytest.mark.parametrize("trans_b", [False, True])
 @pytest.mark.parametrize("rows", [1, 3, 30])
 @pytest.mark.parametrize("residual", [False, True])

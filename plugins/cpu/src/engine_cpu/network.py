@@ -143,7 +143,10 @@ class CpuNetwork(GraphNetwork):
                 found += [value.node for value in constants if isinstance(value.node, Constant)]
         self.weights.finish()
         return frozenset(
-            constant for constant in found if packing.issuperset(each.node for each in constant.output(0).target_inputs)
+            constant
+            for constant in found
+            if self.weights.is_only_packed(constant)
+            and packing.issuperset(each.node for each in constant.output(0).target_inputs)
         )
 
     def _discard_packed(self) -> None:
@@ -193,7 +196,7 @@ class CpuNetwork(GraphNetwork):
         """True for data that steps read only in packed form, unless blobs or plans for other shapes need it."""
         if not self.config[EXPORT_PACKED_WEIGHTS]:
             return False
-        return (self.is_static or constant in self.packed_ahead) and self.weights.is_only_packed(constant)
+        return self.weights.is_only_packed(constant) if self.is_static else constant in self.packed_ahead
 
     def requirements(self) -> dict[str, str | Sequence[str]]:
         """The instruction set of kernels and packed weights, and the version of the weight formats."""
