@@ -49,7 +49,7 @@ def test_the_log_says_what_was_chosen(core: Core, tmp_path: Path, caplog: pytest
         "threads of each ",
         "instruction set ",
         "precision f32",
-        "constants 0.3 MB",
+        "weights 0.3 MB",
     ):
         assert words in lines[0]
     for each in (network, imported):
