@@ -76,7 +76,7 @@ _use_installed_runtime()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is not in a share. Of tests that are chosen by name, at least one runs."""
+    """Mark all tests outside the shares as repeated. If tests are chosen by name, at least one of them runs."""
     groups: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         test = item.nodeid.partition("[")[0]

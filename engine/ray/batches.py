@@ -16,8 +16,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def fixed_rows(name: str, inputs: Sequence[Port]) -> int | None:
     """The number of rows of each inference, the length of axis 0 of all inputs; None if it is any.
 
-    Raises `UnsupportedError` if there are no inputs, if one has no axis 0 that could be that of the rows or has none
-    along it, or if two differ.
+    Raises `UnsupportedError` if there are no inputs, if an input is a scalar or has length 0 along axis 0, or if two
+    inputs have different lengths along it.
     """
     if not inputs:
         raise UnsupportedError(f"{name}: the network has no inputs; expected one with rows along axis 0")

@@ -27,7 +27,7 @@ def seconds_left(
 
     It can state it as the deadline of a call of gRPC; in the headers `grpc-timeout` ("250m") and
     `x-envoy-expected-rq-timeout-ms`, which proxies set; and, as Triton's clients do, in the parameter `timeout` of the
-    request (microseconds). Raises `InputError` for values that are no times.
+    request (microseconds). Raises `InputError` for a value that is not a valid time.
     """
     stated = [CALL_SECONDS.get()]
     given = headers or {}

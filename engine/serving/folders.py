@@ -52,7 +52,7 @@ def list_names(root: Path) -> list[str]:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder, or something that cannot be examined, whose reason is told when it is loaded."""
+    """Whether it is a folder. True as well if it cannot be examined: loading it then says why."""
     try:
         return path.is_dir()
     except OSError:
