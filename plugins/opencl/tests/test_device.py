@@ -5,12 +5,14 @@ If this fails, a machine without OpenCL cannot use the engine, or one bad moment
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
 import re
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -300,6 +302,26 @@ def test_a_fork_after_use_is_an_error_and_no_hang() -> None:
         assert said.startswith("DeviceError")
         assert "spawn" in said
     np.testing.assert_array_equal(network([X])[0], 2 * X)
+
+
+def _count_in_child(network: Any, pipe: Any) -> None:
+    count = weakref.WeakSet(context for idle in network.pool._idle.values() for context in idle)
+    del network
+    gc.collect()
+    pipe.send(len(count))
+
+
+def test_a_fork_releases_no_object_of_the_driver() -> None:
+    """A driver whose threads are missing crashes when it releases something."""
+    networks = [compiled()]
+    networks[0]([X])
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=lambda: _count_in_child(networks.pop(), there))
+    child.start()
+    assert here.poll(60)
+    assert here.recv() == 1
+    child.join(60)
+    assert child.exitcode == 0
 
 
 # -- profiles -------------------------------------------------------------------------------------------------

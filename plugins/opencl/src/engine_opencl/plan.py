@@ -84,6 +84,12 @@ class LaunchPlan:
     programs: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def values(self) -> set[Buffer]:
+        """The buffers of one inference: those in the arena."""
+        arguments = [each for launch in self.launches for each in launch.arguments]
+        return {b for b in (*arguments, *self.inputs, *self.outputs) if isinstance(b, Buffer) and b.offset >= 0}
+
+    @property
     def live_bytes(self) -> tuple[int, ...]:
         """For each launch, the bytes of the buffers in the arena that are in use during it."""
         buffers = {b for launch in self.launches for b in launch.arguments if isinstance(b, Buffer) and b.offset >= 0}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.plugin_api import NodeProfile
-from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.devices.device import OpenclDevice, require_first_process
 from engine_opencl.devices.driver_errors import Allocation, DriverErrors
+from engine_opencl.devices.forks import keep_after_fork
 from engine_opencl.devices.limits import check_limits
 from engine_opencl.execution.faults import Faults
 from engine_opencl.execution.kernels import new_kernel
@@ -43,6 +45,7 @@ class Context:
     def __init__(self, device: OpenclDevice, plan: LaunchPlan, weights: Weights, *, profiling: bool) -> None:
         import pyopencl as cl
 
+        keep_after_fork(self)
         self.plan = plan
         self._cl = cl
         self._device = device
@@ -51,7 +54,7 @@ class Context:
         self._driver_errors = DriverErrors(device, plan.arena_bytes)
         with self._driver_errors("creating queues and memory"):
             self._queue = device.new_queue(profiling=profiling)
-            self._arena: Arena = new_arena(device, plan, profiling=profiling)
+            self._arena: Arena = new_arena(device, plan, self._queue, profiling=profiling)
             self._faults = self._new_faults()
         self._held: dict[Buffer, Any] = {}
         self._users: dict[Buffer, list[tuple[Any, int]]] = {
@@ -72,10 +75,9 @@ class Context:
         """The bytes of inputs that the last inference copied from the host."""
         with self._driver_errors("binding kernels"):
             self._steps = [self._step(launch, weights) for launch in plan.launches]
-        self._last_uses = _last_uses(plan)
-        last = len(self._steps) - 1
-        kept = {last, *(use for use in self._last_uses.values() if use is not None)} - {-1}
-        self._kept = frozenset(range(len(self._steps)) if profiling else kept)
+        self._outputs = dict.fromkeys(each for each in plan.outputs if isinstance(each, Buffer))
+        kept = range(len(self._steps)) if profiling else range(len(self._steps))[-1:]
+        self._kept = frozenset(kept)
         """Launches whose events are needed; holding an event costs a tenth of enqueueing the launch."""
         self._computed: dict[int, Any] = {}
         """Events by launch."""
@@ -147,7 +149,7 @@ class Context:
         outputs = self.plan.outputs
         bound = set(self._in_place)
         for buffer, memory, nbytes in given:
-            if buffer in self._last_uses:  # it is fetched as an output, too
+            if buffer in self._outputs:  # it is fetched as an output, too
                 self._copy_to_arena(buffer, memory.buffer, nbytes)
             else:
                 self._bind(buffer, memory.buffer)
@@ -165,7 +167,7 @@ class Context:
         self._bound_elsewhere = bound
         kept = {target.index for target in targets}
         fetched = {each for index, each in enumerate(outputs) if isinstance(each, Buffer) and index not in kept}
-        self._left = frozenset(self._last_uses.keys() - fetched)
+        self._left = frozenset(self._outputs.keys() - fetched)
 
     def _copy_to_arena(self, buffer: Buffer, memory: Any, nbytes: int) -> None:
         part, before = self._arena.part(buffer), self._before
@@ -188,7 +190,7 @@ class Context:
 
     def _can_be_read_in_place(self, buffer: Buffer) -> bool:
         # An input that is also an output is fetched from the arena.
-        return self._arena.reads_in_place and buffer not in self._last_uses
+        return self._arena.reads_in_place and buffer not in self._outputs
 
     def _bind(self, buffer: Buffer, memory: Any) -> None:
         for kernel, position in self._users[buffer]:
@@ -199,9 +201,10 @@ class Context:
         enqueue, queue, kept = self._cl.enqueue_nd_range_kernel, self._queue, self._kept
         self._computed = events = {}
         with self._driver_errors("enqueueing kernels"):
-            if self._arena.uploads or self._before:
-                # The kernels' queue is in-order, and so is that of uploads.
-                self._cl.enqueue_barrier(queue, wait_for=[*self._arena.uploads[-1:], *self._before])
+            # The kernels' queue is in-order, and so is that of uploads.
+            uploaded = [] if self._arena.uploads_in_order else self._arena.uploads[-1:]
+            if uploaded or self._before:
+                self._cl.enqueue_barrier(queue, wait_for=[*uploaded, *self._before])
             if self._faults is not None:
                 self._faults.begin(queue)
             self._enqueued_ns = time.perf_counter_ns()
@@ -218,10 +221,7 @@ class Context:
                 source = self._arena.part(buffer)
                 self._copied.append(self._cl.enqueue_copy(queue, memory, source, byte_count=nbytes))
             queue.flush()
-            written = {
-                b: None if use is None else events[use] for b, use in self._last_uses.items() if b not in self._left
-            }
-            self._arena.fetch(written, queue)
+            self._arena.fetch([buffer for buffer in self._outputs if buffer not in self._left])
 
     def wait(self) -> None:
         """Wait for the kernels. Raises `DeviceError` if the device failed, `InputError` for an index out of range."""
@@ -249,7 +249,7 @@ class Context:
         """Release the inputs, which belong to the user, and the state of the inference."""
         self._release_inputs()
         with self._driver_errors("returning outputs"):
-            self._arena.release(self._queue)
+            self._arena.release()
         if not self._profiling:
             self._computed = {}
 
@@ -272,6 +272,20 @@ class Context:
             self._release_inputs()
         if self._faults is not None:
             self._faults.is_clear = False
+
+    def __del__(self) -> None:
+        # In an order that all drivers survive: events and kernels before the memory that they use, queues last.
+        with contextlib.suppress(Exception):  # a finalizer cannot report that the device was lost
+            self._close()
+
+    def _close(self) -> None:
+        require_first_process()
+        self._computed, self._copied, self._before, self._copies = {}, [], [], []
+        self._queue.finish()
+        self._users.clear()
+        self._steps = []
+        self._arena.close()
+        self._held, self._faults = {}, None
 
     # -- profiles -----------------------------------------------------------------------------------------
 
@@ -296,15 +310,6 @@ class Context:
             return []
         offset = self._enqueued_ns - self._computed[0].profile.queued
         return [(event.profile.start + offset, event.profile.end + offset) for event in events]
-
-
-def _last_uses(plan: LaunchPlan) -> Mapping[Buffer, int | None]:
-    """For each output on the device, the last launch with it as an argument, in launch order."""
-    uses: dict[Buffer, int | None] = {each: None for each in plan.outputs if isinstance(each, Buffer)}
-    for number, launch in enumerate(plan.launches):
-        used = [each for each in launch.arguments if isinstance(each, Buffer) and each in uses]
-        uses.update(dict.fromkeys(used, number))
-    return dict(sorted(uses.items(), key=lambda use: -1 if use[1] is None else use[1]))
 
 
 def _bytes(value: Any) -> Any:

@@ -13,6 +13,7 @@ from engine.plugin_api import RemoteTensor
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.compiler import build_plan
 from engine_opencl.devices.device import OpenclDevice, require_first_process
+from engine_opencl.devices.forks import keep_after_fork
 from engine_opencl.execution.context import Context
 from engine_opencl.lowering import OpenclGraph
 from engine_opencl.memory.weights import Weights
@@ -37,6 +38,7 @@ class ContextPool:
         size: int,
         profiling: bool,
     ) -> None:
+        keep_after_fork(self)
         self._prepared, self._device, self._programs = prepared, device, programs
         self._how, self._tuner = how, tuner
         self._profiling = profiling

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.memory.arena import Arena
 from engine_opencl.memory.mapped import MappedArena
@@ -19,7 +21,10 @@ from engine_opencl.plan import LaunchPlan
 __all__ = ["Arena", "MappedArena", "SharedArena", "StagedArena", "new_arena"]
 
 
-def new_arena(device: OpenclDevice, plan: LaunchPlan, *, profiling: bool) -> Arena:
-    """Memory for one inference at a time. Raises `OutOfMemoryError` with the size, and errors of pyopencl."""
+def new_arena(device: OpenclDevice, plan: LaunchPlan, queue: Any, *, profiling: bool) -> Arena:
+    """Memory for one inference at a time, whose kernels run on `queue`.
+
+    Raises `OutOfMemoryError` with the size, and errors of pyopencl.
+    """
     kinds: dict[str, type[Arena]] = {"shared": SharedArena, "mapped": MappedArena, "staged": StagedArena}
-    return kinds[device.memory_kind](device, plan, profiling=profiling)
+    return kinds[device.memory_kind](device, plan, queue, profiling=profiling)

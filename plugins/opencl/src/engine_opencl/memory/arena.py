@@ -1,9 +1,9 @@
-"""`Arena`: one allocation for all values of an inference, and its transfers."""
+"""`Arena`: the memory of all values of an inference, and its transfers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,48 +15,52 @@ from engine_opencl.plan import Buffer, LaunchPlan
 
 
 class Arena(ABC):
-    """The memory of one inference at a time. Not thread-safe; its stages may run on different threads in turn."""
+    """The memory of one inference at a time. Not thread-safe; its stages may run on different threads in turn.
+
+    Args:
+        queue: that of the kernels.
+    """
 
     reads_in_place: ClassVar[bool]
     """Whether kernels can read an input in the user's memory."""
+    uploads_in_order: ClassVar[bool] = False
+    """Whether uploads are commands of the kernels' queue, so that kernels need not wait for their events."""
 
-    def __init__(self, device: OpenclDevice, plan: LaunchPlan, *, profiling: bool) -> None:
+    def __init__(self, device: OpenclDevice, plan: LaunchPlan, queue: Any, *, profiling: bool) -> None:
         import pyopencl as cl
 
         self._cl = cl
         self._device = device
+        self._queue = queue
         self._profiling = profiling
         self._parts: dict[Buffer, Any] = {}
         self.uploads: list[Any] = []
         """The events that kernels must wait for."""
         self.copied: list[tuple[int, int]] = []
         """When the host copied inputs (`time.perf_counter_ns`)."""
-        nbytes = max(plan.arena_bytes, 1)
-        with Allocation(device, nbytes, "the intermediate values of an inference"):
-            self._memory = self._allocate(nbytes)
+        self._memory: Any = None
+        self._allocate(plan)
 
     def part(self, buffer: Buffer) -> Any:
-        """The device memory of a value."""
+        """The device memory of a value, which may be larger than the value."""
         if buffer not in self._parts:
             self._parts[buffer] = self._memory.get_sub_region(buffer.offset, buffer.byte_size)
         return self._parts[buffer]
 
     @abstractmethod
-    def _allocate(self, nbytes: int) -> Any:
-        """The buffer that `part` subdivides."""
+    def _allocate(self, plan: LaunchPlan) -> None:
+        """Set `_memory`, which `part` subdivides, or `_parts`. Raises `OutOfMemoryError`."""
+
+    def _allocation(self, nbytes: int) -> Allocation:
+        return Allocation(self._device, nbytes, "the intermediate values of an inference")
 
     @abstractmethod
     def upload(self, given: Sequence[tuple[Buffer, NDArray[np.uint8]]]) -> None:
         """Bring inputs to the device. The arrays are not read after `uploads` have ended."""
 
     @abstractmethod
-    def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:
-        """Enqueue the transfers of outputs.
-
-        Args:
-            written: for each output, the event of the last kernel that uses it, or None.
-            queue: the kernels' queue.
-        """
+    def fetch(self, written: Sequence[Buffer]) -> None:
+        """Enqueue the transfers of these outputs, after the kernels."""
 
     @abstractmethod
     def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:
@@ -71,8 +75,14 @@ class Arena(ABC):
         self.uploads = []
         self.copied = []
 
-    def release(self, queue: Any) -> None:  # noqa: B027
-        """Release the resources of outputs after the inference has ended. `queue` is that of the kernels."""
+    def release(self) -> None:  # noqa: B027
+        """Release the resources of outputs after the inference has ended."""
 
     def finish(self) -> None:  # noqa: B027
         """Wait until the arena's queues are idle."""
+
+    def close(self) -> None:
+        """Release everything, once all commands have ended: events, then memory. The arena cannot be used again."""
+        self.uploads = []
+        self._parts.clear()
+        self._memory = None

@@ -8,14 +8,13 @@ that a copy by a queue would wait for the kernels of other inferences.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine_opencl.memory.arena import Arena
-from engine_opencl.plan import Buffer
+from engine_opencl.plan import Buffer, LaunchPlan
 
 
 class SharedArena(Arena):
@@ -24,10 +23,12 @@ class SharedArena(Arena):
     reads_in_place = True
     _host: NDArray[np.uint8]
 
-    def _allocate(self, nbytes: int) -> Any:
-        self._host = self._cl.fsvm_empty(self._device.context, nbytes, np.uint8)
-        flags = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.USE_HOST_PTR
-        return self._cl.Buffer(self._device.context, flags, hostbuf=self._host)
+    def _allocate(self, plan: LaunchPlan) -> None:
+        nbytes = max(plan.arena_bytes, 1)
+        with self._allocation(nbytes):
+            self._host = self._cl.fsvm_empty(self._device.context, nbytes, np.uint8)
+            flags = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.USE_HOST_PTR
+            self._memory = self._cl.Buffer(self._device.context, flags, hostbuf=self._host)
 
     def upload(self, given: Sequence[tuple[Buffer, NDArray[np.uint8]]]) -> None:
         """Copy to where the kernels read it."""
@@ -36,7 +37,7 @@ class SharedArena(Arena):
             self._view(buffer)[: value.size] = value
             self.copied.append((begun, time.perf_counter_ns()))
 
-    def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:
+    def fetch(self, written: Sequence[Buffer]) -> None:
         """Nothing to do: the host can read the memory."""
 
     def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from engine.errors import ContextClosed, DeviceError
 from engine.plugin_api import ElementType, RemoteContext, RemoteTensor
+from engine_opencl.devices.forks import keep_after_fork
 from engine_opencl.remote.queue import ContextQueue
 
 HOST = "host"
@@ -68,6 +69,7 @@ class OpenclTensor(RemoteTensor):
         queue: ContextQueue,
     ) -> None:
         super().__init__(context, element_type, shape)
+        keep_after_fork(self)
         self.queue = queue
         self._memory: Memory | None = memory
         self.is_writable = memory.is_writable
