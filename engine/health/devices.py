@@ -78,7 +78,13 @@ def examine_devices(wanted: Sequence[str] = (), limit: float = LIMIT) -> tuple[t
         if answer["has_targets"] and not answer["error"] and not answer["devices"] and working:
             answers[name] = _try_on(name, working, limit)
     tried = tuple(_plugin(name, installed[name], answers[name]) for name in names)
-    return tried, [*findings, *(finding for plugin in tried for finding in _findings(plugin))]
+    warned = [
+        Finding(Level.NOTE, name, f"it warns: {message[:_SHOWN]}", "do what the warning says, or ignore it")
+        for name, answer in answers.items()
+        if not answer["error"]  # else the error says it
+        for message in answer.get("warnings", ())
+    ]
+    return tried, [*findings, *(finding for plugin in tried for finding in _findings(plugin)), *warned]
 
 
 def _plugin(name: str, distribution: str, answer: dict[str, Any]) -> TriedPlugin:

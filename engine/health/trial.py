@@ -7,6 +7,7 @@ devices that run on TARGETS, such as "CPU,TEMPLATE".
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,22 @@ _LENGTH = 4
 def main() -> None:
     """Try the plugin of the command line."""
     file, name, *targets = sys.argv[1:]
-    Path(file).write_text(json.dumps(_tried(name, *targets)), encoding="utf-8")
+    said = _Warnings()
+    logging.getLogger("engine").addHandler(said)
+    found = _tried(name, *targets)
+    Path(file).write_text(json.dumps({**found, "warnings": list(said.messages)}), encoding="utf-8")
+
+
+class _Warnings(logging.Handler):
+    """Keeps each warning of the engine and the plugin once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message."""
+        self.messages[record.getMessage()] = None
 
 
 def _tried(name: str, targets: str = "") -> dict[str, Any]:

@@ -51,6 +51,13 @@ def test_what_works_has_no_findings() -> None:
     assert plugins[1].distribution.startswith("engine-plugin-template ")
 
 
+def test_what_a_plugin_warns_of_is_a_note(install: Install) -> None:
+    warning = 'logging.getLogger("engine.warner").warning("the %s is missing", "licence")'
+    install("WARNER", f"import logging\n{warning}\n{DEVICE}pass\n")
+    _, (finding,) = examine_devices(["WARNER"])
+    assert (finding.level, finding.about, finding.found) == (Level.NOTE, "WARNER", "it warns: the licence is missing")
+
+
 @pytest.mark.slow
 def test_a_device_that_runs_on_others_is_tried_on_those_that_work() -> None:
     plugins, findings = examine_devices(["BATCH", "CPU", "HETERO", "TEMPLATE"])
