@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyopencl as cl
 import pytest
 from engine_opencl.devices.device import device_of
 from engine_opencl.lowering import registry
@@ -170,6 +174,24 @@ def test_the_default_gives_way_to_what_is_clearly_faster(
         Stopwatch, "bind", lambda _, steps, weights: lambda: other if "/**/" in steps[0].source else 100
     )
     assert chosen(compiled("full")) == {"Neg 96": str(negation.ways[is_chosen])}
+
+
+def test_what_a_launch_costs_the_host_is_not_time_of_a_gpu(negation: Negation, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = device_of("0")
+    monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))
+    launched, enqueue = [], cl.enqueue_nd_range_kernel
+
+    def slow(*given: Any, **named: Any) -> Any:
+        time.sleep(0.02)
+        launched.append(given)
+        return enqueue(*given, **named)
+
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", slow)
+    negation.ways = (FAST, replace(FAST, code="/**/"))
+    (line,) = compiled("full").get_metric("KERNEL_CHOICES")
+    times = [float(found) for found in re.findall(r"([0-9.]+) us", line)]
+    assert len(launched) > len(times) == 2
+    assert all(0 < spent < 10_000 for spent in times)
 
 
 def test_quick_measures_the_first_few(negation: Negation, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,12 +78,15 @@ class Programs:
         launches: Iterable[Launch],
         weights: Mapping[Hashable, Callable[[], NDArray[Any]]],
         how: Building,
+        *,
+        skips_failures: bool = False,
     ) -> dict[str, Any]:
-        """The programs of launches, by source; new ones are first tried in a child process.
+        """The programs of launches, by source; new ones are first tried in child processes, several at a time.
 
         The caller must keep references: an unreferenced program is freed, and only its binary remains on disk.
 
-        Raises `DeviceError` with the compiler's log and the source, or with the kernel that crashed the child.
+        Raises `DeviceError` with the compiler's log and the source, or with the kernel that crashed the child; with
+        `skips_failures`, such programs are left out instead, as far as they are tried in child processes.
         """
         with self._lock:
             held: dict[str, Any] = {}
@@ -106,7 +109,7 @@ class Programs:
                 else:
                     held[source] = self._compile_here(source, how.offered.get(key, b""))
             if unknown:
-                held |= self._try(unknown, how, cache)
+                held |= self._try(unknown, how, cache, skips_failures)
             return held
 
     def program(self, source: str) -> Any:
@@ -124,8 +127,8 @@ class Programs:
 
     # -- building -----------------------------------------------------------------------------------------
 
-    def _try(self, unknown: list[Candidate], how: Building, cache: BinaryCache) -> dict[str, Any]:
-        """Try candidates in a child, and load those that succeed."""
+    def _try(self, unknown: list[Candidate], how: Building, cache: BinaryCache, skips_failures: bool) -> dict[str, Any]:
+        """Try candidates in children, and load those that succeed."""
         held: dict[str, Any] = {}
         waiting = unknown
         while waiting:
@@ -136,7 +139,7 @@ class Programs:
                 if result.crashed and result.candidate.binary:
                     _notice(self.device, "from the blob", f"the process that tried it {result.crashed}")
                     retry.append(_without_binary(result.candidate))
-                else:
+                elif not (skips_failures and (result.crashed or result.failed)):
                     held[result.candidate.source] = self._taken(result, cache)
             # If one binary crashes the child, the others of the blob are not trusted either: each crash costs seconds.
             waiting = [*retry, *(map(_without_binary, waiting[done:]) if retry else waiting[done:])]

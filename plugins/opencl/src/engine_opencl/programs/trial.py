@@ -21,7 +21,7 @@ from engine_opencl.children.child import COMMAND, Child
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.plan import Launch
 
-_MAX_CHILDREN: Final = min(os.cpu_count() or 1, 4)
+_MAX_CHILDREN: Final = min(os.cpu_count() or 1, 8)
 """The maximum number of children; each holds a driver's compiler in memory, some hundred MB."""
 _SHARE: Final = 4
 """The number of candidates whose compilation takes as long as starting another child."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ _log = logging.getLogger("engine.opencl")
 BUDGETS: Final = {"none": 0.0, "quick": 5.0, "full": 120.0}
 """The seconds for compiling and measuring candidate kernels of a network, by COMPILE_EFFORT."""
 _QUICK_CANDIDATES: Final = 4
+_SITES_AT_ONCE: Final = 8
+"""Sites whose candidates are compiled together, side by side: as many as fill the child processes."""
 _TIMING: Final = Timing(summary=min, hopeless=2, long_ns=20_000_000)
 
 
@@ -79,28 +81,48 @@ class OpenclTuner(Tuner):
         stopwatch = Stopwatch(self.device, self.programs)
         share: dict[str, int] = {}
         for site in sites:
-            run = self._bound(stopwatch, builder, site, site.chosen(self.choices))
+            chosen = site.chosen(self.choices)
+            run = self._bound(stopwatch, builder.apart(site, chosen), site, chosen)
             share[site.key] = builder.uses[site.key] * run() if run is not None else 0
             stopwatch.forget()
             if time.perf_counter() > deadline:
                 return False
-        for site in sorted(sites, key=lambda each: -share[each.key]):
-            times = self._times(stopwatch, builder, site, deadline)
-            stopwatch.forget()
-            if times is None:
-                return False
-            if times:
-                self.decide(site.key, site.candidates, times)
+        ordered = sorted(sites, key=lambda each: -share[each.key])
+        for first in range(0, len(ordered), _SITES_AT_ONCE):
+            aparts = {site.key: self._aparts(site, builder) for site in ordered[first : first + _SITES_AT_ONCE]}
+            built = self._built([apart for each in aparts.values() for apart in each.values()])
+            for site in ordered[first : first + _SITES_AT_ONCE]:
+                times = self._times(stopwatch, aparts[site.key], site, deadline)
+                stopwatch.forget()
+                if times is None:
+                    return False
+                if times:
+                    self.decide(site.key, site.candidates, times)
+            del built
         return True
 
+    def _aparts(self, site: Site[LaunchPlanBuilder], builder: LaunchPlanBuilder) -> dict[Any, LaunchPlanBuilder]:
+        """The launches of the candidates that are measured."""
+        candidates = site.candidates[:_QUICK_CANDIDATES] if self.effort == "quick" else site.candidates
+        return {candidate: builder.apart(site, candidate) for candidate in candidates}
+
+    def _built(self, aparts: Sequence[LaunchPlanBuilder]) -> dict[str, Any]:
+        """The programs of candidates, compiled side by side; without those that fail."""
+        launches = [launch for apart in aparts for launch in apart.launches]
+        weights = {name: make for apart in aparts for name, make in apart.weights.items()}
+        return self.programs.build(launches, weights, self.how, skips_failures=True)
+
     def _times(
-        self, stopwatch: Stopwatch, builder: LaunchPlanBuilder, site: Site[LaunchPlanBuilder], deadline: float
+        self,
+        stopwatch: Stopwatch,
+        aparts: Mapping[Any, LaunchPlanBuilder],
+        site: Site[LaunchPlanBuilder],
+        deadline: float,
     ) -> Times | None:
         """The minimum nanoseconds of each candidate that runs; None if the time does not suffice."""
-        candidates = site.candidates[:_QUICK_CANDIDATES] if self.effort == "quick" else site.candidates
         trials: dict[str, Callable[[], int]] = {}
-        for candidate in candidates:
-            run = self._bound(stopwatch, builder, site, candidate)
+        for candidate, apart in aparts.items():
+            run = self._bound(stopwatch, apart, site, candidate)
             if time.perf_counter() > deadline:
                 return None
             if run is not None:
@@ -108,12 +130,11 @@ class OpenclTuner(Tuner):
         return time_in_turns(trials, deadline, _TIMING)
 
     def _bound(
-        self, stopwatch: Stopwatch, builder: LaunchPlanBuilder, site: Site[LaunchPlanBuilder], candidate: Any
+        self, stopwatch: Stopwatch, apart: LaunchPlanBuilder, site: Site[LaunchPlanBuilder], candidate: Any
     ) -> Callable[[], int] | None:
         """A function that times a candidate; None, with a log message, if it cannot be built or exceeds limits."""
         import pyopencl as cl
 
-        apart = builder.apart(site, candidate)
         try:
             built = self.programs.build(apart.launches, apart.weights, self.how)
             run = stopwatch.bind(apart.launches, apart.weights)
