@@ -18,6 +18,7 @@ from engine.passes.common.decompositions import MeanVarianceNormalizationDecompo
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
+from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
 from engine.passes.common.quantization_capabilities import PrecisionRestriction, QuantizationCapabilities
 from engine.passes.common.quantization_decomposition import QuantizationDecomposition
@@ -59,6 +60,7 @@ def passes_for(precision: str, on_integers: bool) -> PassPipeline:
         manager.register_pass(WidenPrecision(accepts=_runs, narrow={bf16}))
         manager.register_pass(CommonOptimizations)
         manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
+        manager.pass_config.enable(PackedAttentionFusion)
         manager.pass_config.enable(EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition)
         manager.pass_config.set_callback(FunctionDecomposition, callback=_runs)
         manager.pass_config.enable(QuantizationDecomposition)

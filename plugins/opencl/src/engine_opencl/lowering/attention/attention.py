@@ -6,10 +6,9 @@ import math
 
 from engine.ir import Output
 from engine.ir.element_type import i64
-from engine.lowering import Refusal, RefusalCause, check_attention
+from engine.lowering import Refusal, check_attention
 from engine.ops.attention import AttentionLengths, AttentionSpec, Heads
 from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
-from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS, stored_type
 from engine_opencl.lowering.attention.launches import Operand, Softmax, attend
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -47,8 +46,6 @@ class FusedAttentionLowering(OpLowering[FusedAttentionSpec]):
     """The internal operator, which adds NaN row semantics."""
 
     def check(self, spec: FusedAttentionSpec) -> Refusal | None:
-        if spec.is_packed:
-            return Refusal(RefusalCause.OP, "Q, K and V are packed; expected three inputs")
         return _check_operands(spec)
 
     def lower(self, spec: FusedAttentionSpec, b: LaunchPlanBuilder) -> None:
@@ -63,12 +60,16 @@ class FusedAttentionLowering(OpLowering[FusedAttentionSpec]):
 
 
 def _check_operands(spec: AttentionSpec | FusedAttentionSpec) -> Refusal | None:
-    operands = [spec.input(index) for index in range(3)]
+    operands = [value for index in range(3) if (value := spec.input(index)) is not None]
     return check_attention(spec, FLOATS) or check_types([*operands, spec.output()])
 
 
-def _operands(spec: OperatorSpec, b: LaunchPlanBuilder, lengths: AttentionLengths) -> list[Operand]:
+def _operands(
+    spec: AttentionSpec | FusedAttentionSpec, b: LaunchPlanBuilder, lengths: AttentionLengths
+) -> list[Operand]:
     parts = (lengths.q, lengths.k, lengths.v)
+    if isinstance(spec, FusedAttentionSpec) and spec.is_packed:
+        return [Operand(b.input(spec.node.input_value(0)), heads, is_shared=True) for heads in parts]
     return [Operand(b.input(spec.node.input_value(index)), heads) for index, heads in enumerate(parts)]
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from engine.ir import ElementType, Output
 from engine.ir.element_type import boolean, f16, f32
 from engine.ops.attention import Heads
-from engine_opencl.elements import load_code, store_code, stored_c_type
+from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.elements import load_code, store_code, stored_c_type, stored_type
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue, Product
+from engine_opencl.lowering.matmul.tile_candidates import widest
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Buffer, Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
@@ -21,10 +24,11 @@ from engine_opencl.source import kernel_source, kernel_text, strides_of
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Q, K or V on the device, and its layout."""
+    """Q, K or V on the device, and its layout; `is_shared` if its buffer has the others, too."""
 
     buffer: Buffer
     heads: Heads
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +63,119 @@ class Softmax:
         return bounds and not self.softcap and self.mask is None and self.lengths is None and self.shown is None
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """The parameters of `kernels/attention_tiles.cl`: queries of a group, and keys of a tile."""
+
+    rows: int
+    cols: int
+
+    def __str__(self) -> str:
+        return f"attention {self.rows}x{self.cols}"
+
+    def local_bytes(self, size: int, width: int) -> int:
+        """Bytes of local memory for queries and keys of `size` elements, and values of `width`."""
+        pitch = self.rows + 4
+        return 4 * (size * (pitch + self.cols + 1) + self.cols * (width + pitch) + 5 * self.rows + pitch) + _SPARE
+
+
+BY_PRODUCTS: Final = "products"
+"""The candidate with a launch for each step, which stores all scores."""
+_SPARE: Final = 64
+"""Bytes that drivers add to local memory, for alignment."""
+_MIN_QUERIES: Final = 9
+"""With fewer queries, tiles of them are mostly empty: products of few rows read K and V once."""
+_TILES: Final = tuple(AttentionTile(*each) for each in ((32, 32), (16, 32), (32, 16), (16, 16)))
+
+
+def attention_tiles(facts: DeviceFacts, q: Heads, k: Heads, v: Heads, softmax: Softmax) -> list[AttentionTile]:
+    """The tiles that the device can run for an attention, the best first; none where products are better."""
+    if facts.kind == "cpu" or softmax.shown is not None or q.rows < _MIN_QUERIES or not k.rows:
+        return []
+    fitting = [
+        tile
+        for tile in _TILES
+        if tile.local_bytes(q.size, v.size) <= facts.local_bytes and 4 * tile.rows <= facts.max_work_group
+    ]
+
+    def is_idle(tile: AttentionTile) -> bool:
+        return q.batch * q.heads * -(-q.rows // tile.rows) < facts.compute_units
+
+    return sorted(fitting, key=lambda tile: is_idle(tile) and tile.rows > _TILES[-1].rows)
+
+
 def attend(
     y: Output, result: Heads, b: LaunchPlanBuilder, q: Operand, k: Operand, v: Operand, softmax: Softmax
 ) -> None:
     """Launch softmax(q k^T * scale + bias) v, written to `y` with the layout `result`.
 
     If K and V have fewer heads, each serves several heads of Q.
+    """
+    final = b.output(y)
+    tiles = attention_tiles(b.facts, q.heads, k.heads, v.heads, softmax)
+    if not tiles:
+        _by_products(y, result, final, b, q, k, v, softmax)
+        return
+    mask = "none" if softmax.mask is None else f"{softmax.mask.element_type} {b.shape(softmax.mask)}"
+    window = f"{softmax.before} {softmax.after} {softmax.offset} {softmax.lengths is not None} {bool(softmax.softcap)}"
+    key = f"attention {y.element_type} q {q.heads} k {k.heads} v {v.heads} y {result} mask {mask} window {window}"
+
+    def launch(b: LaunchPlanBuilder, candidate: AttentionTile | str) -> None:
+        if isinstance(candidate, AttentionTile):
+            _launch_tiles(y, result, final, b, q, k, v, softmax, candidate)
+        else:
+            _by_products(y, result, final, b, q, k, v, softmax)
+
+    candidates: list[AttentionTile | str] = [*tiles, BY_PRODUCTS]
+    b.choose(key, candidates, launch)
+
+
+def _launch_tiles(
+    y: Output,
+    result: Heads,
+    final: Buffer,
+    b: LaunchPlanBuilder,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    softmax: Softmax,
+    tile: AttentionTile,
+) -> None:
+    batch, heads, queries, size = q.heads.shape
+    tiles = -(-queries // tile.rows)
+    layouts = {"Q": q.heads, "K": k.heads, "V": v.heads, "Y": result}
+    strides = {
+        f"{name}_{axis}": step for name, each in layouts.items() for axis, step in zip("BHR", each.strides, strict=True)
+    }
+    starts = {f"{name}_START": each.start for name, each in layouts.items()}
+    operands = (q.heads, k.heads, v.heads)
+    width = widest(size, v.heads.size, *(step for each in operands for step in (each.start, *each.strides)))
+    scores, arguments = _scores_source(b, softmax, k.heads.rows, heads, queries, 0)
+    source = scores + kernel_source("vectors", y.element_type) + kernel_source(
+        "attention_tiles", y.element_type,
+        WIDTH=width, ROWS=tile.rows, COLS=tile.cols, TILES=tiles, D=size, E=v.heads.size,
+        SHARED=heads // k.heads.heads, SCALE=literal(softmax.scale), **strides, **starts,
+    )  # fmt: skip
+    groups, items = batch * heads * tiles, 4 * tile.rows
+    b.launch(source, "attention_tiles", [q.buffer, k.buffer, v.buffer, final, *arguments], (groups * items,), (items,))
+
+
+def _by_products(
+    y: Output,
+    result: Heads,
+    final: Buffer,
+    b: LaunchPlanBuilder,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    softmax: Softmax,
+) -> None:
+    """Launch each step.
 
     Intermediate values are f32: scores rounded to f16 would add more error than rounding the result.
     """
     is_half = y.element_type is f16
+    q, k, v = (_apart(b, y, x) for x in (q, k, v))
     if is_half:
         q, k, v = (replace(x, buffer=_converted(b, x.buffer, f16, f32, math.prod(x.heads.shape))) for x in (q, k, v))
     batch, heads, queries, size = q.heads.shape
@@ -85,7 +192,6 @@ def attend(
         _launch_softmax(b, softmax, scores, (batch, heads, queries, keys))
     matrix, width = queries * keys, v.heads.size
     whole = (batch, heads, queries, width)
-    final = b.output(y)
     is_in_place = result.strides[2] == width and not is_half
     target = final if is_in_place else b.temporary(math.prod(whole) * 4)
     steps, shared_steps = (heads * matrix, group * matrix, matrix), (*v_strides[:2], 0)
@@ -95,6 +201,16 @@ def attend(
         target = _converted(b, target, f32, f16, math.prod(whole), final if len(y.shape) == 4 else None)
     if target is not final:
         strided_copy(b, y, target, final, whole, strides_of(whole), 0, (*result.strides, 1), 0)
+
+
+def _apart(b: LaunchPlanBuilder, like: Output, x: Operand) -> Operand:
+    """An operand by itself: one that shares a tensor with others is copied, in the element type of `like`."""
+    if not x.is_shared:
+        return x
+    shape = x.heads.shape
+    target = b.temporary(math.prod(shape) * stored_type(like).itemsize)
+    strided_copy(b, like, x.buffer, target, shape, (*x.heads.strides, 1), x.heads.start, strides_of(shape), 0)
+    return Operand(target, Heads.of(shape, x.heads.heads))
 
 
 def _converted(
@@ -122,8 +238,21 @@ def _launch_softmax(b: LaunchPlanBuilder, softmax: Softmax, scores: Buffer, shap
     lanes = 32
     while lanes < min(keys, 256, b.facts.max_work_group):
         lanes *= 2
+    source, arguments = _scores_source(b, softmax, keys, heads, queries, lanes)
+    source += kernel_text("attention_rows" if is_cpu else "attention_groups")
+    if is_cpu:
+        b.launch(source, "attention_softmax", [scores, *arguments], (queries, batch * heads))
+    else:
+        size, local = (lanes, queries, batch * heads), (lanes, 1, 1)
+        b.launch(source, "attention_softmax", [scores, *arguments], size, local)
+
+
+def _scores_source(
+    b: LaunchPlanBuilder, softmax: Softmax, keys: int, heads: int, queries: int, lanes: int
+) -> tuple[str, list[Given]]:
+    """`attention_scores.cl` with its definitions, and the arguments that it adds to a kernel's own."""
     cap = literal(softmax.softcap)
-    arguments: list[Given] = [scores]
+    arguments: list[Given] = []
     defines: dict[str, object] = {}
     if softmax.mask is not None:
         arguments.append(b.input(softmax.mask))
@@ -140,15 +269,11 @@ def _launch_softmax(b: LaunchPlanBuilder, softmax: Softmax, scores: Buffer, shap
         HEADS=heads, QUERIES=queries, KEYS=keys, LANES=lanes, OFFSET=softmax.offset, BEFORE=softmax.before,
         AFTER=softmax.after, MASK=int(softmax.mask is not None), LENGTHS=int(softmax.lengths is not None),
         SHOWN=int(softmax.shown is not None),
-        SOFTCAP=f"score = tanh(score / {cap}) * {cap};" if softmax.softcap else "", QUERY_AXIS=int(not is_cpu),
-        BLIND_IS_ZERO=int(softmax.blind_is_zero), NAN_IS_ZERO=int(softmax.nan_is_zero),
-        IS_PLAIN=int(softmax.is_plain), **defines,
+        SOFTCAP=f"score = tanh(score / {cap}) * {cap};" if softmax.softcap else "",
+        QUERY_AXIS=int(b.facts.kind != "cpu"), BLIND_IS_ZERO=int(softmax.blind_is_zero),
+        NAN_IS_ZERO=int(softmax.nan_is_zero), IS_PLAIN=int(softmax.is_plain), **defines,
     )  # fmt: skip
-    source += kernel_text("attention_rows" if is_cpu else "attention_groups")
-    if is_cpu:
-        b.launch(source, "attention_softmax", arguments, (queries, batch * heads))
-    else:
-        b.launch(source, "attention_softmax", arguments, (lanes, queries, batch * heads), (lanes, 1, 1))
+    return source, arguments
 
 
 def _mask_defines(mask: Output, shape: Sequence[int], keys: int, is_cut: bool) -> dict[str, object]:

@@ -1,0 +1,87 @@
+"""Attention in one kernel, as GPUs get it: layouts, masks, windows and lengths that no tile divides, against CPU.
+
+If a case fails here, transformers give wrong answers on GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_opencl.devices.device import device_of
+from engine_opencl.lowering.attention import launches
+from engine_opencl.lowering.attention.launches import AttentionTile
+
+from engine import Core, ops
+from engine.ir import ElementType, Model, Parameter, Result
+from engine.ir.element_type import f16, f32
+
+Shape = tuple[int, ...]
+
+
+def answer(device: str, inputs: list[np.ndarray], element_type: ElementType, attributes: dict[str, Any]) -> np.ndarray:
+    parameters = [Parameter(element_type, x.shape) for x in inputs]
+    model = Model([Result(ops.create("Attention", parameters, attributes))], parameters)
+    network: Any = Core().compile_model(model, device)
+    return next(iter(network(inputs).values())).astype(np.float64)
+
+
+@pytest.fixture(params=[AttentionTile(32, 32), AttentionTile(16, 16)], ids=str)
+def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AttentionTile:
+    device = device_of("0")
+    monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))
+    monkeypatch.setattr(launches, "attention_tiles", lambda *given: [request.param])
+    return request.param
+
+
+HEADS = {"q_num_heads": 4, "kv_num_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "mask", "attributes", "element_type"),
+    [
+        ((1, 2, 40, 64), (1, 2, 70, 64), (1, 2, 70, 64), None, {}, f32),
+        ((2, 4, 17, 24), (2, 2, 33, 24), (2, 2, 33, 40), None, {"is_causal": 1}, f32),  # shared heads
+        ((1, 2, 40, 7), (1, 2, 20, 7), (1, 2, 20, 5), (40, 20), {}, f32),  # single elements
+        ((1, 30, 48), (1, 30, 48), (1, 30, 48), (1, 1, 30, 30), HEADS, f32),  # heads side by side
+        ((1, 2, 40, 64), (1, 2, 70, 64), (1, 2, 70, 64), None, {"softcap": 3.0}, f16),
+    ],
+)
+def test_answers(
+    tile: AttentionTile, q: Shape, k: Shape, v: Shape, mask: Shape | None, attributes: dict[str, Any],
+    element_type: ElementType,
+) -> None:  # fmt: skip
+    random = np.random.default_rng(0)
+    shapes = [shape for shape in (q, k, v, mask) if shape is not None]
+    inputs = [random.standard_normal(shape).astype(element_type.numpy) for shape in shapes]
+    expected = answer("CPU", inputs, element_type, attributes)
+    found = answer("OPENCL", inputs, element_type, attributes)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 if element_type is f32 else 2e-3)
+
+
+def test_masked_and_infinite_rows(tile: AttentionTile) -> None:
+    """A query that sees no key gives zeros; large scores do not overflow."""
+    random = np.random.default_rng(1)
+    q, k, v = (random.standard_normal((1, 1, 20, 16)).astype(np.float32) for _ in range(3))
+    mask = np.zeros((20, 20), np.float32)
+    mask[3], mask[7, 5:] = -np.inf, -np.inf
+    q[0, 0, 9] *= 1e4
+    expected = answer("CPU", [q, k, v, mask], f32, {})
+    found = answer("OPENCL", [q, k, v, mask], f32, {})
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+    assert not found[0, 0, 3].any()
+
+
+def test_products_remain_for_few_queries_and_large_heads() -> None:
+    facts = replace(device_of("0").facts, kind="gpu", local_bytes=48 << 10, max_work_group=1024, compute_units=132)
+    softmax = launches.Softmax(scale=1.0)
+
+    def tiles(queries: int, size: int) -> list[AttentionTile]:
+        q, kv = launches.Heads.of((1, 8, queries, size), 8), launches.Heads.of((1, 8, 50, size), 8)
+        return launches.attention_tiles(facts, q, kv, kv, softmax)
+
+    assert tiles(64, 64)
+    assert not tiles(1, 64)
+    assert not tiles(64, 512)
