@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.errors import DeviceError, DeviceNotFoundError
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.devices.device_check import verdict
+from engine_opencl.devices.forks import keep_after_fork
 from engine_opencl.devices.in_place import InPlaceRegions, input_alignment
+from engine_opencl.devices.nvidia import missing_runtime
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -25,6 +27,12 @@ _HINT = (
 _WIDEST_VECTORS: Final = {"Portable Computing Language 3.0": 4}
 """Vector width limits by prefix of the driver's name. PoCL 3.0 aborts its process on vectors of 16."""
 
+
+PTX: Final = "ptx"
+EMULATED: Final = "emulated"
+"""Values of `DeviceFacts.matrix_unit`."""
+_MATRIX_UNIT_CAPABILITY: Final = 8
+"""The compute capability from which PTX has asynchronous copies and products of 16 x 8 x 16 elements."""
 
 _HALF_PRODUCTS = 0b111
 """Flags of `cl_device_fp_config`: subnormal numbers, infinities and NaN, rounding to nearest."""
@@ -47,6 +55,8 @@ class DeviceFacts:
         vector_width: width of the float vectors in CPU kernels.
         has_half_products: whether its f16 arithmetic is suitable for products: it keeps subnormal numbers below 6e-5,
             such as products of probabilities and small weights.
+        matrix_unit: how kernels reach units for products of small matrices of f16: "" if there are none, "ptx" by
+            instructions of NVIDIA's PTX, "emulated" by OpenCL C, to test kernels without such a device.
     """
 
     name: str
@@ -66,6 +76,7 @@ class DeviceFacts:
     has_fp16: bool = False
     has_int8_dot: bool = False
     has_half_products: bool = False
+    matrix_unit: str = ""
 
     @property
     def multiplies_integers(self) -> bool:
@@ -83,6 +94,7 @@ class OpenclDevice:
     """One device: its context, created on first use, and a queue for each kind of work."""
 
     def __init__(self, device_id: str, handle: Any, position: tuple[int, int], memory_kind: str = "staged") -> None:
+        keep_after_fork(self)
         self.device_id = device_id
         self.handle: cl.Device = handle
         self.position = position
@@ -165,9 +177,13 @@ def _find_devices() -> list[OpenclDevice]:
     except ImportError as e:
         raise DeviceNotFoundError(f"OPENCL: pyopencl cannot be loaded ({e}); {_HINT}") from e
     except Exception as e:  # pyopencl raises driver-dependent errors
-        raise DeviceNotFoundError(f"OPENCL: no OpenCL runtime is installed ({e}); {_HINT}") from e
+        hint = missing_runtime(()) or _HINT
+        raise DeviceNotFoundError(f"OPENCL: no OpenCL runtime is installed ({e}); {hint}") from e
+    lacking = missing_runtime(platforms)
+    if lacking:
+        _log.warning("OPENCL: %s", lacking)
     if not found:
-        raise DeviceNotFoundError(f"OPENCL: the OpenCL runtimes of this machine report no device; {_HINT}")
+        raise DeviceNotFoundError(f"OPENCL: the OpenCL runtimes of this machine report no device; {lacking or _HINT}")
     verdicts = [(device, position, verdict(device, position)) for device, position in found]
     usable = [(device, position, known.memory_kind) for device, position, known in verdicts if not known.failed]
     reasons = [f"{device.name}: {known.failed}" for device, _, known in verdicts if known.failed]
@@ -231,7 +247,15 @@ def _facts(handle: Any) -> DeviceFacts:
         has_fp16="cl_khr_fp16" in extensions,
         has_half_products="cl_khr_fp16" in extensions and handle.half_fp_config & _HALF_PRODUCTS == _HALF_PRODUCTS,
         has_int8_dot="cl_khr_integer_dot_product" in extensions,
+        matrix_unit=PTX if _nvidia_capability(handle) >= _MATRIX_UNIT_CAPABILITY else "",
     )
+
+
+def _nvidia_capability(handle: Any) -> int:
+    """The major compute capability of a device whose driver compiles PTX in OpenCL C; 0 for other devices."""
+    if "cl_nv_device_attribute_query" not in str(handle.extensions).split():
+        return 0
+    return int(handle.compute_capability_major_nv)
 
 
 _INTEL: Final = "Intel(R) OpenCL"

@@ -72,7 +72,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void implicit_gemm(
     __global const real* restrict x, __global const real* restrict w, __global const int4* restrict taps,
     __global const int4* restrict phases,
 #if SPLITS > 1
-    __global float* restrict y
+    __global float* restrict sums
 #else
 #if BIAS
     __global const real* restrict bias,
@@ -153,7 +153,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void implicit_gemm(
       const ulong at = ((ulong)where.x * M + row) * SIZE + col;
       float v = sum[i][j];
 #if SPLITS > 1
-      y[split * TOTAL + at] = v;
+      sums[split * TOTAL + at] = v;
 #else
       EPILOGUE
       store_real(y, at, v);

@@ -2,7 +2,7 @@
 // them in registers, in blocks of 4 x 4, so that local memory is read four elements at a time. The next tiles are
 // loaded to registers while the current ones are multiplied; with BUFFERS == 2, one barrier per tile suffices.
 // A_ALONG_K, B_ALONG_K: which axis of an operand has neighbouring elements, A_WIDTH or B_WIDTH per load. With SPLITS >
-// 1, groups share the steps along K, and `c` receives their sums, which `add_splits` adds in a fixed order.
+// 1, groups share the steps along K, and `c` receives their sums; see add_splits.cl.
 #define ITEMS (ROW_ITEMS * COL_ITEMS)
 #define RM (TM / ROW_ITEMS)
 #define RN (TN / COL_ITEMS)
@@ -117,7 +117,7 @@ inline void multiply(__local const factor_t* left, __local const factor_t* right
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void tiles(__global const real* restrict a,
                                                                        __global const real* restrict b,
 #if SPLITS > 1
-                                                                       __global float* restrict c
+                                                                       __global float* restrict sums
 #else
                                                                        __global real* restrict c
 #if BIAS
@@ -204,7 +204,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void tiles(__global 
 #if SPLITS > 1
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        if (N % TN == 0 || first + n < N) c[start + n] = found[n];
+        if (N % TN == 0 || first + n < N) sums[start + n] = found[n];
 #else
       float done[4];
 #pragma unroll
@@ -227,21 +227,3 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void tiles(__global 
     }
   }
 }
-
-#if SPLITS > 1
-__kernel void add_splits(__global const float* restrict sums, __global real* restrict c
-#if BIAS
-                         , __global const real* restrict bias
-#endif
-#if RESIDUAL
-                         , __global const real* restrict residual
-#endif
-) {
-  const ulong at = get_global_id(0);
-  const int col = at % N, row = at / N % M;
-  float v = 0.0f;
-  for (int split = 0; split < SPLITS; ++split) v += sums[split * ((ulong)BATCHES * M * N) + at];
-  EPILOGUE
-  store_real(c, at, v);
-}
-#endif

@@ -7,7 +7,7 @@ from typing import Protocol
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering.conv.depthwise import is_depthwise, strips_of
 from engine_opencl.lowering.conv.direct_convolution import directs_of
-from engine_opencl.lowering.conv.implicit_gemm import implicit_cost, implicit_tiles
+from engine_opencl.lowering.conv.implicit_gemm import implicit_cost, implicit_tiles, matrix_implicit_tiles
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import Winograd, is_winograd, winograd_cost
 from engine_opencl.plan_builder import LaunchPlanBuilder
@@ -55,6 +55,8 @@ def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
         return [*strips_of(facts, c)]
     tiles = implicit_tiles(facts, c)[:_MAX_TILES] if _suits_tiles(facts, c) else []
     variants: list[Variant] = [*tiles]
+    if _suits_tiles(facts, c):
+        variants = [*matrix_implicit_tiles(facts, c)[:_MAX_TILES], *tiles]
     if not tiles or c.outputs < _MAX_DIRECT_OUTPUTS:
         variants += directs_of(facts, c)
     if tiles and is_winograd(facts, c):

@@ -85,6 +85,47 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixTile:
+    """The parameters of `kernels/matrix_tiles.cl`.
+
+    Attributes:
+        m, n, k: rows and columns of C per group, and steps along K per tile.
+        row_warps, col_warps: warps of a group along rows and columns.
+        stages: tiles of each operand in local memory.
+        splits: groups that share the steps along K of one tile.
+    """
+
+    m: int
+    n: int
+    k: int
+    row_warps: int
+    col_warps: int
+    stages: int
+    splits: int = 1
+
+    def __str__(self) -> str:
+        return f"matrix {self.m}x{self.n}x{self.k} {self.row_warps}x{self.col_warps} b{self.stages} s{self.splits}"
+
+    @property
+    def items(self) -> int:
+        """Items per work group."""
+        return 32 * self.row_warps * self.col_warps
+
+    @property
+    def local_bytes(self) -> int:
+        """Bytes of local memory per work group."""
+        return self.stages * self.k * (self.m + self.n) * 2
+
+    def tiles(self, p: Product) -> int:
+        """The number of tiles in C, over all batches."""
+        return -(-p.m // self.m) * -(-p.n // self.n) * math.prod(p.batch)
+
+    def steps(self, p: Product) -> int:
+        """The number of steps along K of a group, a multiple of the tile's."""
+        return -(-p.k // (self.splits * self.k)) * self.k
+
+
+@dataclass(frozen=True, slots=True)
 class Narrow:
     """The parameters of `kernels/narrow.cl`: `width` elements per load, `lanes` x `lines` items per group."""
 
@@ -111,7 +152,7 @@ class Narrow:
         return short * (self.lanes if self.along_k else self.lines) * (self.count + 1) * 4
 
 
-Candidate: TypeAlias = "Direct | Tile | Narrow"
+Candidate: TypeAlias = "Direct | Tile | MatrixTile | Narrow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +177,9 @@ def long_side(p: Product) -> Long:
 
 def widest(length: int, *steps: int, most: int = 4) -> int:
     """The largest number of neighbouring elements per load such that all loads are whole and aligned."""
-    return next(width for width in (4, 2, 1) if width <= most and all(each % width == 0 for each in (length, *steps)))
+    return next(
+        width for width in (8, 4, 2, 1) if width <= most and all(each % width == 0 for each in (length, *steps))
+    )
 
 
 def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
@@ -149,10 +192,67 @@ def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
         is_small = p.k <= _SMALL_K or max(p.m, p.n) < _LINE
         found.insert(0 if is_small else 3, direct)
         return found
-    found = [*_in_half_too(tiles_of(p, facts), p, facts)[:_MAX_CANDIDATES]]
+    tiles: list[Candidate] = [*matrix_tiles_of(p, facts), *_in_half_too(tiles_of(p, facts), p, facts)]
+    found = tiles[:_MAX_CANDIDATES]
     if not found or p.m * p.n * p.k * math.prod(p.batch) <= _MAX_DIRECT:
         found.insert(3, direct)
     return found
+
+
+MATRIX_TILES: Final = (
+    MatrixTile(128, 128, 32, 2, 2, 2),
+    MatrixTile(128, 128, 32, 2, 4, 2),
+    MatrixTile(128, 128, 16, 2, 2, 4),
+    MatrixTile(128, 64, 32, 2, 2, 3),
+    MatrixTile(64, 128, 32, 2, 2, 3),
+    MatrixTile(64, 64, 32, 2, 2, 4),
+    MatrixTile(64, 64, 64, 2, 2, 2),
+    MatrixTile(64, 32, 64, 2, 2, 3),
+    MatrixTile(32, 64, 64, 2, 2, 3),
+    MatrixTile(32, 32, 64, 2, 2, 4),
+    MatrixTile(32, 128, 32, 1, 4, 3),
+    MatrixTile(16, 128, 64, 1, 4, 2),
+)
+"""Shapes for matrix units: each warp has at least 16 rows and 16 columns."""
+
+
+def matrix_tiles_of(p: Product, facts: DeviceFacts, shapes: Sequence[MatrixTile] = MATRIX_TILES) -> list[MatrixTile]:
+    """The shapes for a product of f16 on a device with matrix units, the best by `matrix_cost` first."""
+    if p.real is not f16 or not facts.matrix_unit:
+        return []
+    tiles = []
+    for t in shapes:
+        if t.items > facts.max_work_group or t.local_bytes > facts.local_bytes:
+            continue
+        wanted = -(-2 * facts.compute_units // t.tiles(p))
+        splits = 1 << max(min(wanted, p.k // (4 * t.k)), 1).bit_length() - 1
+        tiles += [t, *(replace(t, splits=each) for each in (splits, splits // 2) if each > 1)]
+    return sorted(tiles, key=lambda tile: matrix_cost(tile, p, facts))
+
+
+_UNIT_RATE: Final = 800
+"""Multiply-adds of f16 per cycle and compute unit that matrix units sustain."""
+_COPY_RATE: Final = 40
+"""Bytes per cycle and compute unit that are copied to local memory."""
+_DEVICE_RATE: Final = 16
+"""Bytes per cycle and compute unit from and to the device's memory."""
+_SPLIT_CYCLES: Final = 8000
+"""The approximate number of cycles of another launch."""
+
+
+def matrix_cost(t: MatrixTile, p: Product, facts: DeviceFacts) -> float:
+    """The estimated number of cycles of a tile's kernel.
+
+    The groups of a compute unit share its matrix units; a group alone does not keep them busy.
+    """
+    groups = t.tiles(p) * t.splits / facts.compute_units
+    step = t.m * t.n / _UNIT_RATE + 2 * (t.m + t.n) / _COPY_RATE
+    turns = 1.5 if groups <= 1 else groups + 0.5
+    passed = t.steps(p) * step * turns
+    if t.splits > 1:
+        moved = (t.splits * 8 + 2) * p.m * p.n * math.prod(p.batch)
+        passed += _SPLIT_CYCLES + moved / (_DEVICE_RATE * facts.compute_units)
+    return passed
 
 
 def _in_half_too(tiles: list[Tile], p: Product, facts: DeviceFacts) -> list[Tile]:

@@ -10,12 +10,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from engine_opencl.devices.device import EMULATED
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.matmul.packing import batch_code
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.matmul.tile_candidates import (
     Candidate,
     Direct,
+    MatrixTile,
     Narrow,
     Tile,
     candidates_of,
@@ -72,6 +74,8 @@ def launch_tiles(b: LaunchPlanBuilder, o: Operands) -> None:
 def _launch(b: LaunchPlanBuilder, o: Operands, candidate: Candidate) -> None:
     if isinstance(candidate, Tile):
         _launch_tile(b, o, candidate)
+    elif isinstance(candidate, MatrixTile):
+        _launch_matrix_tile(b, o, candidate)
     elif isinstance(candidate, Narrow):
         _launch_narrow(b, o, candidate)
     else:
@@ -130,10 +134,46 @@ def _launch_tile(b: LaunchPlanBuilder, o: Operands, t: Tile) -> None:
     if t.splits == 1:
         b.launch(source, "tiles", [left.buffer, right.buffer, o.result, *o.added], size, (t.items,))
         return
-    count = batches * p.m * p.n
-    sums = b.temporary(t.splits * count * 4)
-    b.launch(source, "tiles", [left.buffer, right.buffer, sums], size, (t.items,))
-    b.launch(source, "add_splits", [sums, o.result, *o.added], (count,))
+    _launch_splits(b, o, t, source, "tiles", [left.buffer, right.buffer], size)
+
+
+def _launch_matrix_tile(b: LaunchPlanBuilder, o: Operands, t: MatrixTile) -> None:
+    p, batches = o.p, math.prod(o.p.batch)
+    left = _arranged(b, Operand(o.x, p.m, p.k, *p.a, p.batch, p.a_batch), 8)
+    right = _arranged(b, Operand(o.y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch), 8)
+    unit = kernel_source(
+        "matrix_unit", p.real,
+        EMULATED=int(b.facts.matrix_unit == EMULATED), TM=t.m, TN=t.n, TK=t.k, WARPS_M=t.row_warps,
+        WARPS_N=t.col_warps, A_ALONG_K=int(left.along_k), B_ALONG_K=int(right.along_k),
+    )  # fmt: skip
+    source = HELPERS + unit + kernel_source(
+        "matrix_tiles", p.real,
+        M=p.m, N=p.n, K=p.k, STAGES=t.stages, SPLITS=t.splits, SPLIT_STEPS=t.steps(p), BAND=_BAND, BATCHES=batches,
+        A_ROW=left.step, A_COL=left.k_step, A_WIDTH=left.copy_width(), B_ROW=right.k_step, B_COL=right.step,
+        B_WIDTH=right.copy_width(), BATCH=batch_code(p.batch, a=left.batch_steps, b=right.batch_steps), **o.ending(),
+    )  # fmt: skip
+    size = (t.tiles(p) * t.splits * t.items,)
+    if t.splits == 1:
+        b.launch(source, "matrix_tiles", [left.buffer, right.buffer, o.result, *o.added], size, (t.items,))
+        return
+    _launch_splits(b, o, t, source, "matrix_tiles", [left.buffer, right.buffer], size)
+
+
+def _launch_splits(
+    b: LaunchPlanBuilder,
+    o: Operands,
+    t: Tile | MatrixTile,
+    source: str,
+    kernel: str,
+    operands: list[Buffer],
+    size: tuple[int, ...],
+) -> None:
+    """Launch groups that share steps, and a kernel that adds their sums."""
+    p, batches = o.p, math.prod(o.p.batch)
+    sums = b.temporary(t.splits * batches * p.m * p.n * 4)
+    b.launch(source, kernel, [*operands, sums], size, (t.items,))
+    ending = kernel_source("add_splits", p.real, M=p.m, N=p.n, SPLITS=t.splits, BATCHES=batches, **o.ending())
+    b.launch(HELPERS + ending, "add_splits", [sums, o.result, *o.added], (batches * p.m * p.n,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,20 +199,28 @@ class Operand:
         return self.k_step == 1 and self.step != 1
 
     def width(self, most: int) -> int:
-        """The number of elements per load."""
+        """The number of elements per load, at most 4."""
+        most = min(most, 4)
         if self.along_k:
             return widest(self.k, self.step, *self.batch_steps, most=most)
         if self.step != 1:
             return 1
         return widest(self.length + self.padding, self.k_step, *self.batch_steps, most=most)
 
+    def copy_width(self) -> int:
+        """The number of elements per copy to local memory; the last of a row may be partial."""
+        if self.along_k:
+            return widest(self.step, *self.batch_steps, most=8)
+        return widest(self.k_step, *self.batch_steps, most=8) if self.step == 1 else 1
 
-def _arranged(b: LaunchPlanBuilder, x: Operand) -> Operand:
-    """A constant rearranged with neighbours along its length for loads of four; other operands unchanged."""
-    if x.buffer.weight is None or (not x.along_k and x.width(4) == 4):
+
+def _arranged(b: LaunchPlanBuilder, x: Operand, width: int = 4) -> Operand:
+    """A constant with neighbours along its length for loads of `width`; other operands unchanged."""
+    is_wide = x.width(4) == 4 if width == 4 else x.copy_width() == width
+    if x.buffer.weight is None or (not x.along_k and is_wide):
         return x
     make = b.weights[x.buffer.weight]
-    pitch = -(-x.length // 4) * 4
+    pitch = -(-x.length // width) * width
     places = tuple(1 if step == 0 else n for n, step in zip(x.batch, x.batch_steps, strict=True))
     layout = (x.length, x.k, x.step, x.k_step, places, x.batch_steps)
 
@@ -183,7 +231,7 @@ def _arranged(b: LaunchPlanBuilder, x: Operand) -> Operand:
         full[..., : x.length] = np.lib.stride_tricks.as_strided(data, (*places, x.k, x.length), steps)
         return full
 
-    buffer = b.weight(("along its length", x.buffer.weight, layout), arranged)
+    buffer = b.weight(("along its length", pitch, x.buffer.weight, layout), arranged)
     own = strides_of((*places, x.k, pitch))[:-2]
     steps = tuple(0 if n == 1 else step for n, step in zip(places, own, strict=True))
     return Operand(buffer, x.length, x.k, 1, pitch, x.batch, steps, pitch - x.length)

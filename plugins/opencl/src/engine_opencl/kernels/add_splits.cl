@@ -1,0 +1,16 @@
+// Adds the sums of the groups that share the steps of a product, in a fixed order, and completes the results.
+__kernel void add_splits(__global const float* restrict sums, __global real* restrict c
+#if BIAS
+                         , __global const real* restrict bias
+#endif
+#if RESIDUAL
+                         , __global const real* restrict residual
+#endif
+) {
+  const ulong at = get_global_id(0);
+  const int col = at % N, row = at / N % M;
+  float v = 0.0f;
+  for (int split = 0; split < SPLITS; ++split) v += sums[split * ((ulong)BATCHES * M * N) + at];
+  EPILOGUE
+  store_real(c, at, v);
+}
