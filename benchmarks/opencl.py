@@ -3,8 +3,8 @@
 python benchmarks/opencl.py                          # all products and networks; minutes
 python benchmarks/opencl.py --small                  # the tests' sizes; seconds
 python benchmarks/opencl.py --networks resnet50 --device OPENCL.1 --json opencl.json
-python benchmarks/opencl.py --gpu --effort full      # on a GPU: SGEMM of 4096 against the device's peak, ResNet-50
-                                                     # against PyTorch and onnxruntime if installed, without TF32
+python benchmarks/opencl.py --gpu --effort full      # on a GPU: products against the device's peak, networks in f32
+                                                     # and f16 against PyTorch and onnxruntime, if installed
 
 Blocks of the two devices alternate, with a rest between them in which the other's threads go to sleep; each figure is
 the median of its blocks' medians. The host's time is the time of a profiled inference without its kernels.

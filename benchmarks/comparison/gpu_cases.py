@@ -1,4 +1,7 @@
-"""Measurements for a GPU: a large product as a share of the device's peak, and ResNet-50 against other engines."""
+"""Measurements for a GPU: products as a share of the device's peak, and networks against other engines.
+
+Of f16, weights and intermediate values are f16, inputs and outputs f32.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from onnx import ModelProto, numpy_helper
 
 from comparison.gpu import measured_peak, peers
 from comparison.report import markdown
+from comparison.torch_modules import torch_runs
 from engine import Core
 from engine.testing.models import relative_error
 from engine.testing.networks import floating_point_operations, seeded_network
@@ -40,31 +44,62 @@ class GpuCase:
     notes: list[str] = field(default_factory=list)
 
 
+SIZES = (1024, 2048, 4096, 8192)
+NETWORK_CASES = (
+    ("resnet50", 1), ("resnet50", 32), ("mobilenet_v2", 1), ("mobilenet_v2", 32), ("bert_base", 1), ("vit_b16", 1),
+    ("unet", 1), ("gpt2_blocks", 1),
+)  # fmt: skip
+PRECISIONS = ("f32", "f16")
+
+
 def gpu_cases(core: Core, product: Callable[..., Any], options: argparse.Namespace) -> tuple[float, list[GpuCase]]:
     """The device's peak in GFLOP/s, and the cases; `product` builds the model of a product."""
     peak = measured_peak(device_of(options.device.partition(".")[2]), options.rounds)
-    size = (96, 96, 96) if options.small else (4096, 4096, 4096)
-    cases = [_product_case(core, *product(*size), size, options)]
+    cases = []
+    for size in [96] if options.small else SIZES:
+        model, inputs = product(size, size, size)
+        cases += [_product_case(core, model, inputs, size, precision, options) for precision in PRECISIONS]
     for images in (1, 2) if options.small else (1, 32):
-        cases.append(_network_case(core, images, options))
+        cases.append(_checked_case(core, images, options))
+    for name, images in [("mobilenet_v2", 1)] if options.small else NETWORK_CASES:
+        cases += [_network_case(core, name, images, precision, options) for precision in PRECISIONS]
     return peak, cases
 
 
 def _product_case(
-    core: Core, model: ModelProto, inputs: list[np.ndarray], size: tuple[int, ...], options: argparse.Namespace
+    core: Core, model: ModelProto, inputs: list[np.ndarray], size: int, precision: str, options: argparse.Namespace
 ) -> GpuCase:
     """Checks only some rows, since the host would take long for all of them."""
-    ours = _Ours(core, model, inputs, options)
+    ours = _Ours(core, model, inputs, options, precision)
     x, y = inputs
     rows = slice(0, _CHECKED_ROWS)
     error = relative_error(ours.answer[0][rows], x[rows].astype(np.float64) @ y)
     milliseconds = _median({options.device: ours.infer}, options)
-    name = f"SGEMM {'x'.join(map(str, size))}"
+    name = f"product of size {size}, {precision}"
     return GpuCase(name, floating_point_operations(model), milliseconds, ours.resident(options), error, ours.choices)
 
 
-def _network_case(core: Core, images: int, options: argparse.Namespace) -> GpuCase:
-    model, inputs, operations = resnet_of(images, small=options.small)
+def _network_case(core: Core, name: str, images: int, precision: str, options: argparse.Namespace) -> GpuCase:
+    """A network against PyTorch's module for it, which runs on random weights."""
+    model, inputs, operations = batch_of(name, images, small=options.small)
+    ours = _Ours(core, model, inputs, options, precision)
+    expected = core.compile_model(model, "CPU")(inputs).values()
+    error = max(relative_error(found, right) for found, right in zip(ours.answer, expected, strict=True))
+    notes: list[str] = []
+    try:
+        others = {} if options.small else torch_runs(name, images, options.peer_device)
+    except (ImportError, RuntimeError, AssertionError) as e:
+        others, notes = {}, [f"PyTorch is not available: {str(e).splitlines()[0]}"]
+    taken = {f"PyTorch {kind}": run for kind, run in others.items() if (kind == "f16") == (precision == "f16")}
+    milliseconds = _median({options.device: ours.infer}, options)
+    resident = ours.resident(options) | _median(taken, options)
+    title = f"{name}, batch {images}, {precision}"
+    return GpuCase(title, images * operations, milliseconds, resident, error, ours.choices, notes)
+
+
+def _checked_case(core: Core, images: int, options: argparse.Namespace) -> GpuCase:
+    """ResNet-50 with the same weights in all engines, whose answers are compared."""
+    model, inputs, operations = batch_of("resnet50", images, small=options.small)
     others, notes = peers(model, options.peer_device)
     ours = _Ours(core, model, inputs, options)
     expected = [np.array(value) for value in core.compile_model(model, "CPU")(inputs).values()]
@@ -84,9 +119,11 @@ def _network_case(core: Core, images: int, options: argparse.Namespace) -> GpuCa
     return GpuCase(name, images * operations, milliseconds, resident, error, ours.choices, notes)
 
 
-def resnet_of(images: int, *, small: bool) -> tuple[ModelProto, dict[str, np.ndarray], int]:
-    """ResNet-50 for a batch of `images`, and the number of operations for one."""
-    seeded = seeded_network("resnet50", small=small)
+def batch_of(name: str, images: int, *, small: bool) -> tuple[ModelProto, dict[str, np.ndarray], int]:
+    """A network for a batch of `images`, and the number of operations for one. Batches are for networks of images."""
+    seeded = seeded_network(name, small=small)
+    if images == 1:
+        return seeded.model, dict(seeded.inputs), floating_point_operations(seeded.model)
     model = ModelProto()
     model.CopyFrom(seeded.model)
     graph = model.graph
@@ -108,8 +145,10 @@ def resnet_of(images: int, *, small: bool) -> tuple[ModelProto, dict[str, np.nda
 class _Ours:
     """OPENCL with one model, with and without profiling."""
 
-    def __init__(self, core: Core, model: ModelProto, inputs: Any, options: argparse.Namespace) -> None:
-        config = {"COMPILE_EFFORT": options.effort}
+    def __init__(
+        self, core: Core, model: ModelProto, inputs: Any, options: argparse.Namespace, precision: str = "f32"
+    ) -> None:
+        config = {"COMPILE_EFFORT": options.effort, "INFERENCE_PRECISION_HINT": precision}
         network = core.compile_model(model, options.device, config)
         self.choices = list(network.get_metric("KERNEL_CHOICES"))
         self._request, self._inputs = network.create_infer_request(), inputs
@@ -154,13 +193,13 @@ def gpu_table(peak: float, cases: list[GpuCase]) -> str:
     rows = []
     for case in cases:
         ours = next(iter(case.milliseconds))
-        for name, spent in case.milliseconds.items():
-            inside = case.resident.get(name)
+        for name in dict.fromkeys((*case.milliseconds, *case.resident)):
+            spent, inside = case.milliseconds.get(name), case.resident.get(name)
             rows.append([
-                case.name, name, f"{spent:.3f}", "-" if inside is None else f"{inside:.3f}",
+                case.name, name, "-" if spent is None else f"{spent:.3f}", "-" if inside is None else f"{inside:.3f}",
                 "-" if inside is None else f"{case.operations / inside / 1e6:.0f}",
                 "-" if inside is None else f"{case.operations / inside / 1e6 / peak:.0%}",
-                f"{spent / case.milliseconds[ours]:.2f}",
+                "-" if spent is None else f"{spent / case.milliseconds[ours]:.2f}",
                 "-" if inside is None else f"{inside / case.resident[ours]:.2f}",
                 f"{case.error:.1e}" if name == ours else "",
             ])  # fmt: skip
