@@ -10,6 +10,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -332,6 +333,23 @@ def test_kernels_wait_for_uploads_and_downloads_for_kernels(kind: str, monkeypat
     for uploads, (begun, _) in spans:
         assert len(uploads) >= (1 + 16 if kind == "staged" else 1)
         assert all(start <= end <= begun for start, end in uploads)
+
+
+@pytest.mark.parametrize("shares_memory", [False, True])
+def test_values_may_take_more_than_one_buffer_can_hold(
+    device: OpenclDevice, monkeypatch: pytest.MonkeyPatch, shares_memory: bool
+) -> None:
+    """In a device's own memory; where the host computes, they are parts of one buffer."""
+    monkeypatch.setattr(device, "memory_kind", "staged")
+    limited = replace(device.facts, shares_memory=shares_memory, largest_buffer=300_000)
+    monkeypatch.setattr(device, "facts", limited)
+    if shares_memory:
+        with pytest.raises(OutOfMemoryError, match="with all other values of its plan: takes"):
+            compiled(products(256, 4))
+        return
+    x = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    expected = np.repeat(x.mean(axis=1, dtype=np.float64)[:, None], 256, axis=1)
+    np.testing.assert_allclose(compiled(products(256, 4))([x])[0], expected, rtol=0, atol=1e-5)
 
 
 def test_memory_of_inputs_of_other_shapes_makes_room(device: OpenclDevice, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,8 +106,9 @@ class LaunchPlanBuilder:
                 "place the node on another device with HETERO"
             )
 
-    def _check_device(self, nbytes: int, what: str) -> None:
-        most = min(self.facts.memory, self.facts.largest_buffer)
+    def _check_device(self, nbytes: int, what: str, *, is_divided: bool = False) -> None:
+        """Raise `OutOfMemoryError` if the device could not hold this many bytes, in one buffer unless `is_divided`."""
+        most = self.facts.memory if is_divided else min(self.facts.memory, self.facts.largest_buffer)
         if nbytes > most:
             raise OutOfMemoryError(
                 f"OPENCL: {what}: takes {shown_bytes(nbytes)}; {self.facts.name} allows {shown_bytes(most)}; use "
@@ -215,7 +216,9 @@ class LaunchPlanBuilder:
         used = [b for b in self._buffers if b.last >= 0]
         spans = [(b.byte_size, self.facts.alignment, max(b.first, -1) + 1, b.last + 1) for b in used]
         offsets, total, _, _ = lay_out_arena(spans)
-        self._check_device(total, f"{self._largest[1]}, with all other values of its plan")
+        # Values in the device's own memory have several buffers.
+        is_divided = not self.facts.shares_memory
+        self._check_device(total, f"{self._largest[1]}, with all other values of its plan", is_divided=is_divided)
         for buffer, offset in zip(used, offsets, strict=True):
             buffer.offset = offset
         given = tuple(b if (b := self._values.get(value)) and b.last >= 0 else None for value in inputs)

@@ -77,7 +77,11 @@ class StagedArena(Arena):
         outputs = _distinct(plan.outputs)
         # An output may be an input in another shape, which is transferred with the input.
         sizes = {("in", b): b.byte_size for b in inputs} | {("out", b): b.byte_size for b in outputs}
-        self._staging = [Staging(device, queue, sizes)]
+        self._staging: list[Staging] = []
+        self._views: dict[tuple[str, Buffer], NDArray[np.uint8]] = {}
+        for group in _groups(sizes, device.facts.largest_buffer):
+            self._staging.append(staging := Staging(device, queue, group))
+            self._views |= {key: staging.view(key) for key in group}
         self._fetched: dict[Buffer, list[Any]] = {}
 
     def _allocate(self, plan: LaunchPlan) -> None:
@@ -91,7 +95,7 @@ class StagedArena(Arena):
     def upload(self, given: Sequence[tuple[Buffer, NDArray[np.uint8]]]) -> None:
         """Copy in pieces; the queue moves each while others are copied."""
         for buffer, value in given:
-            part, staging = self.part(buffer), self._staging[0].view(("in", buffer))
+            part, staging = self.part(buffer), self._views["in", buffer]
             begun = time.perf_counter_ns()
             for start, stop in _copied(staging, value):
                 self.uploads.append(
@@ -103,7 +107,7 @@ class StagedArena(Arena):
     def fetch(self, written: Sequence[Buffer]) -> None:
         """Enqueue the copies to staging memory."""
         for buffer in written:
-            part, staging = self.part(buffer), self._staging[0].view(("out", buffer))
+            part, staging = self.part(buffer), self._views["out", buffer]
             self._fetched[buffer] = [
                 self._cl.enqueue_copy(self._queue, staging[start:stop], part, src_offset=start, is_blocking=False)
                 for start, stop in _pieces(buffer.byte_size)
@@ -112,7 +116,7 @@ class StagedArena(Arena):
 
     def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:
         """Copy pieces as they arrive."""
-        staging, events = self._staging[0].view(("out", buffer)), self._fetched[buffer]
+        staging, events = self._views["out", buffer], self._fetched[buffer]
         for _ in _copied(target, staging[: target.size], events):
             pass
 
@@ -126,11 +130,27 @@ class StagedArena(Arena):
     def close(self) -> None:
         """Also unmap the staging memory."""
         self._fetched.clear()
+        self._views.clear()
         self.uploads = []
         while self._staging:
             self._staging.pop().unmap()
         self._queue.finish()
         super().close()
+
+
+def _groups(sizes: Mapping[Any, int], most: int) -> list[dict[Any, int]]:
+    """The keys in their order, in groups whose sizes add up to at most `most`, unless one alone is larger."""
+    groups: list[dict[Any, int]] = []
+    total = most
+    for key, nbytes in sizes.items():
+        # Each view starts at a multiple of the device's alignment, which is at most 4 KiB.
+        taken = -(-nbytes // 4096) * 4096
+        if total + taken > most:
+            groups.append({})
+            total = 0
+        groups[-1][key] = nbytes
+        total += taken
+    return groups
 
 
 def _distinct(values: Iterable[Any]) -> list[Buffer]:
