@@ -17,6 +17,7 @@ from engine_opencl.lowering.attention.launches import AttentionTile
 from engine import Core, ops
 from engine.ir import ElementType, Model, Parameter, Result
 from engine.ir.element_type import f16, f32
+from engine.ops.internal import FusedAttention
 
 Shape = tuple[int, ...]
 
@@ -72,6 +73,31 @@ def test_masked_and_infinite_rows(tile: AttentionTile) -> None:
     found = answer("OPENCL", [q, k, v, mask], f32, {})
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
     assert not found[0, 0, 3].any()
+
+
+@pytest.mark.parametrize("rows", ["attention", "softmax", "guarded"])
+def test_rows_that_see_no_key(tile: AttentionTile, rows: str) -> None:
+    """Zeros or NaN, as the operator says: that of Where(IsNaN(p), 0, p) gives zeros."""
+    random = np.random.default_rng(1)
+    inputs = [random.standard_normal((1, 1, 20, 16)).astype(np.float32) for _ in range(3)]
+    inputs.append(np.zeros((20, 20), np.float32))
+    inputs[3][3] = -np.inf
+
+    def answer(device: str) -> np.ndarray:
+        parameters = [Parameter(f32, x.shape) for x in inputs]
+        model = Model([Result(FusedAttention(*parameters, rows=rows))], parameters)
+        network: Any = Core().compile_model(model, device)
+        return next(iter(network(inputs).values()))
+
+    found = answer("OPENCL")
+    np.testing.assert_allclose(found, answer("CPU"), rtol=0, atol=2e-6)
+    assert np.isnan(found[0, 0, 3]).all() if rows == "softmax" else not found[0, 0, 3].any()
+
+
+def test_no_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = device_of("0")
+    monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))
+    assert answer("OPENCL", [np.zeros((1, 0, 17, 8), np.float32)] * 3, f32, {}).shape == (1, 0, 17, 8)
 
 
 def test_products_remain_for_few_queries_and_large_heads() -> None:

@@ -304,22 +304,32 @@ def test_a_fork_after_use_is_an_error_and_no_hang() -> None:
     np.testing.assert_array_equal(network([X])[0], 2 * X)
 
 
-def _count_in_child(network: Any, pipe: Any) -> None:
-    count = weakref.WeakSet(context for idle in network.pool._idle.values() for context in idle)
-    del network
+def _count_in_child(owners: list[Any], pipe: Any) -> None:
+    """How many of the objects with the driver's are still there when all that has them is gone."""
+    network, context, tensor = owners
+    held = [context for idle in network.pool._idle.values() for context in idle]
+    references = [weakref.ref(each) for each in (*held, context.queue)]
+    memory = tensor.memory
+    owned = sys.getrefcount(memory)
+    context.close()
+    is_kept = sys.getrefcount(memory) == owned
+    owners.clear()
+    del network, context, tensor, held
     gc.collect()
-    pipe.send(len(count))
+    pipe.send([is_kept, *(reference() is not None for reference in references)])
 
 
 def test_a_fork_releases_no_object_of_the_driver() -> None:
     """A driver whose threads are missing crashes when it releases something."""
-    networks = [compiled()]
-    networks[0]([X])
+    core = Core()
+    context = core.create_context("OPENCL")
+    owners = [compiled(), context, context.create_tensor(f32, [4])]
+    owners[0]([X])
     here, there = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=lambda: _count_in_child(networks.pop(), there))
+    child = multiprocessing.get_context("fork").Process(target=_count_in_child, args=(owners, there))
     child.start()
     assert here.poll(60)
-    assert here.recv() == 1
+    assert here.recv() == [True, True, True]
     child.join(60)
     assert child.exitcode == 0
 

@@ -13,10 +13,17 @@ import numpy as np
 import pytest
 from engine_opencl.devices.device import EMULATED, DeviceFacts, OpenclDevice, device_of
 from engine_opencl.lowering.conv import gpu_convolution
+from engine_opencl.lowering.conv import implicit_gemm as conv_tiles
 from engine_opencl.lowering.conv.implicit_gemm import MatrixImplicit
 from engine_opencl.lowering.matmul import tiles
 from engine_opencl.lowering.matmul.product import Product
-from engine_opencl.lowering.matmul.tile_candidates import MATRIX_TILES, MatrixTile, Tile, candidates_of
+from engine_opencl.lowering.matmul.tile_candidates import (
+    MATRIX_TILES,
+    SPARE_LOCAL_BYTES,
+    MatrixTile,
+    Tile,
+    candidates_of,
+)
 
 from engine import Core, ops
 from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, Result
@@ -111,6 +118,10 @@ def test_convolutions(
 ) -> None:  # fmt: skip
     variant = MatrixImplicit(MatrixTile(32, 64, 32, 1, 2, 2, splits))
     monkeypatch.setattr(gpu_convolution, "variants_of", lambda facts, c: [variant])
+    check_convolution(operator, x, w, attributes)
+
+
+def check_convolution(operator: str, x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any]) -> None:
     image, weights = values(*x), values(*w)
 
     def answer(device: str, element_type: ElementType) -> np.ndarray:
@@ -133,8 +144,20 @@ def test_they_are_the_default_for_f16_alone(posing: OpenclDevice) -> None:
     assert best(f16, facts) is MatrixTile
     assert best(f32, facts) is Tile
     assert best(f16, replace(facts, matrix_unit="")) is Tile
+    p = Product(512, 512, 512, (), (), (), (512, 1), (512, 1), f16)
+    assert any(isinstance(each, Tile) for each in candidates_of(p, facts))
 
 
-def test_they_leave_room_in_local_memory() -> None:
-    """NVIDIA's driver adds up to 128 bytes, so that a kernel that takes all of 48 KiB cannot run."""
-    assert all(tile.local_bytes + 128 <= 48 << 10 for tile in MATRIX_TILES)
+@pytest.mark.parametrize("tile", {*MATRIX_TILES, *conv_tiles.MATRIX_TILES}, ids=str)
+def test_shapes_are_possible(tile: MatrixTile) -> None:
+    """Each item has something to copy of both operands, and 48 KiB of local memory suffice for the driver, too."""
+    assert tile.local_bytes + SPARE_LOCAL_BYTES <= 48 << 10
+    for length in (tile.m, tile.n):
+        assert length * tile.k % (8 * tile.items) == 0
+    assert tile.m % (16 * tile.row_warps) == tile.n % (16 * tile.col_warps) == 0
+
+
+@pytest.mark.parametrize("tile", conv_tiles.MATRIX_TILES, ids=str)
+def test_each_shape_convolves(posing: OpenclDevice, monkeypatch: pytest.MonkeyPatch, tile: MatrixTile) -> None:
+    monkeypatch.setattr(gpu_convolution, "variants_of", lambda facts, c: [MatrixImplicit(tile)])
+    check_convolution("Conv", (1, 32, 12, 11), (36, 32, 3, 3), {})

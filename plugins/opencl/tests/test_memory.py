@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -333,6 +335,60 @@ def test_kernels_wait_for_uploads_and_downloads_for_kernels(kind: str, monkeypat
     for uploads, (begun, _) in spans:
         assert len(uploads) >= (1 + 16 if kind == "staged" else 1)
         assert all(start <= end <= begun for start, end in uploads)
+
+
+def test_no_thread_copies_when_a_failed_inference_has_ended(
+    device: OpenclDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The staging memory is then unmapped, and an output's array is the user's again."""
+    monkeypatch.setattr(device, "memory_kind", "staged")
+    monkeypatch.setattr(staged, "_THREADS", 4)
+    request = compiled(doubling(8 << 18)).create_infer_request()
+    request.infer([np.zeros(8 << 18, np.float32)])
+    calls, active = [], []
+    begin, enqueue = staged._submitted, cl.enqueue_copy
+
+    def submitted(copy: Callable[[int], None], count: int) -> Any:
+        def slow(number: int) -> None:
+            active.append(number)
+            time.sleep(0.05)
+            copy(number)
+            active.remove(number)
+
+        return begin(slow, count)
+
+    def failing(*given: Any, **named: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 2:
+            raise cl.RuntimeError(cl._cl._ErrorRecord(msg="lost", code=-36, routine="enqueue_copy"))
+        return enqueue(*given, **named)
+
+    monkeypatch.setattr(staged, "_submitted", submitted)
+    monkeypatch.setattr(cl, "enqueue_copy", failing)
+    with pytest.raises(DeviceError, match="lost"):
+        request.infer([np.ones(8 << 18, np.float32)])
+    assert not active
+
+
+def test_large_inputs_are_copied_after_the_main_thread_has_ended(tmp_path: Path) -> None:
+    """Threads are no longer started then."""
+    code = f"""
+import atexit, sys
+import numpy as np
+from engine import Core, ops
+from engine.ir import Model, Parameter, f32
+from engine_opencl.devices.device import device_of
+device_of("0").memory_kind = "staged"
+x = Parameter(f32, [1 << 20])
+network = Core().compile_model(Model([ops.Add(x, x)], [x]), "OPENCL")
+value = np.ones(1 << 20, np.float32)
+network([value])
+def late():
+    open({str(tmp_path / "found")!r}, "w").write(str(float(network([value])[0].sum())))
+atexit.register(late)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert float((tmp_path / "found").read_text(encoding="utf-8")) == 2 << 20
 
 
 @pytest.mark.parametrize("shares_memory", [False, True])

@@ -176,6 +176,14 @@ def test_the_default_gives_way_to_what_is_clearly_faster(
     assert chosen(compiled("full")) == {"Neg 96": str(negation.ways[is_chosen])}
 
 
+def test_a_candidate_that_cannot_be_compiled_is_skipped_without_child_processes_too(negation: Negation) -> None:
+    negation.ways = (FAST, BROKEN, SLOW)
+    config = {"COMPILE_EFFORT": "full", "KERNEL_TRIAL_SECONDS": 0.0}
+    x = Parameter(f32, [96])
+    model = Model([Result(ops.create("Sinh", [x], {}))], [x], name="case")
+    assert chosen(Core().compile_model(model, "OPENCL", config)) == {"Neg 96": str(FAST)}
+
+
 def test_what_a_launch_costs_the_host_is_not_time_of_a_gpu(negation: Negation, monkeypatch: pytest.MonkeyPatch) -> None:
     device = device_of("0")
     monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))

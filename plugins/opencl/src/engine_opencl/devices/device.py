@@ -13,7 +13,7 @@ from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.devices.device_check import verdict
 from engine_opencl.devices.forks import keep_after_fork
 from engine_opencl.devices.in_place import InPlaceRegions, input_alignment
-from engine_opencl.devices.nvidia import missing_runtime
+from engine_opencl.devices.nvidia import NVIDIA_PLATFORM, missing_runtime
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -253,7 +253,7 @@ def _facts(handle: Any) -> DeviceFacts:
 
 def _nvidia_capability(handle: Any) -> int:
     """The major compute capability of a device whose driver compiles PTX in OpenCL C; 0 for other devices."""
-    if "cl_nv_device_attribute_query" not in str(handle.extensions).split():
+    if str(handle.platform.name) != NVIDIA_PLATFORM:
         return 0
     return int(handle.compute_capability_major_nv)
 

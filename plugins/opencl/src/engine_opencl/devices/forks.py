@@ -12,6 +12,7 @@ import weakref
 from typing import Any
 
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_is_child = False
 
 
 def keep_after_fork(owner: Any) -> None:
@@ -19,9 +20,18 @@ def keep_after_fork(owner: Any) -> None:
     _owners.add(owner)
 
 
+def keep_if_forked(held: Any) -> None:
+    """Let an object live until this process ends, if that was forked after an owner was made."""
+    if _is_child:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+
+
 def _keep() -> None:
-    for owner in list(_owners):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
+    global _is_child
+    owners = list(_owners)
+    _is_child = _is_child or bool(owners)
+    for owner in owners:
+        keep_if_forked(owner)
 
 
 if hasattr(os, "register_at_fork"):

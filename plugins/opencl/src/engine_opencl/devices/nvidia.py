@@ -7,7 +7,7 @@ from ctypes.util import find_library
 from pathlib import Path
 from typing import Any, Final
 
-_PLATFORM: Final = "NVIDIA CUDA"
+NVIDIA_PLATFORM: Final = "NVIDIA CUDA"
 _LIBRARY: Final = "libnvidia-opencl.so.1"
 DEVICES: Final = Path("/dev")
 _VENDORS: Final = "/etc/OpenCL/vendors"
@@ -15,7 +15,7 @@ _VENDORS: Final = "/etc/OpenCL/vendors"
 
 def missing_runtime(platforms: Iterable[Any]) -> str:
     """Why no GPU of NVIDIA is among the OpenCL platforms, and the remedy; "" if there is none, or if it is found."""
-    if any(platform.name == _PLATFORM for platform in platforms) or not any(DEVICES.glob("nvidia[0-9]*")):
+    if any(platform.name == NVIDIA_PLATFORM for platform in platforms) or not any(DEVICES.glob("nvidia[0-9]*")):
         return ""
     if find_library("nvidia-opencl") is None:
         return (

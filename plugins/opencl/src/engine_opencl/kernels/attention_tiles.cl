@@ -135,7 +135,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_tiles
     float whole = 0.0f;
     for (int other = 0; other < 4; ++other) whole += parts[other * ROWS + row];
     const float factor = 1.0f / whole;
-    const int is_zero = (BLIND_IS_ZERO && !is_open[row]) || (NAN_IS_ZERO && isnan(factor));
+    const int is_zero = (BLIND_IS_ZERO && !is_open[row]) || (NAN_IS_ZERO && (isnan(factor) || whole == 0.0f));
 #pragma unroll
     for (int j = 0; j < OWN; ++j) {
       const int e = 16 * j + lane;

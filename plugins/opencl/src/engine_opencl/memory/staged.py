@@ -8,11 +8,12 @@ order without events.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -178,10 +179,25 @@ def _copied(
             events[number].wait()
         target[start:stop] = source[start:stop]
 
-    if len(pieces) < 2:
+    copies = _submitted(copy, len(pieces)) if len(pieces) > 1 else []
+    try:
         for number, piece in enumerate(pieces):
-            copy(number)
+            if number < len(copies):
+                copies[number].result()
+            else:
+                copy(number)
             yield piece
-        return
-    for piece, _ in zip(pieces, _copiers().map(copy, range(len(pieces))), strict=True):
-        yield piece
+    finally:
+        # After an error, nothing may use memory that will be unmapped or is the user's.
+        for each in copies:
+            each.cancel()
+        wait(copies)
+
+
+def _submitted(copy: Callable[[int], None], count: int) -> list[Future[None]]:
+    """Copies by threads; none once the interpreter has begun to exit, which starts no threads any more."""
+    copies: list[Future[None]] = []
+    with contextlib.suppress(RuntimeError):
+        for number in range(count):
+            copies.append(_copiers().submit(copy, number))
+    return copies

@@ -104,13 +104,17 @@ class Programs:
                 loaded = self._load(source, kept, "from the cache") if kept is not None else None
                 if loaded is not None:
                     held[source] = loaded
-                elif how.trial_seconds and has_interpreter():
+                elif self.has_trials(how):
                     unknown.append(_candidate(key, source, kernels, weights, how.offered.get(key, b"")))
                 else:
                     held[source] = self._compile_here(source, how.offered.get(key, b""))
             if unknown:
                 held |= self._try(unknown, how, cache, skips_failures)
             return held
+
+    def has_trials(self, how: Building) -> bool:
+        """Whether new programs are tried in child processes."""
+        return bool(how.trial_seconds) and has_interpreter()
 
     def program(self, source: str) -> Any:
         """The program of a source, compiled in this process unless `build` has built it."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.devices.forks import keep_after_fork
 
 
 class ContextQueue:
     """A queue for copies of tensors, beside the application's queue, if it gave one. Thread-safe."""
 
     def __init__(self, device: OpenclDevice, application_queue: Any) -> None:
+        keep_after_fork(self)
         self._queue = device.new_queue()
         self._application_queue = application_queue
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.errors import ContextClosed, DeviceError
 from engine.plugin_api import ElementType, RemoteContext, RemoteTensor
-from engine_opencl.devices.forks import keep_after_fork
+from engine_opencl.devices.forks import keep_after_fork, keep_if_forked
 from engine_opencl.remote.queue import ContextQueue
 
 HOST = "host"
@@ -141,6 +141,7 @@ class OpenclTensor(RemoteTensor):
 
     def release(self) -> None:
         """Drop the buffer; running inferences refer to it themselves."""
+        keep_if_forked(self._memory)
         self._memory = None
 
     @contextmanager

@@ -88,17 +88,20 @@ class OpenclTuner(Tuner):
             if time.perf_counter() > deadline:
                 return False
         ordered = sorted(sites, key=lambda each: -share[each.key])
-        for first in range(0, len(ordered), _SITES_AT_ONCE):
-            aparts = {site.key: self._aparts(site, builder) for site in ordered[first : first + _SITES_AT_ONCE]}
+        # A few sites at first: compiling candidates that no time is left to measure would delay the result.
+        count = 1
+        while ordered:
+            some, ordered = ordered[:count], ordered[count:]
+            aparts = {site.key: self._aparts(site, builder) for site in some}
             built = self._built([apart for each in aparts.values() for apart in each.values()])
-            for site in ordered[first : first + _SITES_AT_ONCE]:
-                times = self._times(stopwatch, aparts[site.key], site, deadline)
+            for site in some:
+                times = self._times(stopwatch, aparts[site.key], site, deadline, built)
                 stopwatch.forget()
                 if times is None:
                     return False
                 if times:
                     self.decide(site.key, site.candidates, times)
-            del built
+            count = min(2 * count, _SITES_AT_ONCE)
         return True
 
     def _aparts(self, site: Site[LaunchPlanBuilder], builder: LaunchPlanBuilder) -> dict[Any, LaunchPlanBuilder]:
@@ -106,11 +109,20 @@ class OpenclTuner(Tuner):
         candidates = site.candidates[:_QUICK_CANDIDATES] if self.effort == "quick" else site.candidates
         return {candidate: builder.apart(site, candidate) for candidate in candidates}
 
-    def _built(self, aparts: Sequence[LaunchPlanBuilder]) -> dict[str, Any]:
-        """The programs of candidates, compiled side by side; without those that fail."""
+    def _built(self, aparts: Sequence[LaunchPlanBuilder]) -> dict[str, Any] | None:
+        """The programs of candidates, compiled side by side in child processes, by source.
+
+        Without those that fail. None if there are no child processes: candidates are then compiled one by one.
+        """
+        if not self.programs.has_trials(self.how):
+            return None
         launches = [launch for apart in aparts for launch in apart.launches]
         weights = {name: make for apart in aparts for name, make in apart.weights.items()}
-        return self.programs.build(launches, weights, self.how, skips_failures=True)
+        try:
+            return self.programs.build(launches, weights, self.how, skips_failures=True)
+        except EngineError as e:
+            _log.info("OPENCL: the candidates cannot be compiled side by side: %s", str(e).partition("\n")[0])
+            return None
 
     def _times(
         self,
@@ -118,10 +130,17 @@ class OpenclTuner(Tuner):
         aparts: Mapping[Any, LaunchPlanBuilder],
         site: Site[LaunchPlanBuilder],
         deadline: float,
+        built: Mapping[str, Any] | None,
     ) -> Times | None:
-        """The minimum nanoseconds of each candidate that runs; None if the time does not suffice."""
+        """The minimum nanoseconds of each candidate that runs; None if the time does not suffice.
+
+        `built`: the programs of all candidates that can be built; None if that is not known.
+        """
         trials: dict[str, Callable[[], int]] = {}
         for candidate, apart in aparts.items():
+            if built is not None and any(launch.source not in built for launch in apart.launches):
+                _log.info("OPENCL: candidate %s for %s is skipped: it cannot be built", candidate, site.key)
+                continue
             run = self._bound(stopwatch, apart, site, candidate)
             if time.perf_counter() > deadline:
                 return None

@@ -15,7 +15,7 @@ from engine_opencl.elements import load_code, store_code, stored_c_type, stored_
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue, Product
-from engine_opencl.lowering.matmul.tile_candidates import widest
+from engine_opencl.lowering.matmul.tile_candidates import SPARE_LOCAL_BYTES, widest
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Buffer, Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
@@ -76,13 +76,14 @@ class AttentionTile:
     def local_bytes(self, size: int, width: int) -> int:
         """Bytes of local memory for queries and keys of `size` elements, and values of `width`."""
         pitch = self.rows + 4
-        return 4 * (size * (pitch + self.cols + 1) + self.cols * (width + pitch) + 5 * self.rows + pitch) + _SPARE
+        return (
+            4 * (size * (pitch + self.cols + 1) + self.cols * (width + pitch) + 5 * self.rows + pitch)
+            + SPARE_LOCAL_BYTES
+        )
 
 
 BY_PRODUCTS: Final = "products"
 """The candidate with a launch for each step, which stores all scores."""
-_SPARE: Final = 64
-"""Bytes that drivers add to local memory, for alignment."""
 _MIN_QUERIES: Final = 9
 """With fewer queries, tiles of them are mostly empty: products of few rows read K and V once."""
 _TILES: Final = tuple(AttentionTile(*each) for each in ((32, 32), (16, 32), (32, 16), (16, 16)))
@@ -90,7 +91,7 @@ _TILES: Final = tuple(AttentionTile(*each) for each in ((32, 32), (16, 32), (32,
 
 def attention_tiles(facts: DeviceFacts, q: Heads, k: Heads, v: Heads, softmax: Softmax) -> list[AttentionTile]:
     """The tiles that the device can run for an attention, the best first; none where products are better."""
-    if facts.kind == "cpu" or softmax.shown is not None or q.rows < _MIN_QUERIES or not k.rows:
+    if facts.kind == "cpu" or softmax.shown is not None or q.rows < _MIN_QUERIES or 0 in (*q.shape, *k.shape, *v.shape):
         return []
     fitting = [
         tile

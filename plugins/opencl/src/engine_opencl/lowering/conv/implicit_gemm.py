@@ -74,21 +74,21 @@ class MatrixImplicit:
         _launch(b, c, t, "matrix_conv", unit, {})
 
 
-_MATRIX_TILES: Final = (
+MATRIX_TILES: Final = (
     MatrixTile(128, 128, 32, 2, 4, 2),
     MatrixTile(64, 128, 32, 2, 4, 2),
     MatrixTile(128, 64, 32, 4, 2, 2),
     MatrixTile(64, 64, 32, 2, 2, 2),
-    MatrixTile(32, 128, 32, 2, 4, 2),
+    MatrixTile(32, 128, 32, 1, 4, 2),
     MatrixTile(32, 64, 32, 2, 2, 2),
 )
-"""A warp has 32 columns, an item loads from one column."""
+"""A warp has 32 columns; an item copies 8 elements of the weights or more, and loads from one column."""
 
 
 def matrix_implicit_tiles(facts: DeviceFacts, c: Convolution) -> list[MatrixImplicit]:
     """The tiles for matrix units, the best first; none if the device has no such units or the type is not f16."""
     product = replace(_product(c), real=c.element_type)
-    return [MatrixImplicit(tile) for tile in matrix_tiles_of(product, facts, _MATRIX_TILES)]
+    return [MatrixImplicit(tile) for tile in matrix_tiles_of(product, facts, MATRIX_TILES)]
 
 
 def implicit_gemm(b: LaunchPlanBuilder, c: Convolution, tile: Tile) -> None:

@@ -14,6 +14,9 @@ from engine_opencl.lowering.matmul.product import Product
 MAX_SHORT: Final = 8
 """Maximum rows or columns for which the long operand is read once, without tiles."""
 _MAX_CANDIDATES: Final = 12
+_MAX_MATRIX: Final = 9
+SPARE_LOCAL_BYTES: Final = 128
+"""Bytes that NVIDIA's driver (580.159) may add to the local memory of a kernel."""
 _MAX_IN_HALF: Final = 4
 _HOPELESS: Final = 4
 """Candidates whose cost exceeds the best by this factor are dropped."""
@@ -192,7 +195,7 @@ def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
         is_small = p.k <= _SMALL_K or max(p.m, p.n) < _LINE
         found.insert(0 if is_small else 3, direct)
         return found
-    tiles: list[Candidate] = [*matrix_tiles_of(p, facts), *_in_half_too(tiles_of(p, facts), p, facts)]
+    tiles: list[Candidate] = [*matrix_tiles_of(p, facts)[:_MAX_MATRIX], *_in_half_too(tiles_of(p, facts), p, facts)]
     found = tiles[:_MAX_CANDIDATES]
     if not found or p.m * p.n * p.k * math.prod(p.batch) <= _MAX_DIRECT:
         found.insert(3, direct)
@@ -222,7 +225,7 @@ def matrix_tiles_of(p: Product, facts: DeviceFacts, shapes: Sequence[MatrixTile]
         return []
     tiles = []
     for t in shapes:
-        if t.items > facts.max_work_group or t.local_bytes > facts.local_bytes:
+        if t.items > facts.max_work_group or t.local_bytes + SPARE_LOCAL_BYTES > facts.local_bytes:
             continue
         wanted = -(-2 * facts.compute_units // t.tiles(p))
         splits = 1 << max(min(wanted, p.k // (4 * t.k)), 1).bit_length() - 1
