@@ -10,7 +10,7 @@ import pytest
 from engine import Core
 from engine.testing.native_cases import count_native, main, node_cases
 
-_NATIVE = 1762
+_NATIVE = 1756
 
 
 @pytest.mark.slow
