@@ -8,7 +8,7 @@ from pathlib import Path
 from peer_device import PeerPlugin
 
 from engine import Core
-from engine.serving import require_packages
+from engine.serving.packages import require_packages
 
 if __name__ == "__main__":
     require_packages()
