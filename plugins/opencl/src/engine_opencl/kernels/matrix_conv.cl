@@ -6,9 +6,6 @@
 #define LEFT_COPIES (TM * TK / (8 * ITEMS))
 #define RIGHT_LOADS (TN * TK / ITEMS)
 #define ROW_STEP (ITEMS / TN)
-#define WARP_COLS (TN / WARPS_N)
-#define KEPT_LINE (WARP_COLS + 4)
-#define max_of(x, y) ((x) > (y) ? (x) : (y))
 
 // Rows `row`, `row + ROW_STEP` ... of a step of the right matrix, at one column: with the tap `at`, or one tap each.
 INLINED void load_inputs(ushort* values, __global const ushort* x, const int4 at, __global const int4* taps,
@@ -59,7 +56,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_conv(
     __global real* restrict y
 #endif
 ) {
-  __local ushort memory[max_of(2 * (TM + TN) * TK, WARPS_M * WARPS_N * 32 * KEPT_LINE)] __attribute__((aligned(16)));
+  __local ushort memory[max_of(2 * (TM + TN) * TK, 2 * KEPT_ELEMENTS)] __attribute__((aligned(16)));
   __local ushort *left = memory, *right = memory + 2 * TM * TK;
   UNIT_MEMORY(ITEMS)
   __global const ushort* x = (__global const ushort*)x_real;
@@ -84,14 +81,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_conv(
   taps += part.w;
 
   float sum[BLOCKS_M][BLOCKS_N][4];
-  UNROLLED
-  for (int i = 0; i < BLOCKS_M; ++i) {
-    UNROLLED
-    for (int j = 0; j < BLOCKS_N; ++j) {
-      UNROLLED
-      for (int n = 0; n < 4; ++n) sum[i][j][n] = 0.0f;
-    }
-  }
+  clear(sum);
   ushort next[RIGHT_LOADS];
   // A step is TK channels of one tap, taps first, or TK rows of any taps and channels.
   int block = BY_CHANNELS && part.z ? begin / part.z : begin, tap = BY_CHANNELS && part.z ? begin % part.z : 0;
@@ -129,12 +119,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_conv(
   __local float* kept = (__local float*)memory + warp * (16 * KEPT_LINE);
   UNROLLED
   for (int i = 0; i < BLOCKS_M; ++i) {
-    UNROLLED
-    for (int j = 0; j < BLOCKS_N; ++j) {
-      __local float* to = kept + lane / 4 * KEPT_LINE + 8 * j + lane % 4 * 2;
-      to[0] = sum[i][j][0], to[1] = sum[i][j][1];
-      to[8 * KEPT_LINE] = sum[i][j][2], to[8 * KEPT_LINE + 1] = sum[i][j][3];
-    }
+    keep_rows(kept, sum[i], lane);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int c = lane; c < WARP_COLS; c += 32) {
       const int own = first_column + warp_col + c;

@@ -5,9 +5,6 @@
 #define TILES_N ((N + TN - 1) / TN)
 #define A_LINE (A_ALONG_K ? TK : TM)
 #define B_LINE (B_ALONG_K ? TK : TN)
-#define WARP_COLS (TN / WARPS_N)
-#define KEPT_LINE (WARP_COLS + 4)
-#define max_of(x, y) ((x) > (y) ? (x) : (y))
 
 // The line and the element in it that an item copies first; further ones are NEXT lines apart.
 #define A_NEXT (ITEMS * A_WIDTH / A_LINE)
@@ -55,7 +52,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_tiles(__
 #endif
 #endif
 ) {
-  __local ushort memory[max_of(STAGES * (TM + TN) * TK, WARPS_M * WARPS_N * 32 * KEPT_LINE)] __attribute__((aligned(16)));
+  __local ushort memory[max_of(STAGES * (TM + TN) * TK, 2 * KEPT_ELEMENTS)] __attribute__((aligned(16)));
   __local ushort *left = memory, *right = memory + STAGES * TM * TK;
   UNIT_MEMORY(ITEMS)
   __global const ushort* a = (__global const ushort*)a_real;
@@ -83,14 +80,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_tiles(__
   b += (cols > 0 ? (ulong)(first_col + b_col) * B_COL : 0) + (ulong)(begin + (B_ALONG_K ? b_at : b_line)) * B_ROW;
 
   float sum[BLOCKS_M][BLOCKS_N][4];
-  UNROLLED
-  for (int i = 0; i < BLOCKS_M; ++i) {
-    UNROLLED
-    for (int j = 0; j < BLOCKS_N; ++j) {
-      UNROLLED
-      for (int n = 0; n < 4; ++n) sum[i][j][n] = 0.0f;
-    }
-  }
+  clear(sum);
   UNROLLED
   for (int t = 0; t < STAGES - 1; ++t) {
     if (t < tiles) COPY_TILES(t)
@@ -112,12 +102,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_tiles(__
   __local float* kept = (__local float*)&memory[0] + warp * (16 * KEPT_LINE);
   UNROLLED
   for (int i = 0; i < BLOCKS_M; ++i) {
-    UNROLLED
-    for (int j = 0; j < BLOCKS_N; ++j) {
-      __local float* to = kept + lane / 4 * KEPT_LINE + 8 * j + lane % 4 * 2;
-      to[0] = sum[i][j][0], to[1] = sum[i][j][1];
-      to[8 * KEPT_LINE] = sum[i][j][2], to[8 * KEPT_LINE + 1] = sum[i][j][3];
-    }
+    keep_rows(kept, sum[i], lane);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int four = lane; four < 16 * WARP_COLS / 4; four += 32) {
       const int line = four / (WARP_COLS / 4), at_col = four % (WARP_COLS / 4) * 4;

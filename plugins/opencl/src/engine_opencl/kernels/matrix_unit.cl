@@ -132,6 +132,32 @@ INLINED void load_right(uint* four, __local const ushort* right, int col, int k,
 #define ITEMS (LANES_OF_A_WARP * WARPS_M * WARPS_N)
 #define BLOCKS_M (TM / (16 * WARPS_M))
 #define BLOCKS_N (TN / (8 * WARPS_N))
+#define WARP_COLS (TN / WARPS_N)
+// Where a warp's sums of 16 rows are exchanged after the last tile: rows start 4 banks apart.
+#define KEPT_LINE (WARP_COLS + 4)
+#define KEPT_ELEMENTS (WARPS_M * WARPS_N * 16 * KEPT_LINE)
+#define max_of(x, y) ((x) > (y) ? (x) : (y))
+
+INLINED void clear(float sum[BLOCKS_M][BLOCKS_N][4]) {
+  UNROLLED
+  for (int i = 0; i < BLOCKS_M; ++i) {
+    UNROLLED
+    for (int j = 0; j < BLOCKS_N; ++j) {
+      UNROLLED
+      for (int n = 0; n < 4; ++n) sum[i][j][n] = 0.0f;
+    }
+  }
+}
+
+// Store 16 rows of sums, of which a lane has two columns of each block in rows lane / 4 and 8 + lane / 4.
+INLINED void keep_rows(__local float* kept, float sum[BLOCKS_N][4], int lane) {
+  UNROLLED
+  for (int j = 0; j < BLOCKS_N; ++j) {
+    __local float* to = kept + lane / 4 * KEPT_LINE + 8 * j + lane % 4 * 2;
+    to[0] = sum[j][0], to[1] = sum[j][1];
+    to[8 * KEPT_LINE] = sum[j][2], to[8 * KEPT_LINE + 1] = sum[j][3];
+  }
+}
 
 // Add the products of one tile of TK steps; `row`, `col`: the warp's first. Block [i][j] has rows 16 i and columns 8 j.
 INLINED void add_tile(float sum[BLOCKS_M][BLOCKS_N][4], __local const ushort* left, __local const ushort* right, int row,
