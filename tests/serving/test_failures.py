@@ -1,4 +1,4 @@
-"""An error that no one expected. If this fails, it is told as the client's doing, or not at all."""
+"""Unexpected errors in the server. If this fails, clients are blamed for them, or nobody learns of them."""
 
 from __future__ import annotations
 

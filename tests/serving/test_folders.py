@@ -13,7 +13,7 @@ from engine.serving.loading import file_identity
 
 
 def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is one of the names, and what is wrong with it is told when it is loaded."""
+    """The model is listed, and loading it raises the error that says what is wrong."""
     for name in ("closed", "good"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.onnx").touch()

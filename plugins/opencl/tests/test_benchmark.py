@@ -49,7 +49,8 @@ def test_a_small_run_of_what_is_measured_on_gpus(tmp_path: Path) -> None:
     assert (one["name"], two["name"]) == ("ResNet-50, 1 images", "ResNet-50, 2 images")
     assert two["operations"] == 2 * one["operations"]
     for case in found["cases"]:
-        assert case["error"] < (1e-2 if "f16" in case["name"] else 1e-3)
+        # In f16, each of a dozen layers rounds its results by up to 2^-11.
+        assert case["error"] < (12 * 2**-11 if "f16" in case["name"] else 1e-3)
         assert case["resident"]["OPENCL"] > 0
         assert case["name"] in run.stdout
     # Engines that are installed take part, with the same answers; of the others it is said why they do not.

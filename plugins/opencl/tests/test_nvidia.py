@@ -1,4 +1,4 @@
-"""A machine with a GPU of NVIDIA whose OpenCL runtime the loader does not find: users are told what to do.
+"""On a machine with a GPU of NVIDIA, the plugin says what to install or write if OpenCL does not find the GPU.
 
 If this fails, models run on the CPU of such a machine, or not at all, and nothing says why.
 """

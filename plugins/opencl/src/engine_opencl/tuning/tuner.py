@@ -110,9 +110,9 @@ class OpenclTuner(Tuner):
         return {candidate: builder.apart(site, candidate) for candidate in candidates}
 
     def _built(self, aparts: Sequence[LaunchPlanBuilder]) -> dict[str, Any] | None:
-        """The programs of candidates, compiled side by side in child processes, by source.
+        """The programs of candidates by source, compiled side by side in child processes; those that fail are left out.
 
-        Without those that fail. None if there are no child processes: candidates are then compiled one by one.
+        Returns None if no child process can be used; each candidate is then compiled when it is measured.
         """
         if not self.programs.has_trials(self.how):
             return None

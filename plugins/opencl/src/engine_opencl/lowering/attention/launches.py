@@ -64,6 +64,19 @@ class Softmax:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """softmax(q k^T * scale + bias) v, written to `final`, the memory of `y`, with the layout `result`."""
+
+    y: Output
+    result: Heads
+    final: Buffer
+    q: Operand
+    k: Operand
+    v: Operand
+    softmax: Softmax
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionTile:
     """The parameters of `kernels/attention_tiles.cl`: queries of a group, and keys of a tile."""
 
@@ -112,10 +125,10 @@ def attend(
 
     If K and V have fewer heads, each serves several heads of Q.
     """
-    final = b.output(y)
+    a = Attention(y, result, b.output(y), q, k, v, softmax)
     tiles = attention_tiles(b.facts, q.heads, k.heads, v.heads, softmax)
     if not tiles:
-        _by_products(y, result, final, b, q, k, v, softmax)
+        _by_products(b, a)
         return
     mask = "none" if softmax.mask is None else f"{softmax.mask.element_type} {b.shape(softmax.mask)}"
     window = f"{softmax.before} {softmax.after} {softmax.offset} {softmax.lengths is not None} {bool(softmax.softcap)}"
@@ -123,28 +136,19 @@ def attend(
 
     def launch(b: LaunchPlanBuilder, candidate: AttentionTile | str) -> None:
         if isinstance(candidate, AttentionTile):
-            _launch_tiles(y, result, final, b, q, k, v, softmax, candidate)
+            _launch_tiles(b, a, candidate)
         else:
-            _by_products(y, result, final, b, q, k, v, softmax)
+            _by_products(b, a)
 
     candidates: list[AttentionTile | str] = [*tiles, BY_PRODUCTS]
     b.choose(key, candidates, launch)
 
 
-def _launch_tiles(
-    y: Output,
-    result: Heads,
-    final: Buffer,
-    b: LaunchPlanBuilder,
-    q: Operand,
-    k: Operand,
-    v: Operand,
-    softmax: Softmax,
-    tile: AttentionTile,
-) -> None:
+def _launch_tiles(b: LaunchPlanBuilder, a: Attention, tile: AttentionTile) -> None:
+    q, k, v, softmax = a.q, a.k, a.v, a.softmax
     batch, heads, queries, size = q.heads.shape
     tiles = -(-queries // tile.rows)
-    layouts = {"Q": q.heads, "K": k.heads, "V": v.heads, "Y": result}
+    layouts = {"Q": q.heads, "K": k.heads, "V": v.heads, "Y": a.result}
     strides = {
         f"{name}_{axis}": step for name, each in layouts.items() for axis, step in zip("BHR", each.strides, strict=True)
     }
@@ -152,29 +156,22 @@ def _launch_tiles(
     operands = (q.heads, k.heads, v.heads)
     width = widest(size, v.heads.size, *(step for each in operands for step in (each.start, *each.strides)))
     scores, arguments = _scores_source(b, softmax, k.heads.rows, heads, queries, 0)
-    source = scores + kernel_source("vectors", y.element_type) + kernel_source(
-        "attention_tiles", y.element_type,
+    source = scores + kernel_source("vectors", a.y.element_type) + kernel_source(
+        "attention_tiles", a.y.element_type,
         WIDTH=width, ROWS=tile.rows, COLS=tile.cols, TILES=tiles, D=size, E=v.heads.size,
         SHARED=heads // k.heads.heads, SCALE=literal(softmax.scale), **strides, **starts,
     )  # fmt: skip
     groups, items = batch * heads * tiles, 4 * tile.rows
-    b.launch(source, "attention_tiles", [q.buffer, k.buffer, v.buffer, final, *arguments], (groups * items,), (items,))
+    arguments = [q.buffer, k.buffer, v.buffer, a.final, *arguments]
+    b.launch(source, "attention_tiles", arguments, (groups * items,), (items,))
 
 
-def _by_products(
-    y: Output,
-    result: Heads,
-    final: Buffer,
-    b: LaunchPlanBuilder,
-    q: Operand,
-    k: Operand,
-    v: Operand,
-    softmax: Softmax,
-) -> None:
+def _by_products(b: LaunchPlanBuilder, a: Attention) -> None:
     """Launch each step.
 
     Intermediate values are f32: scores rounded to f16 would add more error than rounding the result.
     """
+    y, result, final, q, k, v, softmax = a.y, a.result, a.final, a.q, a.k, a.v, a.softmax
     is_half = y.element_type is f16
     q, k, v = (_apart(b, y, x) for x in (q, k, v))
     if is_half:
