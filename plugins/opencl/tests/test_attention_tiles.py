@@ -38,8 +38,8 @@ def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Att
 
 
 HEADS = {"q_num_heads": 4, "kv_num_heads": 4}
-# A result is a weighted mean of values below 4: on each device, it is off by some roundings of f32 (2^-24), or, below 2,
-# by one of f16 (2^-11).
+# A result is a weighted mean of values below 4. On each device, it is off by some roundings of f32 (2^-24) or, if it is
+# below 2, by one of f16 (2^-11).
 TOLERANCE = {f32: 2e-6, f16: 2 * 2 * 2.0**-11}
 
 
