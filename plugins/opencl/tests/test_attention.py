@@ -15,7 +15,7 @@ from engine_opencl.devices.device import device_of
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Parameter, Result
-from engine.ir.element_type import ElementType
+from engine.ir.element_type import ElementType, bf16, f16
 from engine.ops.internal import FusedAttention
 from engine.plugin_api import SupportLevel
 from engine.testing.values import values
@@ -122,9 +122,11 @@ def test_what_exporters_spell_out_becomes_one_operator() -> None:
     assert {node.op_type for node in request.profiling_info.nodes} == {"FusedAttention"}
 
 
-def test_a_mask_of_another_type(kind: str) -> None:
-    """An f16 network whose mask stays in f32."""
-    q, k, v = (each.astype(np.float16) for each in operands(3, 5))
+@pytest.mark.parametrize(("narrow", "tolerance"), [(f16, 5e-3), (bf16, 4e-2)], ids=str)
+def test_a_mask_of_another_type(kind: str, narrow: ElementType, tolerance: float) -> None:
+    """A network in 16 bits whose mask stays in f32."""
+    q, k, v = (each.astype(narrow.numpy) for each in operands(3, 5))
     model, given = model_of([q, k, v, FAR], lambda x: FusedAttention(*x, rows="guarded", scale=0.7))
     (found,), (expected,) = run("OPENCL", model, given), run("TEMPLATE", model, given)
-    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=5e-3)
+    found, expected = found.astype(np.float32), expected.astype(np.float32)
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)

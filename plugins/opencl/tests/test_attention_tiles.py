@@ -16,7 +16,7 @@ from engine_opencl.lowering.attention.launches import AttentionTile
 
 from engine import Core, ops
 from engine.ir import ElementType, Model, Parameter, Result
-from engine.ir.element_type import f16, f32
+from engine.ir.element_type import bf16, f16, f32
 from engine.ops.internal import FusedAttention
 
 Shape = tuple[int, ...]
@@ -40,7 +40,7 @@ def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Att
 HEADS = {"q_num_heads": 4, "kv_num_heads": 4}
 # A result is a weighted mean of values below 4. On each device, it is off by some roundings of f32 (2^-24) or, if it is
 # below 2, by one of f16 (2^-11).
-TOLERANCE = {f32: 2e-6, f16: 2 * 2 * 2.0**-11}
+TOLERANCE = {f32: 2e-6, f16: 2 * 2 * 2.0**-11, bf16: 2 * 2 * 2.0**-8}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,7 @@ TOLERANCE = {f32: 2e-6, f16: 2 * 2 * 2.0**-11}
         ((1, 2, 40, 7), (1, 2, 20, 7), (1, 2, 20, 5), (40, 20), {}, f32),  # single elements
         ((1, 30, 48), (1, 30, 48), (1, 30, 48), (1, 1, 30, 30), HEADS, f32),  # heads side by side
         ((1, 2, 40, 64), (1, 2, 70, 64), (1, 2, 70, 64), None, {"softcap": 3.0}, f16),
+        ((1, 2, 40, 64), (1, 2, 70, 64), (1, 2, 70, 64), None, {"softcap": 3.0}, bf16),
     ],
 )
 def test_answers(

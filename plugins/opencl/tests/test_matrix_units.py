@@ -1,6 +1,6 @@
-"""Products and convolutions of f16 on matrix units, and their choice: here with these units emulated in OpenCL C.
+"""Products and convolutions of f16 and bf16 on matrix units, and their choice, with these units emulated in OpenCL C.
 
-If a case fails here, a GPU of NVIDIA gives wrong answers for f16 models, or does not use its matrix units.
+If a case fails here, a GPU of NVIDIA gives wrong answers for models in 16 bits, or does not use its matrix units.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from engine_opencl.lowering.matmul.tile_candidates import (
 
 from engine import Core, ops
 from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, Result
-from engine.ir.element_type import f16, f32
+from engine.ir.element_type import bf16, f16, f32
 from engine.ops.internal import Activation, FusedMatMul
 
 SMALL = MatrixTile(32, 32, 32, 2, 2, 3)
-UNIT = 2.0**-11
+UNITS = {f16: 2.0**-11, bf16: 2.0**-8}
+"""The relative errors of rounding."""
 
 
 @pytest.fixture
@@ -42,16 +43,29 @@ def posing(monkeypatch: pytest.MonkeyPatch) -> OpenclDevice:
     return device
 
 
-def values(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float16)
+@pytest.fixture(params=[f16, bf16], ids=str)
+def real(request: pytest.FixtureRequest) -> ElementType:
+    """The type of a model's floating-point values."""
+    found: ElementType = request.param
+    return found
 
 
-def check(build: Callable[..., Node], inputs: list[np.ndarray], exact: np.ndarray) -> None:
+def values(real: ElementType, *shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(real.numpy)
+
+
+def check(real: ElementType, build: Callable[..., Node], inputs: list[np.ndarray], exact: np.ndarray) -> None:
     """The answer is off by the rounding of the result, and of sums in f32."""
-    parameters = [Parameter(f16, x.shape) for x in inputs]
+    parameters = [Parameter(real, x.shape) for x in inputs]
     (found,) = Core().compile_model(Model([Result(build(*parameters))], parameters), "OPENCL")(inputs).values()
-    assert found.dtype == np.float16
-    np.testing.assert_allclose(found, exact, rtol=UNIT, atol=1e-5 * float(np.abs(exact).max()))
+    assert found.dtype == real.numpy
+    compare(real, found, exact)
+
+
+def compare(real: ElementType, found: np.ndarray, exact: np.ndarray) -> None:
+    np.testing.assert_allclose(
+        found.astype(np.float64), exact, rtol=UNITS[real], atol=1e-5 * float(np.abs(exact).max())
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,17 +80,17 @@ def check(build: Callable[..., Node], inputs: list[np.ndarray], exact: np.ndarra
     ],
 )
 def test_products(
-    posing: OpenclDevice, monkeypatch: pytest.MonkeyPatch, m: int, k: int, n: int, trans_a: int, trans_b: int,
-    is_constant: bool,
+    posing: OpenclDevice, monkeypatch: pytest.MonkeyPatch, real: ElementType, m: int, k: int, n: int, trans_a: int,
+    trans_b: int, is_constant: bool,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(tiles, "candidates_of", lambda p, facts: [SMALL])
-    x, y = values(*((k, m) if trans_a else (m, k))), values(*((n, k) if trans_b else (k, n)))
+    x, y = values(real, *((k, m) if trans_a else (m, k))), values(real, *((n, k) if trans_b else (k, n)))
     exact = (x.T if trans_a else x).astype(np.float64) @ (y.T if trans_b else y).astype(np.float64)
     attributes = {"transA": trans_a, "transB": trans_b}
     if is_constant:
-        check(lambda x: ops.create("Gemm", [x, Constant(y)], attributes), [x], exact)
+        check(real, lambda x: ops.create("Gemm", [x, Constant(y)], attributes), [x], exact)
     else:
-        check(lambda x, y: ops.create("Gemm", [x, y], attributes), [x, y], exact)
+        check(real, lambda x, y: ops.create("Gemm", [x, y], attributes), [x, y], exact)
 
 
 @pytest.mark.parametrize(
@@ -90,17 +104,18 @@ def test_products(
     ids=str,
 )
 def test_tiles_batches_and_epilogues(
-    posing: OpenclDevice, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], tile: MatrixTile
-) -> None:
+    posing: OpenclDevice, monkeypatch: pytest.MonkeyPatch, real: ElementType, shape: tuple[int, int, int],
+    tile: MatrixTile,
+) -> None:  # fmt: skip
     m, k, n = shape
     monkeypatch.setattr(tiles, "candidates_of", lambda p, facts: [tile])
-    x, y, bias, residual = values(2, m, k), values(2, k, n), values(n), values(2, m, n)
+    x, y, bias, residual = (values(real, *shape) for shape in ((2, m, k), (2, k, n), (n,), (2, m, n)))
 
     def build(x: Output, y: Output, residual: Output) -> Node:
         return FusedMatMul(x, y, Constant(bias), residual, activation=Activation("Relu"))
 
-    exact = np.maximum(x.astype(np.float64) @ y.astype(np.float64) + bias + residual, 0)
-    check(build, [x, y, residual], exact)
+    exact = np.maximum(x.astype(np.float64) @ y.astype(np.float64) + bias.astype(float) + residual.astype(float), 0)
+    check(real, build, [x, y, residual], exact)
 
 
 @pytest.mark.parametrize(
@@ -113,16 +128,18 @@ def test_tiles_batches_and_epilogues(
     ],
 )
 def test_convolutions(
-    posing: OpenclDevice, monkeypatch: pytest.MonkeyPatch, operator: str, x: tuple[int, ...], w: tuple[int, ...],
-    attributes: dict[str, Any], splits: int,
+    posing: OpenclDevice, monkeypatch: pytest.MonkeyPatch, real: ElementType, operator: str, x: tuple[int, ...],
+    w: tuple[int, ...], attributes: dict[str, Any], splits: int,
 ) -> None:  # fmt: skip
     variant = MatrixImplicit(MatrixTile(32, 64, 32, 1, 2, 2, splits))
     monkeypatch.setattr(gpu_convolution, "variants_of", lambda facts, c: [variant])
-    check_convolution(operator, x, w, attributes)
+    check_convolution(real, operator, x, w, attributes)
 
 
-def check_convolution(operator: str, x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any]) -> None:
-    image, weights = values(*x), values(*w)
+def check_convolution(
+    real: ElementType, operator: str, x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any]
+) -> None:
+    image, weights = values(real, *x), values(real, *w)
 
     def answer(device: str, element_type: ElementType) -> np.ndarray:
         parameter = Parameter(element_type, x)
@@ -131,17 +148,17 @@ def check_convolution(operator: str, x: tuple[int, ...], w: tuple[int, ...], att
         return next(iter(network([image.astype(element_type.numpy)]).values()))
 
     exact = answer("CPU", f32)
-    np.testing.assert_allclose(answer("OPENCL", f16), exact, rtol=UNIT, atol=1e-5 * float(np.abs(exact).max()))
+    compare(real, answer("OPENCL", real), exact)
 
 
-def test_they_are_the_default_for_f16_alone(posing: OpenclDevice) -> None:
+def test_they_are_the_default_for_16_bits_alone(posing: OpenclDevice) -> None:
     facts = replace(posing.facts, compute_units=132, local_bytes=48 << 10)
 
     def best(element_type: ElementType, facts: DeviceFacts) -> type:
         p = Product(512, 512, 512, (), (), (), (512, 1), (512, 1), element_type)
         return type(candidates_of(p, facts)[0])
 
-    assert best(f16, facts) is MatrixTile
+    assert best(f16, facts) is best(bf16, facts) is MatrixTile
     assert best(f32, facts) is Tile
     assert best(f16, replace(facts, matrix_unit="")) is Tile
     p = Product(512, 512, 512, (), (), (), (512, 1), (512, 1), f16)
@@ -160,4 +177,4 @@ def test_shapes_are_possible(tile: MatrixTile) -> None:
 @pytest.mark.parametrize("tile", conv_tiles.MATRIX_TILES, ids=str)
 def test_each_shape_convolves(posing: OpenclDevice, monkeypatch: pytest.MonkeyPatch, tile: MatrixTile) -> None:
     monkeypatch.setattr(gpu_convolution, "variants_of", lambda facts, c: [MatrixImplicit(tile)])
-    check_convolution("Conv", (1, 32, 12, 11), (36, 32, 3, 3), {})
+    check_convolution(f16, "Conv", (1, 32, 12, 11), (36, 32, 3, 3), {})

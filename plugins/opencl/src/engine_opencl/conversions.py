@@ -1,11 +1,11 @@
-"""OpenCL C code for element types that kernels only read and write: bf16, and types of up to 8 bits."""
+"""OpenCL C code for element types that kernels only read and write: those of up to 8 bits."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from engine.ir import ElementType
-from engine.ir.element_type import bf16, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0
+from engine.ir.element_type import f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0
 from engine_opencl.elements import CONVERTED, SMALL_INTEGERS, c_type, load_code, moved_c_type, store_code, stored_c_type
 
 _SPECIALS: Final = {f8e5m2: "INFINITE", f8e4m3fn: "ONLY_NAN", f8e4m3fnuz: "UNSIGNED_ZERO", f8e5m2fnuz: "UNSIGNED_ZERO"}
@@ -44,8 +44,6 @@ def rounded_code(element_type: ElementType, value: str, round_mode: str, *, satu
 
 
 def _value(element_type: ElementType, code: str) -> str:
-    if element_type is bf16:
-        return f"bfloat_value({code})"
     if element_type is f8e8m0:
         return f"power_value({code})"
     if element_type not in SMALL_INTEGERS:
@@ -57,8 +55,6 @@ def _value(element_type: ElementType, code: str) -> str:
 
 
 def _code(element_type: ElementType, value: str, round_mode: str, *, saturate: bool) -> str:
-    if element_type is bf16:
-        return f"bfloat_code({value})"
     if element_type is f8e8m0:
         return f"power_code({value}, {_ROUNDING[round_mode]}, {int(saturate)})"
     if element_type not in SMALL_INTEGERS:

@@ -37,21 +37,23 @@ from engine.ir.element_type import (
 )
 
 _C_TYPES: Final = {
-    f32: "float", f16: "float", boolean: "uchar", i8: "char", u8: "uchar", i16: "short", u16: "ushort", i32: "int",
-    u32: "uint", i64: "long", u64: "ulong",
+    f32: "float", f16: "float", bf16: "float", boolean: "uchar", i8: "char", u8: "uchar", i16: "short", u16: "ushort",
+    i32: "int", u32: "uint", i64: "long", u64: "ulong",
 }  # fmt: skip
-"""Bool is stored as 0 or 1 in a byte. f16 is a storage type, which every device supports; registers hold float."""
+"""Bool is stored as 0 or 1 in a byte. f16 and bf16 are storage types, on every device; registers hold float."""
 C_BYTES: Final = {
     "float": 4, "float2": 8, "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "long": 8, "ulong": 8,
 }  # fmt: skip
 """Bytes of an element in temporary memory, by its computation type."""
 
-FLOATS: Final = frozenset({f32, f16})
+_STORED_AS: Final = {f16: "half", bf16: "ushort"}
+
+FLOATS: Final = frozenset({f32, f16, bf16})
 INTEGERS: Final = frozenset({i8, u8, i16, u16, i32, u32, i64, u64})
 SMALL_INTEGERS: Final = frozenset({i4, u4, i2, u2})
 """Stored in a byte each, whose other bits are ignored when it is read."""
 SMALL_REALS: Final = frozenset({f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f6e2m3, f6e3m2, f4e2m1})
-CONVERTED: Final = frozenset({bf16, f8e8m0, *SMALL_REALS, *SMALL_INTEGERS})
+CONVERTED: Final = frozenset({f8e8m0, *SMALL_REALS, *SMALL_INTEGERS})
 """Only moved, and converted to and from the types that kernels compute in: see `conversions.py`."""
 COMPUTED: Final = frozenset(_C_TYPES)
 STORED: Final = frozenset({*COMPUTED, *CONVERTED, f64})
@@ -65,8 +67,8 @@ def c_type(element_type: ElementType) -> str:
 
 
 def stored_c_type(element_type: ElementType) -> str:
-    """The OpenCL C type of elements in memory; that for f16 is accessed only through `load_code` and `store_code`."""
-    return "half" if element_type is f16 else _C_TYPES[element_type]
+    """The OpenCL C type of elements in memory; f16 and bf16 are accessed only through `load_code` and `store_code`."""
+    return _STORED_AS.get(element_type) or _C_TYPES[element_type]
 
 
 def moved_c_type(element_type: ElementType) -> str:
@@ -83,13 +85,17 @@ def moved_scalar(element_type: ElementType, value: Any) -> np.generic:
 
 def load_code(element_type: ElementType, pointer: str, index: str) -> str:
     """The element at an index, in its computation type."""
-    return f"vload_half({index}, {pointer})" if element_type is f16 else f"{pointer}[{index}]"
+    if element_type is f16:
+        return f"vload_half({index}, {pointer})"
+    return f"bfloat_value({pointer}[{index}])" if element_type is bf16 else f"{pointer}[{index}]"
 
 
 def store_code(element_type: ElementType, pointer: str, index: str, value: str) -> str:
-    """A statement that stores an element, rounded to nearest for f16."""
+    """A statement that stores an element, rounded to nearest for f16 and bf16."""
     if element_type is f16:
         return f"vstore_half_rte((float)({value}), {index}, {pointer});"
+    if element_type is bf16:
+        return f"{pointer}[{index}] = bfloat_code({value});"
     return f"{pointer}[{index}] = {value};"
 
 

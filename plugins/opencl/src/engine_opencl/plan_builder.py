@@ -19,6 +19,7 @@ from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import Expression
 from engine_opencl.plan import WEIGHT, Argument, Buffer, Fault, Given, Launch, LaunchPlan, byte_size
+from engine_opencl.source import with_conversions
 from engine_opencl.tuning.site import Site
 
 _C = TypeVar("_C")
@@ -158,6 +159,7 @@ class LaunchPlanBuilder:
         if 0 in global_size:
             return
         assert self._node is not None
+        source = with_conversions(source)
         typed = tuple(_argument(each) for each in arguments)
         for each in typed:
             if isinstance(each, Buffer) and not self._is_apart:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from importlib import resources
+from typing import Final
 
 from engine.ir import ElementType
-from engine.ir.element_type import f16, f32
+from engine.ir.element_type import bf16, f16, f32
 from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
+
+_CONVERSIONS: Final = {
+    "bfloat": re.compile(r"\bbfloat_|_to_bfloat\b"), "small_types": re.compile(r"\b(small|power)_(value|code)\b"),
+}  # fmt: skip
+"""The files with conversions of element types, and what their functions are called."""
 
 
 def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> str:
@@ -18,8 +25,9 @@ def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> s
 
 
 def real_access(real: ElementType) -> str:
-    """Definitions of `real`, `load_real` and `store_real` for elements that are f32 or f16 in memory."""
-    return f"#define REAL_IS_HALF {int(real == f16)}\n" + kernel_text("real")
+    """Definitions of `real`, `load_real` and `store_real` for elements that are f32, f16 or bf16 in memory."""
+    kinds = f"#define REAL_IS_HALF {int(real is f16)}\n#define REAL_IS_BFLOAT {int(real is bf16)}\n"
+    return kinds + kernel_text("real")
 
 
 def element_access(element_type: ElementType, name: str = "T") -> str:
@@ -37,9 +45,12 @@ def element_access(element_type: ElementType, name: str = "T") -> str:
 def lanes_access(element_type: ElementType, name: str, count: int, what: str) -> str:
     """Definitions of `load_NAME_WHAT` and `store_NAME_WHAT` for `count` neighbours from an index on, as floats."""
     half, rounded = ("_half", "_rte") if element_type is f16 else ("", "")
+    decoded, encoded = f"vload{half}{count}(0, (from) + (at))", "(value)"
+    if element_type is bf16:
+        decoded, encoded = f"bfloat_value{count}({decoded})", f"bfloat_code{count}(value)"
     return (
-        f"#define load_{name}_{what}(from, at) vload{half}{count}(0, (from) + (at))\n"
-        f"#define store_{name}_{what}(to, at, value) vstore{half}{count}{rounded}((value), 0, (to) + (at))\n"
+        f"#define load_{name}_{what}(from, at) {decoded}\n"
+        f"#define store_{name}_{what}(to, at, value) vstore{half}{count}{rounded}({encoded}, 0, (to) + (at))\n"
     )
 
 
@@ -47,6 +58,11 @@ def lanes_source(real: ElementType, count: int) -> str:
     """Common code of kernels with vectors of `count` results; `real` is their storage type."""
     access = real_access(real) + lanes_access(real, "real", count, "lanes")
     return f"#define LANES {count}\n" + access + kernel_text("lanes")
+
+
+def with_conversions(source: str) -> str:
+    """The text of a program after the functions for the element types that it converts."""
+    return "".join(kernel_text(name) for name, functions in _CONVERSIONS.items() if functions.search(source)) + source
 
 
 @functools.cache

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Final
 
 from engine.ir import Constant, Node
-from engine.ir.element_type import bf16
 from engine.lowering import prepare
 from engine.ops.quantize import are_usual
 from engine.passes import Manager, PassPipeline
@@ -23,7 +22,6 @@ from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
 from engine.passes.common.quantization_capabilities import PrecisionRestriction, QuantizationCapabilities
 from engine.passes.common.quantization_decomposition import QuantizationDecomposition
 from engine.passes.common.residual_fusion import ResidualFusion
-from engine.passes.common.widen_precision import WidenPrecision
 from engine.plugin_api import Model
 from engine_opencl.lowering import LOWERINGS, OpenclGraph
 
@@ -57,7 +55,6 @@ def passes_for(precision: str, on_integers: bool) -> PassPipeline:
     """The passes that a device runs on every model of a precision."""
 
     def register(manager: Manager) -> None:
-        manager.register_pass(WidenPrecision(accepts=_runs, narrow={bf16}))
         manager.register_pass(CommonOptimizations)
         manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
         manager.pass_config.enable(PackedAttentionFusion)

@@ -42,7 +42,7 @@ INLINED void keep_inputs(__local ushort* right, const ushort* values, const int 
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_conv(
-    __global const half* restrict x_real, __global const half* restrict w_real, __global const int4* restrict taps,
+    __global const real* restrict x_real, __global const real* restrict w_real, __global const int4* restrict taps,
     __global const int4* restrict phases,
 #if SPLITS > 1
     __global float* restrict sums

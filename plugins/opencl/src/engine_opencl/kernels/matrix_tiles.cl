@@ -38,8 +38,8 @@ INLINED void copy_right(__local ushort* right, __global const ushort* b, int col
     a += (ulong)TK * A_COL, b += (ulong)TK * B_ROW, a_steps -= TK, b_steps -= TK;    \
   }
 
-__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_tiles(__global const half* restrict a_real,
-                                                                              __global const half* restrict b_real,
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_tiles(__global const real* restrict a_real,
+                                                                              __global const real* restrict b_real,
 #if SPLITS > 1
                                                                               __global float* restrict sums
 #else

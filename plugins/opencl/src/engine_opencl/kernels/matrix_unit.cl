@@ -1,4 +1,4 @@
-// Matrix units: products of 16 x 16 by 16 x 8 elements of f16 that the 32 lanes of a warp compute together, with sums in
+// Matrix units: products of 16 x 16 by 16 x 8 elements of f16 or bf16 that the 32 lanes of a warp compute together, with sums in
 // f32, and asynchronous copies from global to local memory. PTX ISA, version 7.0 and later, sections on `mma.sync`,
 // `ldmatrix` and `cp.async`; compute capability 8.0 and later. With EMULATED, the same in OpenCL C, which shows on any
 // device that kernels distribute elements correctly. An operand is stored as lines of neighbouring elements.
@@ -38,9 +38,13 @@ INLINED void load_four(uint* four, __local const ushort* line, int is_transposed
 #define load_matrices(four, line) load_four(four, line, 0 ON_UNIT)
 #define load_transposed(four, line) load_four(four, line, 1 ON_UNIT)
 
-INLINED float half_of(uint both, int which) {
+INLINED float element_of(uint both, int which) {
   const ushort bits = both >> 16 * which;
+#if REAL_IS_BFLOAT
+  return bfloat_value(bits);
+#else
   return vload_half(0, (const half*)&bits);
+#endif
 }
 
 INLINED void add_product(float* sum, const uint* a, const uint* b UNIT_PARAMETER) {
@@ -55,7 +59,7 @@ INLINED void add_product(float* sum, const uint* a, const uint* b UNIT_PARAMETER
     for (int k = 0; k < 16; ++k) {
       const uint left = shared[6 * (first + row % 8 * 4 + k % 8 / 2) + row / 8 + k / 8 * 2];
       const uint right = shared[6 * (first + col * 4 + k % 8 / 2) + 4 + k / 8];
-      sum[i] += half_of(left, k % 2) * half_of(right, k % 2);
+      sum[i] += element_of(left, k % 2) * element_of(right, k % 2);
     }
   }
 }
@@ -98,8 +102,13 @@ INLINED void load_transposed(uint* four, __local const ushort* line) {
                : "=r"(four[0]), "=r"(four[1]), "=r"(four[2]), "=r"(four[3]) : "r"(local_address(line)) : "memory");
 }
 
+#if REAL_IS_BFLOAT
+#define FACTORS "bf16.bf16"
+#else
+#define FACTORS "f16.f16"
+#endif
 INLINED void add_product(float* sum, const uint* a, const uint* b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." FACTORS ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

@@ -8,6 +8,14 @@
 #define load_real4(from, at) vloada_half4(0, (from) + (at))
 #define store_real2(to, at, value) vstorea_half2_rte((value), 0, (to) + (at))
 #define store_real4(to, at, value) vstorea_half4_rte((value), 0, (to) + (at))
+#elif REAL_IS_BFLOAT
+#define real ushort
+#define load_real(from, at) bfloat_value((from)[at])
+#define store_real(to, at, value) ((to)[at] = bfloat_code(value))
+#define load_real2(from, at) bfloat_value2(*(__global const ushort2*)((from) + (at)))
+#define load_real4(from, at) bfloat_value4(*(__global const ushort4*)((from) + (at)))
+#define store_real2(to, at, value) (*(__global ushort2*)((to) + (at)) = bfloat_code2(value))
+#define store_real4(to, at, value) (*(__global ushort4*)((to) + (at)) = bfloat_code4(value))
 #else
 #define real float
 #define load_real(from, at) ((from)[at])

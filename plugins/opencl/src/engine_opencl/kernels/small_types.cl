@@ -1,16 +1,9 @@
-// Numbers of bf16 and of floating-point types of 4 to 8 bits: a sign, an exponent with a bias, and a mantissa. Only
+// Numbers of floating-point types of 4 to 8 bits: a sign, an exponent with a bias, and a mantissa. Only
 // integers are computed with where f32 would be denormal: devices may flush denormal numbers.
 #define NO_SPECIALS 0    // every code is a number
 #define ONLY_NAN 1       // the largest magnitude is NaN
 #define INFINITE 2       // as in IEEE 754
 #define UNSIGNED_ZERO 3  // the code of -0 is NaN
-
-inline float bfloat_value(const ushort code) { return as_float((uint)code << 16); }
-inline ushort bfloat_code(const float x) {
-  const uint bits = as_uint(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return (ushort)(bits >> 16 | 0x40u);
-  return (ushort)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
 
 inline float small_value(const uint code, const int exponent_bits, const int mantissa, const int bias,
                          const int specials) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.ir.element_type import boolean, f16, f64, u64
+from engine.ir.element_type import bf16, boolean, f16, f64, u64
 from engine.lowering import Refusal
 from engine.ops.elementwise import ConversionSpec
 from engine_opencl.conversions import register_type, rounded_code
@@ -40,6 +40,8 @@ def _code(spec: ConversionSpec) -> str:
         return "({0} != 0)"
     if target is f16:
         return "rounded_to_half({0})"
+    if target is bf16:
+        return "rounded_to_bfloat({0})"
     if target not in INTEGERS or register_type(source) != "float":
         return "{0}"
     # Converting an out-of-range float is undefined in C; ONNX's reference wraps around.

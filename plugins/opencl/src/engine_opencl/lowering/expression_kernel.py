@@ -10,13 +10,11 @@ from engine_opencl.elements import C_BYTES
 from engine_opencl.expressions import HELPERS, Computed, Expression, Operation, Read, functions_for
 from engine_opencl.plan import Buffer
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import collapsed, index_code, kernel_text, strides_of
+from engine_opencl.source import collapsed, index_code, strides_of
 
 _MAX_OPERANDS: Final = 3
 _MAX_OPERATIONS: Final = 128
 """Of one kernel: the time that compiling takes grows faster, and beside so many, storing a value costs nothing."""
-_CONVERSIONS: Final = ("bfloat_", "small_", "power_value", "power_code")
-"""What the functions of `small_types.cl` are called."""
 
 
 def emit(result: Output, expression: Expression, b: LaunchPlanBuilder) -> None:
@@ -48,9 +46,8 @@ def _launch(
     else:
         target, store = memory_type(stored), write_code(stored, "out", "i", code)
     body = "\n  ".join([index_code(lengths, steps, names), *loads, *lines, store])
-    conversions = kernel_text("small_types") if any(name in body for name in _CONVERSIONS) else ""
     source = (
-        f"{HELPERS}{functions_for(body)}{conversions}"
+        f"{HELPERS}{functions_for(body)}"
         f"__kernel void elementwise({', '.join([*inputs, f'__global {target}* out'])}) {{\n"
         f"  const ulong i = get_global_id(0);\n  {body}\n}}\n"
     )

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import Final
 
 import numpy as np
 
-from engine.ir.element_type import f16, f32, i8, i32, u8
+from engine.ir.element_type import bf16, f16, i8, i32, u8
 from engine.lowering import Refusal, RefusalCause
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.spec import OperatorSpec
-from engine_opencl.elements import c_type
+from engine_opencl.elements import FLOATS, c_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.reduce import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access, kernel_source
+
+_ROUNDED: Final = {f16: "rounded_to_half", bf16: "rounded_to_bfloat"}
 
 
 class _LinearLowering(OpLowering[QuantizeSpec]):
@@ -61,19 +64,19 @@ class _LinearLowering(OpLowering[QuantizeSpec]):
 class QuantizeLowering(_LinearLowering):
     """Rounds half to even, adds the zero point and saturates; NaN maps to the zero point.
 
-    Quotients have the type given by `precision`, else that of the scale: rounded to f16, they may become ties.
+    Quotients have the type given by `precision`, else that of the scale: rounded to f16 or bf16, they may become ties.
     """
 
     def check(self, spec: QuantizeSpec) -> Refusal | None:
-        if spec.precision not in (None, f32, f16):
-            return Refusal(RefusalCause.ATTRIBUTE, f"precision is {spec.precision}; expected f32 or f16")
+        if spec.precision not in (None, *FLOATS):
+            return Refusal(RefusalCause.ATTRIBUTE, f"precision is {spec.precision}; expected f32, f16 or bf16")
         return super().check(spec)
 
     def code(self, spec: QuantizeSpec, zero: str) -> str:
         low, high = (0, 255) if spec.output().element_type is u8 else (-128, 127)
         quotient = "load_X(x, i) / s"
-        if (spec.precision or spec.node.input_value(1).element_type) is f16:
-            quotient = "rounded_to_half(rounded_to_half(load_X(x, i)) / rounded_to_half(s))"
+        if rounded := _ROUNDED.get(spec.precision or spec.node.input_value(1).element_type):
+            quotient = f"{rounded}({rounded}(load_X(x, i)) / {rounded}(s))"
         return (
             f"const float q = rint({quotient});\n"
             f"  y[i] = (int)clamp((isnan(q) ? 0.0f : q) + (float)({zero or 0}), {low}.0f, {high}.0f);"

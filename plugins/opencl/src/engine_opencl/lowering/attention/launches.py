@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.ir import ElementType, Output
-from engine.ir.element_type import boolean, f16, f32
+from engine.ir.element_type import boolean, f32
 from engine.ops.attention import Heads
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import load_code, store_code, stored_c_type, stored_type
@@ -169,13 +169,13 @@ def _launch_tiles(b: LaunchPlanBuilder, a: Attention, tile: AttentionTile) -> No
 def _by_products(b: LaunchPlanBuilder, a: Attention) -> None:
     """Launch each step.
 
-    Intermediate values are f32: scores rounded to f16 would add more error than rounding the result.
+    Intermediate values are f32: scores rounded to f16 or bf16 would add more error than rounding the result.
     """
     y, result, final, q, k, v, softmax = a.y, a.result, a.final, a.q, a.k, a.v, a.softmax
-    is_half = y.element_type is f16
+    is_narrow = y.element_type is not f32
     q, k, v = (_apart(b, y, x) for x in (q, k, v))
-    if is_half:
-        q, k, v = (replace(x, buffer=_converted(b, x.buffer, f16, f32, math.prod(x.heads.shape))) for x in (q, k, v))
+    if is_narrow:
+        q, k, v = (_widened(b, x, y.element_type) for x in (q, k, v))
     batch, heads, queries, size = q.heads.shape
     shared, keys = k.heads.heads, k.heads.rows
     group = heads // max(shared, 1)
@@ -190,13 +190,13 @@ def _by_products(b: LaunchPlanBuilder, a: Attention) -> None:
         _launch_softmax(b, softmax, scores, (batch, heads, queries, keys))
     matrix, width = queries * keys, v.heads.size
     whole = (batch, heads, queries, width)
-    is_in_place = result.strides[2] == width and not is_half
+    is_in_place = result.strides[2] == width and not is_narrow
     target = final if is_in_place else b.temporary(math.prod(whole) * 4)
     steps, shared_steps = (heads * matrix, group * matrix, matrix), (*v_strides[:2], 0)
     product = Product(queries, width, keys, groups, steps, shared_steps, (keys, 1), (v_strides[2], 1))
     launch_product(b, product, Epilogue(), scores, v.buffer, target)
-    if is_half:
-        target = _converted(b, target, f32, f16, math.prod(whole), final if len(y.shape) == 4 else None)
+    if is_narrow:
+        target = _converted(b, target, f32, y.element_type, math.prod(whole), final if len(y.shape) == 4 else None)
     if target is not final:
         strided_copy(b, y, target, final, whole, strides_of(whole), 0, (*result.strides, 1), 0)
 
@@ -209,6 +209,10 @@ def _apart(b: LaunchPlanBuilder, like: Output, x: Operand) -> Operand:
     target = b.temporary(math.prod(shape) * stored_type(like).itemsize)
     strided_copy(b, like, x.buffer, target, shape, (*x.heads.strides, 1), x.heads.start, strides_of(shape), 0)
     return Operand(target, Heads.of(shape, x.heads.heads))
+
+
+def _widened(b: LaunchPlanBuilder, x: Operand, given: ElementType) -> Operand:
+    return replace(x, buffer=_converted(b, x.buffer, given, f32, math.prod(x.heads.shape)))
 
 
 def _converted(

@@ -64,7 +64,7 @@ class MatrixImplicit:
         return f"implicit {self.tile}"
 
     def launch(self, b: LaunchPlanBuilder, c: Convolution) -> None:
-        """Launch a convolution of f16 by such tiles."""
+        """Launch a convolution of f16 or bf16 by such tiles."""
         t = self.tile
         unit = kernel_source(
             "matrix_unit", c.element_type,
@@ -86,7 +86,7 @@ MATRIX_TILES: Final = (
 
 
 def matrix_implicit_tiles(facts: DeviceFacts, c: Convolution) -> list[MatrixImplicit]:
-    """The tiles for matrix units, the best first; none if the device has no such units or the type is not f16."""
+    """The tiles for matrix units, the best first; none if the device has no such units or the type is f32."""
     product = replace(_product(c), real=c.element_type)
     return [MatrixImplicit(tile) for tile in matrix_tiles_of(product, facts, MATRIX_TILES)]
 

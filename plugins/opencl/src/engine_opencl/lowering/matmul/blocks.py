@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from engine.ir import ElementType
-from engine.ir.element_type import f16, f32
+from engine.ir.element_type import f32
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.matmul.block_product import BlockProduct, WindowedInput
 from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of
@@ -61,7 +61,7 @@ def launch_block(b: LaunchPlanBuilder, p: BlockProduct, block: Block) -> None:
 
 def _left(b: LaunchPlanBuilder, a: Matrices, block: Block) -> tuple[Buffer, ElementType, Sequence[int]]:
     """The left operand: in place if elements of a row can be read one by one, else packed in panels."""
-    if a.buffer.weight is None and a.real is not f16:
+    if a.buffer.weight is None and a.real is f32:
         return a.buffer, f32, a.batch_steps
     return _packed(b, a, block.rows)
 

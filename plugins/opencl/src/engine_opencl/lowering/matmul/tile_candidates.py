@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from engine.ir.element_type import f16
+from engine.ir.element_type import f16, f32
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering.matmul.product import Product
 
@@ -220,8 +220,8 @@ MATRIX_TILES: Final = (
 
 
 def matrix_tiles_of(p: Product, facts: DeviceFacts, shapes: Sequence[MatrixTile] = MATRIX_TILES) -> list[MatrixTile]:
-    """The shapes for a product of f16 on a device with matrix units, the best by `matrix_cost` first."""
-    if p.real is not f16 or not facts.matrix_unit:
+    """The shapes for a product of f16 or bf16 on a device with matrix units, the best by `matrix_cost` first."""
+    if p.real is f32 or not facts.matrix_unit:
         return []
     tiles = []
     for t in shapes:
@@ -234,7 +234,7 @@ def matrix_tiles_of(p: Product, facts: DeviceFacts, shapes: Sequence[MatrixTile]
 
 
 _UNIT_RATE: Final = 800
-"""Multiply-adds of f16 per cycle and compute unit that matrix units sustain."""
+"""Multiply-adds of f16 or bf16 per cycle and compute unit that matrix units sustain."""
 _COPY_RATE: Final = 40
 """Bytes per cycle and compute unit that are copied to local memory."""
 _DEVICE_RATE: Final = 16

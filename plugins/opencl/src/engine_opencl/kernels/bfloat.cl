@@ -1,0 +1,13 @@
+// Numbers of bf16: the upper half of an f32. Numbers are rounded to nearest, ties to even; NaN stays NaN.
+#define BFLOAT(n)                                                                                     \
+  inline float##n bfloat_value##n(const ushort##n code) { return as_float##n(convert_uint##n(code) << 16); } \
+  inline ushort##n bfloat_code##n(const float##n x) {                                                 \
+    const uint##n bits = as_uint##n(x), rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;         \
+    return convert_ushort##n((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : rounded);      \
+  }
+BFLOAT()
+BFLOAT(2)
+BFLOAT(4)
+BFLOAT(8)
+BFLOAT(16)
+inline float rounded_to_bfloat(const float x) { return bfloat_value(bfloat_code(x)); }
