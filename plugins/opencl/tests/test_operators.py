@@ -70,12 +70,13 @@ def differs(core: Core, name: str) -> bool:
     case = accepted(core, name)
     if case is None:
         return False
-    facts, prepared = device_of("0").facts, prepare_model(read_case(core, case))
+    facts = device_of("0").facts
+    prepared = prepare_model(read_case(core, case), facts)
     if prepared.bound:  # kernels are for known values
         constant = with_constants(CASES[name])
         if constant is None:
             return False
-        prepared = prepare_model(read_case(core, constant))
+        prepared = prepare_model(read_case(core, constant), facts)
     return sources(prepared, replace(facts, kind="cpu")) != sources(prepared, replace(facts, kind="gpu"))
 
 

@@ -108,6 +108,6 @@ def test_one_launch_for_all_steps_where_one_work_group_is_as_fast(
     x = Parameter(f32, [STEPS, batch, 8])
     weights = [Constant(np.ones((1, 4 * hidden, length), np.float32)) for length in (8, hidden)]
     node = ops.LSTM(x, *weights, hidden_size=hidden, num_outputs=1)
-    launches = build_plan(prepare_model(Model([node.output(0)], [x])), facts).launches
+    launches = build_plan(prepare_model(Model([node.output(0)], [x]), facts), facts).launches
     names = [launch.kernel for launch in launches if launch.kernel.startswith("recurrent")]
     assert names == (["recurrent_sequence"] if is_sequence else ["recurrent_step"] * STEPS)

@@ -20,13 +20,13 @@ from engine.testing.networks import seeded_network
 GPU = DeviceFacts(
     name="a large GPU", driver="simulated", kind="gpu", shares_memory=False, alignment=512, max_work_group=1024,
     local_bytes=48 << 10, largest_buffer=32 << 30, memory=128 << 30, compute_units=132,
-    max_work_items=(1024, 1024, 64), argument_bytes=32764, matrix_unit=PTX,
+    max_work_items=(1024, 1024, 64), argument_bytes=32764, has_fp64=True, matrix_unit=PTX,
 )  # fmt: skip
 """As NVIDIA's driver describes an H200."""
 
 
 def planned(network: str, precision: str) -> LaunchPlan:
-    prepared = prepare_model(read_model(seeded_network(network).model), precision)
+    prepared = prepare_model(read_model(seeded_network(network).model), GPU, precision)
     return build_plan(prepared.at(known_shapes(prepared.graph)), GPU)
 
 

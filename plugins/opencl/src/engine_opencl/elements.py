@@ -38,17 +38,21 @@ from engine.ir.element_type import (
 
 _C_TYPES: Final = {
     f32: "float", f16: "float", bf16: "float", boolean: "uchar", i8: "char", u8: "uchar", i16: "short", u16: "ushort",
-    i32: "int", u32: "uint", i64: "long", u64: "ulong",
+    i32: "int", u32: "uint", i64: "long", u64: "ulong", f64: "double",
 }  # fmt: skip
 """Bool is stored as 0 or 1 in a byte. f16 and bf16 are storage types, on every device; registers hold float."""
 C_BYTES: Final = {
-    "float": 4, "float2": 8, "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "long": 8, "ulong": 8,
+    "float": 4, "float2": 8, "double": 8, "double2": 16,
+    "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "long": 8, "ulong": 8,
 }  # fmt: skip
 """Bytes of an element in temporary memory, by its computation type."""
 
 _STORED_AS: Final = {f16: "half", bf16: "ushort"}
 
 FLOATS: Final = frozenset({f32, f16, bf16})
+"""Computed in float."""
+REALS: Final = FLOATS | {f64}
+"""f64 only on devices with such arithmetic: see `lowering.registry`."""
 INTEGERS: Final = frozenset({i8, u8, i16, u16, i32, u32, i64, u64})
 SMALL_INTEGERS: Final = frozenset({i4, u4, i2, u2})
 """Stored in a byte each, whose other bits are ignored when it is read."""
@@ -56,8 +60,8 @@ SMALL_REALS: Final = frozenset({f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f6e2m3
 CONVERTED: Final = frozenset({f8e8m0, *SMALL_REALS, *SMALL_INTEGERS})
 """Only moved, and converted to and from the types that kernels compute in: see `conversions.py`."""
 COMPUTED: Final = frozenset(_C_TYPES)
-STORED: Final = frozenset({*COMPUTED, *CONVERTED, f64})
-"""Those that can be in the device's memory. f64 is only moved: many devices have no arithmetic for it."""
+STORED: Final = frozenset({*COMPUTED, *CONVERTED})
+"""Those that can be in the device's memory."""
 _MOVED_AS: Final = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from engine.ir import Output
 from engine_opencl.elements import INTEGERS, c_type
 from engine_opencl.plan import Buffer
+from engine_opencl.source import kernel_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Computed:
 Expression: TypeAlias = "Leaf | Computed | Operation"
 Read: TypeAlias = "Leaf | Computed"
 
-HELPERS: Final = """
+_REAL: Final = """
 inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 inline float clip(float x, float a, float b) { return isnan(x) ? x : fmin(fmax(x, a), b); }
@@ -46,32 +47,47 @@ inline float larger(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fm
 inline float smaller(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fmin(a, b)); }
 inline float quotient_float(float a, float b) { return a / b; }
 inline float magnitude_float(float x) { return fabs(x); }
-inline ulong unsigned_power(ulong x, ulong n) {
-  ulong product = 1;
-  for (; n; n >>= 1, x *= x) product *= n & 1 ? x : 1;
-  return product;
-}
-inline long power(long x, long n) {
-  if (n < 0) return x == 1 || x == -1 ? (n & 1 ? x : 1) : 0;
-  return (long)unsigned_power((ulong)x, (ulong)n);
-}
-inline long real_power(long x, float y) {
-  if (rint(y) == y && fabs(y) < 1e9f) return power(x, (long)y);
-  const float value = pow((float)x, y), whole = rint(value);
-  return (long)(fabs(value - whole) <= 2e-6f * fabs(whole) ? whole : value);
-}
 inline float floor_remainder(float a, float b) {
   const float r = fmod(a, b);
   return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : (r == 0.0f ? copysign(0.0f, b) : r);
 }
-inline float rounded_to_half(float x) {
+"""
+HELPERS: Final = f"""{_REAL}
+inline ulong unsigned_power(ulong x, ulong n) {{
+  ulong product = 1;
+  for (; n; n >>= 1, x *= x) product *= n & 1 ? x : 1;
+  return product;
+}}
+inline long power(long x, long n) {{
+  if (n < 0) return x == 1 || x == -1 ? (n & 1 ? x : 1) : 0;
+  return (long)unsigned_power((ulong)x, (ulong)n);
+}}
+inline long real_power(long x, float y) {{
+  if (rint(y) == y && fabs(y) < 1e9f) return power(x, (long)y);
+  const float value = pow((float)x, y), whole = rint(value);
+  return (long)(fabs(value - whole) <= 2e-6f * fabs(whole) ? whole : value);
+}}
+inline float rounded_to_half(float x) {{
   ushort bits;
   vstore_half_rte(x, 0, (half*)&bits);
   return vload_half(0, (half*)&bits);
-}
+}}
 """
 """Maxima and limits propagate NaN, as in ONNX. Integer division by zero, which ONNX does not define, gives 0.
 A power of reals may be off by 16 units in the last place, so a result that close to an integer is rounded to it."""
+_DOUBLE_NAMES: Final = re.compile(r"\b(relu|sigmoid|clip|larger|smaller|floor_remainder|real_power)\(")
+_FLOAT_NUMBERS: Final = re.compile(r"(?<![\w.])(\d+\.\d+)f\b")
+
+
+def for_type(code: str, type_: str) -> str:
+    """Code on float, for `type_` if that is double: in it, constants and the functions of `HELPERS` are double, too."""
+    if type_ != "double":
+        return code
+    code = _DOUBLE_NAMES.sub(r"\1_double(", _FLOAT_NUMBERS.sub(r"\1", code))
+    return re.sub(r"\bfloat\b", "double", code).replace("_float(", "_double(")
+
+
+_DOUBLE: Final = for_type(_REAL, "double") + kernel_text("double")
 _SIGNED: Final = """
 inline T quotient_T(T a, T b) { return b == 0 ? 0 : (b == -1 ? (T)((uT)0 - (uT)a) : a / b); }
 inline T remainder_T(T a, T b) { return b == 0 || b == -1 ? 0 : a % b; }
@@ -94,8 +110,8 @@ inline T right_T(T x, T n) { return n >= BITS ? 0 : x >> n; }
 
 
 def functions_for(code: str) -> str:
-    """The functions of integers that OpenCL C code calls, whose names end in the type."""
-    found = ""
+    """The functions that OpenCL C code calls for integers and double, whose names end in the type."""
+    found = _DOUBLE if "double" in code else ""
     for element_type in sorted(INTEGERS, key=str):
         name = c_type(element_type)
         if f"_{name}(" in code:

@@ -26,7 +26,7 @@ from engine_opencl.compiler import ADVICE
 from engine_opencl.devices.device import OpenclDevice, device_of
 from engine_opencl.execution.pool import ContextPool
 from engine_opencl.execution.request import OpenclInferRequest
-from engine_opencl.lowering import LOWERINGS, OpenclGraph
+from engine_opencl.lowering import OpenclGraph, lowerings_of
 from engine_opencl.plan import WEIGHT
 from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.properties import (
@@ -70,8 +70,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         """Compile the user's model."""
         network = cls(plugin, config, model)
         network.place(config, context)
-        on_integers = network.device.facts.multiplies_integers
-        network.load(prepare_model(model, config[INFERENCE_PRECISION_HINT], on_integers=on_integers))
+        network.load(prepare_model(model, network.device.facts, config[INFERENCE_PRECISION_HINT]))
         return network
 
     @classmethod
@@ -82,7 +81,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         network = cls(plugin, config, blob.manifest)
         check_precision(network.name, _precision_of(blob), config[INFERENCE_PRECISION_HINT])
         network.place(config, context)
-        prepared = PreparedGraph.of(read_graph(blob), LOWERINGS)
+        prepared = PreparedGraph.of(read_graph(blob), lowerings_of(network.device.facts))
         made_by, here = bytes(blob.section(COMPILER)).decode(errors="replace"), network.device.identity
         choices = read_choices(bytes(blob.section(CHOICES)))
         if made_by != here:

@@ -109,7 +109,7 @@ class OpenclPlugin(Plugin):
         from engine_opencl.query import query
 
         facts = device_of(config[DEVICE_ID], config[DEVICE_NAME]).facts
-        return query(model, config[INFERENCE_PRECISION_HINT], on_integers=facts.multiplies_integers)
+        return query(model, facts, config[INFERENCE_PRECISION_HINT])
 
     def metric(self, name: str, device_id: str) -> object:
         """The facts about the device; None leaves the declared default."""

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Final
 
 from engine.ir import ElementType
-from engine.ir.element_type import bf16, f16, f32
+from engine.ir.element_type import bf16, f16, f32, f64
 from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
 
 _CONVERSIONS: Final = {
@@ -25,8 +25,9 @@ def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> s
 
 
 def real_access(real: ElementType) -> str:
-    """Definitions of `real`, `load_real` and `store_real` for elements that are f32, f16 or bf16 in memory."""
+    """Definitions of `real`, `load_real` and `store_real` for elements that are f32, f16, bf16 or f64 in memory."""
     kinds = f"#define REAL_IS_HALF {int(real is f16)}\n#define REAL_IS_BFLOAT {int(real is bf16)}\n"
+    kinds += f"#define REAL_IS_DOUBLE {int(real is f64)}\n"
     return kinds + kernel_text("real")
 
 

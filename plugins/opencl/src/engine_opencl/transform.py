@@ -23,7 +23,8 @@ from engine.passes.common.quantization_capabilities import PrecisionRestriction,
 from engine.passes.common.quantization_decomposition import QuantizationDecomposition
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.plugin_api import Model
-from engine_opencl.lowering import LOWERINGS, OpenclGraph
+from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.lowering import LOWERINGS, OpenclGraph, lowerings_of
 
 CAPABILITIES: Final = QuantizationCapabilities(
     "OPENCL",
@@ -42,17 +43,17 @@ _SCALES: Final = (1, 4, 6)
 """The inputs of QLinearConv and QLinearMatMul that are scales."""
 
 
-def prepare_model(model: Model, precision: str = "f32", *, on_integers: bool = False) -> OpenclGraph:
-    """A transformed and folded copy of `model`, with the decisions for its nodes.
-
-    Its f32 values are stored in `precision`; with `on_integers`, products of quantized values are integer products.
-    """
-    return prepare(model, LOWERINGS, passes_for(precision, on_integers))
+def prepare_model(model: Model, facts: DeviceFacts, precision: str = "f32") -> OpenclGraph:
+    """A transformed and folded copy of `model`, with the decisions for its nodes; f32 is stored in `precision`."""
+    return prepare(model, lowerings_of(facts), passes_for(precision, facts.multiplies_integers))
 
 
 @cache
 def passes_for(precision: str, on_integers: bool) -> PassPipeline:
-    """The passes that a device runs on every model of a precision."""
+    """The passes that a device runs on every model of a precision.
+
+    `on_integers`: products of quantized values are integer products.
+    """
 
     def register(manager: Manager) -> None:
         manager.register_pass(CommonOptimizations)

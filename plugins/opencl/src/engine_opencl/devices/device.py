@@ -53,6 +53,7 @@ class DeviceFacts:
         argument_bytes: maximum size of all arguments of a kernel.
         address_bits: bits of a pointer, and of the number of work items.
         vector_width: width of the float vectors in CPU kernels.
+        has_fp64: whether it computes in f64.
         has_half_products: whether its f16 arithmetic is suitable for products: it keeps subnormal numbers below 6e-5,
             such as products of probabilities and small weights.
         matrix_unit: how kernels reach units for products of small matrices of f16: "" if there are none, "ptx" by
@@ -74,6 +75,7 @@ class DeviceFacts:
     address_bits: int = 64
     vector_width: int = 4
     has_fp16: bool = False
+    has_fp64: bool = False
     has_int8_dot: bool = False
     has_half_products: bool = False
     matrix_unit: str = ""
@@ -245,6 +247,7 @@ def _facts(handle: Any) -> DeviceFacts:
         address_bits=int(handle.address_bits),
         vector_width=_vector_width(handle),
         has_fp16="cl_khr_fp16" in extensions,
+        has_fp64="cl_khr_fp64" in extensions,
         has_half_products="cl_khr_fp16" in extensions and handle.half_fp_config & _HALF_PRODUCTS == _HALF_PRODUCTS,
         has_int8_dot="cl_khr_integer_dot_product" in extensions,
         matrix_unit=PTX if _nvidia_capability(handle) >= _MATRIX_UNIT_CAPABILITY else "",

@@ -13,15 +13,15 @@ __kernel void gemm(__global const real* restrict a, __global const real* restric
   ulong r = get_global_id(2);
   const ulong base = r * ((ulong)M * N);
   BATCH
-  float sum[ROWS];
+  wide sum[ROWS];
   ulong start[ROWS];
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
-    sum[i] = 0.0f;
+    sum[i] = 0;
     start[i] = (ulong)min(first + i, M - 1) * A_ROW;
   }
   for (int k = 0; k < K; ++k) {
-    const float right = load_real(b, (ulong)k * B_ROW + (ulong)col * B_COL);
+    const wide right = load_real(b, (ulong)k * B_ROW + (ulong)col * B_COL);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) sum[i] += load_real(a, start[i] + (ulong)k * A_COL) * right;
   }
@@ -30,7 +30,7 @@ __kernel void gemm(__global const real* restrict a, __global const real* restric
     const int row = first + i;
     if (row < M) {
       const ulong at = base + (ulong)row * N + col;
-      float v = sum[i];
+      wide v = sum[i];
       EPILOGUE
       store_real(c, at, v);
     }

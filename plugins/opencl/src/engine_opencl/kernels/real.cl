@@ -1,4 +1,4 @@
-// Access to stored floating-point elements; registers and local memory always hold float. Vectors are aligned to their
+// Access to stored floating-point elements; registers and local memory hold float, or double for f64 (`wide`). Vectors are aligned to their
 // size.
 #if REAL_IS_HALF
 #define real half
@@ -8,6 +8,10 @@
 #define load_real4(from, at) vloada_half4(0, (from) + (at))
 #define store_real2(to, at, value) vstorea_half2_rte((value), 0, (to) + (at))
 #define store_real4(to, at, value) vstorea_half4_rte((value), 0, (to) + (at))
+#elif REAL_IS_DOUBLE
+#define real double
+#define load_real(from, at) ((from)[at])
+#define store_real(to, at, value) ((to)[at] = (value))
 #elif REAL_IS_BFLOAT
 #define real ushort
 #define load_real(from, at) bfloat_value((from)[at])
@@ -24,6 +28,11 @@
 #define load_real4(from, at) (*(__global const float4*)((from) + (at)))
 #define store_real2(to, at, value) (*(__global float2*)((to) + (at)) = (value))
 #define store_real4(to, at, value) (*(__global float4*)((to) + (at)) = (value))
+#endif
+#if REAL_IS_DOUBLE
+#define wide double
+#else
+#define wide float
 #endif
 
 // The type of products, and of their sums for RUN_STEPS steps: half if HALF_PRODUCTS is defined before this. A sum of D

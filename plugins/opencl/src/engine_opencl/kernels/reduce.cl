@@ -9,7 +9,7 @@ ROWS_KERNEL void reduce(__global const FROM* restrict x, __global TO* restrict y
   for (INDEX j = begin + LANE; j < end; j += LANES) s = with(s, LOAD(x, base + reduced_at(j)));
   OVER_LANES(s, joined_with, scratch);
   if (HAS_ROW && LANE == 0) {
-    const float n = ELEMENTS;
+    const COUNT_TYPE n = ELEMENTS;
     STORE(y, row * PARTS + get_group_id(1), END);
   }
 }

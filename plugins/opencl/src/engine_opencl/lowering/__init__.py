@@ -3,9 +3,19 @@
 import importlib
 import pkgutil
 
-from engine_opencl.lowering.registry import LOWERINGS, OpenclDecisions, OpenclGraph, OpLowering, lowers
+from engine_opencl.lowering.registry import (
+    LOWERINGS,
+    OpenclDecisions,
+    OpenclGraph,
+    OpenclTable,
+    OpLowering,
+    lowerings_of,
+    lowers,
+)
 
 for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
     importlib.import_module(_module.name)
 
-__all__ = ["LOWERINGS", "OpLowering", "OpenclDecisions", "OpenclGraph", "lowers"]
+__all__ = [
+    "LOWERINGS", "OpLowering", "OpenclDecisions", "OpenclGraph", "OpenclTable", "lowerings_of", "lowers",
+]  # fmt: skip

@@ -9,7 +9,7 @@ from engine.lowering import Refusal, check_constant
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.reduce import ArgReduceSpec, CumulativeSpec
 from engine.ops.spec import OperatorSpec
-from engine_opencl.elements import FLOATS
+from engine_opencl.elements import REALS
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
@@ -24,7 +24,7 @@ _NO_NAN = "#define isnan(x) 0\n"
 def comparable(value: Output) -> str:
     """Definitions for comparing the elements of a value."""
     element_type = value.element_type
-    return element_access(element_type) + ("" if element_type in FLOATS else _NO_NAN)
+    return element_access(element_type) + ("" if element_type in REALS else _NO_NAN)
 
 
 @lowers("ArgMax", "ArgMin", spec=ArgReduceSpec)

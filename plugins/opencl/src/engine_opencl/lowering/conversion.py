@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from engine.ir import ElementType
 from engine.ir.element_type import bf16, boolean, f16, f64, u64
 from engine.lowering import Refusal
 from engine.ops.elementwise import ConversionSpec
 from engine_opencl.conversions import register_type, rounded_code
-from engine_opencl.elements import CONVERTED, INTEGERS, STORED, c_type
+from engine_opencl.elements import CONVERTED, INTEGERS, SMALL_INTEGERS, STORED, c_type
 from engine_opencl.expressions import Operation
 from engine_opencl.lowering.elementwise import JoinableLowering, finish, operand
 from engine_opencl.lowering.registry import check_types, lowers
 from engine_opencl.plan_builder import LaunchPlanBuilder
-
-_CONVERTIBLE: Final = STORED - {f64}
 
 
 @lowers("Cast", "CastLike", spec=ConversionSpec)
@@ -23,7 +20,7 @@ class CastLowering(JoinableLowering[ConversionSpec]):
 
     def check(self, spec: ConversionSpec) -> Refusal | None:
         values = (spec.node.input_value(0),)
-        return check_types(values, _CONVERTIBLE) or check_types(spec.node.outputs, _CONVERTIBLE)
+        return check_types(values, STORED) or check_types(spec.node.outputs, STORED)
 
     def lower(self, spec: ConversionSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
@@ -34,17 +31,22 @@ def _code(spec: ConversionSpec) -> str:
     source, target = spec.node.input_value(0).element_type, spec.output().element_type
     if target is source:
         return "{0}"
-    if target in CONVERTED:
-        return rounded_code(target, "{0}", spec.round_mode, saturate=spec.saturate)
+    if source is f64 and target in {f16, bf16, *CONVERTED} - SMALL_INTEGERS:
+        return _rounded(target, spec, "to_odd({0})")
+    if target in {f16, bf16, *CONVERTED}:
+        return _rounded(target, spec, "{0}")
     if target is boolean:
         return "({0} != 0)"
-    if target is f16:
-        return "rounded_to_half({0})"
-    if target is bf16:
-        return "rounded_to_bfloat({0})"
-    if target not in INTEGERS or register_type(source) != "float":
+    if target not in INTEGERS or register_type(source) not in ("float", "double"):
         return "{0}"
     # Converting an out-of-range float is undefined in C; ONNX's reference wraps around.
     if target is u64:
         return "({0} < 0 ? (ulong)(long){0} : (ulong){0})"
     return f"({c_type(target)})(long){{0}}"
+
+
+def _rounded(target: ElementType, spec: ConversionSpec, value: str) -> str:
+    """A value as the nearest number of a narrower type."""
+    if target in CONVERTED:
+        return rounded_code(target, value, spec.round_mode, saturate=spec.saturate)
+    return f"rounded_to_half({value})" if target is f16 else f"rounded_to_bfloat({value})"

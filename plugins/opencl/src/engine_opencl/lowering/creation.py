@@ -15,14 +15,14 @@ from engine.lowering import Refusal, check_constant
 from engine.ops.creation import ConstantOfShapeSpec, EyeLikeSpec, ShapeSpec
 from engine.ops.spec import OperatorSpec, SpecT
 from engine_opencl.elements import STORED, stored_type
-from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.registry import MovingLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
-class CreationLowering(OpLowering[SpecT]):
+class CreationLowering(MovingLowering[SpecT]):
     """Base of these operators."""
 
     def check(self, spec: SpecT) -> Refusal | None:

@@ -13,13 +13,13 @@ from engine.lowering import Refusal
 from engine.ops.internal import Activation, activation_of
 from engine.ops.spec import OperatorSpec, SpecT
 from engine_opencl.conversions import register_type
-from engine_opencl.elements import CONVERTED, FLOATS, INTEGERS, c_type
-from engine_opencl.expressions import Expression, Leaf, Operation
+from engine_opencl.elements import CONVERTED, INTEGERS, REALS, c_type
+from engine_opencl.expressions import Expression, Leaf, Operation, for_type
 from engine_opencl.lowering.expression_kernel import emit
 from engine_opencl.lowering.registry import OpenclDecisions, OpLowering, check_types, lowers
 from engine_opencl.plan_builder import LaunchPlanBuilder
 
-NUMBERS: Final = FLOATS | INTEGERS
+NUMBERS: Final = REALS | INTEGERS
 ANY: Final = NUMBERS | {boolean}
 BOOLEAN: Final = frozenset({boolean})
 
@@ -30,14 +30,14 @@ UNARY_REAL: Final = {
 }  # fmt: skip
 # Operator: its supported types, and the code with operands {0}, {1} ...; {T} is the C type of its result.
 CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
-    **{name: (FLOATS, f"{function}({{0}})") for name, function in UNARY_REAL.items()},
+    **{name: (REALS, f"{function}({{0}})") for name, function in UNARY_REAL.items()},
     "Add": (NUMBERS, "({0} + {1})"),
     "Sub": (NUMBERS, "({0} - {1})"),
     "Mul": (NUMBERS, "({0} * {1})"),
     "Div": (NUMBERS, "quotient_{T}({0}, {1})"),
     "Neg": (NUMBERS, "(-{0})"),
     "Abs": (NUMBERS, "magnitude_{T}({0})"),
-    "Reciprocal": (FLOATS, "(1.0f / {0})"),
+    "Reciprocal": (REALS, "(1.0f / {0})"),
     "Sign": (NUMBERS, "({0} != {0} ? {0} : ({T})(({0} > 0) - ({0} < 0)))"),
     "BitwiseAnd": (INTEGERS, "({0} & {1})"),
     "BitwiseOr": (INTEGERS, "({0} | {1})"),
@@ -53,11 +53,11 @@ CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
     "LessOrEqual": (NUMBERS, "({0} <= {1})"),
     "Greater": (NUMBERS, "({0} > {1})"),
     "GreaterOrEqual": (NUMBERS, "({0} >= {1})"),
-    "IsNaN": (FLOATS, "(isnan({0}) != 0)"),
+    "IsNaN": (REALS, "(isnan({0}) != 0)"),
     "Where": (ANY | CONVERTED, "({0} ? {1} : {2})"),
-    "PRelu": (FLOATS, "({0} < 0.0f ? {0} * {1} : {0})"),
-    "Softplus": (FLOATS, "({0} > 20.0f ? {0} : log1p(exp({0})))"),
-    "Softsign": (FLOATS, "({0} / (1.0f + fabs({0})))"),
+    "PRelu": (REALS, "({0} < 0.0f ? {0} * {1} : {0})"),
+    "Softplus": (REALS, "({0} > 20.0f ? {0} : log1p(exp({0})))"),
+    "Softsign": (REALS, "({0} / (1.0f + fabs({0})))"),
 }
 ACTIVATION_CODES: Final[dict[str, Callable[..., str]]] = {
     "Relu": lambda x: f"relu({x})",
@@ -106,7 +106,9 @@ class ElementwiseLowering(JoinableLowering[OperatorSpec]):
         _, code = CODES[spec.op_type]
         operands = tuple(operand(value, b) for value in spec.node.input_values if value is not None)
         result = register_type(spec.output().element_type)
-        finish(spec.output(), Operation(code.replace("{T}", result), operands, result), b)
+        computed = [value.element_type for value in spec.node.input_values if value is not None][-1]
+        code = for_type(code.replace("{T}", result), register_type(computed))
+        finish(spec.output(), Operation(code, operands, result), b)
 
 
 @lowers("Relu", "Sigmoid", "HardSwish", "Mish", "Gelu", "LeakyRelu", "Elu", "Swish", "HardSigmoid")
@@ -114,13 +116,13 @@ class ActivationLowering(JoinableLowering[OperatorSpec]):
     """Activations with constant parameters."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        return check_types((*spec.node.input_values, *spec.node.outputs))
+        return check_types((*spec.node.input_values, *spec.node.outputs), REALS)
 
     def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
-        activation = activation_of(spec.node)
+        activation, result = activation_of(spec.node), c_type(spec.output().element_type)
         assert activation is not None
         x = operand(spec.node.input_value(0), b)
-        finish(spec.output(), Operation(activation_code(activation, "{0}"), (x,)), b)
+        finish(spec.output(), Operation(for_type(activation_code(activation, "{0}"), result), (x,), result), b)
 
 
 @lowers("Sum", "Max", "Min", "Mean")
@@ -128,19 +130,19 @@ class VariadicLowering(JoinableLowering[OperatorSpec]):
     """Operators of any number of inputs."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        return check_types(spec.node.input_values, NUMBERS if spec.op_type in ("Max", "Min") else FLOATS)
+        return check_types(spec.node.input_values, NUMBERS if spec.op_type in ("Max", "Min") else REALS)
 
     def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         y, is_mean = spec.output(), spec.op_type == "Mean"
         codes = {"Sum": "({0} + {1})", "Mean": "({0} + {1})", "Max": "larger({0}, {1})", "Min": "smaller({0}, {1})"}
-        if y.element_type not in FLOATS:
+        if y.element_type not in REALS:
             codes = {"Max": "max({0}, {1})", "Min": "min({0}, {1})"}
         result = c_type(y.element_type)
         first, *others = (operand(value, b) for value in spec.node.input_values if value is not None)
         for other in others:
-            first = Operation(codes[spec.op_type], (first, other), result)
+            first = Operation(for_type(codes[spec.op_type], result), (first, other), result)
         if is_mean:
-            first = Operation(f"({{0}} / {literal(len(others) + 1)})", (first,))
+            first = Operation(f"({{0}} / {literal(len(others) + 1)})", (first,), result)
         finish(y, first if others or is_mean else Operation("{0}", (first,), result), b)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from engine.ir.element_type import u64
+from engine.ir.element_type import f64, u64
 from engine.lowering import Refusal
 from engine.ops.activations import ActivationSpec
 from engine.ops.elementwise import BitShiftSpec, IsInfSpec, ModSpec
 from engine.ops.internal import activation_of
 from engine.ops.spec import OperatorSpec, SpecT
-from engine_opencl.elements import FLOATS, INTEGERS, c_type
-from engine_opencl.expressions import Expression, Operation
+from engine_opencl.elements import FLOATS, INTEGERS, REALS, c_type
+from engine_opencl.expressions import Expression, Operation, for_type
 from engine_opencl.lowering.elementwise import NUMBERS, JoinableLowering, activation_code, finish, literal, operand
 from engine_opencl.lowering.registry import check_types, lowers
 from engine_opencl.plan_builder import LaunchPlanBuilder
@@ -21,7 +21,7 @@ class ParametricLowering(JoinableLowering[SpecT]):
     """Base: the code depends on the spec."""
 
     def check(self, spec: SpecT) -> Refusal | None:
-        return check_types(spec.node.input_values)
+        return check_types(spec.node.input_values, REALS)
 
     @abstractmethod
     def code(self, spec: SpecT) -> str:
@@ -30,7 +30,8 @@ class ParametricLowering(JoinableLowering[SpecT]):
     def lower(self, spec: SpecT, b: LaunchPlanBuilder) -> None:
         operands = tuple(operand(value, b) for value in spec.node.input_values if value is not None)
         y = spec.output()
-        finish(y, Operation(self.code(spec), operands, c_type(y.element_type)), b)
+        computed = [value.element_type for value in spec.node.input_values if value is not None][-1]
+        finish(y, Operation(for_type(self.code(spec), c_type(computed)), operands, c_type(y.element_type)), b)
 
 
 @lowers("Celu", "Selu", "ThresholdedRelu", "Shrink", spec=ActivationSpec)
@@ -65,7 +66,7 @@ class ModLowering(ParametricLowering[ModSpec]):
         return check_types(spec.node.input_values, NUMBERS)
 
     def code(self, spec: ModSpec) -> str:
-        if spec.output().element_type in FLOATS:
+        if spec.output().element_type in REALS:
             return "fmod({0}, {1})" if spec.fmod else "floor_remainder({0}, {1})"
         return f"{'remainder' if spec.fmod else 'modulo'}_{c_type(spec.output().element_type)}({{0}}, {{1}})"
 
@@ -87,16 +88,18 @@ class PowLowering(ParametricLowering[OperatorSpec]):
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         base, exponent = spec.node.input_values
-        is_real = spec.output().element_type in FLOATS
-        if not is_real and exponent is not None and exponent.element_type in FLOATS:
+        is_real = spec.output().element_type in REALS
+        if not is_real and exponent is not None and exponent.element_type in REALS:
             return check_types((base,), INTEGERS - {u64})
         return check_types((base,), NUMBERS) or check_types((exponent,), NUMBERS)
 
     def code(self, spec: OperatorSpec) -> str:
         base, exponent = spec.node.input_value(0).element_type, spec.node.input_value(1).element_type
-        if base in FLOATS:
-            return "pow({0}, (float){1})"
-        if exponent in FLOATS:
+        if base in REALS:
+            # In the wider type of both; another type of the result rounds it.
+            wide = "double" if f64 in (base, exponent) else "float"
+            return f"pow(({wide}){{0}}, ({wide}){{1}})"
+        if exponent in REALS:
             return "real_power({0}, {1})"
         if not exponent.is_signed:
             return "unsigned_power({0}, {1})"
@@ -118,9 +121,10 @@ class ClipLowering(JoinableLowering[OperatorSpec]):
         if activation is not None:
             finish(y, Operation(activation_code(activation, "{0}"), (clipped,)), b)
             return
-        names = ("larger", "smaller") if element_type in FLOATS else ("max", "min")
+        names = ("larger", "smaller") if element_type in REALS else ("max", "min")
         for index, name in enumerate(names, 1):
             if (limit := spec.input(index)) is not None:
                 operands = (clipped, operand(limit, b))
-                clipped = Operation(f"{name}({{0}}, {{1}})", operands, c_type(element_type))
+                code = for_type(f"{name}({{0}}, {{1}})", c_type(element_type))
+                clipped = Operation(code, operands, c_type(element_type))
         finish(y, clipped if isinstance(clipped, Operation) else Operation("{0}", (clipped,), c_type(element_type)), b)

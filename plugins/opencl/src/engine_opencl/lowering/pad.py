@@ -7,13 +7,13 @@ import math
 from engine.lowering import Refusal, check_constant, require_elements
 from engine.ops.pad import PadSpec
 from engine_opencl.elements import STORED, moved_c_type, moved_scalar
-from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.registry import MovingLowering, check_types, lowers
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
 @lowers("Pad", spec=PadSpec)
-class PadLowering(OpLowering[PadSpec]):
+class PadLowering(MovingLowering[PadSpec]):
     """Constant, edge, reflected or wrapped borders; negative pads crop."""
 
     values = (1, 2, 3)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.ir import ElementType
-from engine.ir.element_type import boolean, i8, i16, i32, i64, u8, u16, u32, u64
+from engine.ir.element_type import boolean, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from engine.lowering import Refusal, check_constant
 from engine.ops.reduce import ReduceSpec
 from engine_opencl.devices.device import DeviceFacts
-from engine_opencl.elements import C_BYTES, FLOATS, c_type
+from engine_opencl.elements import C_BYTES, REALS, c_type
+from engine_opencl.expressions import for_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import Rows, rows_of
 from engine_opencl.lowering.strided import numbers_of
@@ -38,6 +39,12 @@ class Fold:
     end: str = "s"
     join: str = ""
     accumulator: str = "T"
+
+    def in_double(self) -> Fold:
+        """The same for elements of f64."""
+        accumulator = {"float2": "double2"}.get(self.accumulator, self.accumulator)
+        start = for_type(self.start, "double").replace("float2", "double2")
+        return replace(self, start=start, accumulator=accumulator)
 
 
 _ADD: Final = "s += v"
@@ -99,7 +106,7 @@ class ReductionLowering(OpLowering[ReduceSpec]):
     def check(self, spec: ReduceSpec) -> Refusal | None:
         is_comparing = spec.op_type in ("ReduceMax", "ReduceMin")
         integers = _LIMITS.keys() if is_comparing else {i32, i64, u32, u64} if spec.op_type in INTEGER_FOLDS else set()
-        return check_types((spec.data,), {*FLOATS, *integers}) or check_constant(spec.node, *self.values)
+        return check_types((spec.data,), {*REALS, *integers}) or check_constant(spec.node, *self.values)
 
     def lower(self, spec: ReduceSpec, b: LaunchPlanBuilder) -> None:
         x, named = spec.data, spec.input(1)
@@ -118,7 +125,9 @@ def reduce_axes(
     axes: Collection[int],
 ) -> None:
     """Launch a reduction of a tensor of `shape` along `axes`, in two steps for few long rows."""
-    fold = (FOLDS if element_type in FLOATS else INTEGER_FOLDS)[op_type]
+    fold = (FOLDS if element_type in REALS else INTEGER_FOLDS)[op_type]
+    if element_type is f64:
+        fold = fold.in_double()
     strides = strides_of(shape)
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     reduced = sorted(axes)
@@ -186,17 +195,21 @@ class _ReductionLaunch:
         fold, u = self.fold, "ul" if self.index == "ulong" else "u"
         join = fold.join or fold.step
         least, most = _LIMITS.get(self.element_type, ("0", "0"))
+        powers = "" if fold.accumulator == "T" else _POWERS
+        if self.element_type is f64:
+            powers = for_type(powers, "double").replace("float2", "double2")
         prefix = (
             f"{element_access(self.element_type)}#define ACCUMULATOR {fold.accumulator}\n"
-            f"#define LEAST {least}\n#define MOST {most}\n{_POWERS if fold.accumulator != 'T' else ''}"
+            f"#define LEAST {least}\n#define MOST {most}\n{powers}"
             f"inline ACCUMULATOR with(ACCUMULATOR s, const {'ACCUMULATOR' if is_joining else 'T'} v) {{\n"
             f"  {join if is_joining else fold.step};\n  return s;\n}}\n"
             f"inline ACCUMULATOR joined_with(ACCUMULATOR s, const ACCUMULATOR v) {{\n  {join};\n  return s;\n}}\n"
             f"{places}"
         )
-        is_partial = parts > 1
+        is_partial, count = parts > 1, "double" if self.element_type is f64 else "float"
         source = rows.source(
-            "reduce", prefix=prefix, INDEX=self.index, START=f"({fold.start})", ELEMENTS=f"{self.elements}.0f",
+            "reduce", prefix=prefix, INDEX=self.index, START=f"({fold.start})",
+            ELEMENTS=for_type(f"{self.elements}.0f", count), COUNT_TYPE=count,
             FROM="ACCUMULATOR" if is_joining else "stored_T", TO="ACCUMULATOR" if is_partial else "stored_T",
             END="s" if is_partial else f"({fold.end})", PARTS=parts, PER_PART=f"{-(-rows.length // parts)}{u}",
             **{

@@ -8,14 +8,14 @@ from engine.lowering import Refusal, check_constant, check_inference_dropout
 from engine.ops.reshape import DropoutSpec
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import STORED
-from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.registry import MovingLowering, check_types, lowers
 from engine_opencl.lowering.strided import copy_strided
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
 @lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-class ViewLowering(OpLowering[OperatorSpec]):
+class ViewLowering(MovingLowering[OperatorSpec]):
     """The same bytes with another shape, which the values of input 1 decide: what a file declares may be wrong."""
 
     values: ClassVar[tuple[int, ...]] = (1,)
@@ -38,7 +38,7 @@ class DropoutLowering(ViewLowering):
 
 
 @lowers("Expand")
-class ExpandLowering(OpLowering[OperatorSpec]):
+class ExpandLowering(MovingLowering[OperatorSpec]):
     """Broadcasting, to a shape that the values of input 1 decide."""
 
     values = (1,)

@@ -8,14 +8,14 @@ from engine.ir import Output
 from engine.lowering import Refusal, check_constant, check_parts
 from engine.ops.slice import AxisSlice, ConcatSpec, SliceSpec, SplitSpec, TileSpec
 from engine_opencl.elements import STORED
-from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.registry import MovingLowering, check_types, lowers
 from engine_opencl.lowering.strided import copy_strided, strided_copy
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
 @lowers("Slice", spec=SliceSpec)
-class SliceLowering(OpLowering[SliceSpec]):
+class SliceLowering(MovingLowering[SliceSpec]):
     """Ranges along axes, forwards or backwards."""
 
     def check(self, spec: SliceSpec) -> Refusal | None:
@@ -30,7 +30,7 @@ class SliceLowering(OpLowering[SliceSpec]):
 
 
 @lowers("Split", spec=SplitSpec)
-class SplitLowering(OpLowering[SplitSpec]):
+class SplitLowering(MovingLowering[SplitSpec]):
     """Consecutive ranges along one axis."""
 
     values = (1,)
@@ -54,7 +54,7 @@ def _take(b: LaunchPlanBuilder, value: Output, result: Output, parts: Sequence[A
 
 
 @lowers("Concat", spec=ConcatSpec)
-class ConcatLowering(OpLowering[ConcatSpec]):
+class ConcatLowering(MovingLowering[ConcatSpec]):
     """Concatenation along an axis."""
 
     def check(self, spec: ConcatSpec) -> Refusal | None:
@@ -69,7 +69,7 @@ class ConcatLowering(OpLowering[ConcatSpec]):
 
 
 @lowers("Tile", spec=TileSpec)
-class TileLowering(OpLowering[TileSpec]):
+class TileLowering(MovingLowering[TileSpec]):
     """Repetitions along axes."""
 
     values = (1,)

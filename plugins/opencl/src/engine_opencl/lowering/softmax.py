@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.lowering import Refusal
 from engine.ops.softmax import SoftmaxSpec
+from engine_opencl.elements import REALS
 from engine_opencl.lowering.arg_reduce import launch_extreme
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
@@ -15,7 +16,7 @@ class SoftmaxLowering(OpLowering[SoftmaxSpec]):
     """Along one axis."""
 
     def check(self, spec: SoftmaxSpec) -> Refusal | None:
-        return check_types(spec.node.input_values)
+        return check_types(spec.node.input_values, REALS)
 
     def lower(self, spec: SoftmaxSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
@@ -30,7 +31,7 @@ class HardmaxLowering(OpLowering[SoftmaxSpec]):
     """1 at the first maximum."""
 
     def check(self, spec: SoftmaxSpec) -> Refusal | None:
-        return check_types(spec.node.input_values)
+        return check_types(spec.node.input_values, REALS)
 
     def lower(self, spec: SoftmaxSpec, b: LaunchPlanBuilder) -> None:
         launch_extreme(spec, spec.at(spec.input_shapes()), b, ORDER=">", LAST=0, HARDMAX=1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from engine.lowering import Refusal
 from engine.ops.transpose import DepthToSpaceSpec, TransposeSpec
 from engine_opencl.elements import STORED
-from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.registry import MovingLowering, check_types, lowers
 from engine_opencl.lowering.strided import copy_strided, strided_copy
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
 @lowers("Transpose", spec=TransposeSpec)
-class TransposeLowering(OpLowering[TransposeSpec]):
+class TransposeLowering(MovingLowering[TransposeSpec]):
     """Axes in another order."""
 
     def check(self, spec: TransposeSpec) -> Refusal | None:
@@ -25,7 +25,7 @@ class TransposeLowering(OpLowering[TransposeSpec]):
 
 
 @lowers("DepthToSpace", "SpaceToDepth", spec=DepthToSpaceSpec)
-class DepthToSpaceLowering(OpLowering[DepthToSpaceSpec]):
+class DepthToSpaceLowering(MovingLowering[DepthToSpaceSpec]):
     """Blocks of channels become blocks of pixels, or the other way around."""
 
     def check(self, spec: DepthToSpaceSpec) -> Refusal | None:

@@ -9,14 +9,14 @@ from engine.lowering import Refusal
 from engine.ops.gather import GatherNDSpec, GatherSpec
 from engine_opencl.elements import c_type, moved_c_type
 from engine_opencl.lowering.gather.indices import CHECKED, check_indexed, tuple_code
-from engine_opencl.lowering.registry import OpLowering, lowers
+from engine_opencl.lowering.registry import MovingLowering, lowers
 from engine_opencl.plan import Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import index_code, kernel_source, strides_of
 
 
 @lowers("Gather", spec=GatherSpec)
-class GatherLowering(OpLowering[GatherSpec]):
+class GatherLowering(MovingLowering[GatherSpec]):
     """Whole slices along one axis. Constant indices are checked when the plan is built."""
 
     def check(self, spec: GatherSpec) -> Refusal | None:
@@ -43,7 +43,7 @@ def _is_in_range(b: LaunchPlanBuilder, value: Output, length: int) -> bool:
 
 
 @lowers("GatherND", spec=GatherNDSpec)
-class GatherNDLowering(OpLowering[GatherNDSpec]):
+class GatherNDLowering(MovingLowering[GatherNDSpec]):
     """Slices, each found by a tuple of indices."""
 
     def check(self, spec: GatherNDSpec) -> Refusal | None:
@@ -71,7 +71,7 @@ class GatherNDLowering(OpLowering[GatherNDSpec]):
 
 
 @lowers("GatherElements", spec=GatherSpec)
-class GatherElementsLowering(OpLowering[GatherSpec]):
+class GatherElementsLowering(MovingLowering[GatherSpec]):
     """An index along one axis for each element."""
 
     def check(self, spec: GatherSpec) -> Refusal | None:

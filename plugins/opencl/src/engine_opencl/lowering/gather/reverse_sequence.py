@@ -9,14 +9,14 @@ from engine.lowering import Refusal
 from engine.ops.gather import ReverseSequenceSpec
 from engine_opencl.elements import STORED, moved_c_type
 from engine_opencl.lowering.gather.indices import check_lengths
-from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.registry import MovingLowering, check_types, lowers
 from engine_opencl.plan import Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 
 @lowers("ReverseSequence", spec=ReverseSequenceSpec)
-class ReverseSequenceLowering(OpLowering[ReverseSequenceSpec]):
+class ReverseSequenceLowering(MovingLowering[ReverseSequenceSpec]):
     """Reverses each sequence up to its length."""
 
     def check(self, spec: ReverseSequenceSpec) -> Refusal | None:

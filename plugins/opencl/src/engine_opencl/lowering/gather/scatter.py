@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from engine.ir import Output
 from engine.ir.element_type import i64, u64
 from engine.lowering import Refusal, check_constant
 from engine.ops.gather import OneHotSpec, ScatterElementsSpec, ScatterNDSpec, ScatterSpec, TensorScatterSpec
-from engine_opencl.elements import FLOATS, INTEGERS, STORED, c_type, moved_c_type, stored_c_type
-from engine_opencl.expressions import HELPERS
+from engine_opencl.elements import INTEGERS, REALS, STORED, c_type, moved_c_type, stored_c_type
+from engine_opencl.expressions import HELPERS, for_type, functions_for
 from engine_opencl.lowering.gather.indices import CHECKED, check_indexed, tuple_code
-from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.registry import MovingLowering, OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Buffer, Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
@@ -22,7 +23,7 @@ _REDUCTIONS: Final = {
     "add": "({v} + {u})", "mul": "({v} * {u})", "min": "min({v}, {u})", "max": "max({v}, {u})",
 }  # fmt: skip
 _REAL: Final = {"min": "smaller({v}, {u})", "max": "larger({v}, {u})"}
-_NUMBERS: Final = FLOATS | INTEGERS
+_NUMBERS: Final = REALS | INTEGERS
 
 
 ScatterSpecT = TypeVar("ScatterSpecT", bound=ScatterSpec)
@@ -30,6 +31,10 @@ ScatterSpecT = TypeVar("ScatterSpecT", bound=ScatterSpec)
 
 class ScatterBase(OpLowering[ScatterSpecT]):
     """Base of ScatterElements and ScatterND."""
+
+    def computes_with(self, spec: ScatterSpecT) -> Sequence[Output | None]:
+        """See `OpLowering`."""
+        return () if spec.reduction == "none" else super().computes_with(spec)
 
     def check(self, spec: ScatterSpecT) -> Refusal | None:
         if spec.reduction != "none" and (refused := check_types((spec.data,), _NUMBERS)):
@@ -41,15 +46,16 @@ def _update(spec: ScatterSpec) -> str:
     """A statement that updates `y[to]` by `updates[from]`."""
     if spec.reduction == "none":
         return "y[to] = updates[from];"
-    codes = _REDUCTIONS | (_REAL if spec.data.element_type in FLOATS else {})
-    return f"store_T(y, to, {codes[spec.reduction].format(v='load_T(y, to)', u='load_T(updates, from)')});"
+    codes = _REDUCTIONS | (_REAL if spec.data.element_type in REALS else {})
+    code = codes[spec.reduction].format(v="load_T(y, to)", u="load_T(updates, from)")
+    return f"store_T(y, to, {for_type(code, c_type(spec.data.element_type))});"
 
 
 def _signature(spec: ScatterSpec, name: str) -> str:
     moved, index = spec.data.element_type, c_type(spec.indices.element_type)
     is_moved = spec.reduction == "none"
     element = moved_c_type(moved) if is_moved else stored_c_type(moved)
-    computing = "" if is_moved else element_access(moved) + HELPERS
+    computing = "" if is_moved else element_access(moved) + HELPERS + functions_for(element)
     return (
         f"{computing}{CHECKED}__kernel void {name}(__global {element}* restrict y, "
         f"__global const {index}* restrict indices, __global const {element}* restrict updates, "
@@ -121,6 +127,10 @@ class OneHotLowering(OpLowering[OneHotSpec]):
 
     values = (1,)
 
+    def computes_with(self, spec: OneHotSpec) -> Sequence[Output | None]:
+        """See `OpLowering`."""
+        return (spec.indices,)
+
     def check(self, spec: OneHotSpec) -> Refusal | None:
         types = check_types((spec.indices,), _NUMBERS) or check_types((spec.values,), STORED)
         return types or check_constant(spec.node, *self.values)
@@ -130,7 +140,8 @@ class OneHotLowering(OpLowering[OneHotSpec]):
         outer, depth, inner = spec.at(b.shape(y))
         element = moved_c_type(y.element_type)
         # Can hold the depth, which a byte may not.
-        wide = "float" if indices.element_type in FLOATS else "ulong" if indices.element_type is u64 else "long"
+        is_real = indices.element_type in REALS
+        wide = c_type(indices.element_type) if is_real or indices.element_type is u64 else "long"
         source = (
             f"{element_access(indices.element_type)}__kernel void one_hot(__global const stored_T* restrict indices, "
             f"__global const {element}* restrict values, __global {element}* restrict y) {{\n"
@@ -143,7 +154,7 @@ class OneHotLowering(OpLowering[OneHotSpec]):
 
 
 @lowers("TensorScatter", spec=TensorScatterSpec)
-class TensorScatterLowering(OpLowering[TensorScatterSpec]):
+class TensorScatterLowering(MovingLowering[TensorScatterSpec]):
     """Writes steps of keys or values into a cache, at an index per sample."""
 
     def check(self, spec: TensorScatterSpec) -> Refusal | None:

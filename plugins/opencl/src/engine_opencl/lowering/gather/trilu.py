@@ -9,14 +9,14 @@ import numpy as np
 from engine.lowering import Refusal, check_constant
 from engine.ops.gather import TriluSpec
 from engine_opencl.elements import STORED, moved_c_type
-from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.registry import MovingLowering, check_types, lowers
 from engine_opencl.lowering.strided import numbers_of
 from engine_opencl.plan import Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 @lowers("Trilu", spec=TriluSpec)
-class TriluLowering(OpLowering[TriluSpec]):
+class TriluLowering(MovingLowering[TriluSpec]):
     """One triangle of each matrix; zeros in the other."""
 
     values = (1,)

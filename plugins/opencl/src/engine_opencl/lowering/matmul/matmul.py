@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from engine.ir import Output
+from engine.ir.element_type import f64
 from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.matmul import GemmSpec, MatMulSpec
-from engine_opencl.elements import FLOATS
+from engine_opencl.elements import REALS
 from engine_opencl.lowering.matmul.block_product import BlockProduct
 from engine_opencl.lowering.matmul.blocks import launch_blocks
 from engine_opencl.lowering.matmul.integer_gemm import MULTIPLIED_AS, multiply_integers
 from engine_opencl.lowering.matmul.packing import Matrices
 from engine_opencl.lowering.matmul.product import Epilogue, Product
-from engine_opencl.lowering.matmul.tiles import Operands, launch_tiles
+from engine_opencl.lowering.matmul.tile_candidates import Direct
+from engine_opencl.lowering.matmul.tiles import Operands, launch_direct, launch_tiles
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
+
+_ROWS: Final = 8
+"""Of a product of f64 that an item computes."""
 
 
 @lowers("MatMul", spec=MatMulSpec)
@@ -30,7 +36,7 @@ class MatMulLowering(OpLowering[MatMulSpec]):
     """MatMul; for floats also with a bias, a residual and an activation."""
 
     def check(self, spec: MatMulSpec) -> Refusal | None:
-        return check_types(spec.node.input_values, FLOATS if spec.node.domain else {*FLOATS, *MULTIPLIED_AS})
+        return check_types(spec.node.input_values, REALS if spec.node.domain else {*REALS, *MULTIPLIED_AS})
 
     def lower(self, spec: MatMulSpec, b: LaunchPlanBuilder) -> None:
         node = spec.node
@@ -52,7 +58,7 @@ class GemmLowering(OpLowering[GemmSpec]):
     """alpha * A' B' + beta * C of matrices."""
 
     def check(self, spec: GemmSpec) -> Refusal | None:
-        return check_types(spec.node.input_values)
+        return check_types(spec.node.input_values, REALS)
 
     def lower(self, spec: GemmSpec, b: LaunchPlanBuilder) -> None:
         x, y, bias = spec.node.input_value(0), spec.node.input_value(1), spec.input(2)
@@ -125,7 +131,9 @@ def launch_product(
     if all(stride == 0 for stride in p.b_batch) and p.a == (p.k, 1) and p.batch and _is_dense(p):
         # A matrix shared by all batches: the batches become further rows.
         p = replace(p, m=p.m * math.prod(p.batch), batch=(), a_batch=(), b_batch=())
-    if b.facts.kind == "cpu":
+    if p.real is f64:
+        launch_direct(b, Operands(p, epilogue, x, y, result, bias, residual), Direct(_ROWS))
+    elif b.facts.kind == "cpu":
         left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch, p.real)
         right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch, p.real)
         launch_blocks(b, BlockProduct(left, right, result, p.n, epilogue, bias, residual))

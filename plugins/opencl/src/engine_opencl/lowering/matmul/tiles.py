@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine_opencl.devices.device import EMULATED
-from engine_opencl.expressions import HELPERS
+from engine_opencl.elements import c_type
+from engine_opencl.expressions import HELPERS, for_type, functions_for
 from engine_opencl.lowering.matmul.packing import batch_code
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.matmul.tile_candidates import (
@@ -52,7 +53,7 @@ class Operands:
     def ending(self) -> dict[str, object]:
         """Definitions of the epilogue of all kernels."""
         return {
-            "EPILOGUE": self.epilogue.code(),
+            "EPILOGUE": for_type(self.epilogue.code(), c_type(self.p.real)),
             "BIAS": int(self.bias is not None),
             "RESIDUAL": int(self.residual is not None),
         }
@@ -79,12 +80,13 @@ def _launch(b: LaunchPlanBuilder, o: Operands, candidate: Candidate) -> None:
     elif isinstance(candidate, Narrow):
         _launch_narrow(b, o, candidate)
     else:
-        _launch_direct(b, o, candidate)
+        launch_direct(b, o, candidate)
 
 
-def _launch_direct(b: LaunchPlanBuilder, o: Operands, candidate: Direct) -> None:
+def launch_direct(b: LaunchPlanBuilder, o: Operands, candidate: Direct) -> None:
+    """Launch a product of any type by a kernel without local memory."""
     p = o.p
-    source = HELPERS + kernel_source(
+    source = HELPERS + functions_for(c_type(p.real)) + kernel_source(
         "gemm",
         p.real,
         M=p.m, N=p.n, K=p.k, ROWS=candidate.rows,
