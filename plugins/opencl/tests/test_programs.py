@@ -21,6 +21,7 @@ import pytest
 from engine_opencl.children.child import WORKER as TRIAL_WORKER
 from engine_opencl.devices.device import OpenclDevice, find_devices
 from engine_opencl.plan import Buffer, Launch
+from engine_opencl.programs import bundles
 from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.programs.trial import Trial
 
@@ -348,8 +349,11 @@ def test_forged_programs_are_compiled_again(tmp_path: Path, notices: pytest.LogC
     assert "are damaged or belong to other kernels" in notices.text
 
 
-def test_programs_of_other_sources_are_compiled_again(tmp_path: Path, notices: pytest.LogCaptureFixture) -> None:
+def test_programs_of_other_sources_are_compiled_again(
+    tmp_path: Path, notices: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A driver takes each for what it is: a kernel of the same name and arguments would give wrong results."""
+    monkeypatch.setattr(bundles, "_SIZE", 1)  # several programs
     blob, inputs, right = exported(tmp_path / "a")
 
     def swapped(sections: dict[str, bytes]) -> dict[str, bytes]:

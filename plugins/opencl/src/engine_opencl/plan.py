@@ -38,6 +38,7 @@ class Launch:
     Attributes:
         source: complete OpenCL C source; equal sources are compiled once.
         node: the operation that it belongs to, for profiles.
+        symbol: the name of the kernel's function, if it is another; see `programs.bundles`.
     """
 
     source: str
@@ -47,6 +48,12 @@ class Launch:
     local_size: tuple[int, ...]
     node: str
     op_type: str
+    symbol: str = ""
+
+    @property
+    def entry(self) -> str:
+        """The name of the kernel's function in the source."""
+        return self.symbol or self.kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def real_access(real: ElementType) -> str:
     """Definitions of `real`, `load_real` and `store_real` for elements that are f32, f16, bf16 or f64 in memory."""
     kinds = f"#define REAL_IS_HALF {int(real is f16)}\n#define REAL_IS_BFLOAT {int(real is bf16)}\n"
     kinds += f"#define REAL_IS_DOUBLE {int(real is f64)}\n"
-    return kinds + kernel_text("real")
+    return kinds + kernel_text("real_bfloat" if real is bf16 else "real") + kernel_text("factors")
 
 
 def element_access(element_type: ElementType, name: str = "T") -> str:

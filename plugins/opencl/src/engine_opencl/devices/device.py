@@ -167,7 +167,14 @@ def find_devices() -> tuple[OpenclDevice, ...]:
         return tuple(_found)
 
 
+_SETTINGS: Final = {"POCL_WORK_GROUP_SPECIALIZATION": "0"}
+"""Environment variables of drivers. PoCL compiles a kernel for its first run, and without this again for the program's
+binary; the variant of the first run, for ranges of few groups, saved no time in networks."""
+
+
 def _find_devices() -> list[OpenclDevice]:
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
     try:
         import pyopencl as cl
 

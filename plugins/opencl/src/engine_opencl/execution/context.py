@@ -107,7 +107,7 @@ class Context:
 
     def _step(self, launch: Launch, weights: Weights) -> tuple[Any, ...]:
         """The arguments of `enqueue_nd_range_kernel` after the queue."""
-        kernel = new_kernel(self.plan.programs[launch.source], launch.kernel)
+        kernel = new_kernel(self.plan.programs[launch.source], launch.entry)
         check_limits(self._device, launch, kernel)
         for position, argument in enumerate(launch.arguments):
             kernel.set_arg(position, self._memory_of(argument, weights) if isinstance(argument, Buffer) else argument)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from engine.errors import OutOfMemoryError
+from engine.errors import DeviceError, OutOfMemoryError
 from engine.lowering import PlanCache, Shapes, shapes_of
 from engine.plugin_api import RemoteTensor
 from engine.runtime.lifecycle import ForkSafeLock
@@ -18,8 +20,11 @@ from engine_opencl.execution.context import Context
 from engine_opencl.lowering import OpenclGraph
 from engine_opencl.memory.weights import Weights
 from engine_opencl.plan import LaunchPlan
+from engine_opencl.programs.bundles import bundled
 from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.tuning.tuner import OpenclTuner
+
+_log = logging.getLogger("engine.opencl")
 
 _Key: TypeAlias = "tuple[Shapes, tuple[bytes, ...]]"
 """The shapes of the inputs, and the bytes of those that are bound."""
@@ -95,8 +100,21 @@ class ContextPool:
             values[number] = np.frombuffer(data, element_type.numpy).reshape(shapes[number] or ())
         with self._prepared.compilation():
             plan = build_plan(self._prepared.at(shapes, values=values), self._device.facts, self._tuner)
-        plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
-        return plan
+        return self._built(plan)
+
+    def _built(self, plan: LaunchPlan) -> LaunchPlan:
+        """The plan with its programs, each of several kernels if that works."""
+        joined = replace(plan, launches=bundled(plan.launches, self._device.facts), programs={})
+        try:
+            joined.programs.update(self._programs.build(joined.launches, plan.weights, self._how))
+        except DeviceError:
+            if joined.launches == plan.launches:
+                raise
+            # One by one, so that the error names the kernel that fails, or only a program of several fails.
+            plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
+            _log.warning("OPENCL: a program of several kernels cannot be compiled; each has a program of its own")
+            return plan
+        return joined
 
     def _forget(self, plan: LaunchPlan) -> None:
         with self._lock:

@@ -1,4 +1,6 @@
 // Numbers of bf16: the upper half of an f32. Numbers are rounded to nearest, ties to even; NaN stays NaN.
+// defines: bfloat_value bfloat_code bfloat_value2 bfloat_code2 bfloat_value4 bfloat_code4
+// defines: bfloat_value8 bfloat_code8 bfloat_value16 bfloat_code16
 #define BFLOAT(n)                                                                                     \
   inline float##n bfloat_value##n(const ushort##n code) { return as_float##n(convert_uint##n(code) << 16); } \
   inline ushort##n bfloat_code##n(const float##n x) {                                                 \

@@ -40,11 +40,7 @@ INLINED void load_four(uint* four, __local const ushort* line, int is_transposed
 
 INLINED float element_of(uint both, int which) {
   const ushort bits = both >> 16 * which;
-#if REAL_IS_BFLOAT
-  return bfloat_value(bits);
-#else
-  return vload_half(0, (const half*)&bits);
-#endif
+  return load_real((const real*)&bits, 0);
 }
 
 INLINED void add_product(float* sum, const uint* a, const uint* b UNIT_PARAMETER) {

@@ -96,7 +96,7 @@ class Programs:
                 if program is not None:
                     held[launch.source] = program
                 else:
-                    new.setdefault(launch.source, {}).setdefault(launch.kernel, launch)
+                    new.setdefault(launch.source, {}).setdefault(launch.entry, launch)
             cache, unknown = how.cache, []
             for source, kernels in new.items():
                 key = self.key(source)

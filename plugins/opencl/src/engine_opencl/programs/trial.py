@@ -24,7 +24,7 @@ from engine_opencl.plan import Launch
 _MAX_CHILDREN: Final = min(os.cpu_count() or 1, 8)
 """The maximum number of children; each holds a driver's compiler in memory, some hundred MB."""
 _SHARE: Final = 4
-"""The number of candidates whose compilation takes as long as starting another child."""
+"""The number of kernels whose compilation takes as long as starting another child."""
 
 
 @functools.cache
@@ -91,7 +91,7 @@ class Trial:
             return results
 
     def _results(self, candidates: Sequence[Candidate], options: Sequence[str], seconds: float) -> list[Tried]:
-        self._start(-(-len(candidates) // _SHARE))
+        self._start(-(-sum(len(each.launches) for each in candidates) // _SHARE))
         children = self._children[: len(candidates)]
         count = len(children)
         platform, device = self._device.position
@@ -141,7 +141,7 @@ class Trial:
 def _item(candidate: Candidate) -> dict[str, Any]:
     launches = [
         {
-            "kernel": launch.kernel,
+            "kernel": launch.entry,
             "arguments": [["buffer", s] if isinstance(s, int) else [s.dtype.name, s.item()] for s in sizes],
             "global": launch.global_size,
             "local": launch.local_size,

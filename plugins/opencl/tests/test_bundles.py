@@ -1,0 +1,169 @@
+"""Several kernels in one program, for CPUs.
+
+If a case fails here, a kernel computes what another one should, a network does not compile on the runtimes of CPUs, or
+its first compilation takes several times as long.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+import pytest
+from engine_opencl.devices.device import DeviceFacts, device_of
+from engine_opencl.execution import pool
+from engine_opencl.plan import Buffer, Launch
+from engine_opencl.programs import bundles
+from engine_opencl.programs.bundles import bundled, defined_names, numbered
+from engine_opencl.programs.programs import Building, Programs
+
+from engine import Core, ops
+from engine.errors import DeviceError
+from engine.ir import Model, Parameter, Result, f32
+
+SOURCE = """// defines: made2
+#define FACTOR {factor}
+#define MADE(n) inline float made##n(float x) {{ return x * n; }}
+#define times scaled  // a macro that has the name of a function
+typedef struct {{
+  float value;
+  int place;
+}} Found;
+typedef float real;
+__constant float offsets[2] = {{{factor}.0f, 1.0f}};
+__constant float single = {factor}.5f;
+MADE(2)
+__attribute__((always_inline)) inline real scaled(const real x) {{ return made2(x) * FACTOR; }}
+inline Found found_at(float x) {{ Found f; f.value = times(x) + offsets[0] + single; f.place = 0; return f; }}
+#undef times
+inline float times(float x) {{ return found_at(x).value; }}
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void apply(__global float* x) {{ x[0] = times(x[0]); }}
+"""
+NAMES = ["made2", "Found", "real", "offsets", "single", "scaled", "found_at", "times", "apply"]
+
+
+@pytest.fixture
+def facts() -> DeviceFacts:
+    return replace(device_of("0").facts, kind="cpu")
+
+
+def launch(source: str, kernel: str = "apply") -> Launch:
+    return Launch(source, kernel, (Buffer(4),), (1,), (1,), "node", "Add")
+
+
+def run(programs: Programs, launch: Launch) -> float:
+    """What a kernel makes of 3."""
+    value = np.array([3], np.float32)
+    buffer = cl.Buffer(programs.device.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=value)
+    kernel = cl.Kernel(programs.program(launch.source), launch.entry)
+    kernel.set_args(buffer)
+    queue = programs.device.new_queue()
+    cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
+    cl.enqueue_copy(queue, value, buffer)
+    return float(value[0])
+
+
+def test_the_names_that_a_source_defines() -> None:
+    assert sorted(defined_names(SOURCE.format(factor=5))) == sorted(NAMES)
+
+
+def test_equal_names_in_one_program_mean_what_their_own_source_says(facts: DeviceFacts, tmp_path: Path) -> None:
+    """Functions, types, constants and macros of three sources differ, and a macro of one must not reach the next."""
+    programs = Programs(device_of("0"))
+    last = "inline float factor() {\n#ifdef FACTOR\n  return 0;\n#else\n  return 7;\n#endif\n}\n"
+    last += "__kernel void apply(__global float* x) { x[0] *= factor(); }\n"
+    launches = bundled([launch(SOURCE.format(factor=5)), launch(SOURCE.format(factor=9)), launch(last)], facts)
+    assert len({each.source for each in launches}) == 1
+    assert [each.kernel for each in launches] == ["apply"] * 3
+    held = programs.build(launches, {}, Building(str(tmp_path)))
+    assert [run(programs, each) for each in launches] == [3 * 2 * 5 + 5 + 5.5, 3 * 2 * 9 + 9 + 9.5, 21]
+    assert len(held) == len(list((tmp_path / "opencl").glob("*.program"))) == 1
+
+
+def test_launches_of_one_source_stay_together_and_equal_plans_have_equal_programs(facts: DeviceFacts) -> None:
+    """Otherwise an imported blob, or a second compilation, would find none of its programs."""
+    sources = [SOURCE.format(factor=number) for number in range(10)]
+    launches = [launch(source) for source in [*sources, *sources]]
+    once, again = bundled(launches, facts), bundled(launches, facts)
+    assert once == again
+    assert [each.source for each in once[:10]] == [each.source for each in once[10:]]
+    assert len({each.source for each in once}) == 2
+    assert len({(each.source, each.entry) for each in once}) == 10
+
+
+def test_gpus_compile_each_source_alone(facts: DeviceFacts) -> None:
+    launches = (launch(SOURCE.format(factor=1)), launch(SOURCE.format(factor=2)))
+    assert bundled(launches, replace(facts, kind="gpu")) == launches
+    assert bundled(launches[:1], facts) == launches[:1]
+
+
+def network_of(tmp_path: Path) -> Any:
+    x = Parameter(f32, [3, 4], "x")
+    model = Model([Result(ops.Softmax(ops.Relu(x))), Result(ops.ReduceSum(x))], [x])
+    return Core().compile_model(model, "OPENCL", {"CACHE_DIR": str(tmp_path), "PERF_COUNT": True})
+
+
+def answers(network: Any) -> list[np.ndarray]:
+    return list(network([np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)]).values())
+
+
+@pytest.fixture
+def posing_as_cpu(facts: DeviceFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_of("0"), "facts", facts)
+
+
+def test_a_network_has_few_programs_and_profiles_name_its_kernels(posing_as_cpu: None, tmp_path: Path) -> None:
+    network = network_of(tmp_path)
+    request = network.create_infer_request()
+    request.infer([np.ones((3, 4), np.float32)])
+    assert {node.kernel for node in request.profiling_info.nodes} >= {"softmax", "reduce"}
+    assert len(list((tmp_path / "opencl").glob("*.program"))) == 1
+
+
+def test_if_a_program_of_several_does_not_compile_each_is_compiled_alone(
+    posing_as_cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = answers(network_of(tmp_path))
+    monkeypatch.setattr(bundles, "numbered", lambda source, number: f"{source}\nnot OpenCL C;\n")
+    with caplog.at_level(logging.WARNING, "engine.opencl"):
+        found = answers(network_of(tmp_path))
+    assert "each has a program of its own" in caplog.text
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_error_shows_the_source_of_the_kernel_that_fails_alone(
+    posing_as_cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoiled(launches: Any, facts: DeviceFacts) -> Any:
+        return bundled(
+            [replace(each, source=each.source.replace("__local wide", "__local wyde")) for each in launches], facts
+        )
+
+    build = Programs.build
+
+    def built(self: Programs, launches: Any, *others: Any, **options: Any) -> Any:
+        bad = [replace(each, source=each.source.replace("__local wide", "__local wyde")) for each in launches]
+        return build(self, bad, *others, **options)
+
+    monkeypatch.setattr(pool, "bundled", spoiled)
+    monkeypatch.setattr(Programs, "build", built)
+    with pytest.raises(DeviceError, match="wyde") as caught:
+        network_of(tmp_path)
+    assert "softmax(" in str(caught.value)
+    assert "reduce(" not in str(caught.value)
+
+
+def test_every_function_of_the_kernels_is_found() -> None:
+    """A function that is not renamed is defined twice in a program of several kernels of its family."""
+    from engine_opencl.expressions import HELPERS, functions_for
+
+    text = HELPERS + functions_for("double quotient_int( modulo_uint(")
+    assert {"relu", "relu_double", "real_power_double", "to_odd", "quotient_int", "modulo_uint"} <= set(
+        defined_names(text)
+    )
+    assert numbered(text, 3).count("#define relu relu__3\n") == 1
