@@ -38,5 +38,14 @@ CASES: Final = [
         for mode in ("avg", "max")
         for transform in ("half_pixel", "output_half_pixel")
     ),
+    *(
+        # Several samples a cell, a part of a pixel, a region in reverse, one beyond the map.
+        case(f"RoiAlign/{mode}-as-many-samples-as-pixels", [
+            real(2, 35, 9, 8),
+            filled((4, 4), (-2.0, -3.0, 16.5, 13.0, 2.0, 2.0, 2.5, 2.25, 9.0, 5.0, 3.0, 9.0, 99.0, 3.0, 120.0, 7.0)),
+            constant(filled((4,), (1, 0, 1, 1), i64)),
+        ], {"mode": mode, "output_height": 2, "output_width": 3, "spatial_scale": 0.7}, terms=256, factors=(0,))
+        for mode in ("avg", "max")
+    ),
     case("CenterCropPad/both", [real(3, 9, 8), constant([5, 12])], {"axes": [1, 2]}),
 ]  # fmt: skip

@@ -43,7 +43,7 @@ _EXACT: Final = frozenset({"ConstantOfShape", "EyeLike", "Range"})
 """They compute numbers from sizes, and f16 holds integers exactly only up to 2048."""
 _ALWAYS: Final = _EXACT | {
     "Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear", "GridSample", "QLinearConv", "QLinearMatMul",
-    "QuantizeLinear",
+    "QuantizeLinear", "RoiAlign",
 }  # fmt: skip
 
 
@@ -55,8 +55,8 @@ def is_real(value: Output | None) -> bool:
 def kept_nodes(model: Model, target: ElementType) -> set[Node]:
     """The operations that stay in f32:
 
-    - those listed or marked: casts, quantization, GridSample for its coordinates, numbers computed from sizes,
-      operations with bodies, `KEEP_PRECISION`;
+    - those listed or marked: casts, quantization, GridSample and RoiAlign for their coordinates, numbers computed from
+      sizes, operations with bodies, `KEEP_PRECISION`;
     - those that read a constant which `target` cannot hold (`holds`);
     - powers, exponentials and sums, and elementwise functions of them, up to a root, logarithm or quotient;
     - elementwise functions of only integers and constants: positions, angles, masks;

@@ -59,12 +59,17 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """An error that a kernel may report: an index of `node` out of range for a dimension of `length`, or if
-    `is_length`, a length out of range for sequences of `length` steps."""
+    `is_length`, a length out of range for sequences of `length` steps.
+
+    Attributes:
+        is_signed: whether negative indices count from the end.
+    """
 
     node: str
     op_type: str
     length: int
     is_length: bool = False
+    is_signed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

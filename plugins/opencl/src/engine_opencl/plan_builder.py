@@ -133,12 +133,13 @@ class LaunchPlanBuilder:
             self.weights[name] = make
         return self._weight_buffers[name]
 
-    def fault(self, *lengths: int, is_length: bool = False) -> tuple[Buffer, int]:
+    def fault(self, *lengths: int, is_length: bool = False, is_signed: bool = True) -> tuple[Buffer, int]:
         """Where a kernel of this operation reports indices that are out of range for these dimensions, or lengths of
-        sequences: its first number, which those of the other dimensions follow. See `LaunchPlan.faults`."""
+        sequences: its first number, which those of the other dimensions follow. See `Fault`, `LaunchPlan.faults`."""
         assert self._node is not None
         first, node = len(self._faults), self._node
-        self._faults += [Fault(node.friendly_name, node.op_type, length, is_length) for length in lengths]
+        name, op_type = node.friendly_name, node.op_type
+        self._faults += [Fault(name, op_type, length, is_length, is_signed) for length in lengths]
         return self._fault_buffer, first
 
     # -- launches -----------------------------------------------------------------------------------------

@@ -63,4 +63,5 @@ def _description(fault: Fault, found: int) -> str:
     length = fault.length
     if fault.is_length:
         return f"a sequence length {found} is out of range for sequences of {length} steps; expected 0..{length}"
-    return f"index {found} is out of range for a dimension of {length}; expected {-length}..{length - 1}"
+    least = -length if fault.is_signed else 0
+    return f"index {found} is out of range for a dimension of {length}; expected {least}..{length - 1}"

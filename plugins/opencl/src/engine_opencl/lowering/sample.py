@@ -1,14 +1,19 @@
-"""GridSample: elements of an image at computed coordinates."""
+"""GridSample and RoiAlign: elements of an image at computed coordinates."""
 
 from __future__ import annotations
 
 import math
+from typing import Final
 
+from engine.ir.element_type import i64
 from engine.lowering import Refusal, RefusalCause, require_elements
-from engine.ops.sample import GridSampleSpec
+from engine.ops.sample import GridSampleSpec, RoiAlignSpec
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import kernel_source
+from engine_opencl.source import kernel_source, kernel_text
+
+_CHANNELS: Final = 16
+"""Channels of a region for which an item of RoiAlign finds the samples once."""
 
 
 @lowers("GridSample", spec=GridSampleSpec)
@@ -35,3 +40,27 @@ class GridSampleLowering(OpLowering[GridSampleSpec]):
         )  # fmt: skip
         buffers = [b.input(x), b.input(spec.node.input_value(1)), b.output(y)]
         b.launch(source, "grid_sample", buffers, (places, n) if channels else (0,))
+
+
+@lowers("RoiAlign", spec=RoiAlignSpec)
+class RoiAlignLowering(OpLowering[RoiAlignSpec]):
+    """Averages and maxima; an image that does not exist fails the inference."""
+
+    def check(self, spec: RoiAlignSpec) -> Refusal | None:
+        x, regions, images = spec.node.input_values
+        return check_types((x, regions, spec.output())) or check_types((images,), {i64})
+
+    def lower(self, spec: RoiAlignSpec, b: LaunchPlanBuilder) -> None:
+        x, regions, images = (spec.node.input_value(index) for index in range(3))
+        y = spec.output()
+        (batch, channels, height, width), (count, _, *cells) = b.shape(x), b.shape(y)
+        blocks = -(-channels // _CHANNELS)
+        source = kernel_text("rounded") + kernel_source(
+            "roi_align", y.element_type,
+            IMAGES=f"{batch}l", C=channels, H=height, W=width, CHANNELS=-(-channels // max(blocks, 1)),
+            CELLS_H=cells[0], CELLS_W=cells[1], SAMPLES=spec.sampling_ratio, MAXIMUM=int(spec.mode == "max"),
+            HALF_PIXEL=int(spec.coordinate_transformation_mode == "half_pixel"),
+        )  # fmt: skip
+        buffers = [b.input(x), b.input(regions), b.input(images), b.output(y)]
+        faults = b.fault(batch, is_signed=False)
+        b.launch(source, "roi_align", [*buffers, spec.spatial_scale, *faults], (math.prod(cells), blocks, count))
