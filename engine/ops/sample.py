@@ -153,27 +153,27 @@ def deform_conv(
     """Convolution with window positions moved by `offset` and weighted by `mask` (ONNX DeformConv-22)."""
     g, group, offset_group = spec.at(x.shape, w.shape), spec.group, spec.offset_group
     kernel, rank, outs = g.kernel, len(g.kernel), g.outputs
-    batch, channels, positions = x.shape[0], x.shape[1], int(np.prod(kernel))
+    batch, channels, positions, places = x.shape[0], x.shape[1], math.prod(kernel), math.prod(outs)
     expected = (batch, offset_group * positions * rank, *outs)
     if offset.shape != expected or channels % offset_group or channels != w.shape[1] * group:
         raise ModelError(f"offset of shape {offset.shape} must be {expected}, with x {x.shape} and w {w.shape}")
-    moves = widened(offset).reshape(batch * offset_group, positions, rank, -1)
+    moves = widened(offset).reshape(batch * offset_group, positions, rank, places)
     coordinates = []
     for axis in range(rank):
         shape = [1] * rank
         shape[axis] = -1
         starts = (np.arange(outs[axis]) * g.strides[axis] - g.pads_begin[axis]).reshape(shape)
         inner = (np.arange(kernel[axis]) * g.dilations[axis]).reshape(shape)
-        base = np.broadcast_to(inner, kernel).reshape(-1, 1) + np.broadcast_to(starts, outs).reshape(1, -1)
-        places = (moves[:, :, axis] + base.astype(moves.dtype)).reshape(batch * offset_group, -1)
-        coordinates.append(np.where(np.isfinite(places), places, -2))  # beyond the image
+        base = np.broadcast_to(inner, kernel).reshape(positions, 1) + np.broadcast_to(starts, outs).reshape(1, places)
+        at = (moves[:, :, axis] + base.astype(moves.dtype)).reshape(batch * offset_group, positions * places)
+        coordinates.append(np.where(np.isfinite(at), at, -2))  # beyond the image
     images = widened(x).reshape(batch * offset_group, channels // offset_group, *x.shape[2:])
-    columns = _interpolate(images, coordinates, [], "linear", "zeros").reshape(batch, offset_group, -1, positions,
-                                                                              int(np.prod(outs)))  # fmt: skip
+    columns = _interpolate(images, coordinates, [], "linear", "zeros")
+    columns = columns.reshape(batch, offset_group, channels // offset_group, positions, places)
     if mask is not None:
-        columns = columns * widened(mask).reshape(batch, offset_group, 1, positions, -1)
-    columns = columns.reshape(batch, group, w.shape[1] * positions, -1)
-    weights = widened(w).reshape(group, w.shape[0] // group, -1)
+        columns = columns * widened(mask).reshape(batch, offset_group, 1, positions, places)
+    columns = columns.reshape(batch, group, w.shape[1] * positions, places)
+    weights = widened(w).reshape(group, w.shape[0] // group, w.shape[1] * positions)
     result: Array = np.matmul(weights, columns).reshape(batch, w.shape[0], *outs)
     if b is not None:
         result = result + widened(b).reshape(-1, *(1,) * rank)

@@ -1,4 +1,5 @@
-"""Cases of convolutions: dimensions, groups, strides, dilations, every padding, few and many channels."""
+"""Cases of convolutions: dimensions, groups, strides, dilations, every padding, few and many channels,
+moved windows."""
 
 from __future__ import annotations
 
@@ -25,6 +26,26 @@ def _conv(
     # (Lavin and Gray, Fast algorithms for convolutional neural networks, 2016; F(4x4, 3x3)).
     is_fast = tuple(w[2:]) == (3, 3) and "strides" not in attributes
     return case(what, inputs, attributes, terms=(terms + 1) * (4 if is_fast else 1), factors=(0, 1))
+
+
+def _deformed(
+    what: str,
+    x: Sequence[int],
+    w: Sequence[int],
+    outputs: Sequence[int],
+    *,
+    mask: bool = False,
+    bias: bool = True,
+    **attributes: Any,
+) -> OperatorCase:
+    """Offsets of up to two pixels, so that some places are beyond the image."""
+    moved = attributes.get("offset_group", 1) * math.prod(w[2:])
+    inputs = [real(*x), constant(real(*w)), real(x[0], 2 * moved, *outputs), constant(real(w[0])) if bias else None]
+    if mask:
+        inputs.append(real(x[0], moved, *outputs))
+    # An element is a sum of four products with weights of up to four roundings.
+    factors = (0, 1, 4) if mask else (0, 1)
+    return case(f"DeformConv/{what}", inputs, attributes, terms=4 * (math.prod(w[1:]) + 1), factors=factors)
 
 
 def _padded(op_type: str) -> list[OperatorCase]:
@@ -67,6 +88,13 @@ CASES: Final = [
     _conv("ConvTranspose/grouped", (2, 12, 5, 6), (12, 3, 3, 3), strides=[2, 2], group=4, dilations=[1, 2]),
     _conv("ConvTranspose/one-dimension", (1, 8, 20), (8, 6, 5), strides=[3]),
     *_padded("ConvTranspose"),
+    _deformed("3x3", (1, 16, 9, 8), (24, 16, 3, 3), (9, 8), pads=[1, 1, 1, 1]),
+    _deformed("modulated", (2, 40, 7, 8), (20, 40, 3, 3), (7, 8), mask=True, pads=[1, 1, 1, 1]),
+    _deformed("strided", (2, 6, 11, 9), (5, 6, 3, 2), (5, 8), strides=[2, 1], pads=[1, 0, 0, 0]),
+    _deformed("dilated", (1, 6, 11, 9), (5, 6, 3, 2), (11, 8), dilations=[2, 3], pads=[2, 1, 2, 1], bias=False),
+    _deformed("grouped", (2, 12, 6, 7), (8, 6, 3, 3), (4, 5), group=2, offset_group=3, mask=True),
+    _deformed("depthwise", (1, 8, 6, 7), (8, 1, 3, 3), (6, 7), group=8, offset_group=4, pads=[1, 1, 1, 1]),
+    _deformed("pointwise", (2, 33, 5, 6), (4, 33, 1, 1), (5, 6), mask=True, bias=False),
     *(
         case(f"Conv/{type.name}", [real(1, 6, 9, 9, type=type), constant(real(5, 6, 3, 3, type=type))], terms=54,
              factors=(0, 1))

@@ -48,21 +48,25 @@ class ConvLowering(OpLowering[ConvSpec]):
         epilogue = Epilogue(
             bias=None if bias is None else (1, 0), has_residual=residual is not None, activation=spec.activation
         )
-        is_cpu = b.facts.kind == "cpu"
-        if groups == 1 and not spec.transposed and _is_product(g, 1 if is_cpu else shape[0]):
-            _pointwise(b, spec, epilogue)
-            return
         c = Convolution(
             shape[0], groups, shape[1] // groups, result[1] // groups, g.with_axes(3), spec.transposed, x.element_type,
             b.input(x), b.input(weights), None if bias is None else b.input(bias),
             None if residual is None else b.input(residual), b.output(y), epilogue.code(),
         )  # fmt: skip
-        if is_cpu and is_depthwise_rows(c):
-            depthwise_rows(b, c, epilogue)
-        elif is_cpu and is_block_convolution(c):
-            block_convolution(b, c, epilogue)
-        else:
-            launch_convolution(b, c)
+        launch_conv(b, c, epilogue)
+
+
+def launch_conv(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
+    """Launch the kernel for the kind of device."""
+    is_cpu = b.facts.kind == "cpu"
+    if c.groups == 1 and not c.is_transposed and _is_product(c.geometry, 1 if is_cpu else c.images):
+        _pointwise(b, c, epilogue)
+    elif is_cpu and is_depthwise_rows(c):
+        depthwise_rows(b, c, epilogue)
+    elif is_cpu and is_block_convolution(c):
+        block_convolution(b, c, epilogue)
+    else:
+        launch_convolution(b, c)
 
 
 def _is_product(g: WindowGeometry, images: int) -> bool:
@@ -71,11 +75,8 @@ def _is_product(g: WindowGeometry, images: int) -> bool:
     return is_pointwise(g) and set(g.strides) == {1} and (images == 1 or places >= 256 or places % 64 == 0)
 
 
-def _pointwise(b: LaunchPlanBuilder, spec: ConvSpec, epilogue: Epilogue) -> None:
+def _pointwise(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
     """A pointwise convolution is a product: [M, C] by [C, pixels] for each image."""
-    x = spec.node.input_value(0)
-    n, c, *space = b.shape(x)
-    m, pixels = b.shape(spec.weights)[0], math.prod(space)
-    product = Product(m, pixels, c, (n,), (0,), (c * pixels,), (c, 1), (pixels, 1), x.element_type)
-    added = [None if value is None else b.input(value) for value in (spec.input(2), spec.input(3))]
-    launch_product(b, product, epilogue, b.input(spec.weights), b.input(x), b.output(spec.output()), *added)
+    m, k, pixels = c.outputs, c.channels, c.map_size
+    product = Product(m, pixels, k, (c.images,), (0,), (k * pixels,), (k, 1), (pixels, 1), c.element_type)
+    launch_product(b, product, epilogue, c.weights, c.x, c.result, c.bias, c.residual)
