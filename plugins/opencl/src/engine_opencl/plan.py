@@ -79,6 +79,8 @@ class LaunchPlan:
     Attributes:
         inputs: for each input of the graph, its buffer; None if it is unused.
         outputs: for each output, its buffer or host value: an input's index, or a constant.
+        shapes: for each output, its shape; for one in `counts`, the largest that it can have.
+        counts: for each output, where kernels write its length along the first axis (int64), if an inference counts it.
         weights: the data of the weight buffers, by name.
         faults: the possible faults, in the order of the numbers (int64) of `fault_buffer`: 0 for none, else the index
             out of range, plus 1 if it is not negative.
@@ -89,6 +91,7 @@ class LaunchPlan:
     inputs: tuple[Buffer | None, ...]
     outputs: tuple[Buffer | int | NDArray[Any], ...]
     shapes: tuple[tuple[int, ...], ...]
+    counts: tuple[Buffer | None, ...]
     arena_bytes: int
     weights: dict[Hashable, Callable[[], NDArray[Any]]] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
@@ -96,10 +99,16 @@ class LaunchPlan:
     programs: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def fetched(self) -> dict[Buffer, None]:
+        """The buffers that the host reads after an inference, in order."""
+        return dict.fromkeys(each for each in (*self.outputs, *self.counts) if isinstance(each, Buffer))
+
+    @property
     def values(self) -> set[Buffer]:
         """The buffers of one inference: those in the arena."""
         arguments = [each for launch in self.launches for each in launch.arguments]
-        return {b for b in (*arguments, *self.inputs, *self.outputs) if isinstance(b, Buffer) and b.offset >= 0}
+        others = (*self.inputs, *self.outputs, *self.counts)
+        return {b for b in (*arguments, *others) if isinstance(b, Buffer) and b.offset >= 0}
 
     @property
     def live_bytes(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -53,6 +54,8 @@ class LaunchPlanBuilder:
         """The bytes and the node of the largest value."""
         self._faults: list[Fault] = []
         self._fault_buffer = Buffer(0)
+        self._counted: dict[Output, tuple[tuple[int, ...], Buffer]] = {}
+        """The largest shape of each value that has a counted length, and where kernels write that length."""
         self.deferred: dict[Output, Expression] = {}
         """Values that are computed where they are read, by the elementwise node that alone reads them."""
 
@@ -88,9 +91,22 @@ class LaunchPlanBuilder:
         self._values[value] = buffer
         return buffer
 
+    def counted_output(self, value: Output, most: tuple[int, ...]) -> tuple[Buffer, Buffer]:
+        """New memory for a value whose length along the first axis follows from data, and for that length, an int64.
+
+        Only the host reads such a value: see `check_counted`. `most` is the largest shape that it can have; a kernel of
+        this operation has to write the length. Raises the error of `checked_bytes`.
+        """
+        nbytes = self._checked(math.prod(most) * stored_type(value).itemsize, value)
+        buffer, count = self.temporary(nbytes), self.temporary(8)
+        self._values[value], self._counted[value] = buffer, (most, count)
+        return buffer, count
+
     def checked_bytes(self, value: Output) -> int:
         """The size of a value. Raises `OutOfMemoryError`, naming its node, if the device could not hold it."""
-        nbytes = byte_size(value)
+        return self._checked(byte_size(value), value)
+
+    def _checked(self, nbytes: int, value: Output) -> int:
         if nbytes > self._largest[0]:
             self._largest = nbytes, str(value.node)
             check_planned(nbytes, value.node, 0 if isinstance(value.node, Parameter) else self._limit)
@@ -216,6 +232,8 @@ class LaunchPlanBuilder:
                 buffer = self._values[value]
                 buffer.last = end
                 read.append(buffer)
+        for _, count in self._counted.values():
+            count.last = end
         used = [b for b in self._buffers if b.last >= 0]
         spans = [(b.byte_size, self.facts.alignment, max(b.first, -1) + 1, b.last + 1) for b in used]
         offsets, total, _, _ = lay_out_arena(spans)
@@ -225,13 +243,15 @@ class LaunchPlanBuilder:
         for buffer, offset in zip(used, offsets, strict=True):
             buffer.offset = offset
         given = tuple(b if (b := self._values.get(value)) and b.last >= 0 else None for value in inputs)
-        shapes = tuple(self.shape(value) for value in outputs)
+        counted = [self._counted.get(value) for value in outputs]
+        shapes = tuple(c[0] if c else self.shape(value) for value, c in zip(outputs, counted, strict=True))
         faults = tuple(self._faults)
         return LaunchPlan(
             tuple(self.launches),
             given,
             tuple(read),
             shapes,
+            tuple(each and each[1] for each in counted),
             total,
             self.weights,
             faults,

@@ -75,7 +75,7 @@ class Context:
         """The bytes of inputs that the last inference copied from the host."""
         with self._driver_errors("binding kernels"):
             self._steps = [self._step(launch, weights) for launch in plan.launches]
-        self._outputs = dict.fromkeys(each for each in plan.outputs if isinstance(each, Buffer))
+        self._outputs = plan.fetched
         kept = range(len(self._steps)) if profiling else range(len(self._steps))[-1:]
         self._kept = frozenset(kept)
         """Launches whose events are needed; holding an event costs a tenth of enqueueing the launch."""
@@ -167,7 +167,7 @@ class Context:
         self._bound_elsewhere = bound
         kept = {target.index for target in targets}
         fetched = {each for index, each in enumerate(outputs) if isinstance(each, Buffer) and index not in kept}
-        self._left = frozenset(self._outputs.keys() - fetched)
+        self._left = frozenset(self._outputs.keys() - fetched - set(self.plan.counts))
 
     def _copy_to_arena(self, buffer: Buffer, memory: Any, nbytes: int) -> None:
         part, before = self._arena.part(buffer), self._before
@@ -236,6 +236,16 @@ class Context:
                 self._faults.wait()
         if self._faults is not None:
             self._faults.check()
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        """The shape of an output; one that is counted has it after `wait`."""
+        most, count = self.plan.shapes[index], self.plan.counts[index]
+        if count is None:
+            return most
+        found = np.empty(1, np.int64)
+        with self._driver_errors("fetching outputs"):
+            self._arena.take(count, _bytes(found))
+        return (int(found[0]), *most[1:])
 
     def download(self, index: int, target: NDArray[Any]) -> None:
         """Fetch an output into a contiguous array of its shape."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.plugin_api import EngineError, RequestOwner, SyncInferRequest
 from engine_opencl.execution.context import Target
@@ -37,7 +40,8 @@ class OpenclInferRequest(SyncInferRequest):
         plan = context.plan
         targets = []
         for index in range(len(plan.outputs)) if self.has_output_tensors else ():
-            if isinstance(plan.outputs[index], Buffer):
+            # A tensor for an output of unknown length is filled by `store_output`.
+            if isinstance(plan.outputs[index], Buffer) and plan.counts[index] is None:
                 tensor = self.remote_output(index, plan.shapes[index])
                 if isinstance(tensor, OpenclTensor):
                     targets.append(Target(index, tensor, self.can_write_early(index)))
@@ -63,9 +67,8 @@ class OpenclInferRequest(SyncInferRequest):
             if index in self._remote:
                 continue
             if isinstance(output, Buffer):
-                buffer = self.output_buffer(index, context.plan.shapes[index])
                 begun = time.perf_counter_ns() if self.is_profiling else 0
-                context.download(index, buffer)
+                buffer = self._fetched(context, index)
                 fetched += buffer.nbytes
                 if self.is_profiling:
                     name = self.signature.result_checks[index].port.name
@@ -86,6 +89,18 @@ class OpenclInferRequest(SyncInferRequest):
                 self.record_nodes([replace(node, name=name, node="" if count == 1 else node.name)])
         self._pool.put(context)
         self._context = None
+
+    def _fetched(self, context: Context, index: int) -> NDArray[Any]:
+        """An output on the host, which is set."""
+        shape = context.shape(index)
+        if context.plan.counts[index] is None:
+            buffer = self.output_buffer(index, shape)
+            context.download(index, buffer)
+        else:
+            buffer = np.empty(shape, self.signature.outputs[index].element_type.numpy)
+            context.download(index, buffer)
+            self.store_output(index, buffer, copy=False)
+        return buffer
 
     def abort_pipeline(self) -> None:
         """Wait for enqueued commands, so that the context can be used again; a failed context is freed."""

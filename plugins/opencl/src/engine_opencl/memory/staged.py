@@ -75,9 +75,8 @@ class StagedArena(Arena):
     def __init__(self, device: OpenclDevice, plan: LaunchPlan, queue: Any, *, profiling: bool) -> None:
         super().__init__(device, plan, queue, profiling=profiling)
         inputs = _distinct(plan.inputs)
-        outputs = _distinct(plan.outputs)
         # An output may be an input in another shape, which is transferred with the input.
-        sizes = {("in", b): b.byte_size for b in inputs} | {("out", b): b.byte_size for b in outputs}
+        sizes = {("in", b): b.byte_size for b in inputs} | {("out", b): b.byte_size for b in plan.fetched}
         self._staging: list[Staging] = []
         self._views: dict[tuple[str, Buffer], NDArray[np.uint8]] = {}
         for group in _groups(sizes, device.facts.largest_buffer):

@@ -1,0 +1,85 @@
+"""NonMaxSuppression: a result of as many rows as an inference finds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.errors import ModelError
+from engine.ir import Output, PartialShape, Result
+from engine.ir.element_type import f32, i64
+from engine.lowering import Refusal, RefusalCause, check_constant, first_refusal
+from engine.ops.select import NonMaxSuppressionSpec, check_overlap
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.rows import power_above, power_within
+from engine_opencl.plan import Given
+from engine_opencl.plan_builder import LaunchPlanBuilder
+from engine_opencl.source import kernel_source, kernel_text
+
+_BOXES, _SCORES, _LIMIT, _OVERLAP, _LEAST = range(5)
+_GROUP: Final = 256
+_GROUP_ON_CPU: Final = 16
+"""A thread of a CPU computes all items of a group, each of which it continues after every barrier."""
+
+
+def check_counted(value: Output) -> Refusal | None:
+    """A refusal of a value with a counted length that another operation reads: a plan's launches have known lengths."""
+    for target in value.target_inputs:
+        if not isinstance(target.node, Result):
+            return Refusal(
+                RefusalCause.DYNAMIC_SHAPE,
+                f"an inference counts the length of {value.name}, which {target.node} reads; expected it to be read as "
+                "an output of the model only",
+            )
+    return None
+
+
+@lowers("NonMaxSuppression", spec=NonMaxSuppressionSpec)
+class NonMaxSuppressionLowering(OpLowering[NonMaxSuppressionSpec]):
+    """For known limits, of which that of the number of boxes bounds the result."""
+
+    values = (_LIMIT, _OVERLAP, _LEAST)
+
+    def check(self, spec: NonMaxSuppressionSpec) -> Refusal | None:
+        return first_refusal(
+            check_types([spec.input(index) for index in (_BOXES, _SCORES, _OVERLAP, _LEAST)], {f32}),
+            check_types([spec.input(_LIMIT)], {i64}),
+            *(_check_single(spec.input(index)) for index in self.values),
+            check_constant(spec.node, *self.values),
+            check_counted(spec.output()),
+        )
+
+    def lower(self, spec: NonMaxSuppressionSpec, b: LaunchPlanBuilder) -> None:
+        (batches, boxes, _), (_, classes, _) = (b.shape(spec.node.input_value(index)) for index in (_BOXES, _SCORES))
+        limit, overlap, least = b.values(spec, *self.values)
+        try:
+            most = float(check_overlap(overlap))
+        except ModelError as e:
+            raise ModelError(f"{spec.node.op_type} `{spec.node.friendly_name}`: {e}") from e
+        count = 0 if limit is None else max(0, min(int(limit.item()), boxes))
+        tasks = batches * classes
+        selected, total = b.counted_output(spec.output(), (tasks * count, 3))
+        if not tasks * count:
+            b.launch(kernel_source("zero"), "zero", [total], (2,))
+            return
+        corners, areas = b.temporary(16 * batches * boxes), b.temporary(4 * batches * boxes)
+        most_items = _GROUP_ON_CPU if b.facts.kind == "cpu" else _GROUP
+        group = min(most_items, power_within(b.facts.max_work_group), power_above(boxes))
+        room = -(-boxes // group) * group
+        waiting, chosen, counts = (b.temporary(tasks * each) for each in (8 * room, 4 * count, 4))
+        source = kernel_text("rounded") + kernel_source(
+            "non_max_suppression",
+            CENTERED=int(spec.center_point_box), BOXES=boxes, CLASSES=classes, TASKS=tasks, LIMIT=count, GROUP=group,
+            ROOM=f"{room}ul",
+        )  # fmt: skip
+        given, scores = (b.input(spec.node.input_value(index)) for index in (_BOXES, _SCORES))
+        lowest = float("-inf") if least is None else float(least.item())
+        b.launch(source, "find_corners", [given, corners, areas], (batches * boxes,))
+        arguments: list[Given] = [corners, areas, scores, waiting, chosen, counts, most, lowest]
+        b.launch(source, "select_boxes", arguments, (tasks * group,), (group,))
+        b.launch(source, "list_boxes", [chosen, counts, selected, total], (tasks,))
+
+
+def _check_single(value: Output | None) -> Refusal | None:
+    if value is None or value.shape.compatible(PartialShape([1] * len(value.shape))):
+        return None
+    return Refusal(RefusalCause.SHAPE, f"{value.name} is {value.type}; expected one element")
