@@ -313,6 +313,39 @@ def _windowed(random: Random, op_type: str) -> OperatorCase:
     return _node(op_type, [real(batch, channels, *image), real(channels, 3, *kernel)], group=group, **given)
 
 
+@_makes("DeformConv")
+def _deformed(random: Random, op_type: str) -> OperatorCase:
+    """Offsets of less than two pixels."""
+    image, kernel = [random.randint(7, 9) for _ in range(2)], [random.randint(1, 3) for _ in range(2)]
+    strides, dilations, pads = ([random.randint(low, 2) for _ in range(4)] for low in (1, 1, 0))
+    outs = [(image[i] + pads[i] + pads[i + 2] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in range(2)]
+    batch, group, offset_group = (random.randint(1, 2) for _ in range(3))
+    channels, taps = group * offset_group * random.randint(1, 2), offset_group * kernel[0] * kernel[1]
+    inputs: list[Data | None] = [
+        real(batch, channels, *image), real(3 * group, channels // group, *kernel), real(batch, 2 * taps, *outs)
+    ]  # fmt: skip
+    extra = [_maybe(random, real(3 * group)), _maybe(random, real(batch, taps, *outs))]
+    given = {"strides": strides[:2], "dilations": dilations[:2], "pads": pads}
+    return _node(op_type, [*inputs, *extra], group=group, offset_group=offset_group, **given)
+
+
+@_makes("RoiAlign")
+def _regions(random: Random, op_type: str) -> OperatorCase:
+    """Also in reverse, and beyond the map."""
+    batch, channels, height, width = _shape(random, 4, 4, least=2)
+    count = random.randint(1, 4)
+    images = whole(count, low=0, high=batch)
+    given = {
+        "mode": random.choice(("avg", "max")),
+        "coordinate_transformation_mode": random.choice(("half_pixel", "output_half_pixel")),
+        "output_height": random.randint(1, 3),
+        "output_width": random.randint(1, 3),
+        "sampling_ratio": random.randint(0, 2),
+        "spatial_scale": random.choice((0.5, 0.7, 1.0)),
+    }
+    return _node(op_type, [real(batch, channels, height, width), real(count, 4, low=-3.0, high=9.0), images], **given)
+
+
 @_makes("Resize", "AffineGrid", "Col2Im", "GridSample")
 def _image(random: Random, op_type: str) -> OperatorCase:
     batch, channels, height, width = _shape(random, 4, 4, least=2)
