@@ -141,18 +141,18 @@ def test_an_error_shows_the_source_of_the_kernel_that_fails_alone(
 ) -> None:
     def spoiled(launches: Any, facts: DeviceFacts) -> Any:
         return bundled(
-            [replace(each, source=each.source.replace("__local wide", "__local wyde")) for each in launches], facts
+            [replace(each, source=each.source.replace("__local wide_t", "__local wyde_t")) for each in launches], facts
         )
 
     build = Programs.build
 
     def built(self: Programs, launches: Any, *others: Any, **options: Any) -> Any:
-        bad = [replace(each, source=each.source.replace("__local wide", "__local wyde")) for each in launches]
+        bad = [replace(each, source=each.source.replace("__local wide_t", "__local wyde_t")) for each in launches]
         return build(self, bad, *others, **options)
 
     monkeypatch.setattr(pool, "bundled", spoiled)
     monkeypatch.setattr(Programs, "build", built)
-    with pytest.raises(DeviceError, match="wyde") as caught:
+    with pytest.raises(DeviceError, match="wyde_t") as caught:
         network_of(tmp_path)
     assert "softmax(" in str(caught.value)
     assert "reduce(" not in str(caught.value)

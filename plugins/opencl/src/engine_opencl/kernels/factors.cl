@@ -1,8 +1,8 @@
 // The type of registers and local memory.
 #if REAL_IS_DOUBLE
-#define wide double
+#define wide_t double
 #else
-#define wide float
+#define wide_t float
 #endif
 
 // The type of products, and of their sums for RUN_STEPS steps: half if HALF_PRODUCTS is defined before this. A sum of D

@@ -13,7 +13,7 @@ __kernel void gemm(__global const real* restrict a, __global const real* restric
   ulong r = get_global_id(2);
   const ulong base = r * ((ulong)M * N);
   BATCH
-  wide sum[ROWS];
+  wide_t sum[ROWS];
   ulong start[ROWS];
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
@@ -21,7 +21,7 @@ __kernel void gemm(__global const real* restrict a, __global const real* restric
     start[i] = (ulong)min(first + i, M - 1) * A_ROW;
   }
   for (int k = 0; k < K; ++k) {
-    const wide right = load_real(b, (ulong)k * B_ROW + (ulong)col * B_COL);
+    const wide_t right = load_real(b, (ulong)k * B_ROW + (ulong)col * B_COL);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) sum[i] += load_real(a, start[i] + (ulong)k * A_COL) * right;
   }
@@ -30,7 +30,7 @@ __kernel void gemm(__global const real* restrict a, __global const real* restric
     const int row = first + i;
     if (row < M) {
       const ulong at = base + (ulong)row * N + col;
-      wide v = sum[i];
+      wide_t v = sum[i];
       EPILOGUE
       store_real(c, at, v);
     }

@@ -1,4 +1,4 @@
-// Access to stored floating-point elements; registers and local memory hold float, or double for f64 (`wide`). Vectors are
+// Access to stored floating-point elements; registers and local memory hold float, or double for f64 (`wide_t`). Vectors are
 // aligned to their size.
 #if REAL_IS_HALF
 #define real half
