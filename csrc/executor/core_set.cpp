@@ -85,6 +85,11 @@ CoreSet::~CoreSet() {
   for (const auto& thread : threads_) thread->handle.join();
 }
 
+int CoreSet::waiting() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(waiting_.size());
+}
+
 int CoreSet::started_threads() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<int>(threads_.size());
@@ -94,8 +99,12 @@ CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
   Lease lease(this);
   lease.threads_.reserve(static_cast<std::size_t>(std::clamp(wanted, 1, cores_)));
   std::unique_lock<std::mutex> lock(mutex_);
+  int share = cores_;
+  // If one stream had all cores and the next one waited for it, both would wait at each of their barriers for whichever
+  // worker another process has interrupted. Side by side, each on fewer cores, they leave no core idle.
   if (free_cores_ == 0 || !waiting_.empty()) {
     const auto place = waiting_.insert(waiting_.end(), cancel);
+    share = std::max(1, cores_ / (leases_ + static_cast<int>(waiting_.size())));
     const auto ready = [&] { return place == waiting_.begin() && free_cores_ > 0; };
     bool cancelled = false;
     while (!ready() && !cancelled) {
@@ -111,7 +120,8 @@ CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
     if (cancelled) return lease;
   }
   lease.workers_ = 1;
-  const int granted = std::min(std::max(1, wanted), free_cores_.load());
+  ++leases_;
+  const int granted = std::min({std::max(1, wanted), share, free_cores_.load()});
   // If a thread cannot be started, the team is smaller; the next lease tries again.
   while (lease.workers_ < granted && (!idle_.empty() || start_thread())) {
     lease.threads_.push_back(idle_.back());
@@ -129,6 +139,7 @@ void CoreSet::give_back(Lease& lease) {
     idle_.push_back(*thread);
   }
   free_cores_ += lease.workers_;
+  --leases_;
   if (!waiting_.empty()) turn_.notify_all();
 }
 

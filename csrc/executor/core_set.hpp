@@ -43,6 +43,8 @@ class CoreSet {
   int cores() const { return cores_; }
   // Whether a lease would not wait; another stream may change that at any time.
   bool has_free_core() const { return free_cores_.load(std::memory_order_relaxed) > 0; }
+  // The number of streams that wait for a core.
+  int waiting() const;
   // The number of threads that have been started; at most cores() - 1.
   int started_threads() const;
 
@@ -75,8 +77,10 @@ class CoreSet {
     std::vector<Thread*> threads_;
   };
 
-  // Leases as many free cores as possible, up to `wanted` (at least 1); while none is free, waits for its turn. Returns
-  // a lease without workers if the flag is set before a core is free.
+  // Leases as many free cores as possible, up to `wanted` (at least 1). While none is free, waits for its turn; then
+  // takes at most its share: the cores, divided by the streams that had or awaited some when it came. So streams that
+  // follow each other closely soon run side by side, and one that is alone uses all cores. Returns a lease without
+  // workers if the flag is set before a core is free.
   Lease lease(int wanted, const CancelFlag* cancel = nullptr);
 
  private:
@@ -89,6 +93,7 @@ class CoreSet {
   mutable std::mutex mutex_;
   std::condition_variable turn_;
   std::list<const CancelFlag*> waiting_;  // in order of arrival
+  int leases_ = 0;                        // that have workers
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<Thread*> idle_;  // threads without a lease; the most recently used, which may still be awake, is last
   std::atomic<int> free_cores_;

@@ -241,6 +241,29 @@ void streams_never_take_more_than_the_cores() {
   expect(runs >= 5 * 50, "some runs are missing");
 }
 
+// The number of workers of the leases of two streams that came while all of four cores were leased.
+std::vector<int> workers_after_waiting(CoreSet& cores, int wanted) {
+  std::vector<int> found(2);
+  std::vector<std::thread> streams;
+  {
+    const CoreSet::Lease all = cores.lease(4);
+    for (int stream = 0; stream < 2; ++stream) {
+      streams.emplace_back([&, stream] { found[static_cast<std::size_t>(stream)] = cores.lease(wanted).workers(); });
+      while (cores.waiting() <= stream) std::this_thread::yield();
+    }
+  }
+  for (std::thread& stream : streams) stream.join();
+  return found;
+}
+
+void streams_that_wait_share_the_cores() {
+  CoreSet cores(4);
+  const std::vector<int> shared = workers_after_waiting(cores, 4), small = workers_after_waiting(cores, 1);
+  expect(shared[0] == 2 && shared[1] == 1, "a half for the second stream, a third for the third");
+  expect(small[0] == 1 && small[1] == 1, "no more than they want");
+  expect(cores.lease(4).workers() == 4, "all cores for a stream that is alone");
+}
+
 void contexts_run_at_once() {
   constexpr int kLength = 12;
   constexpr std::size_t kCount = 1003;
@@ -447,6 +470,7 @@ int main() {
       {"teams meet at barriers", teams_meet_at_barriers},
       {"sleeping threads wake", sleeping_threads_wake},
       {"streams never take more than the cores", streams_never_take_more_than_the_cores},
+      {"streams that wait share the cores", streams_that_wait_share_the_cores},
       {"contexts run at once", contexts_run_at_once},
       {"only what depends waits", only_what_depends_waits},
       {"cancelled runs stop", cancelled_runs_stop},

@@ -35,7 +35,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.ir import Constant, Model, Parameter, f32, i64
-from engine.native import default_isa, has_feature, isas_within
+from engine.native import cores, default_isa, has_feature, isas_within
 from engine.ops import evaluate_model
 from engine.testing.behaviour.cases import CASES
 from engine.testing.networks import seeded_network
@@ -163,6 +163,15 @@ def test_results_do_not_depend_on_threads(core: Core) -> None:
     )
     assert_close(one, two)
     np.testing.assert_array_equal(two, many)
+
+
+def test_a_stream_that_is_alone_may_use_all_cores(core: Core) -> None:
+    """Else a server that runs inferences side by side would answer a single client on one core."""
+    model = convolutional(1, 8, 20, 20)
+    elastic = core.compile_model(model, "CPU", {"NUM_STREAMS": 2})
+    bounded = core.compile_model(model, "CPU", {"NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 2})
+    assert elastic.compiler.threads == cores()
+    assert bounded.compiler.threads == 1
 
 
 def test_streams_run_at_once_on_different_inputs(core: Core) -> None:

@@ -121,7 +121,7 @@ class CpuNetwork(GraphNetwork):
             streams,
             self.config[PLAN_CACHE_SIZE],
             self.precision,
-            threads_of(self.config),
+            most_threads_of(self.config),
             self.config[ALLOW_REFERENCE],
             CACHE_FORMATS[self.config[KV_CACHE_PRECISION]],
         )
@@ -247,9 +247,18 @@ def _all_constants(graph: Model) -> list[Constant]:
 
 
 def threads_of(config: Config) -> int:
-    """The number of threads of one inference: streams share the cores without contention."""
+    """The number of threads of one inference while all streams run, for which kernels are chosen."""
     threads = min(config[INFERENCE_NUM_THREADS] or cores(), cores())
     return max(1, int(threads) // (config[NUM_STREAMS] or 1))
+
+
+def most_threads_of(config: Config) -> int:
+    """The most threads of one inference: those of all streams, since it may be alone; see `CoreSet::lease`.
+
+    If the user sets their number, a stream has its part of them even if it is alone: the cores are those of all
+    networks of the process, so that nothing else would keep the streams of this one together below that number.
+    """
+    return threads_of(config) if config[INFERENCE_NUM_THREADS] else cores()
 
 
 @dataclass(frozen=True, slots=True)
