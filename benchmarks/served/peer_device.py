@@ -47,8 +47,11 @@ class PeerPlugin(Plugin):
     api_version = API_VERSION
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
-        network, options = PeerNetwork(self, config, model), onnxruntime.SessionOptions()
-        options.intra_op_num_threads = os.cpu_count() or 1
+        cores, options = os.cpu_count() or 1, onnxruntime.SessionOptions()
+        if config["PERFORMANCE_HINT"] == "THROUGHPUT":  # a session takes inferences of several threads
+            config = config.merged({"NUM_STREAMS": cores})
+        network = PeerNetwork(self, config, model)
+        options.intra_op_num_threads = cores
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             write_model(model, path)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.blob import check_blob, is_blob
 from engine.core import Core
@@ -14,10 +15,13 @@ from engine.errors import PassError, RepositoryError
 from engine.ir import TensorType
 from engine.passes import LastPosition, MakeStateful
 from engine.plugin_api import ExecutableNetwork
+from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS, PERFORMANCE_HINT
 from engine.serving.model_config import ModelConfig
 
 if TYPE_CHECKING:
     from engine.plugin_api import Port
+
+_CORES: Final = {PERFORMANCE_HINT.name, NUM_STREAMS.name, INFERENCE_NUM_THREADS.name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,18 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
             LastPosition().run_on_model(model)
         return core.compile_model(model, config.device, config.properties)
     if config.batching is None:
-        return core.compile_model(path, config.device, config.properties)
+        return core.compile_model(path, config.device, _for_many(config.properties))
     device = config.device or core.default_device
     properties: dict[str, Any] = {"BATCH_TIMEOUT": config.batching.delay_ms}
     if config.properties:
         properties |= {"DEVICE_CONFIGS": {device: dict(config.properties)}}
     return core.compile_model(path, f"BATCH:{device}({config.batching.size})", properties)
+
+
+def _for_many(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the device: for many requests at once, unless it says how its cores are used."""
+    hint = {PERFORMANCE_HINT.name: "THROUGHPUT"}
+    return {**(hint if _CORES.isdisjoint(properties) else {}), **properties}
 
 
 def _require_tensor(path: Path, kind: str, port: Port) -> None:

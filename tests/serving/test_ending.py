@@ -70,7 +70,7 @@ def test_sigterm_waits_for_the_queue_and_serves_while_it_drains(tmp_path: Path) 
     """
     import tritonclient.grpc
 
-    write(tmp_path / "models", "slow", slow(4_000_000), CPU)
+    write(tmp_path / "models", "slow", slow(4_000_000), CPU + "requests = 1\n")
     write(tmp_path / "models", "dense", dense(), CPU)
     with running(tmp_path / "models", "--drain", "3") as server:
         client = tritonclient.grpc.InferenceServerClient(server.grpc)

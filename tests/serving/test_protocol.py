@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     write(folder, "dense", dense(), 'device = "CPU"\n')
     write(folder, "batched", dense(), BATCHED)
     write(folder, "echoes", echoes(), 'device = "CPU"\n')
-    write(folder, "slow", slow(), 'device = "CPU"\nqueue_size = 2\n')
+    write(folder, "slow", slow(), 'device = "CPU"\nrequests = 1\nqueue_size = 2\n')
     write(folder, "slower", slow(20_000_000), 'device = "CPU"\n')
     x = Parameter(f32, ["N"], "x")
     wide = ops.Mul(x, Constant(np.ones((4_000_000, 1), np.float32)))

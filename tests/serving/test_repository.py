@@ -232,7 +232,7 @@ def test_reloading_under_load_drops_nothing(server: Running, folder: Path) -> No
 def test_unloading_lets_accepted_requests_end(server: Running, folder: Path, client: Any) -> None:
     import tritonclient.http
 
-    write(folder, "leaving", slow(4_000_000), CPU)
+    write(folder, "leaving", slow(4_000_000), CPU + "requests = 1\n")
     client.load_model("leaving")
     others = [tritonclient.http.InferenceServerClient(server.http, network_timeout=60) for _ in range(3)]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:

@@ -1,0 +1,26 @@
+"""How models are compiled and configured. If this fails, a server leaves cores idle, or does not do what it is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Core
+from engine.errors import RepositoryError
+from engine.native import cores
+from engine.serving.loading import BlobOptions, load_network
+from engine.serving.model_config import read_config
+from tests.serving.conftest import dense, write
+
+
+@pytest.mark.parametrize(
+    ("properties", "at_once"),
+    [("", cores()), ('PERFORMANCE_HINT = "LATENCY"', 1), ("NUM_STREAMS = 3", 3), ("INFERENCE_NUM_THREADS = 1", 1)],
+)
+def test_inferences_run_side_by_side_unless_it_is_said_how(tmp_path: Path, properties: str, at_once: int) -> None:
+    write(tmp_path, "dense", dense(), f'device = "CPU"\n[properties]\n{properties}\n')
+    folder = tmp_path / "dense"
+    network: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
+    assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == at_once
