@@ -28,6 +28,7 @@ class ServerCollector(Collector):  # type: ignore[misc]
     def collect(self) -> Iterator[Metric]:
         """The metrics at this moment."""
         waiting = GaugeMetricFamily("engine_queue_length", "Requests that wait.", labels=_MODEL)
+        held = GaugeMetricFamily("engine_queue_bytes", "Bytes of the inputs of requests that wait.", labels=_MODEL)
         running = GaugeMetricFamily("engine_running_inferences", "Inferences that run.", labels=_MODEL)
         ready = GaugeMetricFamily("engine_model_ready", "1 if a version can be used, else 0.", labels=_MODEL)
         batches = HistogramMetricFamily("engine_batch_size", "How many requests batches had.", labels=_MODEL)
@@ -37,10 +38,11 @@ class ServerCollector(Collector):  # type: ignore[misc]
             if state.model is None:
                 continue
             waiting.add_metric(labels, state.model.queue.waiting)
+            held.add_metric(labels, state.model.queue.waiting_bytes)
             running.add_metric(labels, state.model.queue.running)
             if (sizes := state.model.batch_sizes()) is not None:
                 batches.add_metric(labels, *_buckets(sizes))
-        yield from (waiting, running, ready, batches)
+        yield from (waiting, held, running, ready, batches)
         busy = CounterMetricFamily("engine_device_busy_seconds", "Seconds with an inference.", labels=("device",))
         for device, seconds in self._repository.clock.seconds().items():
             busy.add_metric((device,), seconds)

@@ -61,6 +61,11 @@ class Sequences:
         return max(0, self.count - self._slots)
 
     @property
+    def waiting_bytes(self) -> int:
+        """Not counted: prompts are short beside the states of the sequences."""
+        return 0
+
+    @property
     def running(self) -> int:
         """How many are computed."""
         return min(self.count, self._slots)

@@ -53,6 +53,7 @@ class ModelConfig:
         versions: "latest", "all", or the numbers of the versions that are served.
         max_rows: the most rows, the first dimension of inputs, of a request; None for no limit.
         queue_size: how many requests may wait; further ones are refused.
+        queue_mib: how many MiB the inputs of requests that wait may have together; None for no limit.
         timeout_ms: the deadline of requests that state none, in milliseconds; None for none.
         requests: how many inferences run at once, at most what the device prefers; 0 for that.
         batching: None if each request is an inference.
@@ -64,6 +65,7 @@ class ModelConfig:
     versions: str | tuple[int, ...] = "latest"
     max_rows: int | None = None
     queue_size: int = 64
+    queue_mib: float | None = None
     timeout_ms: float | None = None
     requests: int = 0
     batching: Batching | None = None
@@ -87,6 +89,11 @@ def read_config(folder: Path) -> ModelConfig:
     except (tomllib.TOMLDecodeError, RecursionError) as e:
         raise RepositoryError(f"{path} is not valid TOML: {e}") from e
     config: ModelConfig = _read(table, path, "", _CONFIG, ModelConfig)
+    if config.generation is not None and config.queue_mib is not None:
+        raise RepositoryError(
+            f"{path}: `queue_mib` is for models that generate no tokens; with [generation], leave it out: "
+            "`queue_size` and `generation.max_length` bound the prompts that wait"
+        )
     return config
 
 
@@ -138,6 +145,12 @@ def _milliseconds(value: Any, path: Path, key: str) -> float:
     return float(value)
 
 
+def _mebibytes(value: Any, path: Path, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1 << 30:
+        raise _wrong(value, path, key, f"MiB, from 0 to {1 << 30}")
+    return float(value)
+
+
 def _versions(value: Any, path: Path, key: str) -> str | tuple[int, ...]:
     if value in ("latest", "all"):
         return str(value)
@@ -165,6 +178,7 @@ _CONFIG: Final[Keys] = {
     "versions": ("versions", _versions),
     "max_rows": ("max_rows", _count(1)),
     "queue_size": ("queue_size", _count(0)),
+    "queue_mib": ("queue_mib", _mebibytes),
     "timeout_ms": ("timeout_ms", _milliseconds),
     "requests": ("requests", _count(0, 4096)),
     "batching": ("batching", lambda value, path, key: _read(value, path, f"{key}.", _BATCHING, Batching)),

@@ -32,6 +32,10 @@ class QueueState(Protocol):
         """How many requests wait."""
 
     @property
+    def waiting_bytes(self) -> int:
+        """How many bytes the inputs of the requests that wait have."""
+
+    @property
     def running(self) -> int:
         """How many requests are computed."""
 
@@ -50,11 +54,16 @@ class RequestQueue:
         name: of the model, for messages.
         slots: how many inferences run at once.
         size: how many requests wait beyond them.
+        size_bytes: how many bytes the inputs of the requests that wait may have together; None for no bound.
     """
 
-    def __init__(self, name: str, network: ExecutableNetwork, slots: int, size: int) -> None:
+    def __init__(
+        self, name: str, network: ExecutableNetwork, slots: int, size: int, size_bytes: int | None = None
+    ) -> None:
         self._name, self._network, self._slots, self._size = name, network, slots, size
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._size_bytes, self._waiting_bytes = size_bytes, 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        """What wakes a request, and the bytes of its inputs."""
         self._began: dict[int, float] = {}
         self._count = 0
         self._taken = 0
@@ -66,6 +75,11 @@ class RequestQueue:
         return len(self._waiting)
 
     @property
+    def waiting_bytes(self) -> int:
+        """How many bytes the inputs of the requests that wait have."""
+        return self._waiting_bytes
+
+    @property
     def running(self) -> int:
         """How many inferences run."""
         return len(self._began)
@@ -75,22 +89,21 @@ class RequestQueue:
         """For how long the inference runs that began first, in seconds; 0 if none runs."""
         return time.perf_counter() - min(self._began.values()) if self._began else 0.0
 
-    async def infer(self, inputs: Mapping[str, Any], deadline: float | None, times: Times) -> InferResult:
+    async def infer(
+        self, inputs: Mapping[str, Any], deadline: float | None, times: Times, size: int = 0
+    ) -> InferResult:
         """Run one inference.
 
-        `deadline` counts in seconds from now, waiting included. Raises `Busy` if too many requests wait,
-        `DeadlineExceeded`, and the errors of the inference.
+        `deadline` counts in seconds from now, waiting included; `size` is that of the inputs in bytes. Raises `Busy` if
+        too many requests or bytes wait, `DeadlineExceeded`, and the errors of the inference.
         """
         if deadline is not None and deadline <= 0:
             raise DeadlineExceeded(f"the deadline of the request to {self._name} had passed when it arrived")
-        if self._taken >= self._slots and self.waiting >= self._size:
-            raise Busy(
-                f"{self.waiting} requests to {self._name} wait, and {self.running} run; try again later, or raise "
-                "`queue_size` in its configuration"
-            )
+        if self._taken >= self._slots:
+            self._require_room(size)
         try:
             async with asyncio.timeout(deadline):
-                return await self._run(inputs, times)
+                return await self._run(inputs, size, times)
         except TimeoutError as e:
             if isinstance(e, DeadlineExceeded):
                 raise
@@ -99,8 +112,22 @@ class RequestQueue:
                 f"the deadline of the request to {self._name}, {deadline:.3g} s, passed while it {where}"
             ) from None
 
-    async def _run(self, inputs: Mapping[str, Any], times: Times) -> InferResult:
-        await self._take_slot()
+    def _require_room(self, size: int) -> None:
+        """Raise `Busy` if a request with inputs of this many bytes cannot wait."""
+        if self.waiting >= self._size:
+            raise Busy(
+                f"{self.waiting} requests to {self._name} wait, and {self.running} run; try again later, or raise "
+                "`queue_size` in its configuration"
+            )
+        if self._size_bytes is not None and self._waiting_bytes + size > self._size_bytes:
+            raise Busy(
+                f"the inputs of {self.waiting} requests to {self._name} that wait have {self._waiting_bytes} bytes, "
+                f"and this request {size}; at most {self._size_bytes} may wait; try again later, or raise `queue_mib` "
+                "in its configuration"
+            )
+
+    async def _run(self, inputs: Mapping[str, Any], size: int, times: Times) -> InferResult:
+        await self._take_slot(size)
         self._count += 1
         key = self._count
         times.began = self._began[key] = time.perf_counter()
@@ -123,25 +150,28 @@ class RequestQueue:
         del self._began[key]
         self._pass_on_slot()
 
-    async def _take_slot(self) -> None:
+    async def _take_slot(self, size: int) -> None:
         if self._taken < self._slots:
             self._taken += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        self._waiting.append((turn, size))
+        self._waiting_bytes += size
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # it was given the slot, and cancelled before it went on
                 self._pass_on_slot()
-            elif turn in self._waiting:
-                self._waiting.remove(turn)
+            elif (turn, size) in self._waiting:
+                self._waiting.remove((turn, size))
+                self._waiting_bytes -= size
             raise
 
     def _pass_on_slot(self) -> None:
         """Give a slot to the first that waits, so that no later request overtakes it."""
         while self._waiting:
-            turn = self._waiting.popleft()
+            turn, size = self._waiting.popleft()
+            self._waiting_bytes -= size
             if not turn.done():
                 turn.set_result(None)
                 return

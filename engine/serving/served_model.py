@@ -17,7 +17,7 @@ from engine.serving.deadlines import seconds_left
 from engine.serving.model_config import ModelConfig
 from engine.serving.refusals import Refused, unexpected
 from engine.serving.request_queue import QueueState, RequestQueue, Times
-from engine.serving.tensors import Array, described, input_arrays, output_tensors
+from engine.serving.tensors import Array, bytes_of, described, input_arrays, output_tensors
 from engine.serving.tracing import request_span
 
 _log = logging.getLogger("engine.serving")
@@ -40,7 +40,8 @@ class ServedModel(Model):  # type: ignore[misc]
         self._inputs, self._outputs = described(network.inputs), described(network.outputs)
         most = int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))  # the network itself runs no more at once
         slots = min(config.requests, most) if config.requests else most
-        self._queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size)
+        most_bytes = None if config.queue_mib is None else int(config.queue_mib * (1 << 20))
+        self._queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size, most_bytes)
         self.queue: QueueState = self._queue
         self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
         self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
@@ -100,7 +101,7 @@ class ServedModel(Model):  # type: ignore[misc]
         self._check_rows(inputs)
         self._clock.begin(self.device)
         try:
-            result = await self._queue.infer(inputs, deadline, times)
+            result = await self._queue.infer(inputs, deadline, times, bytes_of(inputs))
         finally:
             self._clock.end(self.device)
         return InferResponse(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -135,6 +136,12 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def bytes_of(arrays: Mapping[str, Array]) -> int:
+    """The bytes that arrays take in memory; those of texts with their objects."""
+    texts = (array for array in arrays.values() if array.dtype == object)
+    return sum(array.nbytes for array in arrays.values()) + sum(sys.getsizeof(text) for a in texts for text in a.flat)
 
 
 def output_tensors(result: Mapping[str, Any], request: InferRequest) -> list[InferOutput]:

@@ -24,3 +24,12 @@ def test_inferences_run_side_by_side_unless_it_is_said_how(tmp_path: Path, prope
     folder = tmp_path / "dense"
     network: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
     assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == at_once
+
+
+def test_bytes_in_the_queue_of_a_language_model_are_no_bound(tmp_path: Path) -> None:
+    """Its prompts are not counted, so that the bound would be silently ignored."""
+    (tmp_path / "config.toml").write_text("queue_mib = 1.5\n[generation]\nslots = 2\n")
+    with pytest.raises(RepositoryError, match="`queue_mib` is for models that generate no tokens"):
+        read_config(tmp_path)
+    (tmp_path / "config.toml").write_text("queue_mib = 1.5\n")
+    assert read_config(tmp_path).queue_mib == 1.5

@@ -37,6 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     write(folder, "batched", dense(), BATCHED)
     write(folder, "echoes", echoes(), 'device = "CPU"\n')
     write(folder, "slow", slow(), 'device = "CPU"\nrequests = 1\nqueue_size = 2\n')
+    write(folder, "heavy", slow(), 'device = "CPU"\nrequests = 1\nqueue_mib = 0.0001\n')  # 104 bytes: a row waits
     write(folder, "slower", slow(20_000_000), 'device = "CPU"\n')
     x = Parameter(f32, ["N"], "x")
     wide = ops.Mul(x, Constant(np.ones((4_000_000, 1), np.float32)))
@@ -320,17 +321,19 @@ def test_a_request_that_no_model_gets_is_logged_once(server: Running) -> None:
 # -- load ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_refuses(server: Running, client: tuple[Any, Any]) -> None:
-    """`slow` runs one inference, and two may wait; the others are told at once to come later."""
+@pytest.mark.parametrize(("name", "reason"), [("slow", "`queue_size`"), ("heavy", "`queue_mib`")])
+def test_a_full_queue_refuses(server: Running, client: tuple[Any, Any], name: str, reason: str) -> None:
+    """One inference runs, and two, or 104 bytes, may wait; the others are told at once to come later."""
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         pairs = [clients(server)["grpc" if _is_grpc(client) else "http"] for _ in range(8)]
-        calls = [pool.submit(ask, pair, "slow", rows(1)) for pair in pairs]
+        calls = [pool.submit(ask, pair, name, rows(1)) for pair in pairs]
         errors = [call.exception() for call in calls]
     for pair in pairs:
         pair[1].close()
     refused = [error for error in errors if error is not None]
     assert 0 < len(refused) < 8
     assert {str(error.status()) for error in refused} == {kind_of(client, "503", "RESOURCE_EXHAUSTED")}
+    assert all(reason in error.message() for error in refused)
 
 
 def _is_grpc(client: tuple[Any, Any]) -> bool:

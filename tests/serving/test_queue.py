@@ -56,8 +56,8 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def start(queue: RequestQueue, inputs: Any, deadline: float | None = None) -> asyncio.Task[Any]:
-    return asyncio.ensure_future(queue.infer(inputs, deadline, Times()))
+def start(queue: RequestQueue, inputs: Any, deadline: float | None = None, size: int = 0) -> asyncio.Task[Any]:
+    return asyncio.ensure_future(queue.infer(inputs, deadline, Times(), size))
 
 
 def test_in_order_and_bounded() -> None:
@@ -92,6 +92,32 @@ def test_a_queue_of_no_size_accepts_what_can_run() -> None:
     asyncio.run(run())
 
 
+def test_bytes_that_wait_are_bounded() -> None:
+    """Few large requests take as much memory as many small ones: what does not fit is refused, smaller ones are not."""
+
+    async def run() -> None:
+        network = Network()
+        queue = RequestQueue("model", network, 1, 9, 100)  # type: ignore[arg-type]
+
+        tasks = [start(queue, 0, size=1000), start(queue, 1, size=60), start(queue, 2, size=40)]
+        await settle()
+        assert (queue.running, queue.waiting, queue.waiting_bytes) == (1, 2, 100)
+        with pytest.raises(Busy, match="2 requests to model that wait have 100 bytes, and this request 1; at most 100"):
+            await queue.infer(3, None, Times(), 1)
+        tasks[1].cancel()
+        await settle()
+        assert queue.waiting_bytes == 40
+        with pytest.raises(Busy):
+            await queue.infer(3, None, Times(), 61)
+        tasks[1] = start(queue, 3, size=60)
+        await settle()
+        network.open()
+        assert await asyncio.gather(*tasks) == [0, 3, 2]
+        assert (network.order, queue.waiting_bytes) == ([0, 2, 3], 0)
+
+    asyncio.run(run())
+
+
 def test_deadlines_while_waiting_and_while_running() -> None:
     async def run() -> None:
         queue = RequestQueue("model", Network(), 1, 3)  # type: ignore[arg-type]
@@ -113,7 +139,7 @@ def test_errors_and_cancellations_lose_no_slot() -> None:
     async def run(seed: int) -> None:
         random, network = np.random.default_rng(seed), Network()
         queue = RequestQueue("model", network, 2, 50)  # type: ignore[arg-type]
-        tasks = [start(queue, "bad" if random.random() < 0.3 else each) for each in range(30)]
+        tasks = [start(queue, "bad" if random.random() < 0.3 else each, size=each) for each in range(30)]
         for _ in range(40):
             match random.integers(4):
                 case 0:
@@ -127,7 +153,7 @@ def test_errors_and_cancellations_lose_no_slot() -> None:
         network.open()
         await asyncio.gather(*tasks, return_exceptions=True)
         await settle()
-        assert (queue.running, queue.waiting, network.running) == (0, 0, 0)
+        assert (queue.running, queue.waiting, queue.waiting_bytes, network.running) == (0, 0, 0, 0)
         assert network.most <= 2
         network.close()
         again = [start(queue, each) for each in range(3)]
