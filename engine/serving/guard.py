@@ -63,8 +63,19 @@ class Guard:
         if not self._admission.enter():
             await _refuse(send, 503, f"Busy: {self._admission.most} requests are in progress; try again later")
             return
+        has_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         try:
-            await self._limited(scope, receive, send)
+            await self._limited(scope, receive, noted)
+        except asyncio.CancelledError:  # by uvicorn, which would log it as a failure of the application
+            _log.warning("a request is cut off: the grace period is over", extra={"path": scope["path"]})
+            if not has_begun:
+                await _refuse(send, 503, "NotReadyError: the server ends; ask another one", closes=True)
         finally:
             self._admission.leave()
 

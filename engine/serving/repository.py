@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 
 from engine.core import Core
 from engine.errors import EngineError, NotReadyError, NotServedError, RepositoryError
+from engine.serving.daemon_threads import DaemonThreads
 from engine.serving.folders import ModelFolder, list_names, read_folder
 from engine.serving.generative_model import GenerativeModel, find_tokenizer
 from engine.serving.loading import BlobOptions, file_identity, load_network
@@ -55,7 +55,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self._entries: dict[str, dict[int, VersionState]] = {}
         self._problems: dict[str, str] = {}
         """Names without any version, and why."""
-        self._locks = NamedLocks()
+        self._locks, self._threads = NamedLocks(), DaemonThreads("engine-loading")
 
     # -- what KServe asks for -------------------------------------------------------------------------------------
 
@@ -111,6 +111,10 @@ class Repository(ModelRepository):  # type: ignore[misc]
             for number, state in list(states.items()):
                 yield name, str(number), state
 
+    def is_compiling(self) -> bool:
+        """Whether a thread reads or compiles a model, also one that nobody waits for any more."""
+        return self._threads.count > 0
+
     # -- loading --------------------------------------------------------------------------------------------------
 
     def announce(self) -> list[str]:
@@ -135,7 +139,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         """
         async with self._locks.hold(name):
             try:
-                folder = await asyncio.to_thread(read_folder, self._root, name)
+                folder = await self._threads.run(read_folder, self._root, name)
             except EngineError as e:
                 self._note_failure(name, e)
                 raise
@@ -162,10 +166,10 @@ class Repository(ModelRepository):  # type: ignore[misc]
     async def _load_version(
         self, folder: ModelFolder, number: int, path: Path, before: VersionState | None
     ) -> VersionState:
-        identity = (folder.config, await asyncio.to_thread(file_identity, path))
+        identity = (folder.config, await self._threads.run(file_identity, path))
         if before is not None and before.model is not None and before.identity == identity:
             return before
-        model = await asyncio.to_thread(self._make, folder.name, number, path, folder.config)
+        model = await self._threads.run(self._make, folder.name, number, path, folder.config)
         _log.info("loaded model %s, version %d, on %s", folder.name, number, model.device, extra={"model": folder.name})
         return VersionState(model, "", identity)
 

@@ -30,7 +30,7 @@ class Server:
     It listens at once, and is alive; it is ready when it has tried to load every model and can use at least one, and
     not from the signal to end on. SIGTERM or SIGINT: for the time to drain, it still serves, while load balancers
     notice that it is not ready; then it accepts no more, and answers what it has accepted, for at most the grace
-    period.
+    period. A compilation is not waited for: see `is_compiling`.
     """
 
     def __init__(self, root: Path, core: Core, options: ServerOptions, blobs: BlobOptions | None = None) -> None:
@@ -56,6 +56,10 @@ class Server:
         """Whether no inference runs for longer than `stuck_seconds`: a device that hangs needs a restart."""
         runs = (s.model.queue.longest_run for _, _, s in self._repository.states() if s.model is not None)
         return max(runs, default=0.0) < self._options.stuck_seconds
+
+    def is_compiling(self) -> bool:
+        """Whether a model is read or compiled. Nothing ends that; at its end, a program must not wait for it."""
+        return self._repository.is_compiling()
 
     def run(self, announce: Callable[[str], object]) -> None:
         """Serve until a signal to end. `announce` gets a line with the addresses, when both protocols listen.

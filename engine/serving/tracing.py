@@ -12,6 +12,7 @@ from engine.serving.request_queue import Times
 
 _tracers: list[Any] = []
 """The tracer, once `configure_tracing` was called."""
+_providers: list[Any] = []
 
 
 def configure_tracing() -> None:
@@ -32,7 +33,13 @@ def configure_tracing() -> None:
     provider = TracerProvider(resource=Resource.create({"service.name": "engine"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
-    _tracers[:] = [provider.get_tracer("engine.serving")]
+    _tracers[:], _providers[:] = [provider.get_tracer("engine.serving")], [provider]
+
+
+def flush_traces() -> None:
+    """Send the spans that wait; else the end of the interpreter does."""
+    for provider in _providers:
+        provider.shutdown()
 
 
 @contextlib.contextmanager

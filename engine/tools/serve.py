@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 from engine.tools.options import UsageError, add_extension, amount, count, positive
 from engine.tools.output import say
@@ -118,7 +122,19 @@ def run(args: argparse.Namespace) -> int:
     )
     server = Server(Path(args.repository), make_core(args), options, BlobOptions(args.decrypt))
     server.run(lambda where: say(f"serving {args.repository} at {where}", flush=True))
+    if server.is_compiling():
+        _leave()
     return 0
+
+
+def _leave() -> NoReturn:
+    """End the process while a thread compiles, which the end of the interpreter would wait for, or be disturbed by."""
+    from engine.serving.tracing import flush_traces
+
+    flush_traces()
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _port(text: str) -> int:

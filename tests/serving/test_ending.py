@@ -118,6 +118,88 @@ def test_a_server_without_a_usable_model_and_the_limit_of_the_grace_period(tmp_p
         assert server.process.wait(60) == 0
 
 
+COMPILING = """
+import sys, threading
+from engine import Core
+from engine.plugin_api import API_VERSION, Plugin
+from engine.tools import networks
+from engine.tools.main import main
+
+class Endless(Plugin):
+    name, version, api_version = "ENDLESS", "1", API_VERSION
+
+    def compile_model(self, model, config):
+        print("compiles", file=sys.stderr, flush=True)
+        threading.Event().wait()
+
+    def import_network(self, blob, config):
+        raise NotImplementedError
+
+    def query_model(self, model, config):
+        raise NotImplementedError
+
+core = Core()
+core.register_plugin(Endless.name, Endless)
+networks.make_core = lambda args: core
+sys.exit(main(["serve", sys.argv[1], "--port", "0", "--no-grpc", "--grace", "1"]))
+"""
+
+
+def endless_server(folder: Path) -> subprocess.Popen[str]:
+    """A server with a device ENDLESS, whose compilations do not end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPILING, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    return process
+
+
+@pytest.mark.parametrize("asks", ["at its start", "by a client"])
+def test_sigterm_does_not_wait_for_a_compilation(tmp_path: Path, asks: str) -> None:
+    """Else the server is killed after its grace time, and what it should do at its end is not done."""
+    write(tmp_path / "models", "dense", dense(), CPU)
+    if asks == "at its start":
+        write(tmp_path / "models", "endless", dense(), 'device = "ENDLESS"\n')
+    process = endless_server(tmp_path / "models")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    lines: list[str] = []
+
+    def seen(text: str) -> None:
+        """Read its log until a line has the text."""
+        for line in process.stderr or ():
+            lines.append(line)
+            if text in line:
+                return
+        raise AssertionError("".join(lines))
+
+    try:
+        address = process.stdout.readline().split("http://")[1].strip()
+        if asks == "by a client":
+            seen("models are loaded")
+            write(tmp_path / "models", "endless", dense(), 'device = "ENDLESS"\n')
+            host, port = address.split(":")
+            with socket.create_connection((host, int(port))) as client:
+                path = b"/v2/repository/models/endless/load"
+                client.sendall(b"POST " + path + b" HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+                seen("compiles")
+                process.terminate()
+                assert process.wait(60) == 0
+                assert b" 503 " in client.recv(4096)
+        else:
+            seen("compiles")
+            process.terminate()
+            assert process.wait(60) == 0
+        lines += process.stderr.readlines()
+        assert "ended: 0 requests were answered" in lines[-1]
+        assert "Traceback" not in "".join(lines)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "engine", "serve", *arguments], capture_output=True, text=True, timeout=120, check=False
