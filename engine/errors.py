@@ -183,6 +183,10 @@ class NotReadyError(ServingError):
     """A model cannot be used yet, or could not be loaded, or the server is shutting down; the message says which."""
 
 
+class NotAllowedError(ServingError):
+    """The server was started so that clients may not do this; the message names the option."""
+
+
 class TooLargeError(ServingError):
     """A request has more bytes, or more rows, than the server or the model accepts."""
 

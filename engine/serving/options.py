@@ -18,6 +18,7 @@ class ServerOptions:
         grace_seconds: how long requests that were accepted may take after the signal to end.
         drain_seconds: how long the server goes on to accept requests after the signal, not ready any more.
         stuck_seconds: an inference that takes longer makes the server not alive.
+        allows_loading: whether clients may load, reload and unload models.
     """
 
     host: str = "127.0.0.1"
@@ -29,3 +30,4 @@ class ServerOptions:
     grace_seconds: int = 30
     drain_seconds: float = 0.0
     stuck_seconds: float = 600.0
+    allows_loading: bool = True

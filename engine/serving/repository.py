@@ -12,7 +12,7 @@ from kserve import ModelRepository
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 
 from engine.core import Core
-from engine.errors import EngineError, NotReadyError, NotServedError, RepositoryError
+from engine.errors import EngineError, NotAllowedError, NotReadyError, NotServedError, RepositoryError
 from engine.serving.daemon_threads import DaemonThreads
 from engine.serving.folders import ModelFolder, list_names, read_folder
 from engine.serving.generative_model import GenerativeModel, find_tokenizer
@@ -218,9 +218,9 @@ class Repository(ModelRepository):  # type: ignore[misc]
 class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
     """Loading and unloading for clients: with errors that say what is wrong."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, allows_loading: bool = True) -> None:
         super().__init__(repository)
-        self.repository = repository
+        self.repository, self._allows_loading = repository, allows_loading
 
     async def index(self, filter_ready: bool | None = False) -> list[dict[str, str]]:
         """Name, version, state and reason of everything in the repository."""
@@ -237,6 +237,7 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
 
     async def load(self, model_name: str) -> None:
         """Load or reload. Raises `Refused` with the error."""
+        self._require_allowed()
         try:
             await self.repository.load(model_name)
         except EngineError as e:
@@ -244,7 +245,17 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
 
     async def unload(self, model_name: str) -> None:
         """Unload. Raises `Refused` for an unknown name."""
+        self._require_allowed()
         try:
             await self.repository.unload(model_name)
         except NotServedError as e:
             raise Refused(e) from e
+
+    def _require_allowed(self) -> None:
+        if not self._allows_loading:
+            raise Refused(
+                NotAllowedError(
+                    "clients may not load or unload models, since the server was started with --no-loading; change the "
+                    "repository and start the server again"
+                )
+            )

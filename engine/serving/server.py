@@ -37,7 +37,7 @@ class Server:
         self._options = options
         self._repository = Repository(root, core, blobs or BlobOptions())
         self._has_loaded = self._is_ending = False
-        extension = RepositoryExtension(self._repository)
+        extension = RepositoryExtension(self._repository, options.allows_loading)
         data_plane = DataPlane(self._repository, self.is_ready, self.is_live)
         admission = Admission(options.max_requests)
         self._rest = RestServer(data_plane, extension, options, admission)

@@ -86,6 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="send traces over OTLP, as variables of OpenTelemetry such as OTEL_EXPORTER_OTLP_ENDPOINT say "
         '(needs pip install "engine-sdk[tracing]")',
     )
+    parser.add_argument(
+        "--no-loading", action="store_true", help="refuse requests to load, reload or unload a model (403)"
+    )
     parser.add_argument("--trusted-key", metavar="FILE", action="append", default=[], help="a key that signs blobs")
     parser.add_argument("--require-signature", action="store_true", help="refuse blobs that no trusted key has signed")
     parser.add_argument("--decrypt", metavar="FILE", help="the key with which the blobs were encrypted")
@@ -119,6 +122,7 @@ def run(args: argparse.Namespace) -> int:
         grace_seconds=args.grace,
         drain_seconds=args.drain,
         stuck_seconds=args.stuck_after,
+        allows_loading=not args.no_loading,
     )
     server = Server(Path(args.repository), make_core(args), options, BlobOptions(args.decrypt))
     server.run(lambda where: say(f"serving {args.repository} at {where}", flush=True))

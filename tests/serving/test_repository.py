@@ -244,5 +244,25 @@ def test_unloading_lets_accepted_requests_end(server: Running, folder: Path, cli
         other.close()
 
 
+def test_clients_may_not_load_models_where_it_is_forbidden(tmp_path: Path) -> None:
+    """Else whoever reaches a port of the server can take its models away."""
+    import tritonclient.grpc
+    import tritonclient.http
+
+    write(tmp_path / "models", "dense", dense(), CPU)
+    with running(tmp_path / "models", "--no-loading") as forbidding:
+        over_http = tritonclient.http.InferenceServerClient(forbidding.http)
+        over_grpc = tritonclient.grpc.InferenceServerClient(forbidding.grpc)
+        for made, status in ((over_http, "403"), (over_grpc, "StatusCode.PERMISSION_DENIED")):
+            for call in (made.load_model, made.unload_model):
+                found, message = refusal(call, "dense")
+                assert (found, "--no-loading" in message) == (status, True)
+        assert [each["state"] for each in over_http.get_model_repository_index()] == ["READY"]
+        np.testing.assert_allclose(ask(over_http, "dense", X), expected(X), atol=1e-5)
+        over_http.close()
+        over_grpc.close()
+        assert "Traceback" not in forbidding.log
+
+
 def test_nothing_failed_inside(server: Running) -> None:
     assert "Traceback" not in server.log
