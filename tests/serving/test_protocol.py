@@ -30,6 +30,11 @@ def echoes() -> Model:
     return Model([Result(ops.Identity(each), f"{each.friendly_name}_out") for each in inputs], inputs, name="echoes")
 
 
+def logarithm() -> Model:
+    x = Parameter(f32, ["N"], "x")
+    return Model([Result(ops.Log(x), "y")], [x], name="logarithm")
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("served") / "models"
@@ -38,6 +43,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     write(folder, "echoes", echoes(), 'device = "CPU"\n')
     write(folder, "slow", slow(), 'device = "CPU"\nrequests = 1\nqueue_size = 2\n')
     write(folder, "heavy", slow(), 'device = "CPU"\nrequests = 1\nqueue_mib = 0.0001\n')  # 104 bytes: a row waits
+    write(folder, "strict", dense(), 'device = "CPU"\ntimeout_ms = 0\n')
+    write(folder, "logarithm", logarithm(), 'device = "CPU"\n')
     write(folder, "slower", slow(20_000_000), 'device = "CPU"\n')
     x = Parameter(f32, ["N"], "x")
     wide = ops.Mul(x, Constant(np.ones((4_000_000, 1), np.float32)))
@@ -313,6 +320,16 @@ def test_a_number_above_the_type_s_range_in_json(server: Running) -> None:
     assert (code, "too large for FP32" in answer["error"]) == (400, True), answer
 
 
+def test_numbers_that_json_does_not_have(server: Running, client: tuple[Any, Any]) -> None:
+    """NaN and infinities are null in the JSON of an answer, and themselves in binary tensors."""
+    x = np.array([-1, 0, 1], np.float32)
+    request = {"inputs": [{"name": "x", "shape": [3], "datatype": "FP32", "data": x.tolist()}]}
+    headers = {"content-type": "application/json"}
+    code, answer = post(server, "/v2/models/logarithm/infer", json.dumps(request).encode(), **headers)
+    assert (code, answer["outputs"][0]["data"]) == (200, [None, None, 0.0])
+    np.testing.assert_array_equal(ask(client, "logarithm", x), np.float32([np.nan, -np.inf, 0]))
+
+
 def test_a_request_that_no_model_gets_is_logged_once(server: Running) -> None:
     post(server, "/v2/models/unheard_of/infer", b'{"inputs": []}', **{"content-type": "application/json"})
     assert server.log.count("there is no model 'unheard_of'") == 1
@@ -350,6 +367,14 @@ def test_deadlines(server: Running, client: tuple[Any, Any]) -> None:
             assert refusal(ask, client, "slow", rows(1), headers=headers)[0] == exceeded
         assert refusal(ask, client, "slow", rows(1), headers={"grpc-timeout": "soon"})[0] == "400"
     ask(client, "slow", rows(1), timeout=60_000_000)
+
+
+def test_a_timeout_of_0_refuses_requests_that_state_none(client: tuple[Any, Any]) -> None:
+    """It is not "no deadline", as a reader may think: without the refusal, the queue would have no bound in time."""
+    status, message = refusal(ask, client, "strict", rows(1))
+    assert (status, "had passed when it arrived" in message) == (kind_of(client, "504", "DEADLINE_EXCEEDED"), True)
+    assert refusal(ask, client, "strict", rows(1), timeout=0)[0] == status, "Triton's 0: the client states none"
+    np.testing.assert_allclose(ask(client, "strict", rows(1), timeout=60_000_000), expected(rows(1)), atol=1e-5)
 
 
 def test_a_client_that_disconnects_leaves_the_queue(server: Running) -> None:
