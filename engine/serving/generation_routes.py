@@ -9,7 +9,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from engine.errors import EngineError, InputError, UnsupportedError
 from engine.serving.data_plane import DataPlane
 from engine.serving.deadlines import seconds_left
-from engine.serving.generative_model import GenerativeModel, Piece
+from engine.serving.generative_model import GenerativeModel, Piece, Prompt
 from engine.serving.json_objects import object_of
 from engine.serving.refusals import Refused
 from engine.serving.repository import Repository
@@ -43,13 +43,13 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
     router = APIRouter()
 
     async def generate(model_name: str, request: Request) -> Response:
-        model, body, pieces = await _begun(data_plane, model_name, request, "text_input")
+        model, body, _, pieces = await _begun(data_plane, model_name, request, "text_input")
         async with contextlib.aclosing(pieces):
             found = [piece async for piece in pieces]
         return JSONResponse(_generated(model, body, found))
 
     async def generate_stream(model_name: str, request: Request) -> Response:
-        model, body, pieces = await _begun(data_plane, model_name, request, "text_input")
+        model, body, _, pieces = await _begun(data_plane, model_name, request, "text_input")
         return await _events(pieces, lambda piece: _generated(model, body, [piece]))
 
     async def completions(request: Request) -> Response:
@@ -58,22 +58,30 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
             raise Refused(
                 UnsupportedError(f"the parameter `{unknown[0]}` of completions is not supported; leave it out")
             )
-        model, body, pieces = await _begun(data_plane, str(body.get("model")), request, "prompt")
-        head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model.name}
+        has_usage = _has_usage(body)
+        model, body, prompt, pieces = await _begun(data_plane, str(body.get("model")), request, "prompt")
+        head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
+        head["model"] = model.name
 
         def completion(found: list[Piece], end: str | None) -> dict[str, Any]:
             tokens = [piece.token for piece in found if piece.token is not None]
             choice: dict[str, Any] = {"index": 0, "text": "".join(p.text for p in found), "finish_reason": end}
             choice["logprobs"] = None
-            return head | {"object": "text_completion", "choices": [choice | {"token_ids": tokens}]}
+            return head | {"choices": [choice | {"token_ids": tokens}]}
 
         if body.get("stream"):
-            return await _events(pieces, lambda piece: completion([piece], None), "[DONE]")
+            if not has_usage:
+                return await _events(pieces, lambda piece: completion([piece], None), lambda _: ["[DONE]"])
+            return await _events(
+                pieces,
+                lambda piece: completion([piece], None) | {"usage": None},
+                lambda count: [head | {"choices": [], "usage": _usage(prompt, count)}, "[DONE]"],
+            )
         async with contextlib.aclosing(pieces):
             found = [piece async for piece in pieces]
         count = sum(piece.token is not None for piece in found)
         is_cut = count == (body.get("max_tokens") or model.most_tokens)
-        return JSONResponse(completion(found, "length" if is_cut else "stop") | {"usage": {"completion_tokens": count}})
+        return JSONResponse(completion(found, "length" if is_cut else "stop") | {"usage": _usage(prompt, count)})
 
     async def models() -> Response:
         known = [model for model in repository.get_models().values() if isinstance(model, GenerativeModel)]
@@ -88,8 +96,8 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
 
 async def _begun(
     data_plane: DataPlane, name: str, request: Request, key: str
-) -> tuple[GenerativeModel, dict[str, Any], AsyncGenerator[Piece, None]]:
-    """The model, the body, and the pieces of the answer. Raises `Refused`."""
+) -> tuple[GenerativeModel, dict[str, Any], Prompt, AsyncGenerator[Piece, None]]:
+    """The model, the body, the prompt in it, and the pieces of the answer. Raises `Refused`."""
     body = await object_of(request)
     model = data_plane.get_model_from_registry(name)
     try:
@@ -102,12 +110,31 @@ async def _begun(
         if not isinstance(parameters, dict | None):
             raise InputError("`parameters` must be an object")
         prompt = model.prompt(given, {k: v for k, v in (parameters or {}).items() if v is not None})
-        deadline = seconds_left(dict(request.headers), None, model.config.timeout_ms)
+        headers = dict(request.headers)
+        deadline = seconds_left(headers, None, model.config.timeout_ms)
     except EngineError as e:
         refused = Refused(e)
         refused.log(name)
         raise refused from e
-    return model, body, model.stream(prompt, deadline)
+    return model, body, prompt, model.stream(prompt, deadline, headers)
+
+
+def _has_usage(body: dict[str, Any]) -> bool:
+    """Whether a stream ends with the numbers of tokens. Raises `Refused` for options that do not fit."""
+    options = body.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict) or not isinstance(options.get("include_usage"), bool | None):
+        raise Refused(InputError("`stream_options` must be an object, and `include_usage` in it true or false"))
+    if not body.get("stream"):
+        raise Refused(InputError("`stream_options` is given without `stream`: true; leave it out"))
+    return bool(options.get("include_usage"))
+
+
+def _usage(prompt: Prompt, count: int) -> dict[str, int]:
+    """The numbers of tokens of the prompt, of an answer of `count` tokens, and of both."""
+    before = len(prompt.tokens)
+    return {"prompt_tokens": before, "completion_tokens": count, "total_tokens": before + count}
 
 
 def _generated(model: GenerativeModel, body: dict[str, Any], pieces: list[Piece]) -> dict[str, Any]:
@@ -118,8 +145,13 @@ def _generated(model: GenerativeModel, body: dict[str, Any], pieces: list[Piece]
     return found | ({"id": body["id"]} if isinstance(body.get("id"), str) else {})
 
 
-async def _events(pieces: AsyncGenerator[Piece, None], told: Any, last: str | None = None) -> Response:
-    """Server-sent events, one for each piece; what is refused before the first one has its status."""
+async def _events(
+    pieces: AsyncGenerator[Piece, None], told: Callable[[Piece], Any], last: Callable[[int], list[Any]] = lambda _: []
+) -> Response:
+    """Server-sent events, one for each piece; what is refused before the first one has its status.
+
+    `last` are those after the last piece, or after an error, from the number of tokens.
+    """
     try:
         first = await anext(pieces, None)
     except BaseException:
@@ -127,19 +159,23 @@ async def _events(pieces: AsyncGenerator[Piece, None], told: Any, last: str | No
         raise
 
     async def events() -> AsyncIterator[bytes]:
+        count = 0
         async with contextlib.aclosing(pieces):
             try:
                 if first is not None:
+                    count += first.token is not None
                     yield _event(told(first))
                     async for piece in pieces:
+                        count += piece.token is not None
                         yield _event(told(piece))
             except Refused as e:
                 yield _event({"error": e.details})
-            if last is not None:
-                yield f"data: {last}\n\n".encode()
+            for each in last(count):
+                yield _event(each)
 
     return StreamingResponse(events(), media_type=_EVENTS)
 
 
 def _event(value: Any) -> bytes:
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"data: {text}\n\n".encode()

@@ -25,6 +25,7 @@ from engine.serving.model_config import Generation, ModelConfig
 from engine.serving.refusals import Refused, unexpected
 from engine.serving.served_model import ServedModel
 from engine.serving.tensors import array_of, is_unicode
+from engine.serving.tracing import generation_span, in_span
 
 IDS: Final = "input_ids"
 TOKENS: Final = "tokens"
@@ -141,30 +142,43 @@ class GenerativeModel(ServedModel):
             raise TooLargeError(f"max_tokens is {wanted}; model `{self.name}` gives at most {most} in an answer")
         return Prompt(tokens, wanted, Sampling(**values))
 
-    async def stream(self, prompt: Prompt, deadline: float | None) -> AsyncGenerator[Piece, None]:
+    async def stream(
+        self, prompt: Prompt, deadline: float | None, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[Piece, None]:
         """The next tokens, each as soon as it is computed. Raises `Refused`; `deadline` in seconds from now."""
-        if self._sequences.count >= self._generation.slots + self.config.queue_size:
-            raise Refused(
-                Busy(f"{self._sequences.count} sequences of model `{self.name}` run or wait; try again later")
-            )
+        times = [time.perf_counter()]
+        with generation_span(self.name, self.version, self.device, headers, len(prompt.tokens), times) as span:
+            if self._sequences.count >= self._generation.slots + self.config.queue_size:
+                raise Refused(
+                    Busy(f"{self._sequences.count} sequences of model `{self.name}` run or wait; try again later")
+                )
+            async with contextlib.aclosing(self._measured(prompt, deadline, span)) as pieces:
+                async for piece in pieces:
+                    if piece.token is not None:
+                        times.append(time.perf_counter())
+                    yield piece
+
+    async def _measured(self, prompt: Prompt, deadline: float | None, span: Any) -> AsyncGenerator[Piece, None]:
+        """The pieces of a sequence that is accepted; what has become of it is counted and logged."""
         self._sequences.count += 1
         self._clock.begin(self.device)
-        times, end = [time.perf_counter()], "ok"
+        begin, end = time.perf_counter(), "ok"
         reading: list[Future[int | None]] = []
         try:
             async with contextlib.aclosing(self._pieces(prompt, deadline, reading)) as pieces:
                 async for piece in pieces:
-                    times.append(time.perf_counter())
                     yield piece
             self._tally.answered += 1
         except EngineError as e:
             end = type(e).__name__
             refused = Refused(e)
-            refused.log(self.name)
+            with in_span(span):
+                refused.log(self.name)
             raise refused from e
         except Exception as e:
             end = type(e).__name__
-            raise unexpected(e, f"generating by model `{self.name}`") from e
+            with in_span(span):
+                raise unexpected(e, f"generating by model `{self.name}`") from e
         except BaseException:  # the client has gone, or the grace period is over
             end = Cancelled.__name__
             self._tally.cut_off += 1
@@ -173,7 +187,7 @@ class GenerativeModel(ServedModel):
             self._clock.end(self.device)
             _when_done(reading[0] if reading else None, self._leave)
             metrics.REQUESTS.labels(self.name, self.version, end).inc()
-            metrics.REQUEST_SECONDS.labels(self.name, self.version).observe(time.perf_counter() - times[0])
+            metrics.REQUEST_SECONDS.labels(self.name, self.version).observe(time.perf_counter() - begin)
 
     def _leave(self) -> None:
         """A sequence has its place until the scheduler has ended it, so that a device that hangs collects none."""
@@ -220,7 +234,7 @@ class GenerativeModel(ServedModel):
             refused = Refused(e)
             refused.log(self.name)
             raise refused from e
-        async with contextlib.aclosing(self.stream(prompt, deadline)) as pieces:
+        async with contextlib.aclosing(self.stream(prompt, deadline, headers)) as pieces:
             tokens = [piece.token async for piece in pieces if piece.token is not None]
         return self.response(payload, tokens)
 

@@ -86,10 +86,11 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
             self.validate_grpc_request(request)
             payload = InferRequest.from_grpc(request)
             prompt = model.prompt_of(payload)
-            deadline = seconds_left(to_headers(context), payload, model.config.timeout_ms)
+            headers = to_headers(context)
+            deadline = seconds_left(headers, payload, model.config.timeout_ms)
         except (EngineError, ValueError) as e:
             raise Refused(e if isinstance(e, EngineError) else InputError(str(e))) from e
-        async with contextlib.aclosing(model.stream(prompt, deadline)) as pieces:
+        async with contextlib.aclosing(model.stream(prompt, deadline, headers)) as pieces:
             async for piece in pieces:
                 if piece.token is not None:
                     yield model.response(payload, [piece.token]).to_grpc()

@@ -1,10 +1,10 @@
-"""Traces of OpenTelemetry: each request to a model has a span, and in it one for the queue and one for its run."""
+"""Traces of OpenTelemetry: each request to a model has a span, and in it one for each of its parts."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.errors import UnsupportedError
@@ -53,17 +53,58 @@ def request_span(
     if not _tracers:
         yield
         return
-    from opentelemetry import propagate, trace
-
     (tracer,) = _tracers
-    parent = None if trace.get_current_span().get_span_context().is_valid else propagate.extract(dict(headers or {}))
     attributes = {"model.name": model, "model.version": version, "device": device}
-    with tracer.start_as_current_span("infer", context=parent, attributes=attributes):
+    with tracer.start_as_current_span("infer", context=_parent(headers), attributes=attributes):
         try:
             yield
         finally:
             _add_part(tracer, "queue", times.arrived, times.began)
             _add_part(tracer, "run", times.began, time.perf_counter())
+
+
+@contextlib.contextmanager
+def generation_span(
+    model: str, version: str, device: str, headers: Mapping[str, str] | None, prompt_tokens: int, times: Sequence[float]
+) -> Iterator[Any]:
+    """The span of an answer of tokens, with one for the first token and one for the others; None without traces.
+
+    Its parent is chosen as that of `request_span`. It is not the current span, since an asynchronous generator may end
+    in another context than it began in: see `in_span`. `times`, the beginning and that of each token, are read at the
+    end.
+    """
+    if not _tracers:
+        yield None
+        return
+    from opentelemetry import trace
+
+    (tracer,) = _tracers
+    attributes = {"model.name": model, "model.version": version, "device": device, "tokens.prompt": prompt_tokens}
+    span = tracer.start_span("generate", context=_parent(headers), attributes=attributes)
+    try:
+        yield span
+    except Exception as e:
+        span.record_exception(e)
+        span.set_status(trace.StatusCode.ERROR, f"{type(e).__name__}: {e}")
+        raise
+    finally:
+        span.set_attribute("tokens.answer", len(times) - 1)
+        context = trace.set_span_in_context(span)
+        if len(times) > 1:
+            _add_part(tracer, "first token", times[0], times[1], context)
+        if len(times) > 2:
+            _add_part(tracer, "further tokens", times[1], times[-1], context)
+        span.end()
+
+
+def in_span(span: Any) -> contextlib.AbstractContextManager[Any]:
+    """Makes the span of an answer of tokens the current one, as for the log; nothing without a span."""
+    if span is None:
+        return contextlib.nullcontext()
+    from opentelemetry import trace
+
+    manager: contextlib.AbstractContextManager[Any] = trace.use_span(span)
+    return manager
 
 
 def current_trace() -> str:
@@ -76,9 +117,17 @@ def current_trace() -> str:
     return trace.format_trace_id(context.trace_id) if context.is_valid else ""
 
 
-def _add_part(tracer: Any, name: str, begin: float, end: float) -> None:
+def _parent(headers: Mapping[str, str] | None) -> Any:
+    """The context of a span for a request: the current one, or else what the client's headers say."""
+    from opentelemetry import propagate, trace
+
+    has_span = trace.get_current_span().get_span_context().is_valid
+    return None if has_span else propagate.extract(dict(headers or {}))
+
+
+def _add_part(tracer: Any, name: str, begin: float, end: float, context: Any = None) -> None:
     """A span of what has happened, in seconds of `time.perf_counter`; none if it has not begun."""
     if not begin or not end:
         return
     offset = time.time() - time.perf_counter()
-    tracer.start_span(name, start_time=int((begin + offset) * 1e9)).end(int((end + offset) * 1e9))
+    tracer.start_span(name, context, start_time=int((begin + offset) * 1e9)).end(int((end + offset) * 1e9))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import http.server
 import importlib.util
+import os
 import re
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -138,6 +142,34 @@ def running(folder: Path, *options: str, env: Mapping[str, str] | None = None) -
                     process.kill()
             process.wait()
             process.stdout and process.stdout.close()
+
+
+@contextmanager
+def collecting() -> Iterator[tuple[dict[str, str], list[Any]]]:
+    """A collector of OpenTelemetry: the environment of a server that sends to it, and the spans it has received."""
+    messages = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    received: list[Any] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            body = gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
+            request = messages.ExportTraceServiceRequest.FromString(body)
+            received.extend(s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{collector.server_port}"
+    try:
+        yield os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "100"}, received
+    finally:
+        collector.shutdown()
+        collector.server_close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-import gzip
-import http.server
 import json
-import os
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serving.conftest import Running, dense, expected, running, slow, wait_for, write
+from tests.serving.conftest import Running, collecting, dense, expected, running, slow, wait_for, write
 
 CPU = 'device = "CPU"\nqueue_size = 1000\n'
 BATCHED = CPU + "[batching]\nsize = 4\ndelay_ms = 20\n"
@@ -235,44 +231,24 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
 
 def test_traces_and_the_log_name_the_client_s_trace(tmp_path: Path) -> None:
     """The spans of a request, of both protocols, arrive at a collector as children of the client's."""
-    messages = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-    received: list[Any] = []
-
-    class Collector(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            body = gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
-            request = messages.ExportTraceServiceRequest.FromString(body)
-            received.extend(s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
     write(tmp_path / "models", "dense", dense(), CPU)
-    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
-    threading.Thread(target=collector.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{collector.server_port}"
-    try:
-        env = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "100"}
-        with running(tmp_path / "models", "--traces", "--log-format", "json", env=env) as server:
-            for index, (module, made) in enumerate(made_clients(server)):
-                given = module.InferInput("x", [1, 16], "FP32")
-                given.set_data_from_numpy(np.ones((1, 16), np.float32))
-                made.infer("dense", [given], headers={"traceparent": f"00-{index + 1:032x}-{7:016x}-01"})
-                wrong = module.InferInput("x", [1, 15], "FP32")
-                wrong.set_data_from_numpy(np.ones((1, 15), np.float32))
-                with pytest.raises(Exception, match="15"):
-                    made.infer("dense", [wrong], headers={"traceparent": f"00-{index + 11:032x}-{7:016x}-01"})
-                made.close()
-            parts = {(number, name) for number in (1, 2) for name in ("infer", "queue", "run")}
-            wait_for(lambda: parts <= {(int.from_bytes(span.trace_id, "big"), span.name) for span in received})
-            refused = [json.loads(line) for line in server.log.splitlines() if '"refused' in line]
-        assert [record["trace_id"] for record in refused] == [f"{11:032x}", f"{12:032x}"]
-    finally:
-        collector.shutdown()
-        collector.server_close()
+    with (
+        collecting() as (env, received),
+        running(tmp_path / "models", "--traces", "--log-format", "json", env=env) as server,
+    ):
+        for index, (module, made) in enumerate(made_clients(server)):
+            given = module.InferInput("x", [1, 16], "FP32")
+            given.set_data_from_numpy(np.ones((1, 16), np.float32))
+            made.infer("dense", [given], headers={"traceparent": f"00-{index + 1:032x}-{7:016x}-01"})
+            wrong = module.InferInput("x", [1, 15], "FP32")
+            wrong.set_data_from_numpy(np.ones((1, 15), np.float32))
+            with pytest.raises(Exception, match="15"):
+                made.infer("dense", [wrong], headers={"traceparent": f"00-{index + 11:032x}-{7:016x}-01"})
+            made.close()
+        parts = {(number, name) for number in (1, 2) for name in ("infer", "queue", "run")}
+        wait_for(lambda: parts <= {(int.from_bytes(span.trace_id, "big"), span.name) for span in received})
+        refused = [json.loads(line) for line in server.log.splitlines() if '"refused' in line]
+    assert [record["trace_id"] for record in refused] == [f"{11:032x}", f"{12:032x}"]
 
 
 def made_clients(server: Running) -> list[tuple[Any, Any]]:

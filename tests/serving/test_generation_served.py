@@ -19,7 +19,7 @@ import pytest
 from engine import Core
 from engine.generation import Generator
 from engine.passes import MakeStateful
-from tests.serving.conftest import Running, dense, running, wait_for, write
+from tests.serving.conftest import Running, collecting, dense, running, wait_for, write
 
 DECODER = Path(__file__).parent.parent / "fixtures" / "decoders" / "llama.dynamo23.onnx"
 CONFIG = 'device = "CPU"\nqueue_size = 2\n[generation]\nslots = 2\nmax_tokens = 2000\n'
@@ -115,11 +115,20 @@ def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
     with post(server, "/openai/v1/completions", body) as response:
         answer = json.load(response)
     assert answer["choices"][0]["token_ids"] == alone(PROMPTS[0], 4)
-    assert (answer["choices"][0]["finish_reason"], answer["usage"]) == ("length", {"completion_tokens": 4})
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 4, "total_tokens": 8}
     with post(server, "/openai/v1/completions", body | {"stream": True}) as response:
         *pieces, last = events(response)
     assert [token for piece in pieces for token in piece["choices"][0]["token_ids"]] == alone(PROMPTS[0], 4)
     assert last == "[DONE]"
+    assert not any("usage" in piece for piece in pieces)
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    with post(server, "/openai/v1/completions", body | options) as response:
+        *pieces, usage, last = events(response)
+    assert [token for piece in pieces for token in piece["choices"][0]["token_ids"]] == alone(PROMPTS[0], 4)
+    assert {piece["usage"] for piece in pieces} == {None}
+    assert (usage["choices"], usage["usage"], last) == ([], answer["usage"], "[DONE]")
+    assert usage["id"] == pieces[0]["id"]
     assert json.loads(server.get("/openai/v1/models")[1])["data"] == [{"id": "llama", "object": "model"}]
 
 
@@ -137,6 +146,8 @@ def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
         ({"model": "llama", "prompt": [1], "temperature": 10**400}, 400, "temperature"),
         ({"model": "llama", "prompt": [1], "stop": ["."]}, 501, "`stop`"),
         ({"model": "llama", "prompt": [1], "n": 2}, 501, "`n`"),
+        ({"model": "llama", "prompt": [1], "stream_options": 1}, 400, "stream_options"),
+        ({"model": "llama", "prompt": [1], "stream_options": {"include_usage": 1}}, 400, "include_usage"),
         ({"model": "dense", "prompt": [1]}, 501, "[generation]"),
         ({"model": "nothing", "prompt": [1]}, 404, "nothing"),
         ([], 400, "object"),
@@ -148,6 +159,65 @@ def test_refusals(server: Running, body: Any, status: int, reason: str, streams:
     with pytest.raises(urllib.error.HTTPError) as caught:
         post(server, "/openai/v1/completions", asked)
     assert (caught.value.code, reason in caught.value.read().decode()) == (status, True)
+
+
+def test_options_of_a_stream_that_is_none(server: Running) -> None:
+    body = {"model": "llama", "prompt": [1], "stream_options": {"include_usage": True}}
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(server, "/openai/v1/completions", body)
+    assert (caught.value.code, "`stream_options`" in caught.value.read().decode()) == (400, True)
+
+
+def test_traces_of_answers_of_tokens(server: Running, tmp_path: Path) -> None:
+    """Each answer has a span, of all protocols, as a child of the client's; the log names the trace of a refusal."""
+    import tritonclient.grpc
+
+    def headers(number: int) -> dict[str, str]:
+        return {"traceparent": f"00-{number:032x}-{7:016x}-01"}
+
+    def ask(path: str, number: int, prompt: list[int]) -> Any:
+        body = json.dumps({"input_ids": prompt, "prompt": prompt, "model": "llama", "max_tokens": 3, "stream": True})
+        request = urllib.request.Request(f"http://{traced.http}{path}", body.encode(), headers(number))
+        return urllib.request.urlopen(request, timeout=60).read()
+
+    shutil.copytree(Path(server.process.args[4]) / "llama", tmp_path / "models" / "llama")  # type: ignore[index]
+    (tmp_path / "models" / "llama" / "config.toml").write_text(CONFIG.replace("2000", "3"))
+    with (
+        collecting() as (env, received),
+        running(tmp_path / "models", "--traces", "--log-format", "json", env=env) as traced,
+    ):
+        ask("/openai/v1/completions", 1, [3, 14])
+        ask("/v2/models/llama/generate_stream", 2, [3, 14])
+        ask("/v2/models/llama/generate", 3, [3, 14])
+        client, answers = tritonclient.grpc.InferenceServerClient(traced.grpc), queue.Queue[Any]()
+        given = tritonclient.grpc.InferInput("input_ids", [2], "INT64")
+        given.set_data_from_numpy(np.array([3, 14]))
+        client.infer("llama", [given], headers=headers(4))
+        client.start_stream(lambda result, error: answers.put((result, error)), headers=headers(5))
+        client.async_stream_infer("llama", [given])
+        assert [answers.get(timeout=30)[1] for _ in range(3)] == [None] * 3
+        client.stop_stream()
+        client.close()
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            ask("/v2/models/llama/generate", 6, [999_999])
+        parts = {(number, name) for number in range(1, 6) for name in ("generate", "first token", "further tokens")}
+        parts.add((6, "generate"))
+        wait_for(lambda: parts <= {(int.from_bytes(span.trace_id, "big"), span.name) for span in received})
+        # The spans of FastAPI around them are sent last, at the latest at the end of the server.
+        (refused,) = [json.loads(line) for line in traced.log.splitlines() if '"refused' in line]
+    assert refused["trace_id"] == f"{6:032x}"
+    whole = {int.from_bytes(span.trace_id, "big"): span for span in received if span.name == "generate"}
+    by_identity = {span.span_id: span for span in received}
+    for number, span in whole.items():
+        numbers = {each.key: each.value.int_value for each in span.attributes if each.key.startswith("tokens.")}
+        assert numbers == {"tokens.prompt": 1 if number == 6 else 2, "tokens.answer": 0 if number == 6 else 3}
+        parts_of = [each for each in received if each.trace_id == span.trace_id and " token" in each.name]
+        assert all(part.parent_span_id == span.span_id for part in parts_of)
+        ancestor = span
+        while ancestor.parent_span_id in by_identity:  # FastAPI has spans of its own
+            ancestor = by_identity[ancestor.parent_span_id]
+        assert int.from_bytes(ancestor.parent_span_id, "big") == 7
+    assert (whole[1].status.code, whole[6].status.code) == (0, 2)
 
 
 def begin(server: Running) -> socket.socket:
