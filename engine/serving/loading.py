@@ -15,7 +15,7 @@ from engine.errors import PassError, RepositoryError
 from engine.ir import TensorType
 from engine.passes import LastPosition, MakeStateful
 from engine.plugin_api import ExecutableNetwork
-from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS, PERFORMANCE_HINT
+from engine.properties import DEVICE_CONFIGS, INFERENCE_NUM_THREADS, NUM_STREAMS, PERFORMANCE_HINT
 from engine.serving.model_config import ModelConfig
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
     device = config.device or core.default_device
     properties: dict[str, Any] = {"BATCH_TIMEOUT": config.batching.delay_ms}
     if config.properties:
-        properties |= {"DEVICE_CONFIGS": {device: dict(config.properties)}}
+        properties |= {DEVICE_CONFIGS.name: {device: dict(config.properties)}}
     return core.compile_model(path, f"BATCH:{device}({config.batching.size})", properties)
 
 

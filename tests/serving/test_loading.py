@@ -26,6 +26,15 @@ def test_inferences_run_side_by_side_unless_it_is_said_how(tmp_path: Path, prope
     assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == at_once
 
 
+def test_properties_of_a_model_with_batches_are_those_of_its_device(tmp_path: Path) -> None:
+    config = 'device = "CPU"\n[properties]\nPERFORMANCE_HINT = "THROUGHPUT"\n[batching]\nsize = 4\n'
+    write(tmp_path, "dense", dense(), config)
+    folder = tmp_path / "dense"
+    network: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
+    assert network.get_config("DEVICE_PROPERTIES") == {"CPU": {"PERFORMANCE_HINT": "THROUGHPUT"}}
+    assert network.graph.get_config("PERFORMANCE_HINT") == "THROUGHPUT"
+
+
 def test_bytes_in_the_queue_of_a_language_model_are_no_bound(tmp_path: Path) -> None:
     """Its prompts are not counted, so that the bound would be silently ignored."""
     (tmp_path / "config.toml").write_text("queue_mib = 1.5\n[generation]\nslots = 2\n")
