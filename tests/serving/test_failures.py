@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from tests.serving.conftest import dense, write
 
 PROGRAM = """
 import asyncio, logging, types
@@ -108,3 +113,42 @@ def test_a_language_model_whose_device_hangs() -> None:
         "True 1 1",
         "0.0 ok",
     ], done.stderr
+
+
+RELOADS = """
+import asyncio, gc, sys, weakref
+from pathlib import Path
+from engine.serving.packages import require_packages
+require_packages()
+import numpy as np
+from engine import Core
+from engine.serving.loading import BlobOptions
+from engine.serving.repository import Repository
+
+root = Path(sys.argv[1])
+config = (root / "model" / "config.toml").read_text()
+
+async def main():
+    repository, networks = Repository(root, Core(), BlobOptions()), []
+    for turn in range(4):
+        (root / "model" / "config.toml").write_text(f"queue_size = {turn}\\n{config}")
+        await repository.load("model")
+        network = repository.require("model").network
+        await asyncio.wrap_future(network.submit({"x": np.ones((2, 16), np.float32)}))
+        networks.append(weakref.ref(network))
+        del network
+    gc.collect()
+    print([each() is not None for each in networks])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("config", ["", "[batching]\nsize = 4\n"])
+def test_a_network_that_was_replaced_is_released(tmp_path: Path, config: str) -> None:
+    """Else each reload of a model takes the memory of its weights again."""
+    write(tmp_path, "model", dense(), f'device = "CPU"\n{config}')
+    done = subprocess.run(
+        [sys.executable, "-c", RELOADS, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.splitlines() == ["[False, False, False, True]"], done.stderr
