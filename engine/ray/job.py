@@ -10,15 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engine.blob import BlobInput
+from engine.blob import BlobInput, BlobReader, is_blob
 from engine.core import Core
+from engine.core.device_name import parse_device
 from engine.errors import BlobIncompatibleError, DeviceNotFoundError, EngineError
 from engine.files import CacheFolder
 from engine.plugin_api import ExecutableNetwork
-from engine.properties import ALLOW_SHARED_CACHE, AVAILABLE_DEVICES, CACHE_DIR, ENABLE_MMAP, FULL_DEVICE_NAME
+from engine.properties import (
+    ALLOW_SHARED_CACHE,
+    AVAILABLE_DEVICES,
+    CACHE_DIR,
+    DEVICE_PRIORITIES,
+    ENABLE_MMAP,
+    FULL_DEVICE_NAME,
+    SUPPORTED_CONFIG_KEYS,
+)
 from engine.ray.required import ray_package
 
 _LOCK: Final = ".engine.ray.lock"
+_REUSE_CHOICE: Final = "REUSE_CHOICE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +75,40 @@ class Job:
     def check(self) -> tuple[EngineError | None, str]:
         """Why a worker on this node would have no network, or why it would compile it here; each empty if it is not so.
 
-        Reads no more than the blob's manifest.
+        Reads no more than the blob's manifest, and of a device that runs on others the manifests of its parts.
         """
         try:
-            core, plugin = Core(), self.device.partition(":")[0]
-            if not core.get_property(plugin, AVAILABLE_DEVICES.name):
-                return DeviceNotFoundError(f"{self.device} finds no device on this node"), ""
-            core.get_property(plugin, FULL_DEVICE_NAME.name)  # raises if it cannot be used
-            reasons = "; ".join(core.check_blob(self._blob(), self.device).reasons)
+            core, blob = Core(), self._blob()
+            found = core.check_blob(blob, self.device)
+            targets = self._targets({} if found.manifest is None else found.manifest.config)
+            self._require_devices(core, targets)
+            reasons = "; ".join((*found.reasons, *(_parts_reasons(core, blob) if targets else ())))
         except EngineError as e:
             return e, ""
         if reasons and self.model is None:
             return BlobIncompatibleError(self._without_model(reasons)), ""
         return None, reasons
+
+    def _targets(self, exported: Mapping[str, Any]) -> Sequence[str]:
+        """The devices that the device runs on, if it runs on others; `exported` is the configuration in the blob."""
+        key = DEVICE_PRIORITIES.name
+        listed = parse_device(self.device).priorities or self.config.get(key) or exported.get(key)
+        return str(listed).split(",") if listed else ()
+
+    def _require_devices(self, core: Core, targets: Sequence[str]) -> None:
+        """Raise an error if a device that is needed finds nothing on this node, or cannot be used."""
+        name = self.device.partition(":")[0]
+        _require_device(core, name, self.device)
+        errors = []
+        for target in targets:
+            try:
+                _require_device(core, target.partition("(")[0], self.device)
+            except EngineError as e:
+                errors.append(e)
+        # AUTO, also under another name, goes on with the devices that are there.
+        is_choosing = _REUSE_CHOICE in core.get_property(name, SUPPORTED_CONFIG_KEYS.name)
+        if errors and (len(errors) == len(targets) or not is_choosing):
+            raise errors[0]
 
     def _blob(self) -> BlobInput:
         """The file, or the bytes in the object store's memory, which all workers of a node share."""
@@ -88,6 +119,24 @@ class Job:
 
     def _without_model(self, reasons: str) -> str:
         return f"{self.name}: {reasons}; or pass the model to predictor, which compiles it where the blob does not fit"
+
+
+def _require_device(core: Core, name: str, device: str) -> None:
+    if not core.get_property(name, AVAILABLE_DEVICES.name):
+        where = "" if name == device else f"{device}: "
+        raise DeviceNotFoundError(f"{where}{name} finds no device on this node")
+    core.get_property(name, FULL_DEVICE_NAME.name)  # raises if it cannot be used
+
+
+def _parts_reasons(core: Core, blob: BlobInput) -> list[str]:
+    """Why the blobs in a blob, which are those of its targets, would not load here."""
+    reasons = []
+    with BlobReader(blob) as reader:
+        for name in reader.section_names:
+            section = reader.section(name)
+            if is_blob(bytes(section[:64])):
+                reasons += [f"{name}: {reason}" for reason in core.check_blob(section).reasons]
+    return reasons
 
 
 def _turn(config: Mapping[str, Any]) -> ExitStack:

@@ -153,6 +153,39 @@ def job() -> Job:
     return Job("twice", "CPU", {}, None, None, None, (), {"num_cpus": 2}, None)
 
 
+def exported(device: str, path: Path) -> str:
+    x = Parameter(f32, PartialShape([None, 4]), "x")
+    Core().compile_model(Model([Result(ops.Add(x, x), "y")], [x]), device).export_model(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("device", "is_refused"),
+    [("CPU", False), ("HETERO:CPU", False), ("HETERO:CPU,TEMPLATE", True), ("AUTO:TEMPLATE,CPU", False)],
+)
+def test_a_node_without_a_device_of_the_list_is_refused(
+    device: str, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers would fail one after the other, and end the job. AUTO goes on with the devices that are there."""
+    name = device.partition(":")[0]
+    if name not in Core().installed_devices:
+        pytest.skip(f"not installed: {name}")
+    path, get_property = exported(device, tmp_path / "blob"), Core.get_property
+
+    def without_template(core: Core, where: str, key: str) -> Any:
+        return () if (where, key) == ("TEMPLATE", "AVAILABLE_DEVICES") else get_property(core, where, key)
+
+    stated = Job("twice", device, {}, None, path, None, (), {}, None)
+    from_blob = Job("twice", name, {}, None, path, None, (), {}, None)  # its list is in the blob
+    assert [each.check() for each in (stated, from_blob)] == [(None, "")] * 2
+    monkeypatch.setattr(Core, "get_property", without_template)
+    for each in (stated, from_blob):
+        error, why_compiled = each.check()
+        assert why_compiled == ""
+        assert isinstance(error, DeviceNotFoundError) == is_refused
+        assert not is_refused or "TEMPLATE finds no device on this node" in str(error)
+
+
 def test_nodes_that_cannot_run_a_worker_are_left_out() -> None:
     fits = [NodeFit("a", "one", 3, None), NodeFit("b", "two", 4, PluginError("why")), NodeFit("c", "three", 1, None)]
     assert slots_of(job(), fits) == 4

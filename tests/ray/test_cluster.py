@@ -161,6 +161,34 @@ def test_a_blob_that_fits_some_nodes_runs_on_those(tmp_path: Path) -> None:
     assert "pass the model to predictor" in str(errors[0])
 
 
+@pytest.mark.skipif(default_isa() == OLDEST, reason="blobs of this CPU fit any")
+def test_nodes_are_asked_for_the_devices_that_a_device_runs_on(tmp_path: Path) -> None:
+    """HETERO itself is on every node that has the engine; its devices, and what their parts need, are not."""
+    if "HETERO" not in Core().installed_devices:
+        pytest.skip("not installed: HETERO")
+    blob = str(tmp_path / "network.blob")
+    Core().compile_model(model(), "HETERO:CPU,TEMPLATE").export_model(blob)
+    fits = predictor(blob).check()
+    assert {type(fit.error) for fit in fits} == {type(None), BlobIncompatibleError, PropertyError}
+    (refused,) = (str(fit.error) for fit in fits if isinstance(fit.error, BlobIncompatibleError))
+    assert "part0: " in refused
+    fits = predictor(blob, model=model()).check()
+    assert sorted(bool(fit.why_compiled) for fit in fits if fit.error is None) == [False, True]
+
+
+def test_progress_is_that_of_the_last_dataset() -> None:
+    """Else the throughput of a second one is that of both, with the time between them."""
+    made = predictor(model(), "TEMPLATE", keep=["id"])
+    first, second = (made.predict(dataset(), workers=1, batch_size=8) for _ in range(2))
+    check(first)
+    assert made.progress().items == 0
+    check(second)
+    progress = made.progress()
+    assert (progress.items, len(progress.workers)) == (ROWS, 1)
+    check(made.predict(dataset(), workers=1, batch_size=8))
+    assert made.progress().items == ROWS
+
+
 def test_workers_use_the_blob_in_the_memory_of_the_store() -> None:
     """Weights at another address than a multiple of 64 would be copied by each worker."""
     made = predictor(model())
