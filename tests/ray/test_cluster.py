@@ -253,7 +253,7 @@ def test_what_the_cluster_lacks_is_an_error_before_the_job() -> None:
 
 
 def test_nodes_that_join_are_asked_too(cluster: Any) -> None:
-    """The last test, since it changes the cluster."""
+    """It and the next one are the last tests, since they change the cluster."""
     made = predictor(model())
     before = made.slots()
     asked = {fit.node for fit in made.check()}
@@ -261,3 +261,27 @@ def test_nodes_that_join_are_asked_too(cluster: Any) -> None:
     assert made.slots() == before + 3
     assert made.arguments()["compute"].max_size == before + 3
     assert asked < {fit.node for fit in made.check()}
+
+
+@pytest.mark.skipif(default_isa() == OLDEST, reason="blobs of this CPU fit any")
+def test_several_nodes_that_refuse_the_blob_get_no_worker(cluster: Any, tmp_path: Path) -> None:
+    """With as many workers as the others have slots, all of them run there, and none is started where it would fail."""
+    cluster.add_node(num_cpus=1, env_vars={"ENGINE_MAX_ISA": OLDEST}, object_store_memory=80 << 20)
+    blob = str(tmp_path / "network.blob")
+    Core().compile_model(model(), "CPU").export_model(blob)
+    made: Any = predictor(blob, keep=["id"])
+    refused = {fit.node for fit in made.check() if isinstance(fit.error, BlobIncompatibleError)}
+    usable = {fit.node: fit.slots for fit in made.check() if fit.error is None}
+    assert len(refused) == 2
+
+    class Together(made):  # type: ignore[misc]
+        """Works when all workers are there."""
+
+        def __call__(self, batch: Any) -> Any:
+            while len(self.progress().workers) < sum(usable.values()):
+                time.sleep(0.1)
+            return super().__call__(batch)
+
+    check(Together.predict(dataset(), workers=sum(usable.values()), batch_size=8))
+    found = [worker.node for worker in Together.progress().workers]
+    assert {node: found.count(node) for node in found} == usable
