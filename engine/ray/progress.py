@@ -1,8 +1,9 @@
-"""Progress of all workers: an actor collects it, and what is to be said once."""
+"""Progress of the workers of each dataset: an actor collects it, and what is to be said once."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -30,12 +31,12 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What all workers have computed so far.
+    """What all workers of a dataset of results have computed so far.
 
     Attributes:
         workers: every process that has imported the network, also those that have ended.
         seconds: from the beginning of the first batch to the end of the last one so far.
-        notes: what was logged about nodes, once for each node.
+        notes: what was logged about nodes, once for each node, for all datasets of the class together.
     """
 
     workers: tuple[WorkerProgress, ...]
@@ -67,14 +68,21 @@ class _Worker:
 
 
 @dataclass(slots=True)
-class Journal:
-    """The actor. Times are taken by its own clock, since the nodes' clocks differ."""
+class _Run:
+    """The workers of one dataset, by node and process."""
 
     workers: dict[tuple[str, int], _Worker] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    noted: set[str] = field(default_factory=set)
     begin: float | None = None
     end: float = 0.0
+
+
+@dataclass(slots=True)
+class Journal:
+    """The actor. Times are taken by its own clock, since the nodes' clocks differ. `run` names a dataset of results."""
+
+    runs: defaultdict[str, _Run] = field(default_factory=lambda: defaultdict(_Run))
+    notes: list[str] = field(default_factory=list)
+    noted: set[str] = field(default_factory=set)
 
     def note(self, nodes: Sequence[str], text: str) -> bool:
         """Whether a note about nodes is to be logged, since nothing was logged about one of them."""
@@ -84,24 +92,26 @@ class Journal:
         self.notes.append(text)
         return True
 
-    def join(self, host: str, process: int, node: str, how: str) -> None:
+    def join(self, run: str, host: str, process: int, node: str, how: str) -> None:
         """A worker has its network."""
-        self.workers[node, process] = _Worker(host, node, how)
+        self.runs[run].workers[node, process] = _Worker(host, node, how)
 
-    def add(self, process: int, node: str, items: int, seconds: float) -> None:
+    def add(self, run: str, process: int, node: str, items: int, seconds: float) -> None:
         """A worker has computed a batch in this time."""
-        self.end = time.monotonic()
-        if self.begin is None:
-            self.begin = self.end - seconds
-        worker = self.workers[node, process]
+        found = self.runs[run]
+        found.end = time.monotonic()
+        if found.begin is None:
+            found.begin = found.end - seconds
+        worker = found.workers[node, process]
         worker.items += items
         worker.batches += 1
         worker.busy_seconds += seconds
 
-    def progress(self) -> Progress:
+    def progress(self, run: str) -> Progress:
         """What was computed so far."""
+        found = self.runs.get(run, _Run())
         workers = (
             WorkerProgress(w.host, process, w.node, w.how, w.items, w.batches, w.busy_seconds)
-            for (_, process), w in self.workers.items()
+            for (_, process), w in found.workers.items()
         )
-        return Progress(tuple(workers), 0.0 if self.begin is None else self.end - self.begin, tuple(self.notes))
+        return Progress(tuple(workers), 0.0 if found.begin is None else found.end - found.begin, tuple(self.notes))

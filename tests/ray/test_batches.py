@@ -213,16 +213,19 @@ def test_workers_leave_a_cpu_for_the_tasks_that_read() -> None:
 
 def test_progress_counts_workers_batches_and_says_things_once() -> None:
     journal = Journal()
-    assert journal.progress().items_per_second == 0
-    journal.join("host", 7, "node", "imported")
-    journal.join("host", 8, "node", "compiled")
-    journal.add(7, "node", 32, 0.5)
-    journal.add(8, "node", 16, 0.25)
-    journal.add(7, "node", 16, 0.25)
+    assert journal.progress("run").items_per_second == 0
+    journal.join("run", "host", 7, "node", "imported")
+    journal.join("run", "host", 8, "node", "compiled")
+    journal.join("other", "host", 9, "node", "imported")
+    journal.add("run", 7, "node", 32, 0.5)
+    journal.add("run", 8, "node", 16, 0.25)
+    journal.add("other", 9, "node", 5, 0.25)
+    journal.add("run", 7, "node", 16, 0.25)
     said = [(["a", "b"], "x"), (["b"], "of b"), (["c"], "y"), (["a", "c"], "z"), (["c", "d"], "of d")]
     assert [journal.note(*each) for each in said] == [True, False, True, False, True]
-    progress = journal.progress()
+    progress = journal.progress("run")
     assert progress.items == 64
+    assert [worker.process for worker in journal.progress("other").workers] == [9]
     assert progress.notes == ("x", "y", "of d")
     assert progress.items_per_second == 64 / progress.seconds
     assert [(w.process, w.how, w.items, w.batches, w.busy_seconds) for w in progress.workers] == [

@@ -136,7 +136,7 @@ def test_each_node_does_what_it_can(caplog: pytest.LogCaptureFixture, tmp_path: 
             return super().__call__(batch)
 
     check(Together.predict(dataset(), workers=3, batch_size=8))
-    progress = made.progress()
+    progress = Together.progress()
     assert sorted(worker.how for worker in progress.workers) == ["compiled", "imported", "imported"]
     logged = [record.getMessage() for record in caplog.records if record.name == "engine.ray"]
     assert sorted(logged) == sorted(progress.notes)
