@@ -73,7 +73,7 @@ EXECUTION_THREADS = Property(
     int,
     0,
     METRIC,
-    "How many threads compute one inference. A network need not have this metric.",
+    "How many threads compute one inference while all streams run. A network need not have this metric.",
 )
 INSTRUCTION_SET = Property(
     "INSTRUCTION_SET",
