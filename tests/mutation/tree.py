@@ -18,6 +18,8 @@ from tests.mutation.rooms import ROOT, Room
 
 _PYTEST: Final = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist")
 _OPTIONS: Final = ("-o", "addopts=--import-mode=importlib --strict-markers", "-m", "not slow and not peers")
+# The default tests. What `repeated` marks depends on the tests that are collected, so it chooses from whole files only.
+_DEFAULT: Final = ("-m", "not slow and not peers and not repeated")
 _NOT_COPIED: Final = shutil.ignore_patterns(".git", "build", "*.egg-info", "__pycache__", ".*_cache")
 # Exit statuses of pytest: all passed; a test is not found, since a fault changed its name; none was chosen.
 _PASSED, _USAGE, _NONE = 0, 4, 5
@@ -43,7 +45,7 @@ class Tree:
             environment = {
                 "ENGINE_MUTATED_FILES": files, "ENGINE_EXECUTED": str(noted), "PYTHONDONTWRITEBYTECODE": ""
             }  # fmt: skip
-            options = ("-p", "tests.mutation.executed", "--maxfail=1000", *self.room.tests)
+            options = ("-p", "tests.mutation.executed", "--maxfail=1000", *_DEFAULT, *self.room.tests)
             status = self._pytest(options, environment, timeout=None)
             if not noted.exists():
                 raise RuntimeError(f"pytest ended with status {status} before any of the tests: {self.room.tests}")
@@ -83,7 +85,9 @@ class Tree:
             target.write_text(code, encoding="utf-8")
             result = self._pytest((f"@{named}",), {}, self.timeout)
             if result in (_USAGE, _NONE):
-                result = self._pytest(sorted({test.partition("::")[0] for test in tests}), {}, self.timeout)
+                result = self._pytest(
+                    (*_DEFAULT, *sorted({test.partition("::")[0] for test in tests})), {}, self.timeout
+                )
         finally:
             shutil.copy2(path, target)
         return result != _PASSED
