@@ -52,6 +52,9 @@ def test_subgraphs_have_the_colours_of_their_devices(report: PlacementReport) ->
     for text in ("GPU", "CPU", "2.00 ms predicted", "1 operation", "2 operations, 1 evaluated on the host"):
         assert text in shown
     assert any(text.startswith("moving `relu`") for text in shown)
+    for box in boxes.values():
+        weights = [line.get("font-weight") for line in box.findall(f"{SVG}text")]
+        assert weights == ["bold", *[None] * (len(weights) - 1)], "only the first line is a heading"
 
 
 def test_operations_show_what_put_them_where_they_are(report: PlacementReport) -> None:
@@ -67,6 +70,46 @@ def test_operations_show_what_put_them_where_they_are(report: PlacementReport) -
     assert "GPU: refused, op: GPU has no kernel for NonZero" in tooltip(operations["NonZero nonzero"])
     styles = {name: operation.find(f"{SVG}text").get("font-style") for name, operation in operations.items()}  # type: ignore[union-attr]
     assert [name for name, style in styles.items() if style == "italic"] == ["Add add"]
+
+
+@pytest.mark.parametrize("count", [1, 9, 200])
+def test_operations_are_within_their_subgraph_and_apart(report: PlacementReport, count: int) -> None:
+    subgraphs = (PlacedSubgraph(0, "GPU", tuple(f"n{i}" for i in range(count))),)
+    picture = to_svg(replace(report, subgraphs=subgraphs, crossings=(), refusals=(), sources={}), "one")
+    (box,) = groups(picture).values()
+    left, top, width, height = frame(box)
+    lines = [float(line.get("y", "")) for line in box.findall(f"{SVG}text")]
+    operations = [frame(operation) for operation in box.findall(f"{SVG}g")]
+    assert len(set(operations)) == count
+    margin = min(x for x, _, _, _ in operations) - left
+    assert margin > 0
+    for x, y, w, h in operations:
+        assert x + w + margin <= left + width, "as far from the right border as from the left one"
+        assert max(lines) < y
+        assert y + h <= top + height
+    for operation in box.findall(f"{SVG}g"):
+        (name,) = operation.findall(f"{SVG}text")
+        x, y, w, h = frame(operation)
+        assert x < float(name.get("x", "")) < x + w
+        assert y < float(name.get("y", "")) < y + h, "a line of text is drawn from its foot on"
+    columns = sorted({x for x, _, _, _ in operations})
+    assert all(x + operations[0][2] <= after for x, after in pairwise(columns))
+    rows = sorted({y for _, y, _, _ in operations})
+    assert all(y + operations[0][3] <= after for y, after in pairwise(rows))
+
+
+def test_an_edge_runs_from_the_middle_of_a_box_to_the_next(report: PlacementReport) -> None:
+    subgraphs = tuple(PlacedSubgraph(i, "GPU", (f"n{i}",), (0,) if i else ()) for i in range(3))
+    crossings = tuple(Crossing(f"v{i}", 0, i, 1000) for i in (1, 2))
+    picture = to_svg(replace(report, subgraphs=subgraphs, crossings=crossings, refusals=(), sources={}), "fork")
+    upper, *lower = map(frame, groups(picture).values())
+    for path, target in zip(edges(picture).values(), lower, strict=True):
+        x1, y1, x2, y2 = map(float, re.findall(r"^M(\S+) (\S+)C.* (\S+) (\S+)$", path.get("d", ""))[0])
+        assert (x1, y1) == pytest.approx((upper[0] + upper[2] / 2, upper[1] + upper[3]), abs=2), (
+            "coordinates are rounded"
+        )
+        assert x2 == pytest.approx(target[0] + target[2] / 2, abs=2)
+        assert y1 < y2 < target[1], "the arrow's tip is drawn from the end on"
 
 
 def test_edges_are_as_wide_as_what_crosses(report: PlacementReport) -> None:
