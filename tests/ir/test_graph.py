@@ -135,10 +135,11 @@ def test_validate_propagates_new_types_and_names_the_node_that_cannot_take_them(
         model.validate()
 
 
-def test_what_was_stated_is_kept_while_inputs_are_known_better_and_goes_where_they_change() -> None:
+@pytest.mark.parametrize("reads_mask", [False, True], ids=["one input", "two inputs"])
+def test_what_was_stated_is_kept_while_inputs_are_known_better_and_goes_where_they_change(reads_mask: bool) -> None:
     x, mask = Parameter(f32, ["N", 4], "x"), Parameter(boolean, [6], "mask")
-    chosen = ops.Compress(x, mask, axis=0)
-    model = Model([chosen], [x, mask])
+    chosen = ops.Compress(x, mask, axis=0) if reads_mask else ops.Unique(x, axis=0)
+    model = Model([chosen.output(0)], [x, mask])
     chosen.set_output_type(0, TensorType(f32, PartialShape([3, 4])))
     x.type = Parameter(f32, [6, 4]).type
     model.validate()

@@ -9,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ModelError
-from engine.ir import Dimension, ElementType, PartialShape, f32, i4, string
+from engine.ir import (
+    UNKNOWN,
+    Dimension,
+    ElementType,
+    OptionalType,
+    PartialShape,
+    SequenceType,
+    TensorType,
+    ValueType,
+    f32,
+    i4,
+    merge_types,
+    string,
+)
 from engine.ir.element_type import ALL
 
 dimensions = st.one_of(
@@ -136,3 +149,29 @@ def test_packed_and_odd_types() -> None:
         ElementType.from_numpy("datetime64[s]")
     with pytest.raises(ModelError, match="unknown; known: undefined, f32"):
         ElementType.parse("float")
+
+
+def tensor(*lengths: int | str | None) -> TensorType:
+    return TensorType(f32, PartialShape(lengths))
+
+
+@pytest.mark.parametrize(
+    ("declared", "inferred", "expected"),
+    [
+        (tensor(2, None), tensor(None, 3), tensor(2, 3)),
+        (tensor(2), UNKNOWN, tensor(2)),
+        (SequenceType(tensor(2)), SequenceType(), SequenceType(tensor(2))),
+        (SequenceType(), SequenceType(tensor(2)), SequenceType(tensor(2))),
+        (OptionalType(tensor(2)), OptionalType(), OptionalType(tensor(2))),
+        (OptionalType(), OptionalType(tensor(2)), OptionalType(tensor(2))),
+        (SequenceType(tensor(2)), OptionalType(), OptionalType()),
+        (OptionalType(tensor(2)), SequenceType(), SequenceType()),
+        (SequenceType(tensor(2)), tensor(3), tensor(3)),
+        (tensor(2), SequenceType(), SequenceType()),
+    ],
+    ids=str,
+)
+def test_of_two_types_of_a_value_the_one_that_says_more_is_kept(
+    declared: ValueType, inferred: ValueType, expected: ValueType
+) -> None:
+    assert merge_types(declared, inferred) == expected

@@ -105,8 +105,9 @@ def test_pairs_are_of_tensors_of_equal_types() -> None:
     model = with_variable()
     with pytest.raises(GraphError, match="already has a variable `kept`"):
         model.add_variable(VARIABLE)
-    with pytest.raises(GraphError, match="already belongs to variable `kept`"):
-        model.add_variable(replace(VARIABLE, name="other"))
+    for shared in ({}, {"parameter": "x"}, {"result": "y"}):  # The pair, its output, its input.
+        with pytest.raises(GraphError, match="already belongs to variable `kept`"):
+            model.add_variable(replace(VARIABLE, name="other", **shared))  # type: ignore[arg-type]
 
 
 def test_copies_have_the_variables() -> None:
