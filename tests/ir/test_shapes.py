@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from engine.ir import (
     SequenceType,
     TensorType,
     ValueType,
+    boolean,
     f32,
     i4,
     merge_types,
@@ -139,6 +141,9 @@ def test_every_element_type_maps_there_and_back(element_type: ElementType) -> No
     assert ElementType.from_onnx(element_type.onnx) is element_type
     assert ElementType.from_numpy(element_type.numpy) is element_type
     assert ElementType.parse(element_type.name) is element_type
+    bits = int(re.findall(r"\d+", element_type.name)[0]) if element_type is not boolean else 8
+    assert element_type.byte_size(80) == 10 * bits, "a file would be read from other places"
+    assert element_type.numpy.itemsize * 8 == max(8, bits)
 
 
 def test_packed_and_odd_types() -> None:
