@@ -18,7 +18,7 @@ from engine.ir import Constant, ElementType, Model, Node, Parameter, Result, f32
 from engine.ir.element_type import f16, f64, i4, i8, i16, i32, u4, u8, u16
 from engine.ops import evaluate_model
 from engine.passes import Manager
-from engine.passes.common.quantization_decomposition import QuantizationDecomposition
+from engine.passes.common.quantization_decomposition import DequantizedConstantFolding, QuantizationDecomposition
 
 TYPES = [i4, u4, i8, u8, i16, u16]
 SHAPE = (2, 3, 4)
@@ -103,6 +103,28 @@ def test_a_constant_is_computed_when_it_is_read(block_size: int, real: ElementTy
     (constant,) = (node for node in model.ordered_nodes() if isinstance(node, Constant))
     assert (constant.friendly_name, constant.is_loaded) == ("weights", False)
     np.testing.assert_array_equal(constant.data, weights.data.astype(real.numpy) * real.numpy.type(0.3))
+
+
+@pytest.mark.parametrize(
+    ("codes", "read", "stays"),
+    [
+        (np.int8, lambda x, w: ops.MatMul(x, w), True),
+        (np.uint8, lambda x, w: ops.Gemm(x, w), True),
+        (np.int16, lambda x, w: ops.MatMul(x, w), False),
+        (np.int8, lambda x, w: ops.Add(x, w), False),
+        (np.int8, lambda x, w: ops.MatMul(w, x), False),
+    ],
+    ids=["MatMul", "Gemm", "16 bits", "no product", "left of MatMul"],
+)
+def test_only_weights_of_8_bits_of_products_stay_codes(codes: type, read: Any, stays: bool) -> None:
+    """The former are multiplied as integers; nothing computes the others from codes, for each inference."""
+    x = Parameter(f32, [4, 4], "x")
+    weights = ops.DequantizeLinear(Constant(np.arange(16, dtype=codes).reshape(4, 4)), Constant(np.float32(0.5)))
+    model = Model([Result(read(x, weights))], [x])
+    manager = Manager()
+    manager.register_pass(DequantizedConstantFolding, enabled=True)
+    assert manager.run_passes(model) is not stays
+    assert ("DequantizeLinear" in kinds(model)) is stays
 
 
 def test_a_scalar_stays_a_scalar() -> None:
