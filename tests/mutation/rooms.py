@@ -52,7 +52,7 @@ ROOMS: Final = {
     "onnx": Room(("engine/onnx/*.py", "engine/onnx/contrib/*.py"), ("tests/onnx",)),
     "opencl": Room(("plugins/opencl/src/engine_opencl/**/*.py",), ("plugins/opencl/tests",)),
     "ops": Room(("engine/ops/*.py", "engine/ops/internal/*.py"), ("tests/ops", "plugins/template/tests")),
-    "passes": Room(("engine/passes/**/*.py",), ("tests/passes",)),
+    "passes": Room(("engine/passes/**/*.py",), ("tests/passes", "plugins/hetero/tests/test_costs.py")),
     "placement": Room(("engine/placement/*.py",), ("tests/placement", "plugins/hetero/tests")),
     "properties": Room(("engine/properties/*.py",), ("tests/test_properties.py", "tests/core")),
     "runtime": Room(("engine/runtime/*.py",), ("tests/runtime", "tests/core")),

@@ -311,8 +311,8 @@ def model_of(matrix: Constant, *, twice: bool = False) -> Model:
     return Model(results, parameters)
 
 
-def with_one(value: float) -> Constant:
-    data = np.ones((100, 70), np.float32)
+def with_one(value: float, dtype: ElementType = f32) -> Constant:
+    data = np.ones((100, 70), dtype.numpy)
     data[70, 3] = value
     return Constant(data)
 
@@ -338,6 +338,12 @@ def test_what_cannot_be_compressed_stays_with_a_reason(model: Model, reason: str
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(layer.reason)
     assert found.bytes_after == found.bytes_before
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(f32, 2.0**127), (f16, 2.0**15), (bf16, 2.0**127)], ids=str)
+def test_elements_up_to_half_of_the_range_of_their_type_are_compressed(dtype: ElementType, largest: float) -> None:
+    assert compress_weights(model_of(with_one(-largest, dtype))).layers
+    assert not compress_weights(model_of(with_one(1.01 * largest, dtype))).layers
 
 
 def test_scales_that_outweigh_the_codes_are_no_compression() -> None:

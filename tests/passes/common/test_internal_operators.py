@@ -251,6 +251,7 @@ def test_products_of_flattened_rows_end_with_residual_and_activation(batch: int 
         lambda x: reshaped(ops.Gemm(reshaped(x, 6, 4), array(4, 4), array(4)), 3, 2, 4),
         lambda x: reshaped(ops.Gemm(reshaped(x, 6, 4), array(4, 4), array(6, 4)), 2, 3, 4),
         lambda x: reshaped(ops.Gemm(ops.Relu(reshaped(x, 6, 4)), array(4, 4), array(4)), 2, 3, 4),
+        lambda x: reshaped(ops.MatMul(reshaped(x, 6, 4), array(1, 4, 4)), 2, 3, 4),
     ],
 )
 def test_reshapes_that_do_more_stay(make: Callable[[Node], Node], apply: Apply) -> None:
