@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, DeviceError, InferError, InputError
-from engine.runtime import AsyncInferQueue, RequestState
+from engine.runtime import AsyncInferQueue, AsyncInferRequest, RequestState
 
 LONG = 30.0
 
@@ -160,6 +160,25 @@ def test_a_wrong_input_starts_nothing_and_leaves_the_request_idle(make_network):
             queue.start_async({"z": 1})
     assert queue.is_ready
     queue.wait_all(0)
+
+
+def test_a_request_that_was_started_before_an_interrupt_takes_no_other_job(make_network, gate, monkeypatch):
+    queue = AsyncInferQueue(make_network(start_pipeline=lambda r: gate.wait(LONG)), 1, "reject")
+    start = AsyncInferRequest.start_async
+
+    def interrupted(*args, **named):
+        start(*args, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AsyncInferRequest, "start_async", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.start_async(inputs(1))
+    assert not queue.is_ready
+    gate.set()
+    queue.wait_all(LONG)
+    queue.start_async(inputs(2))
+    queue.wait_all(LONG)
 
 
 def test_a_deadline_of_a_job_is_reported(make_network, gate):

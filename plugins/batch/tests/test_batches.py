@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from engine_batch.networks import difference
 from engine_template import TemplatePlugin
 from engine_template.network import TemplateNetwork
 from engine_template.request import TemplateInferRequest
@@ -27,6 +28,7 @@ from engine.errors import (
     PropertyError,
     UnsupportedError,
 )
+from engine.ir import bf16
 from engine.passes import MakeStateful
 from engine.plugin_api import Config, ExecutableNetwork, Model, QueryResult, RefusalCause, Support, SyncInferRequest
 from engine.testing.models import light_input, light_model
@@ -596,6 +598,32 @@ def test_a_reshape_that_repeats_the_batch_takes_another_one(core: Core) -> None:
         np.testing.assert_array_equal(request.results["y"], x.reshape(1, 6))
 
 
+@pytest.mark.parametrize(
+    ("single", "batched", "words"),
+    [
+        (np.int64([1]), np.int64([2]), "differs in 1 of 1 elements"),
+        (np.int16([1, 1]), np.int16([1, 2]), None),
+        (np.uint8([1, 1]), np.uint8([2, 2]), "differs in 2 of 2 elements"),
+        (np.int32([1, 1]), np.int32([1, 2]), "differs in 1 of 2 elements"),
+        (np.zeros(200, bool), np.arange(200) < 2, None),
+        (np.zeros(200, bool), np.arange(200) < 3, "differs in 3 of 200 elements"),
+        (np.float32([1, 4]), np.float32([1.001, 4]), None),
+        (np.float32([1, 4]), np.float32([1.002, 4]), "differs by 0.002"),
+        (np.float32([np.nan, np.inf, 1]), np.float32([np.nan, np.inf, 1]), None),
+        (np.float32([np.nan, np.inf, 1]), np.float32([0, np.inf, 1]), "differs by inf"),
+        (np.complex64([1 + 1j]), np.complex64([1 + 1.1j]), "differs by 0.1"),
+        (np.ones(1, bf16.numpy), np.full(1, 1.0625, bf16.numpy), None),
+        (np.ones(1, bf16.numpy), np.full(1, 1.125, bf16.numpy), "differs by 0.125"),
+        (np.zeros((2, 0)), np.zeros((2, 0)), None),
+        (np.zeros(2), np.zeros((2, 1)), r"differs in shape ([2, 1])"),
+    ],
+    ids=lambda value: str(getattr(value, "dtype", value is None)),
+)
+def test_what_rounding_explains_is_no_difference(single: Any, batched: Any, words: str | None) -> None:
+    """The square root of the machine epsilon is 3.5e-4 for f32 and 0.088 for bf16."""
+    assert difference(single, batched) == words
+
+
 # -- the device string --------------------------------------------------------------------------------------
 
 
@@ -614,6 +642,8 @@ def test_a_reshape_that_repeats_the_batch_takes_another_one(core: Core) -> None:
         ("CPU(4)", {}, DeviceNotFoundError, "an argument in parentheses is for a device that runs on this one"),
         ("HETERO:CPU(4),TEMPLATE", {}, DeviceNotFoundError, "parentheses"),
         ("BATCH:CPU(4)", {"BATCH_SIZE": 5}, PropertyError, "set it once"),
+        ("BATCH:CPU(4)", {"BATCH_TIMEOUT": -0.001}, PropertyError, "BATCH_TIMEOUT"),
+        ("BATCH:CPU(4)", {"BATCH_TIMEOUT": LONG + 0.001}, PropertyError, "BATCH_TIMEOUT"),
         ("BATCH:CPU(4)", {"DEVICE_PROPERTIES": {"TEMPLATE": {}}}, PropertyError, "the device of batches is CPU"),
     ],
 )
@@ -625,7 +655,13 @@ def test_wrong_device_strings(device: str, config: dict[str, Any], error: type[E
 
 @pytest.mark.parametrize(
     ("device", "config", "size"),
-    [("BATCH:CPU", {}, 8), ("BATCH:CPU", {"BATCH_SIZE": 3}, 3), ("BATCH:CPU.0(5)", {}, 5), ("BATCH:AUTO(2)", {}, 2)],
+    [
+        ("BATCH:CPU", {}, 8),
+        ("BATCH:CPU", {"BATCH_SIZE": 3}, 3),
+        ("BATCH:CPU.0(5)", {}, 5),
+        ("BATCH:AUTO(2)", {}, 2),
+        ("BATCH:CPU(2)", {"BATCH_TIMEOUT": 0}, 2),
+    ],
 )
 def test_the_size_of_a_batch(device: str, config: dict[str, Any], size: int) -> None:
     assert Core().compile_model(product(), device, config).get_metric("MAX_BATCH_SIZE") == size
