@@ -86,6 +86,7 @@ class Watched:
         self.gate = threading.Event()
         self.gate.set()
         self.takes_any_batch = True
+        self.loses_rows = False
 
 
 class _Request(TemplateInferRequest):
@@ -97,6 +98,9 @@ class _Request(TemplateInferRequest):
         if (self.inputs[0] == 666).any():
             raise DeviceError("a request has the value 666")
         super().start_pipeline()
+
+    def store_output(self, index: int, value: Any, *, copy: bool = True) -> None:
+        super().store_output(index, value[:-1] if self.watched.loses_rows else value, copy=copy)
 
 
 @pytest.fixture
@@ -270,6 +274,14 @@ def test_output_tensors_and_results_belong_to_their_request(core: Core) -> None:
 
 
 # -- errors, cancellation -----------------------------------------------------------------------------------
+
+
+def test_a_device_that_loses_a_row_gives_no_request_the_row_of_another(core: Core, watched: Watched) -> None:
+    network = compiled(core, product("N"), timeout=20)
+    watched.loses_rows = True
+    for request in started(network, rows(2)):
+        with pytest.raises(DeviceError, match="its first dimension is not the batch"):
+            request.wait(LIMIT)
 
 
 def test_only_the_request_that_is_to_blame_fails(core: Core, watched: Watched) -> None:
