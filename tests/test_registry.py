@@ -393,20 +393,21 @@ def test_plugins_that_ask_for_each_other_do_not_deadlock(registry: PluginRegistr
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_is_not_blocked_by_a_thread_that_it_does_not_have(registry: PluginRegistry) -> None:
-    entered, release = threading.Event(), threading.Event()
+    entered, release, parent = threading.Event(), threading.Event(), os.getpid()
 
     class Slow(Device):
         def __init__(self, core: CoreHandle) -> None:
             super().__init__(core)
             entered.set()
-            release.wait(60)
+            if os.getpid() == parent:
+                release.wait(60)
 
     registry.register("SLOW", Slow)
     registry.register("DEVICE", Device)
     thread = threading.Thread(target=registry.get, args=("SLOW",))
     thread.start()
     assert entered.wait(60)
-    child = forked(lambda: registry.get("DEVICE").name == "DEVICE")
+    child = forked(lambda: isinstance(registry.get("DEVICE"), Device) and isinstance(registry.get("SLOW"), Slow))
     release.set()
     thread.join(60)
     assert child == 0

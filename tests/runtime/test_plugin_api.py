@@ -458,6 +458,8 @@ def test_a_device_without_export_says_so(plugin):
         ({"inputs": [{"name": "x", "type": {"tensor": "f99", "shape": []}}]}, BlobFormatError),
         ({"metadata": {"network_name": 3}}, BlobFormatError),
         ({"metadata": {}}, BlobFormatError),
+        ({"metadata": {"network_name": "n", "variables": {}}}, BlobFormatError),
+        ({"metadata": {"network_name": "n", "model_identity": 3}}, BlobFormatError),
     ],
 )
 def test_a_manifest_with_wrong_contents_is_refused(plugin, changes, error):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from engine_auto.candidate import executor_of
 from engine_auto.other_load import OtherLoad
 from onnx import TensorProto, helper
 
@@ -250,6 +251,12 @@ def test_a_model_that_no_device_runs(rig: Any) -> None:
     assert "\n" not in str(caught.value)
     answer = rig.core.query_model(negation(), "AUTO:ACME,BOLT")
     assert not answer.is_supported
+
+
+@pytest.mark.parametrize("is_exclusive", [False, True])
+def test_exclusive_requests_wait_for_those_of_other_networks(rig: Any, is_exclusive: bool) -> None:
+    network = rig.core.compile_model(negation(), "ACME", {"EXCLUSIVE_ASYNC_REQUESTS": is_exclusive})
+    assert (executor_of(network, "ACME") is network.task_executor) is is_exclusive
 
 
 def test_configuration_of_another_device() -> None:

@@ -98,6 +98,16 @@ def test_an_error_on_all_devices_is_that_of_the_inference(rig: Any) -> None:
     assert network.get_metric("EXECUTION_DEVICES") == ("ACME",)
 
 
+def test_the_third_device_stands_in_if_two_fail(rig: Any, new_device: Any) -> None:
+    rig.core.register_plugin("CASK", new_device("CASK")[0])
+    network = rig.compile(negation(), "AUTO:ACME,BOLT,CASK", MEASURE_SECONDS=0)
+    assert network.wait_for_choice(LIMIT)
+    rig.acme.infer_error = rig.bolt.infer_error = DeviceError("lost")
+    with pytest.warns(RuntimeWarning, match="ACME failed"):
+        np.testing.assert_array_equal(network(X)["y"], -X)
+    assert network.get_metric("EXECUTION_DEVICES") == ("CASK",)
+
+
 def test_a_device_that_is_given_up_while_it_stands_in_is_used_again(rig: Any, new_device: Any) -> None:
     """The choice is made for ACME, and BOLT given up, while BOLT runs what failed on ACME."""
     kind, cask = new_device("CASK")
