@@ -106,6 +106,8 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "cores": ("benchmark basic.blob --cores zero", 2, ("0,1", "'zero'")),
     "unusable core": ("benchmark basic.blob --cores 99999", 3, ("core 99999", "usable: ")),
     "pinned nowhere": ("benchmark basic.blob --pin", 2, ("--cores", "-n 0")),
+    "pinned requests": ("benchmark basic.blob --pin --cores 1 -n 2", 2, ("--cores", "-n 0")),
+    "pinned comparison": ("benchmark basic.blob --pin --cores 1 -n 0 --compare TEMPLATE", 2, ("--pin", "--compare")),
     "setting given twice": ("benchmark basic.blob --streams 2 -c NUM_STREAMS=1", 2, ("NUM_STREAMS", "twice")),
     "layers of tokens": ("benchmark basic.onnx -d CPU --generate 4 --layers", 2, ("--layers", "--generate")),
     "compared with nothing": ("benchmark basic.blob --compare nowhere.json", 3, ("nowhere.json", "No such file")),
