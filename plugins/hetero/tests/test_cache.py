@@ -47,6 +47,15 @@ def test_what_an_affinity_file_says_is_part_of_the_key(tmp_path: Path, cache: di
     assert compiled(core, config) == (True, ("CPU",))
 
 
+def test_the_times_that_were_measured_are_part_of_the_key(tmp_path: Path, cache: dict[str, Any]) -> None:
+    core, file = Core(), tmp_path / "times.json"
+    config = {**cache, "CALIBRATION_FILE": str(file)}
+    for devices in ({}, {"CPU": {}}):
+        file.write_text(json.dumps({"devices": devices}))
+        assert compiled(core, config) == (False, ("CPU",))
+        assert compiled(core, config) == (True, ("CPU",))
+
+
 def test_the_affinity_in_a_model_is_part_of_the_key(cache: dict[str, Any]) -> None:
     core = Core()
     model = core.read_model(chain())
