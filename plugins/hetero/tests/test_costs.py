@@ -79,6 +79,21 @@ def costs_of(graph: ModelGraph, **options: object) -> CostModel:
     return default_costs(graph, ("A", "B"), **options)  # type: ignore[arg-type]
 
 
+def test_a_node_takes_as_long_as_its_operations_or_its_bytes_and_its_start() -> None:
+    x = tensor(100, 100)
+    graph = ModelGraph.of(Model([ops.Relu(ops.MatMul(x, weights(100, 100)))], [x]))
+    rates = [
+        Rates(operations=1e6, bytes=1e12, node_overhead=0.25),
+        Rates(operations=1e12, bytes=1e6, node_overhead=0.5),
+    ]
+    product, relu = 2 * 100**3, 100**2
+    np.testing.assert_allclose(
+        costs_of(graph, rates=rates).node_seconds,
+        [[product / 1e6 + 0.25, relu / 1e6 + 0.25], [3 * 4 * 100**2 / 1e6 + 0.5, 2 * 4 * 100**2 / 1e6 + 0.5]],
+        rtol=4 * np.finfo(np.float64).eps,
+    )
+
+
 def test_default_figures_are_never_called_measured() -> None:
     costs = costs_of(branching())
     assert costs.origin == "default"
