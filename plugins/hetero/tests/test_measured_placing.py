@@ -185,6 +185,27 @@ def test_what_no_device_runs_is_refused_with_the_reasons() -> None:
         place_by_cost(claims_of(graph, levels), np.full(3, UNPLACED), costs)
 
 
+@pytest.mark.parametrize(
+    ("first", "stated", "devices", "sources"),
+    [
+        ([NATIVE, REFERENCE], [UNPLACED, UNPLACED], [0, 0], ("priority", "atom")),
+        ([NATIVE, REFUSED], [UNPLACED, UNPLACED], [1, 1], ("priority", "priority")),
+        ([NATIVE, NATIVE], [UNPLACED, 1], [1, 1], ("priority", "user")),
+        ([NATIVE, NATIVE], [UNPLACED, 0], [0, 0], ("priority", "user")),
+    ],
+    ids=["slower alone", "refused", "user elsewhere", "user there"],
+)
+def test_an_atom_is_on_the_first_device_that_may_run_all_of_it(
+    first: list[int], stated: list[int], devices: list[int], sources: tuple[str, ...]
+) -> None:
+    x = Parameter(f32, [4], "x")
+    graph = ModelGraph.of(Model([ops.Neg(ops.Relu(x))], [x]))
+    claims = claims_of(graph, np.array([first, [NATIVE, NATIVE]]), [[[0, 1]], []])
+    placement = place_by_priority(claims, np.array(stated))
+    assert placement.affinity.tolist() == devices
+    assert placement.sources == sources
+
+
 def test_atoms_that_overlap_across_devices_stay_placeable() -> None:
     """By priority, the second device draws its atom apart from the first device's, and nothing is left for one node."""
     graph, costs = two_sums(node_seconds=np.full((2, 3), 1e-6))
