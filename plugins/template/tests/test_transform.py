@@ -5,11 +5,13 @@ A pass of your own is tested with `engine.testing.passes.check_pass`, which look
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 from engine_template.transform import transform_network
 
-from engine import ops
-from engine.ir import Constant, Model, Parameter, f32
+from engine import Core, ops
+from engine.ir import Constant, Model, Node, Parameter, f32
 from engine.passes import InitNodeInfo, check_equivalence, check_rt_info, compare_models
 from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
 
@@ -44,3 +46,30 @@ def test_the_users_model_is_left_alone() -> None:
     graph = transform_network(model)
     assert [node.op_type for node in graph.ordered_nodes()] == ["Parameter", "Relu", "Result"]
     assert model.to_text() == before
+
+
+def test_a_network_runs_the_transformed_model_unless_told_otherwise() -> None:
+    x = Parameter(f32, [4], "x")
+    model = Model([ops.Identity(ops.Relu(x), friendly_name="out")], [x])
+    for config, expected in (({}, ["Relu"]), ({"TEMPLATE_TRANSFORMATIONS": False}, ["Relu", "Identity"])):
+        network = Core().compile_model(model, "TEMPLATE", config)
+        assert [operation.op_type for operation in network.program.operations] == expected  # type: ignore[attr-defined]
+
+
+def test_an_inference_holds_only_what_later_operations_read() -> None:
+    """Of a long chain of large values two are needed at a time, besides the result."""
+    length, size = 16, 1 << 20
+    x = Parameter(f32, [size // 4], "x")
+    value: Node = x
+    for _ in range(length):
+        value = ops.Sin(value)
+    request = Core().compile_model(Model([value], [x]), "TEMPLATE").create_infer_request()
+    data = np.zeros(size // 4, np.float32)
+    request.infer(data)
+    tracemalloc.start()
+    try:
+        request.infer(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < length // 2 * size
