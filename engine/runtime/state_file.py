@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from engine.blob import BlobManifest, BlobReader, BlobWriter
-from engine.errors import BlobError, BlobFormatError, StateError
+from engine.errors import BlobError, BlobFormatError, ModelError, StateError
 from engine.ir import ElementType
 from engine.runtime.states import Held, plain
 from engine.runtime.values import Array
@@ -72,7 +72,7 @@ def read_state(source: str | os.PathLike[str] | bytes | BinaryIO, identity: str,
         return {str(each["name"]): _value(reader, each) for each in metadata["values"]}
     except BlobError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (ModelError, KeyError, TypeError, ValueError, AttributeError) as e:
         raise BlobFormatError(f"{network}: the state's description of its values is malformed: {e!r}") from e
 
 
