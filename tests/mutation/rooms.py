@@ -50,7 +50,7 @@ ROOMS: Final = {
         ("engine/lowering/*.py",),
         ("tests/test_lowering.py", "tests/test_lengths.py", "tests/test_plan_cache.py", "plugins/cpu/tests"),
     ),
-    "onnx": Room(("engine/onnx/*.py", "engine/onnx/contrib/*.py"), ("tests/onnx",)),
+    "onnx": Room(("engine/onnx/*.py", "engine/onnx/contrib/*.py"), ("tests/onnx", "tests/core/test_bound_blobs.py")),
     "opencl": Room(("plugins/opencl/src/engine_opencl/**/*.py",), ("plugins/opencl/tests",)),
     "ops": Room(("engine/ops/*.py", "engine/ops/internal/*.py"), ("tests/ops", "plugins/template/tests")),
     "passes": Room(("engine/passes/**/*.py",), ("tests/passes", "plugins/hetero/tests/test_costs.py")),

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from engine.errors import ExternalDataError, ModelReadError
 from engine.ir import Constant, Model
 from engine.onnx import read_model
+from engine.onnx.weight_spans import WeightSpan, weight_spans
 from engine.onnx.wire import encode_length
 
 WEIGHT = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -63,6 +64,14 @@ def test_length_and_offset_may_be_left_out(tmp_path: Path) -> None:
     (folder / "w.bin").write_bytes(WEIGHT.tobytes() + b"more")
     path = save(tmp_path, model_of(tensor(location="weights/deep/w.bin")))
     np.testing.assert_array_equal(weight_of(read_model(path)).data, WEIGHT)
+
+
+@pytest.mark.parametrize("entries", [{}, {"length": "x1"}, {"length": 96, "offset": -1}, {"length": "\u0666"}])
+def test_data_whose_place_is_not_stated_is_not_bound_to_a_file(tmp_path: Path, entries: dict[str, Any]) -> None:
+    """A blob then contains it, instead of naming its place in a file."""
+    stated = {"location": "w.bin", "offset": 7, "length": 96}
+    assert weight_spans(save(tmp_path, model_of(tensor(**stated)))) == [WeightSpan("w.bin", 7, 96)]
+    assert weight_spans(save(tmp_path, model_of(tensor(location="w.bin", **entries)))) == []
 
 
 def test_a_relative_path_reads_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
