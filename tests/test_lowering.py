@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from engine import Core, ops
 from engine.errors import InputError, ModelError
-from engine.ir import Constant, Model, Node, Parameter, PartialShape, f32, f64, i64
+from engine.ir import Constant, Model, Node, Parameter, PartialShape, SequenceType, f32, f64, i64
 from engine.lowering import (
     Decisions,
     Lowering,
@@ -234,3 +234,18 @@ def test_an_operation_runs_as_badly_as_the_worst_of_those_that_replace_it(order:
         return Support.native() if node.op_type == "Relu" else Support.refused(RefusalCause.OP, "no kernel")
 
     assert answer_query(model, Model([outer], [x]), support)["a"].level.value == "refused"
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        (Parameter(f32, [2]), None),
+        (Parameter(f64, [2]), RefusalCause.ELEMENT_TYPE),
+        (Parameter(SequenceType()), RefusalCause.ELEMENT_TYPE),
+        (Parameter(f32, PartialShape.dynamic()), RefusalCause.DYNAMIC_SHAPE),
+    ],
+    ids=["right", "wider", "sequence", "unknown rank"],
+)
+def test_types_are_checked_after_an_input_that_is_omitted(value: Parameter, cause: RefusalCause | None) -> None:
+    refused = check_types([Parameter(f32, [3]).output(0), None, value.output(0)], {f32})
+    assert (refused and refused.cause) == cause
