@@ -28,6 +28,7 @@ from engine.lowering import (
     prepare,
     query,
 )
+from engine.lowering.binding import bind_inputs
 from engine.ops.spec import OperatorSpec
 from engine.passes.folding import MAX_OUTPUT_BYTES
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
@@ -249,3 +250,27 @@ def test_an_operation_runs_as_badly_as_the_worst_of_those_that_replace_it(order:
 def test_types_are_checked_after_an_input_that_is_omitted(value: Parameter, cause: RefusalCause | None) -> None:
     refused = check_types([Parameter(f32, [3]).output(0), None, value.output(0)], {f32})
     assert (refused and refused.cause) == cause
+
+
+class ShapedLowering(F32Lowering):
+    values = (1,)
+
+
+@pytest.mark.parametrize(
+    ("make", "bound"),
+    [
+        (lambda k: k, (1,)),
+        (lambda k: ops.Add(k, Constant(np.array([1]))), (1,)),
+        (lambda k: ops.Concat(ops.Neg(k), ops.Neg(ops.Neg(k)), axis=0), (1,)),
+        (lambda k: Constant(np.array([4])), ()),
+        (lambda k: ops.Add(k, ops.Cast(ops.RandomUniformLike(k, dtype=TensorProto.FLOAT), to=TensorProto.INT64)), ()),
+    ],
+    ids=["input", "computed", "computed twice", "constant", "random"],
+)
+def test_a_plan_is_made_for_the_inputs_that_lengths_are_computed_from(
+    make: Callable[[Node], Node], bound: tuple[int, ...]
+) -> None:
+    made: LoweringTable[ShapedLowering] = LoweringTable()
+    made.lowers("Reshape")(ShapedLowering)
+    x, k = Parameter(f32, [4], "x"), Parameter(i64, [1], "k")
+    assert bind_inputs(Model([ops.Reshape(x, make(k))], [x, k]), made) == bound
