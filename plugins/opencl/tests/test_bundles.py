@@ -6,7 +6,6 @@ its first compilation takes several times as long.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,16 +33,24 @@ typedef struct {{
   int place;
 }} Found;
 typedef float real;
-__constant float offsets[2] = {{{factor}.0f, 1.0f}};
+#define TYPE(n) float
+typedef TYPE(4) other;
+__constant float offsets[2] = {{{factor}.0f, 1.0f}}, more[] = {{{factor}.0f}};
 __constant float single = {factor}.5f;
 MADE(2)
-__attribute__((always_inline)) inline real scaled(const real x) {{ return made2(x) * FACTOR; }}
-inline Found found_at(float x) {{ Found f; f.value = times(x) + offsets[0] + single; f.place = 0; return f; }}
+__attribute__((always_inline)) inline real scaled(const other x) {{ return made2(x) * FACTOR; }}
+inline Found found_at(float x) {{
+  Found f;
+  f.value = times(x) + offsets[0] + single + more[0] - more[0];
+  f.place = 0;
+  return f;
+}}
 #undef times
 inline float times(float x) {{ return found_at(x).value; }}
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void apply(__global float* x) {{ x[0] = times(x[0]); }}
 """
-NAMES = ["made2", "Found", "real", "offsets", "single", "scaled", "found_at", "times", "apply"]
+KERNEL_FILES = Path(bundles.__file__).parents[1] / "kernels"
+NAMES = ["made2", "Found", "real", "other", "offsets", "more", "single", "scaled", "found_at", "times", "apply"]
 
 
 @pytest.fixture
@@ -125,13 +132,15 @@ def test_a_network_has_few_programs_and_profiles_name_its_kernels(posing_as_cpu:
 
 
 def test_if_a_program_of_several_does_not_compile_each_is_compiled_alone(
-    posing_as_cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    posing_as_cpu: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    programs_that_were_taken_apart: list[str],
 ) -> None:
     expected = answers(network_of(tmp_path))
     monkeypatch.setattr(bundles, "numbered", lambda source, number: f"{source}\nnot OpenCL C;\n")
-    with caplog.at_level(logging.WARNING, "engine.opencl"):
-        found = answers(network_of(tmp_path))
-    assert "each has a program of its own" in caplog.text
+    found = answers(network_of(tmp_path))
+    assert "so each has one of its own: " in programs_that_were_taken_apart.pop()
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -156,6 +165,14 @@ def test_an_error_shows_the_source_of_the_kernel_that_fails_alone(
         network_of(tmp_path)
     assert "softmax(" in str(caught.value)
     assert "reduce(" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", sorted(KERNEL_FILES.glob("*.cl")), ids=lambda file: file.name)
+def test_alternatives_in_kernels_are_whole(file: Path) -> None:
+    """Names are found without evaluating `#if`, so an alternative must close the parentheses that it opens."""
+    code = bundles.code_of(file.read_text(encoding="utf-8"))
+    for opening, closing in ("()", "[]", "{}"):
+        assert code.count(opening) == code.count(closing)
 
 
 def test_every_function_of_the_kernels_is_found() -> None:

@@ -5,10 +5,12 @@ If it fails, a network that an exporter wrote with Einsum is refused, or answers
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from engine_opencl.devices.device import device_of
 from numpy.typing import NDArray
 
 from engine import Core, Model, ops
@@ -109,7 +111,9 @@ def test_the_parts_carry_the_name(core: Core) -> None:
     assert FUSED_NAMES not in parts[0].rt_info
 
 
-def test_what_the_device_cannot_store_is_left_to_others(core: Core) -> None:
+def test_what_the_device_cannot_compute_is_left_to_others(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = device_of("0")
+    monkeypatch.setattr(device, "facts", replace(device.facts, has_fp64=False))
     model = einsum("ij,jk->ik", [(2, 3), (3, 4)], np.float64)
     assert core.query_model(model, "OPENCL")["product"].level is SupportLevel.REFUSED
     given = whole_numbers([(2, 3), (3, 4)], np.float64)

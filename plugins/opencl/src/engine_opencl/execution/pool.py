@@ -107,12 +107,15 @@ class ContextPool:
         joined = replace(plan, launches=bundled(plan.launches, self._device.facts), programs={})
         try:
             joined.programs.update(self._programs.build(joined.launches, plan.weights, self._how))
-        except DeviceError:
+        except DeviceError as e:
             if joined.launches == plan.launches:
                 raise
             # One by one, so that the error names the kernel that fails, or only a program of several fails.
             plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
-            _log.warning("OPENCL: a program of several kernels cannot be compiled; each has a program of its own")
+            _log.warning(
+                "OPENCL: a program of several kernels cannot be compiled, so each has one of its own: %s",
+                str(e),
+            )
             return plan
         return joined
 

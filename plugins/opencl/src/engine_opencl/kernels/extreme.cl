@@ -15,11 +15,13 @@ inline Found better(const Found a, const Found b) {
   return is_before(a.value, b.value) ? a : b;
 }
 
+ROWS_KERNEL void extreme(__global const stored_T* restrict x,
 #if HARDMAX
-ROWS_KERNEL void extreme(__global const stored_T* restrict x, __global stored_T* restrict y) {
+                         __global stored_T* restrict y
 #else
-ROWS_KERNEL void extreme(__global const stored_T* restrict x, __global long* restrict y) {
+                         __global long* restrict y
 #endif
+) {
   __local Found scratch[GROUP];
   const ulong first = BASE;
   Found best;

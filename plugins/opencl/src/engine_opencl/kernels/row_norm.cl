@@ -77,15 +77,18 @@ ROWS_KERNEL void row_norm(__global const real* restrict x, __global const real* 
   if (HAS_ROW && LANE == 0) inverse_deviations[row] = factor;
 #endif
 #if CHUNKS == 1
-  KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
-    const int k = i * LANES + LANE;
-    const float d = e[i];
+#define EACH_ELEMENT KEPT_LOOP for (int i = 0; i < KEPT; ++i)
+#define PLACE (i * LANES + LANE)
+#define DEVIATION e[i]
 #else
-  for (int k = LANE; k < LENGTH; k += LANES) {
-    const float d = load_real(x, first + k) - mean;
+#define EACH_ELEMENT for (int i = LANE; i < LENGTH; i += LANES)
+#define PLACE i
+#define DEVIATION (load_real(x, first + i) - mean)
 #endif
+  EACH_ELEMENT {
+    const int k = PLACE;
     if (HAS_ROW && INSIDE(k)) {
-      float v = d * factor * load_real(scale, CHANNEL);
+      float v = DEVIATION * factor * load_real(scale, CHANNEL);
 #if SHIFT
       v += load_real(shift, CHANNEL);
 #endif

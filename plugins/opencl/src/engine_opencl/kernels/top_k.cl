@@ -44,17 +44,18 @@ typedef struct {
 
 // A group sorts TILE elements (Batcher's bitonic network) of one row, and keeps the RUN that may be among the first K.
 // FIRST: reads the row itself, else the elements kept by the previous launch; LAST: writes the result.
-__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void sort_tiles(
 #if FIRST
-void sort_tiles(__global const stored_T* restrict x,
+    __global const stored_T* restrict x,
 #else
-void sort_tiles(__global const T* restrict given, __global const int* restrict given_places,
+    __global const T* restrict given, __global const int* restrict given_places,
 #endif
 #if LAST
-                __global stored_T* restrict values, __global long* restrict places) {
+    __global stored_T* restrict values, __global long* restrict places
 #else
-                __global T* restrict values, __global int* restrict places) {
+    __global T* restrict values, __global int* restrict places
 #endif
+) {
   __local Entry tile[TILE];
   const int item = get_local_id(0);
   const ulong row = get_group_id(0) / TILES;
@@ -102,10 +103,11 @@ void sort_tiles(__global const T* restrict given, __global const int* restrict g
 // element in the other run. The last of an odd number of runs has no partner.
 __kernel void merge_runs(__global const T* restrict given, __global const int* restrict given_places,
 #if LAST
-                         __global stored_T* restrict values, __global long* restrict places) {
+                         __global stored_T* restrict values, __global long* restrict places
 #else
-                         __global T* restrict values, __global int* restrict places) {
+                         __global T* restrict values, __global int* restrict places
 #endif
+) {
   const ulong item = get_global_id(0), row = item / ((ulong)RUNS * RUN);
   const int run = item / RUN % RUNS, k = item % RUN;
   const T v = given[item];

@@ -68,9 +68,13 @@ def _numbered_name(name: str, number: int) -> str:
 def defined_names(source: str) -> list[str]:
     """The functions, types and constants that a source defines; those made by macros are listed in its comments."""
     found = [name for listed in _MADE_BY_MACROS.findall(source) for name in listed.split()]
-    code = _ATTRIBUTE.sub("", _DIRECTIVE.sub("", _COMMENT.sub("", source)))
-    found += _at_file_scope(_TOKEN.findall(code))
+    found += _at_file_scope(_TOKEN.findall(code_of(source)))
     return list(dict.fromkeys(found))
+
+
+def code_of(source: str) -> str:
+    """A source without comments, attributes and lines of the preprocessor, and so with all alternatives of `#if`."""
+    return _ATTRIBUTE.sub("", _DIRECTIVE.sub("", _COMMENT.sub("", source)))
 
 
 def _at_file_scope(tokens: Iterable[str]) -> list[str]:
@@ -81,8 +85,8 @@ def _at_file_scope(tokens: Iterable[str]) -> list[str]:
     for token in tokens:
         if not depth:
             is_typedef = token == "typedef" or (is_typedef and name != ";")
-            ends = "([=;" if is_typedef else "([="
-            if token in ends and name.isidentifier() and (type_.isidentifier() or type_ in ("*", "}")):
+            is_after_type = type_.isidentifier() or type_ in ("*", ",")
+            if name.isidentifier() and (token == ";" if is_typedef else token in "([=" and is_after_type):
                 found.append(name)
         depth += (token in "({[") - (token in ")}]")
         if not depth:
