@@ -101,9 +101,11 @@ CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
   std::unique_lock<std::mutex> lock(mutex_);
   int share = cores_;
   // If one stream had all cores and the next one waited for it, both would wait at each of their barriers for whichever
-  // worker another process has interrupted. Side by side, each on fewer cores, they leave no core idle.
+  // worker another process has interrupted. Side by side, each on fewer cores, they rarely do. The share is that of the
+  // arrival: when its turn comes, the stream that had all cores has ended, and will ask for some again.
   if (free_cores_ == 0 || !waiting_.empty()) {
     const auto place = waiting_.insert(waiting_.end(), cancel);
+    has_waiting_ = true;
     share = std::max(1, cores_ / (leases_ + static_cast<int>(waiting_.size())));
     const auto ready = [&] { return place == waiting_.begin() && free_cores_ > 0; };
     bool cancelled = false;
@@ -116,6 +118,7 @@ CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
       }
     }
     waiting_.erase(place);
+    has_waiting_ = !waiting_.empty();
     if (!waiting_.empty()) turn_.notify_all();
     if (cancelled) return lease;
   }

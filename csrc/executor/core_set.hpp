@@ -42,7 +42,9 @@ class CoreSet {
 
   int cores() const { return cores_; }
   // Whether a lease would not wait; another stream may change that at any time.
-  bool has_free_core() const { return free_cores_.load(std::memory_order_relaxed) > 0; }
+  bool has_free_core() const {
+    return free_cores_.load(std::memory_order_relaxed) > 0 && !has_waiting_.load(std::memory_order_relaxed);
+  }
   // The number of streams that wait for a core.
   int waiting() const;
   // The number of threads that have been started; at most cores() - 1.
@@ -93,6 +95,7 @@ class CoreSet {
   mutable std::mutex mutex_;
   std::condition_variable turn_;
   std::list<const CancelFlag*> waiting_;  // in order of arrival
+  std::atomic<bool> has_waiting_{false};
   int leases_ = 0;                        // that have workers
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<Thread*> idle_;  // threads without a lease; the most recently used, which may still be awake, is last

@@ -258,8 +258,11 @@ std::vector<int> workers_after_waiting(CoreSet& cores, int wanted) {
 
 void streams_that_wait_share_the_cores() {
   CoreSet cores(4);
-  const std::vector<int> shared = workers_after_waiting(cores, 4), small = workers_after_waiting(cores, 1);
-  expect(shared[0] == 2 && shared[1] == 1, "a half for the second stream, a third for the third");
+  const std::vector<int> small = workers_after_waiting(cores, 1);
+  for (int round = 0; round < 2; ++round) {
+    const std::vector<int> shared = workers_after_waiting(cores, 4);
+    expect(shared[0] == 2 && shared[1] == 1, "a half for the second stream, a third for the third");
+  }
   expect(small[0] == 1 && small[1] == 1, "no more than they want");
   expect(cores.lease(4).workers() == 4, "all cores for a stream that is alone");
 }

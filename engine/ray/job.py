@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engine.blob import BlobInput, BlobReader, is_blob
+from engine.blob import BlobInput, BlobReader
 from engine.core import Core
 from engine.core.device_name import parse_device
 from engine.errors import BlobIncompatibleError, DeviceNotFoundError, EngineError
@@ -75,14 +75,15 @@ class Job:
     def check(self) -> tuple[EngineError | None, str]:
         """Why a worker on this node would have no network, or why it would compile it here; each empty if it is not so.
 
-        Reads no more than the blob's manifest, and of a device that runs on others the manifests of its parts.
+        Reads no more than the blob's manifest, and those of the blobs in it, which are the parts of a device that runs
+        on others.
         """
         try:
             core, blob = Core(), self._blob()
             found = core.check_blob(blob, self.device)
             targets = self._targets({} if found.manifest is None else found.manifest.config)
             self._require_devices(core, targets)
-            reasons = "; ".join((*found.reasons, *(_parts_reasons(core, blob) if targets else ())))
+            reasons = "; ".join((*found.reasons, *_parts_reasons(core, blob)))
         except EngineError as e:
             return e, ""
         if reasons and self.model is None:
@@ -105,7 +106,7 @@ class Job:
                 _require_device(core, target.partition("(")[0], self.device)
             except EngineError as e:
                 errors.append(e)
-        # AUTO, also under another name, goes on with the devices that are there.
+        # AUTO, and plugins that choose like it, go on with the devices that are there.
         is_choosing = _REUSE_CHOICE in core.get_property(name, SUPPORTED_CONFIG_KEYS.name)
         if errors and (len(errors) == len(targets) or not is_choosing):
             raise errors[0]
@@ -130,13 +131,9 @@ def _require_device(core: Core, name: str, device: str) -> None:
 
 def _parts_reasons(core: Core, blob: BlobInput) -> list[str]:
     """Why the blobs in a blob, which are those of its targets, would not load here."""
-    reasons = []
     with BlobReader(blob) as reader:
-        for name in reader.section_names:
-            section = reader.section(name)
-            if is_blob(bytes(section[:64])):
-                reasons += [f"{name}: {reason}" for reason in core.check_blob(section).reasons]
-    return reasons
+        checks = [(name, core.check_blob(section)) for name, section in reader.nested_manifests()]
+    return [f"{name}: {reason}" for name, check in checks for reason in check.reasons]
 
 
 def _turn(config: Mapping[str, Any]) -> ExitStack:

@@ -40,8 +40,10 @@ class Predictor:
 
     job: ClassVar[Job]
     rows: ClassVar[int | None]
-    run: ClassVar[str] = ""
-    """What `progress` tells of: the dataset of the last `predict`; "" for all that were made without it."""
+    _run: ClassVar[str] = ""
+    """The dataset that a worker computes; "" for all that were made without `predict`."""
+    _last_run: ClassVar[str] = ""
+    """What `progress` tells of."""
     _fits: ClassVar[Sequence[NodeFit]] = ()
 
     # -- in a worker --------------------------------------------------------------------------------------------
@@ -52,7 +54,7 @@ class Predictor:
         self._rows = fixed_rows(job.name, self._network.inputs)
         self._node = ray.get_runtime_context().get_node_id()
         host, self._process = this_worker()
-        job.journal.join.remote(self.run, host, self._process, self._node, "compiled" if why_compiled else "imported")
+        job.journal.join.remote(self._run, host, self._process, self._node, "compiled" if why_compiled else "imported")
         if why_compiled:
             _say_once(job, [self._node], f"{host} compiles the model, since the blob does not fit: {why_compiled}")
 
@@ -61,7 +63,7 @@ class Predictor:
         job, start = type(self).job, time.perf_counter()
         results = infer_batch(self._network, self._rows, batch, job.keep)
         rows = len(next(iter(results.values())))
-        job.journal.add.remote(self.run, self._process, self._node, rows, time.perf_counter() - start)
+        job.journal.add.remote(self._run, self._process, self._node, rows, time.perf_counter() - start)
         return results
 
     # -- in the driver ------------------------------------------------------------------------------------------
@@ -82,9 +84,9 @@ class Predictor:
         `context.max_errored_blocks` permits to leave the block out. Raises the errors of `arguments`.
         """
         arguments = cls.arguments(workers=workers, batch_size=batch_size)
-        cls.run = uuid.uuid4().hex
+        cls._last_run = uuid.uuid4().hex
         # Ray takes the class when the dataset is consumed: by then, this one may be that of another run.
-        counted = type(cls.__name__, (cls,), {"run": cls.run, "__doc__": cls.__doc__})
+        counted = type(cls.__name__, (cls,), {"_run": cls._last_run, "__doc__": cls.__doc__})
         result = dataset.map_batches(counted, **{**arguments, **options})
         context = result.context
         context.execution_options.preserve_order = True
@@ -153,7 +155,7 @@ class Predictor:
         Those of the dataset of this class's last `predict`; or, if there was none, of all datasets that were made by
         `map_batches` with this class.
         """
-        progress: Progress = ray_package().get(cls.job.journal.progress.remote(cls.run))
+        progress: Progress = ray_package().get(cls.job.journal.progress.remote(cls._last_run))
         return progress
 
 

@@ -85,9 +85,10 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
         with contextlib.suppress(PassError):  # another form of the head: it is computed for all tokens of the prompt
             LastPosition().run_on_model(model)
         return core.compile_model(model, config.device, config.properties)
-    if config.batching is None:
-        return core.compile_model(path, config.device, _for_many(config.properties))
     device = config.device or core.default_device
+    if config.batching is None:
+        own = config.properties if device.startswith("BATCH") else _for_many(config.properties)
+        return core.compile_model(path, config.device, own)
     properties: dict[str, Any] = {"BATCH_TIMEOUT": config.batching.delay_ms}
     if config.properties:
         properties |= {DEVICE_CONFIGS.name: {device: dict(config.properties)}}
@@ -95,9 +96,14 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
 
 
 def _for_many(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the device: for many requests at once, unless it says how its cores are used."""
+    """A configuration: for many requests at once, unless it says how cores are used, also by targets."""
     hint = {PERFORMANCE_HINT.name: "THROUGHPUT"}
-    return {**(hint if _CORES.isdisjoint(properties) else {}), **properties}
+    return {**({} if _mentions_cores(properties) else hint), **properties}
+
+
+def _mentions_cores(properties: Mapping[str, Any]) -> bool:
+    inner = [each for each in properties.values() if isinstance(each, Mapping)]
+    return not _CORES.isdisjoint(properties) or any(map(_mentions_cores, inner))
 
 
 def _require_tensor(path: Path, kind: str, port: Port) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self._problems: dict[str, str] = {}
         """Names without any version, and why."""
         self._locks, self._threads = NamedLocks(), DaemonThreads("engine-loading")
+        self._next_loads: dict[str, asyncio.Task[bool]] = {}
+        """Those that have not begun."""
 
     # -- what KServe asks for -------------------------------------------------------------------------------------
 
@@ -134,10 +137,21 @@ class Repository(ModelRepository):  # type: ignore[misc]
     async def load(self, name: str) -> bool:
         """Load a model, or load it again: what has changed on disk, with its configuration.
 
+        A task that is cancelled does not end the loading, and the next loading waits for it: of each model, at most one
+        is compiled, and one more waits, for all who ask meanwhile.
+
         Raises `RepositoryError` for the folder, and the first error of a version; versions that were served before
         are still served then.
         """
+        task = self._next_loads.get(name)
+        if task is None:
+            task = self._next_loads[name] = asyncio.create_task(self._load(name))
+            task.add_done_callback(_seen)
+        return await asyncio.shield(task)
+
+    async def _load(self, name: str) -> bool:
         async with self._locks.hold(name):
+            self._next_loads.pop(name, None)
             try:
                 folder = await self._threads.run(read_folder, self._root, name)
             except EngineError as e:
@@ -259,3 +273,9 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
                     "repository and start the server again"
                 )
             )
+
+
+def _seen(task: asyncio.Task[bool]) -> None:
+    """Take notice of an error whose readers were all cancelled; it has been logged."""
+    if not task.cancelled():
+        task.exception()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
+from engine.blob import BlobReader
 from engine.errors import BlobIncompatibleError, DeviceNotFoundError, InputError, PluginError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32
 from engine.plugin_api import ExecutableNetwork
@@ -184,6 +186,33 @@ def test_a_node_without_a_device_of_the_list_is_refused(
         assert why_compiled == ""
         assert isinstance(error, DeviceNotFoundError) == is_refused
         assert not is_refused or "TEMPLATE finds no device on this node" in str(error)
+
+
+@pytest.mark.parametrize("device", ["AUTO", "AUTO:CPU", "HETERO:CPU"])
+def test_parts_that_do_not_fit_a_node_are_found_without_reading_weights(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers would fail one after the other. Reading gigabytes on each node would take longer than the job."""
+    path = exported(device, tmp_path / "blob")
+    made = Job("twice", device, {}, None, path, None, (), {}, None)
+    check, asked = Core.check_blob, []
+
+    def of_another_cpu(core: Core, blob: Any, *others: Any) -> Any:
+        found = check(core, blob, *others)
+        if isinstance(blob, memoryview):
+            asked.append(blob)
+            return replace(found, reasons=(*found.reasons, "needs avx4096"))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Core, "check_blob", of_another_cpu)
+        patch.setattr(BlobReader, "section", lambda *given: pytest.fail("a section was read"))
+        error, why_compiled = made.check()
+    assert asked
+    assert isinstance(error, BlobIncompatibleError)
+    assert "needs avx4096" in str(error)
+    assert why_compiled == ""
+    assert made.check() == (None, "")
 
 
 def test_nodes_that_cannot_run_a_worker_are_left_out() -> None:

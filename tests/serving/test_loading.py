@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from engine.errors import RepositoryError
 from engine.native import cores
 from engine.serving.loading import BlobOptions, load_network
 from engine.serving.model_config import read_config
+from engine.serving.repository import Repository
 from tests.serving.conftest import dense, write
 
 
@@ -24,6 +27,15 @@ def test_inferences_run_side_by_side_unless_it_is_said_how(tmp_path: Path, prope
     folder = tmp_path / "dense"
     network: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
     assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == at_once
+
+
+def test_what_is_said_of_a_target_counts_too(tmp_path: Path) -> None:
+    """Else an AUTO or HETERO device would use more threads than its configuration allows."""
+    config = 'device = "HETERO:CPU"\n[properties]\nDEVICE_PROPERTIES = {CPU = {INFERENCE_NUM_THREADS = 1}}\n'
+    write(tmp_path, "dense", dense(), config)
+    folder = tmp_path / "dense"
+    network: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
+    assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 1
 
 
 def test_properties_of_a_model_with_batches_are_those_of_its_device(tmp_path: Path) -> None:
@@ -42,3 +54,37 @@ def test_bytes_in_the_queue_of_a_language_model_are_no_bound(tmp_path: Path) -> 
         read_config(tmp_path)
     (tmp_path / "config.toml").write_text("queue_mib = 1.5\n")
     assert read_config(tmp_path).queue_mib == 1.5
+
+
+def test_clients_that_go_away_start_no_further_compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would take a thread and memory: of one model, one compilation runs, and one more waits for all who ask."""
+    write(tmp_path, "dense", dense(), 'device = "CPU"\n')
+    repository = Repository(tmp_path, Core(), BlobOptions())
+    make, may_end = Repository._make, threading.Event()
+    running, most, count = 0, 0, 0
+
+    def slow(self: Repository, *given: Any) -> Any:
+        nonlocal running, most, count
+        running, count = running + 1, count + 1
+        most = max(most, running)
+        may_end.wait(60)
+        running -= 1
+        return make(self, *given)
+
+    monkeypatch.setattr(Repository, "_make", slow)
+
+    async def impatient() -> None:
+        loads = []
+        for _ in range(20):
+            loads.append(asyncio.create_task(repository.load("dense")))
+            await asyncio.sleep(0.01)
+            loads[-1].cancel()
+        waited = asyncio.create_task(repository.load("dense"))
+        await asyncio.sleep(0)
+        may_end.set()
+        assert await waited
+
+    asyncio.run(impatient())
+    assert repository.versions("dense") == ["1"]
+    assert most == 1
+    assert count <= 2

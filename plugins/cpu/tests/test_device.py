@@ -174,6 +174,12 @@ def test_a_stream_that_is_alone_may_use_all_cores(core: Core) -> None:
     assert bounded.compiler.threads == 1
 
 
+def test_streams_for_throughput_keep_to_the_threads_of_the_network(core: Core) -> None:
+    config = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": 1}
+    network = core.compile_model(convolutional(1, 8, 20, 20), "CPU", config)
+    assert network.get_property("NUM_STREAMS") == 1
+
+
 def test_streams_run_at_once_on_different_inputs(core: Core) -> None:
     model = convolutional(1, 8, 20, 20)
     network = core.compile_model(model, "CPU", {"NUM_STREAMS": 2})

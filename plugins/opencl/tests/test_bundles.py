@@ -22,7 +22,7 @@ from engine_opencl.programs.programs import Building, Programs
 
 from engine import Core, ops
 from engine.errors import DeviceError
-from engine.ir import Model, Parameter, Result, f32
+from engine.ir import Constant, Model, Parameter, Result, f32, i32
 
 SOURCE = """// defines: made2
 #define FACTOR {factor}
@@ -173,6 +173,24 @@ def test_alternatives_in_kernels_are_whole(file: Path) -> None:
     code = bundles.code_of(file.read_text(encoding="utf-8"))
     for opening, closing in ("()", "[]", "{}"):
         assert code.count(opening) == code.count(closing)
+
+
+def test_kernels_for_integers_and_for_numbers_share_a_program(posing_as_cpu: None, tmp_path: Path) -> None:
+    """A macro that replaces a function of OpenCL for integers must not reach the kernels after it."""
+    x, i = Parameter(f32, [3, 5], "x"), Parameter(i32, [3, 5], "i")
+    results = [
+        ops.ArgMax(i, axis=1),
+        ops.IsNaN(x),
+        ops.ArgMax(x, axis=1),
+        ops.Clip(ops.Sigmoid(x), Constant(np.float32(0.4))),
+    ]
+    network = Core().compile_model(
+        Model([Result(each) for each in results], [x, i]), "OPENCL", {"CACHE_DIR": str(tmp_path)}
+    )
+    numbers = np.arange(15).reshape(3, 5)
+    found = list(network([numbers.astype(np.float32), numbers.astype(np.int32)]).values())
+    np.testing.assert_array_equal(found[0], [[4], [4], [4]])
+    assert len(list((tmp_path / "opencl").glob("*.program"))) == 1
 
 
 def test_every_function_of_the_kernels_is_found() -> None:

@@ -57,7 +57,7 @@ ELEMENTWISE = [
 
 @pytest.mark.parametrize("op_type", ELEMENTWISE)
 def test_functions_keep_the_precision_of_f64(op_type: str) -> None:
-    x = values(5, 40)
+    x = np.concatenate([values(5, 40).ravel(), [-30.0, -9.0, 20.5, 21.0, 36.5, 40.0]])
     (found,), (expected,) = (answers(device, made(op_type), x) for device in ("OPENCL", "TEMPLATE"))
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, expected, rtol=64 * UNIT, atol=64 * UNIT)

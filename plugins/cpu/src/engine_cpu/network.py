@@ -253,10 +253,10 @@ def threads_of(config: Config) -> int:
 
 
 def most_threads_of(config: Config) -> int:
-    """The most threads of one inference: those of all streams, since it may be alone; see `CoreSet::lease`.
+    """The most threads of one inference: all cores, since it may be alone; see `CoreSet::lease`.
 
-    If the user sets their number, a stream has its part of them even if it is alone: the cores are those of all
-    networks of the process, so that nothing else would keep the streams of this one together below that number.
+    If the user limits the threads of the network, each stream has a part of them, also when it is alone: a lease does
+    not know which streams belong to one network.
     """
     return threads_of(config) if config[INFERENCE_NUM_THREADS] else cores()
 

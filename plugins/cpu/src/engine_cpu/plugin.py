@@ -15,7 +15,7 @@ from engine.plugin_api import (
     Plugin,
     QueryResult,
 )
-from engine.properties import NUM_STREAMS
+from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.instruction_sets import ARCHITECTURE
 from engine_cpu.network import CpuNetwork
 from engine_cpu.precision import why_not_bf16
@@ -78,7 +78,7 @@ class CpuPlugin(Plugin):
 
 
 def _with_streams(config: Config) -> Config:
-    """For throughput, one stream per core, unless the user sets the number."""
+    """For throughput, one stream per core or thread that the network may use, unless the user sets the number."""
     if config["PERFORMANCE_HINT"] != "THROUGHPUT" or config[NUM_STREAMS]:
         return config
-    return config.merged({NUM_STREAMS.name: cores()})
+    return config.merged({NUM_STREAMS.name: min(cores(), config[INFERENCE_NUM_THREADS] or cores())})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from engine_opencl.programs.bundles import bundled
 from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.tuning.tuner import OpenclTuner
 
+_LINES: Final = 12
+"""Of an error in a warning: the rest is the source."""
 _log = logging.getLogger("engine.opencl")
 
 _Key: TypeAlias = "tuple[Shapes, tuple[bytes, ...]]"
@@ -113,8 +115,8 @@ class ContextPool:
             # One by one, so that the error names the kernel that fails, or only a program of several fails.
             plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
             _log.warning(
-                "OPENCL: a program of several kernels cannot be compiled, so each has one of its own: %s",
-                str(e),
+                "OPENCL: a program of several kernels failed, so each has one of its own: %s",
+                "\n".join(str(e).splitlines()[:_LINES]),
             )
             return plan
         return joined

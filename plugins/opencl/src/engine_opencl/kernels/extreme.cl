@@ -5,8 +5,8 @@ typedef struct {
   int place;
 } Found;
 
-inline int is_equal(const T a, const T b) { return a == b || (isnan(a) && isnan(b)); }
-inline int is_before(const T a, const T b) { return a ORDER b || (isnan(a) && !isnan(b)); }
+inline int is_equal(const T a, const T b) { return a == b || (is_nan(a) && is_nan(b)); }
+inline int is_before(const T a, const T b) { return a ORDER b || (is_nan(a) && !is_nan(b)); }
 
 // The better of two candidates, either of which may be from a lane without elements.
 inline Found better(const Found a, const Found b) {

@@ -6,7 +6,7 @@
 #define STORE(p, i, v) (p)[i] = (v)
 #endif
 
-inline int is_more(const T a, const T b) { return a > b || (isnan(a) && !isnan(b)); }
+inline int is_more(const T a, const T b) { return a > b || (is_nan(a) && !is_nan(b)); }
 
 // Whether element `a` at index `i` comes before `b` at `j`; beyond the end of a row the index is NONE.
 inline int comes_before(const T a, const int i, const T b, const int j) {

@@ -17,14 +17,14 @@ from engine_opencl.lowering.strided import numbers_of
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access
 
-_NO_NAN = "#define isnan(x) 0\n"
-"""For integers: OpenCL's function supports only floating point."""
+_NAN = {True: "#define is_nan(x) isnan(x)\n", False: "#define is_nan(x) 0\n"}
+"""OpenCL's function supports only floating point."""
 
 
 def comparable(value: Output) -> str:
     """Definitions for comparing the elements of a value."""
     element_type = value.element_type
-    return element_access(element_type) + ("" if element_type in REALS else _NO_NAN)
+    return element_access(element_type) + _NAN[element_type in REALS]
 
 
 @lowers("ArgMax", "ArgMin", spec=ArgReduceSpec)

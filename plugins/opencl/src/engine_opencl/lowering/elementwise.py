@@ -56,7 +56,7 @@ CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
     "IsNaN": (REALS, "(isnan({0}) != 0)"),
     "Where": (ANY | CONVERTED, "({0} ? {1} : {2})"),
     "PRelu": (REALS, "({0} < 0.0f ? {0} * {1} : {0})"),
-    "Softplus": (REALS, "({0} > 20.0f ? {0} : log1p(exp({0})))"),
+    "Softplus": (REALS, "(fmax({0}, 0.0f) + log1p(exp(-fabs({0}))))"),
     "Softsign": (REALS, "({0} / (1.0f + fabs({0})))"),
 }
 ACTIVATION_CODES: Final[dict[str, Callable[..., str]]] = {

@@ -100,7 +100,7 @@ class Trial:
             child.send({**header, "items": [_item(candidate) for candidate in candidates[number::count]]})
         results: list[Tried] = []
         for number, candidate in enumerate(candidates):
-            results.append(self._result(children[number % count], candidate, seconds))
+            results.append(self._result(children[number % count], candidate, seconds * len(candidate.launches)))
             if results[-1].crashed:
                 break
         return results
