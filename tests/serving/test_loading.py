@@ -60,6 +60,7 @@ import asyncio, sys, threading
 from pathlib import Path
 from engine import Core
 from engine.serving.loading import BlobOptions
+from engine.serving.repository import Repository
 
 make, may_end, lock = Repository._make, threading.Event(), threading.Lock()
 running, most, count = 0, 0, 0
