@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_opencl.compiler import build_plan
 from engine_opencl.devices.device import device_of
 from engine_opencl.expressions import for_type
+from engine_opencl.source import kernel_text
+from engine_opencl.transform import prepare_model
 
 from engine import Core, ops
 from engine.errors import UnsupportedError
@@ -187,11 +190,28 @@ def test_such_devices_refuse_it_by_name(without_f64: None) -> None:
         made("Gather", np.array([1, 0])),
         made("Concat", values(2, 3), axis=0),
         made("ScatterElements", np.array([[1, 0, 1]]), values(1, 3), axis=0),
+        made("ScatterND", np.array([[1]]), values(1, 3)),
+        made("GatherElements", np.array([[1, 0, 1]]), axis=0),
+        made("GatherND", np.array([[1]])),
+        made("Pad", np.array([1, 0, 0, 2]), np.float64(-7.5)),
+        made("Slice", np.array([1]), np.array([3]), np.array([1])),
+        made("Tile", np.array([2, 1])),
+        made("Expand", np.array([4, 2, 3])),
+        made("Trilu", upper=1),
+        made("ReverseSequence", np.array([2, 1, 2]), batch_axis=1, time_axis=0),
     ],
 )
 def test_such_devices_move_it(without_f64: None, build: Build) -> None:
+    """Without the type in a kernel, which their compilers would not accept."""
     (found,), (expected,) = (answers(device, build, values(2, 3)) for device in ("OPENCL", "TEMPLATE"))
     np.testing.assert_array_equal(found, expected)
+    x, facts = Parameter(f64, (2, 3), "x"), device_of("0").facts
+    plan = build_plan(prepare_model(Model([Result(build(x))], [x]), facts), facts)
+    common = kernel_text("real"), kernel_text("factors")  # where it stands in a branch that is not taken
+    for source in {launch.source for launch in plan.launches}:
+        for each in common:
+            source = source.replace(each, "")
+        assert "double" not in source
 
 
 def test_such_devices_refuse_what_adds_while_it_moves(without_f64: None) -> None:
