@@ -96,7 +96,7 @@ class CoreSet {
   std::condition_variable turn_;
   std::list<const CancelFlag*> waiting_;  // in order of arrival
   std::atomic<bool> has_waiting_{false};
-  int leases_ = 0;                        // that have workers
+  int leases_ = 0;  // that have workers
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<Thread*> idle_;  // threads without a lease; the most recently used, which may still be awake, is last
   std::atomic<int> free_cores_;
