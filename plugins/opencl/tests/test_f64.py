@@ -21,7 +21,7 @@ from engine_opencl.transform import prepare_model
 from engine import Core, ops
 from engine.errors import UnsupportedError
 from engine.ir import Constant, ElementType, Model, Node, Parameter, Result
-from engine.ir.element_type import bf16, f8e4m3fn, f8e5m2, f16, f32, f64, i64, u8, u64
+from engine.ir.element_type import bf16, f8e4m3fn, f8e5m2, f8e8m0, f16, f32, f64, i64, u8, u64
 from engine.plugin_api import SupportLevel
 
 Build = Callable[..., Node]
@@ -143,6 +143,16 @@ def test_casts_from_f64_round_once(target: ElementType) -> None:
     x = np.array([TIES[target], -TIES[target], 1.0, 0.0, -3.0, np.nan])
     (found,) = answers("OPENCL", made("Cast", to=target.onnx), x)
     np.testing.assert_array_equal(found.astype(np.float64), [ABOVE[target], -ABOVE[target], 1, 0, -3, np.nan])
+
+
+@pytest.mark.parametrize("source", [np.float32, np.float64])
+@pytest.mark.parametrize("round_mode", ["down", "up", "nearest"])
+def test_small_numbers_as_powers_of_two(source: type, round_mode: str) -> None:
+    """f8e8m0 has no zero: its least number is 2^-127, which is a subnormal number of f32."""
+    x = np.array([0, 2.0**-127, 1.5 * 2.0**-127, 2.0**-126, 1.5 * 2.0**-126, 0.75, 3.0]).astype(source)
+    build = made("Cast", to=f8e8m0.onnx, round_mode=round_mode)
+    (found,), (expected,) = (answers(device, build, x) for device in ("OPENCL", "TEMPLATE"))
+    np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
 
 
 @pytest.mark.parametrize("target", [f32, i64, u64, u8], ids=str)

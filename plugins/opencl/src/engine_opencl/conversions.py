@@ -32,9 +32,9 @@ def read_code(element_type: ElementType, pointer: str, index: str) -> str:
 
 
 def write_code(element_type: ElementType, pointer: str, index: str, value: str) -> str:
-    """A statement that stores a value which the element type holds."""
+    """A statement that stores a value which the element type holds; rounded up, 2^-127 would become 2^-126."""
     if element_type in CONVERTED:
-        return f"{pointer}[{index}] = {_code(element_type, value, 'up', saturate=False)};"
+        return f"{pointer}[{index}] = {_code(element_type, value, 'nearest', saturate=False)};"
     return store_code(element_type, pointer, index, value)
 
 

@@ -47,7 +47,6 @@ inline uint power_code(const float x, const int rounding, const int saturates) {
   const uint magnitude = as_uint(x) & 0x7fffffffu, exponent = magnitude >> 23, fraction = magnitude & 0x7fffffu;
   if (exponent == 255) return 255;
   if (saturates && exponent == 254) return 254;
-  // 2^-127, of code 0, is a subnormal number of f32.
-  if (exponent == 0) return fraction > 0x400000u && rounding != 0;
-  return exponent + (rounding == 1 ? fraction != 0 : rounding == 2 && fraction >= 0x400000u);
+  const uint half_way = exponent == 0 ? 0x400001u : 0x400000u;
+  return exponent + (rounding == 1 ? fraction != 0 : rounding == 2 && fraction >= half_way);
 }
