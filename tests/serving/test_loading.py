@@ -1,4 +1,4 @@
-"""How models are compiled and configured. If this fails, a server leaves cores idle, or does not do what it is told."""
+"""How models are compiled and configured. If this fails, a server leaves cores idle, or ignores its settings."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def test_a_request_that_no_model_gets_is_logged_once(server: Running) -> None:
 
 @pytest.mark.parametrize(("name", "reason"), [("slow", "`queue_size`"), ("heavy", "`queue_mib`")])
 def test_a_full_queue_refuses(server: Running, client: tuple[Any, Any], name: str, reason: str) -> None:
-    """One inference runs, and two, or 104 bytes, may wait; the others are told at once to come later."""
+    """While one inference runs, two requests may wait, or 104 bytes of inputs. Others are refused at once."""
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         pairs = [clients(server)["grpc" if _is_grpc(client) else "http"] for _ in range(8)]
         calls = [pool.submit(ask, pair, name, rows(1)) for pair in pairs]

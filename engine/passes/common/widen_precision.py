@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, Result, TensorType, ValueType, f32
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType, ValueType, f32
 from engine.ir.element_type import bf16, f16
 from engine.ops import find_op
 from engine.passes.base import ModelPass
@@ -28,23 +28,19 @@ class WidenPrecision(ModelPass):
     Args:
         accepts: whether the device has a kernel for a node as it is. Casts, and nodes that only move elements and are
             accepted, stay unless they read a converted value: the table of an embedding is not widened.
-        narrow: the types that are widened, of f16 and bf16.
     """
 
     by_default = False
 
-    def __init__(
-        self, accepts: Callable[[Node], bool] = lambda node: False, narrow: Collection[ElementType] = NARROW
-    ) -> None:
+    def __init__(self, accepts: Callable[[Node], bool] = lambda node: False) -> None:
         self._accepts = accepts
-        self._narrow = frozenset(narrow)
 
     def run_on_model(self, model: Model) -> bool:
         """Linear in the number of nodes and, when they are read, the bytes of constants; True if anything changed."""
         nodes = model.ordered_nodes()
-        if not any(_is_of(value_type, self._narrow) for node in nodes for value_type in node.output_types):
+        if not any(_is_narrow(value_type) for node in nodes for value_type in node.output_types):
             return False  # as in most models
-        conversion = _Widening(self._narrow)
+        conversion = _Widening()
         for node in nodes:
             if isinstance(node, (Parameter, Constant)):
                 continue
@@ -67,12 +63,11 @@ class WidenPrecision(ModelPass):
 class _Widening(TypeConversion):
     """From f16 and bf16 to f32, which holds all their values."""
 
-    def __init__(self, narrow: Collection[ElementType]) -> None:
+    def __init__(self) -> None:
         super().__init__(f32)
-        self._narrow = narrow
 
     def is_source(self, value: Output | None) -> bool:
-        return value is not None and _is_of(value.type, self._narrow)
+        return value is not None and _is_narrow(value.type)
 
     def movable(self, node: Node) -> set[int]:
         """All inputs of a narrower type, if the operator takes f32 for every one of them."""
@@ -92,5 +87,5 @@ class _Widening(TypeConversion):
         return Constant.derived([constant], TensorType(f32, value_type.shape), widened)
 
 
-def _is_of(value_type: ValueType, narrow: Collection[ElementType]) -> bool:
-    return type(value_type) is TensorType and value_type.element_type in narrow
+def _is_narrow(value_type: ValueType) -> bool:
+    return type(value_type) is TensorType and value_type.element_type in NARROW
