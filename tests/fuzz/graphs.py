@@ -110,7 +110,7 @@ def _on_device(model: Model, feeds: Mapping[str, Array], right: Answers, device:
         # Nodes that run as one have to be on one device, so most affinities at random are refused, as documented.
         if device == "OPENCL" and str(e).startswith("OPENCL cannot run"):  # as the message advises
             device, config = "HETERO:OPENCL,CPU", {"DEVICE_PROPERTIES": {"OPENCL": config}}
-        elif "different affinities" not in str(e):
+        elif not any(why in str(e) for why in ("different affinities", "some of which are on other devices")):
             raise
         for node in model.ordered_nodes():
             node.rt_info.pop("affinity", None)

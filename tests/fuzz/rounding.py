@@ -14,9 +14,11 @@ sample shows what one of them does alone with a chance of 1/2, so 60 of them all
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -24,7 +26,7 @@ import numpy as np
 from engine.errors import InferError, ModelError
 from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, TensorType
 from engine.ir.element_type import bf16, boolean, f16, string
-from engine.ops import create
+from engine.ops import control_flow, create
 from engine.ops.reference import compile_node
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -81,11 +83,12 @@ class Answers:
 
 def expected(model: Model, feeds: Mapping[str, Array], samples: int = SAMPLES) -> list[Expected]:
     """The results of a model, with tolerances. Raises `Unanswerable`, and the errors of evaluation."""
-    exact = _run(model, feeds, None, is_checked=True)
+    inputs = [feeds[parameter.friendly_name] for parameter in model.parameters]
+    exact = _run(model, inputs, None, is_checked=True)
     try:
-        moved = [_run(model, feeds, np.random.default_rng(sample)) for sample in range(samples)]
+        moved = [_run(model, inputs, np.random.default_rng(sample)) for sample in range(samples)]
         if samples > SAMPLES:
-            moved.append(_run(model, feeds, None, is_wide=True))
+            moved.append(_run(model, inputs, None, is_wide=True))
     except InferError as e:  # a shape that depends on rounding is not what a later node accepts
         raise Unanswerable(str(e)) from e
     return [_expected(value, [each[index] for each in moved]) for index, value in enumerate(exact)]
@@ -118,26 +121,31 @@ def difference(found: Any, right: Expected, slack: float = 0.0) -> str | None:
 
 def _run(
     model: Model,
-    feeds: Mapping[str, Array],
+    given: Sequence[Any],
     noise: np.random.Generator | None,
     *,
     is_checked: bool = False,
     is_wide: bool = False,
 ) -> list[Any]:
-    """The results of a model; `is_wide` keeps values of 16 bits in f32 between the nodes, as devices may."""
+    """The results of a model, given its parameters and captures.
+
+    `noise` also changes the values in bodies. `is_wide` keeps values of 16 bits in f32 between the nodes, as devices
+    may.
+    """
     values: dict[Output, Any] = {}
+    for parameter, value in zip([*model.parameters, *model.captures], given, strict=True):
+        values[parameter.output(0)] = _moved(value, noise)
     for node in model.ordered_nodes():
-        if node.op_type == "Parameter":
-            values[node.output(0)] = _moved(feeds[node.friendly_name], noise)
-        elif isinstance(node, Constant):
+        if isinstance(node, Constant):
             values[node.output(0)] = _moved(node.data, noise)
-        elif node.op_type != "Result":
+        elif node.op_type not in ("Parameter", "Result"):
             inputs = [None if source is None else values[source] for source in node.input_values]
             if is_checked:
                 _check(node, inputs)
             if noise is not None and node.op_type in BORDERS:
                 inputs[0] = _shifted(inputs[0], noise)
-            made = _evaluated_wide(node, inputs) if is_wide else compile_node(node)(inputs)
+            with _bodies_with(noise):
+                made = _evaluated_wide(node, inputs) if is_wide else compile_node(node)(inputs)
             if noise is not None and node.op_type in CANCELLING:
                 made = [(made[0] + (_moved(inputs[0], noise) - inputs[0])).astype(inputs[0].dtype)]
             if noise is not None and node.op_type == "Equal":
@@ -146,6 +154,21 @@ def _run(
                 values[output] = _moved(value, noise)
     results = [result.input_value(0) for result in model.results]
     return [_narrow(values[output], output) if is_wide else values[output] for output in results]
+
+
+def _bodies_with(noise: np.random.Generator | None) -> AbstractContextManager[object]:
+    """While it is open, the bodies of the nodes that are compiled are evaluated with `noise`."""
+    if noise is None:
+        return nullcontext()
+
+    class Body:
+        def __init__(self, model: Model) -> None:
+            self._model = model
+
+        def run(self, inputs: Sequence[Any]) -> list[Any]:
+            return _run(self._model, inputs, noise)
+
+    return mock.patch.object(control_flow, "ModelEvaluator", Body)
 
 
 def _evaluated_wide(node: Node, inputs: list[Any]) -> list[Any]:

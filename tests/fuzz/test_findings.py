@@ -62,6 +62,16 @@ def gelu_of_large_negative_numbers() -> Finding:
     return _model([x], ops.Mul(logs, ops.Gelu(logs))), {"x": _draw(900)}
 
 
+def gelu_in_a_branch() -> Finding:
+    x, condition = Parameter(f32, [900], "x"), Parameter(boolean, [], "condition")
+    inside, other = Parameter(f32, [900], "inside"), Parameter(f32, [900], "other")
+    then = Model([ops.Gelu(inside)], captures=[inside], name="then")
+    otherwise = Model([ops.Neg(other)], captures=[other], name="otherwise")
+    bodies = {"then_branch": then, "else_branch": otherwise}
+    value = ops.create("If", [condition, x, x], bodies).output(0)
+    return _model([x, condition], value), {"x": _draw(900, low=-5, high=-3), "condition": np.array(True)}
+
+
 def a_scan_of_no_trips() -> Finding:
     state, rows = Parameter(f32, [None, None], "state"), Parameter(f32, [None, None, None], "rows")
     s, row = Parameter(f32, [None, None], "s"), Parameter(f32, [None, None], "row")
@@ -115,7 +125,7 @@ def saturated_values_that_are_compared() -> Finding:
     "make",
     [
         sums_between_two_steps, a_product_below_the_smallest_f16, a_nearly_closed_gate_as_f64,
-        gelu_of_large_negative_numbers, a_scan_of_no_trips, a_folded_transpose_that_is_multiplied,
+        gelu_of_large_negative_numbers, gelu_in_a_branch, a_scan_of_no_trips, a_folded_transpose_that_is_multiplied,
         a_group_of_nearly_equal_elements, the_largest_of_nearly_equal_elements, a_product_of_integers_that_wraps,
         a_sum_of_quantized_rows, elu_near_zero, saturated_values_that_are_compared,
     ],
