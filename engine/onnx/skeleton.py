@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 
 from engine.errors import ModelReadError
-from engine.onnx.wire import LENGTH, MAX_DEPTH, NUMBERS, Buffer, WireError, encode_length, encode_varint, fields
+from engine.onnx.wire import ELEMENTS, LENGTH, MAX_DEPTH, Buffer, WireError, encode_length, encode_varint, fields
 
 INLINE_BYTES: Final = 1024
 """Tensors of at most this many bytes stay in the skeleton, because shape inference reads them."""
@@ -112,7 +112,7 @@ class Skeleton:
             raise WireError(start, f"messages are nested more than {MAX_DEPTH} deep")
         children = _CHILDREN[kind]
         size, kept = 0, start
-        skipped = NUMBERS if kind == _ATTRIBUTE else None  # a tree ensemble has hundreds of thousands of them
+        skipped = ELEMENTS if kind == _ATTRIBUTE else None  # a tree ensemble has hundreds of thousands of them
         for number, wire, begin, payload, stop in fields(source, start, end, skipped):
             # A small message cannot contain a large tensor.
             if number not in children or wire != LENGTH or stop - payload <= INLINE_BYTES:

@@ -38,8 +38,11 @@ class WireError(ModelReadError):
         self.offset = offset
 
 
-NUMBERS: Final = re.compile(rb"(?:\x3d.{4}|\x40[\x80-\xff]{0,8}+[\x00-\x7f])*+", re.DOTALL)
-"""The floats and ints of an attribute; integers of 64 bits or more are left to `varint`, which checks them."""
+_SHORT_TEXTS: Final = b"|".join(re.escape(bytes([length])) + b".{%d}" % length for length in range(17))
+ELEMENTS: Final = re.compile(
+    rb"(?:\x3d.{4}|\x40[\x80-\xff]{0,8}+[\x00-\x7f]|\x4a(?:" + _SHORT_TEXTS + rb"))*+", re.DOTALL
+)
+"""Floats, ints and short strings of an attribute. Integers of 64 bits or more are left to `varint`, which checks."""
 
 
 def fields(

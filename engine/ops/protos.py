@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +37,7 @@ from engine.ops.tensors import (
 
 __all__ = [
     "SparseTensor", "attribute_from_proto", "attribute_kind", "attribute_to_proto", "decode_text", "encode_text",
-    "shape_from_proto", "shape_to_proto", "shortest_float", "sparse_from_proto", "sparse_to_proto",
+    "shape_from_proto", "shape_to_proto", "shortest_float", "shortest_floats", "sparse_from_proto", "sparse_to_proto",
     "tensor_from_proto", "tensor_from_raw", "tensor_to_proto", "tensor_to_raw", "type_from_proto", "type_to_proto",
 ]  # fmt: skip
 
@@ -208,6 +208,36 @@ def shortest_float(value: float) -> float:
     return float(str(np.float32(value)))
 
 
+_FEW: Final = 32
+_DIGITS: Final = range(6, 10)
+"""Six decimal digits survive as f32, so that no number of fewer digits gives another result; nine are always enough."""
+
+
+def shortest_floats(values: Sequence[float]) -> list[float]:
+    """`shortest_float` of each value. A tree ensemble has hundreds of thousands of them."""
+    if len(values) < _FEW:
+        return [shortest_float(value) for value in values]
+    exact = np.array(values, np.float32)
+    wide = exact.astype(np.float64)
+    found, is_open = wide.copy(), wide != 0
+    # Below and above, a power of ten would not be exact. A power of two is nearer to its neighbour below than above.
+    is_odd = is_open & (~((abs(wide) > 1e-10) & (abs(wide) < 1e10)) | (abs(np.frexp(wide)[0]) == 0.5))
+    with np.errstate(all="ignore"):
+        magnitude = np.floor(np.log10(abs(wide)))
+        for digits in _DIGITS:
+            scale = 10.0 ** abs(digits - 1 - magnitude)
+            is_fraction = digits - 1 >= magnitude
+            # Integers below 2**53 and powers of ten up to 10**22 are exact, so that the result is rounded once.
+            near = np.where(is_fraction, np.rint(wide * scale) / scale, np.rint(wide / scale) * scale)
+            ends = is_open & (near.astype(np.float32) == exact)
+            found[ends] = near[ends]
+            is_open &= ~ends
+    for index in np.flatnonzero(is_odd | is_open).tolist():
+        found[index] = shortest_float(values[index])
+    decimals: list[float] = found.tolist()
+    return decimals
+
+
 def _kind_of(name: str, value: Any) -> int:
     kind = attribute_kind(value)
     if kind is None:
@@ -228,6 +258,12 @@ def _text(data: bytes) -> str | bytes:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return data
+
+
+def _texts(items: Iterable[bytes]) -> list[str | bytes]:
+    """The texts; equal ones are one object, such as the modes of a tree ensemble's nodes."""
+    known: dict[bytes, str | bytes] = {}
+    return [known.get(item) or known.setdefault(item, _text(item)) for item in items]
 
 
 _USUAL_KINDS: Final[dict[type, int]] = {int: _A.INT, float: _A.FLOAT, str: _A.STRING}
@@ -259,8 +295,8 @@ _READ_ONE: Final[dict[int, Callable[[Any], Any]]] = {
 }
 _READ_MANY: Final[dict[int, Callable[[Any], Any]]] = {
     _A.INTS: lambda a: a.ints,
-    _A.FLOATS: lambda a: map(shortest_float, a.floats),
-    _A.STRINGS: lambda a: map(_text, a.strings),
+    _A.FLOATS: lambda a: shortest_floats(a.floats),
+    _A.STRINGS: lambda a: _texts(a.strings),
     _A.TENSORS: lambda a: map(tensor_from_proto, a.tensors),
     _A.TYPE_PROTOS: lambda a: map(type_from_proto, a.type_protos),
     _A.SPARSE_TENSORS: lambda a: map(sparse_from_proto, a.sparse_tensors),
