@@ -104,11 +104,19 @@ def _stft(node: Node) -> Suspicion:
     return is_suspect
 
 
+def _empty_maps(node: Node) -> Suspicion:
+    def is_suspect(inputs: Sequence[Any]) -> bool:
+        return inputs[0].size == 0 and all(inputs[0].shape[:2])
+
+    return is_suspect
+
+
 _FACTORIES: Final[dict[str, Callable[[Node], Suspicion]]] = {
     "BlackmanWindow": _least(0, 0),
     "DFT": _dft,
     "Dropout": _dropout,
     "GRU": _recurrent,
+    "GlobalAveragePool": _empty_maps,
     "HammingWindow": _least(0, 0),
     "HannWindow": _least(0, 0),
     "LSTM": _recurrent,

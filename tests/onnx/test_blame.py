@@ -64,6 +64,7 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
     ("TopK", [MAP, (I64, [1])], {"largest": 2}),
     ("MaxPool", [MAP], {"kernel_shape": [2, 2], "ceil_mode": 3}),
     ("GlobalMaxPool", [(F32, [1, 2, 0])], {}),
+    ("GlobalAveragePool", [(F32, [1, 2, 0, 3])], {}),
     ("NegativeLogLikelihoodLoss", [MAP, LABELS], {"reduction": "average"}),
     ("NegativeLogLikelihoodLoss", [(F32, [2, 3]), ints(1, 3)], {}),
     ("SoftmaxCrossEntropyLoss", [MAP, LABELS], {"reduction": ""}),
@@ -338,6 +339,14 @@ def test_values_are_the_data_s_fault(
     network = CORE.compile_model(read_model(model_of(op_type, list(types), attributes)), device)
     with pytest.raises(InputError, match="culprit"):
         network(values)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE"])
+@pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_maps_of_nothing_have_neither_mean_nor_maximum(op_type: str, device: str) -> None:
+    network = CORE.compile_model(read_model(model_of(op_type, [(F32, [1, 2, None])], {})), device)  # type: ignore[list-item]
+    with pytest.raises(InputError, match=r"culprit.*expected maps of 1 element or more"):
+        network([np.ones((1, 2, 0), np.float32)])
 
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE"])

@@ -55,6 +55,12 @@ CASES: Final = [
         for op_type in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
         for shape in ((2, 19, 7, 9), (1, 32, 14, 14), (1, 5, 40), (1, 3, 4, 5, 6))
     ),
+    *(
+        case(f"{op_type}/f64-{len(shape) - 2}", [real(*shape, type=f64)], terms=math.prod(shape[2:]), factors=(0,))
+        for op_type in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+        for shape in ((2, 5, 7, 9), (1, 3, 4, 5, 6))
+    ),
+    *(case(f"GlobalLpPool/p={p}", [real(2, 5, 7, 9)], {"p": p}, terms=63, factors=(0,)) for p in (1, 3)),
     case("MaxUnpool/2x2", [real(1, 2, 3, 2), whole(1, 2, 3, 2, low=0, high=48)],
          {"kernel_shape": [2, 2], "strides": [2, 2]}),
 ]  # fmt: skip

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.errors import InputError
-from engine.ir import Node
-from engine.ir.element_type import f32, i8, u8
+from engine.ir import Node, TensorType
+from engine.ir.element_type import f32, f64, i8, u8
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute
-from engine.ops.pool import PoolSpec
+from engine.ops.pool import GlobalLpPoolSpec, PoolSpec
 from engine.ops.spec import OperatorSpec, SpecT
 from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.checks import F32, check_spatial_rank, check_steps
@@ -20,6 +20,9 @@ from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 
 _MAXIMA: Final = frozenset({f32, u8, i8})
+_REDUCED: Final = frozenset({f32, f64})
+# By exponent, from 1; the names of the kernel of reductions.
+_NORMS: Final = ("l1", "l2")
 
 
 class _MapLowering(OpLowering[SpecT]):
@@ -105,15 +108,54 @@ def _window_step(spec: PoolSpec, b: SegmentBuilder) -> None:
 
 @lowers("GlobalMaxPool", "GlobalAveragePool")
 class GlobalPoolLowering(_MapLowering[OperatorSpec]):
-    """A pooling whose window is the whole map, treated as one row for a single loop."""
+    """A pooling whose window is the whole map: of blocks of channels as one row, else a reduction of PLAIN."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
-        return _check_map(spec.node)
+        if _has_map_of_blocks(spec.node):
+            return _check_map(spec.node)
+        is_maximum = spec.op_type == "GlobalMaxPool"
+        return check_types((spec.node.input_value(0), spec.output()), _REDUCED | _MAXIMA if is_maximum else _REDUCED)
+
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        """See `OpLowering`."""
+        return super().layouts(spec) if _has_map_of_blocks(spec.node) else (LayoutOption.uniform(Layout.PLAIN, 1),)
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """One step."""
-        global_pool_step(spec.node, b)
+        if _has_map_of_blocks(spec.node):
+            global_pool_step(spec.node, b)
+        else:
+            _reduction_step(spec, b, "max" if spec.op_type == "GlobalMaxPool" else "mean")
+
+
+def _has_map_of_blocks(node: Node) -> bool:
+    """Whether the kernels on blocks of channels compute a global pooling."""
+    x = node.input_value(0)
+    return isinstance(x.type, TensorType) and x.element_type is not f64 and x.shape.rank.max in (3, 4)
+
+
+@lowers("GlobalLpPool", spec=GlobalLpPoolSpec)
+class GlobalLpPoolLowering(OpLowering[GlobalLpPoolSpec]):
+    """Sums of absolute values, and Euclidean norms."""
+
+    def check(self, spec: GlobalLpPoolSpec) -> Refusal | None:
+        """See `OpLowering`."""
+        if spec.p > len(_NORMS):
+            return Refusal(RefusalCause.ATTRIBUTE, f"p is {spec.p}; expected 1 or 2")
+        return check_types((spec.node.input_value(0), spec.output()), _REDUCED)
+
+    def lower(self, spec: GlobalLpPoolSpec, b: SegmentBuilder) -> None:
+        """One step."""
+        _reduction_step(spec, b, _NORMS[spec.p - 1])
+
+
+def _reduction_step(spec: OperatorSpec, b: SegmentBuilder, op: str) -> None:
+    x = spec.node.input_value(0)
+    shape = b.shape(x)
+    axes = list(range(2, len(shape)))
+    b.step(spec.node, "reduce", [b.input(x)], [b.output(spec.output())],
+           op=op, type=x.element_type.name, shape=shape, axes=axes)  # fmt: skip
 
 
 def global_pool_step(node: Node, b: SegmentBuilder) -> None:
