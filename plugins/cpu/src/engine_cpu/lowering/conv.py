@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose and FusedConv: of one and two dimensions on maps in blocks of 16 channels, or unrolled."""
+"""Conv, ConvTranspose and FusedConv: of one and two axes on maps in blocks of channels, by slices, or unrolled."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from engine_cpu.lowering.conv_candidates import (
 from engine_cpu.lowering.conv_chain import lower_chain
 from engine_cpu.lowering.conv_geometry import conv_geometry
 from engine_cpu.lowering.conv_operands import packed_weights, padded_bias
+from engine_cpu.lowering.conv_slices import is_sliced, lower_sliced
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.unrolled import check_unrolled, lower_unrolled
@@ -36,7 +37,7 @@ _X, _W, _BIAS, _RESIDUAL = range(4)
 class ConvLowering(OpLowering[ConvSpec]):
     """Direct, Winograd, depthwise, grouped or transposed kernels, by geometry and tuning; with packed weights.
 
-    Convolutions of more dimensions are products of unrolled windows.
+    Of three dimensions, slices run as maps with more channels; what remains are products of unrolled windows.
     """
 
     def check(self, spec: ConvSpec) -> Refusal | None:
@@ -66,7 +67,7 @@ class ConvLowering(OpLowering[ConvSpec]):
     def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
         """One step; more if the weights are computed at run time, or windows are unrolled."""
         if _is_unrolled(spec):
-            lower_unrolled(spec, b)
+            (lower_sliced if is_sliced(spec, b) else lower_unrolled)(spec, b)
             return
         node = spec.node
         option, out = b.option(node), node.output(0)

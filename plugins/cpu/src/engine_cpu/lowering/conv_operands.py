@@ -30,6 +30,20 @@ def packed_weights(node: Node, source: Output, geometry: ConvGeometry, candidate
     return b.weights([source], recipe, make)
 
 
+def packed_slices(source: Output, lanes: int, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder) -> int:
+    """The buffer of constant weights [out, in, depth, ...] for maps of `depth` slices of blocks of so many lanes."""
+    kernel, attributes, recipe = packing(geometry, candidate)
+
+    def make() -> Packing:
+        weights = np.swapaxes(_array(source, b), 1, 2)
+        padding = [(0, 0)] * weights.ndim
+        padding[2] = (0, -weights.shape[2] % lanes)
+        stacked = np.pad(weights, padding).reshape(len(weights), -1, *weights.shape[3:])
+        return Packing(kernel, [stacked], attributes, isa=b.isa)
+
+    return b.weights([source], f"slices of {lanes}|{recipe}", make)
+
+
 def padded_bias(node: Node, bias: Output, b: SegmentBuilder) -> int:
     """The buffer of a bias padded to whole blocks of channels."""
     channels = b.shape(bias)[0]

@@ -1,0 +1,83 @@
+"""Convolutions of three axes that run slice by slice, against the reference evaluator and unrolled windows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_cpu.lowering import conv, conv_slices
+
+from engine import Core, ops
+from engine.ir import Constant, Model, Parameter, f32
+from engine.testing.values import values
+
+Array = np.ndarray[Any, np.dtype[Any]]
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+def _model(x: Array, w: Array, attributes: dict[str, Any], *, is_plain: bool = False) -> Model:
+    """A convolution; unless it `is_plain`, with a bias, something that is added to its result, and an activation."""
+    source = Parameter(f32, x.shape, "x")
+    bias = [] if is_plain else [Constant(values(len(w), seed=2))]
+    y = ops.create("Conv", [source, Constant(w), *bias], attributes).output(0)
+    shape = y.shape.get_shape()
+    return Model([y if is_plain else ops.Relu(ops.Add(y, Constant(values(*shape, seed=3))))], [source])
+
+
+def _compare(model: Model, x: Array, terms: int) -> None:
+    wanted = Core().compile_model(model, "TEMPLATE")([x])[0]
+    found = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})([x])[0]
+    assert found.shape == wanted.shape
+    # As for two axes: both sides have rounding errors, Winograd's ten times as large.
+    np.testing.assert_allclose(found, wanted, rtol=EPSILON * terms, atol=50 * EPSILON * math.sqrt(terms))
+
+
+@pytest.fixture
+def only_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv, "lower_unrolled", lambda spec, b: pytest.fail("windows were unrolled"))
+
+
+WINDOWS: list[tuple[tuple[int, int, int], dict[str, Any]]] = [
+    ((3, 3, 3), {"pads": [1] * 6}),
+    ((3, 3, 3), {"pads": [2, 0, 1, 0, 1, 2], "strides": [2, 1, 1]}),
+    ((3, 2, 1), {"strides": [2, 2, 3]}),
+    ((2, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [3, 2, 2]}),
+    ((3, 3, 3), {"pads": [1, 2, 3, 1, 2, 3], "dilations": [1, 2, 3]}),
+    ((4, 1, 1), {"pads": [9, 0, 0, 7, 0, 0], "strides": [2, 1, 1]}),  # results of padding alone
+    ((1, 3, 3), {}),
+    ((1, 1, 1), {}),
+]
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize("channels", [(3, 5), (32, 48), (20, 37)])
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda each: "x".join(map(str, each[0])))
+@pytest.mark.usefixtures("only_slices")
+def test_results(
+    window: tuple[tuple[int, int, int], dict[str, Any]],
+    channels: tuple[int, int],
+    is_plain: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel, attributes = window
+    x, w = values(2, channels[0], 5, 9, 8), values(channels[1], channels[0], *kernel, seed=1)
+    model = _model(x, w, attributes, is_plain=is_plain)
+    _compare(model, x, terms=w[0].size)
+    monkeypatch.setattr(conv_slices, "_CHUNK_BYTES", 1 << 15)  # one or two slices at a time
+    _compare(model, x, terms=w[0].size)
+
+
+def test_more_slices_than_steps_are_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan has a step for each slice of the result."""
+    monkeypatch.setattr(conv, "lower_sliced", lambda spec, b: pytest.fail("too many slices"))
+    x, w = values(1, 16, 600, 2, 2), values(16, 16, 1, 1, 1, seed=1)
+    _compare(_model(x, w, {}), x, terms=16)
+
+
+def test_another_length_of_the_first_axis() -> None:
+    x, w = Parameter(f32, [None, 16, None, None, 6], "x"), values(16, 16, 3, 3, 3, seed=1)
+    model = Model([ops.create("Conv", [x, Constant(w)], {"pads": [1] * 6}).output(0)], [x])
+    for shape in ((1, 16, 1, 4, 6), (2, 16, 7, 5, 6), (1, 16, 3, 1, 6)):
+        _compare(model, values(*shape), terms=w[0].size)
