@@ -52,7 +52,7 @@ WINDOWS: list[tuple[tuple[int, int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-@pytest.mark.parametrize("channels", [(3, 5), (32, 48), (20, 37)])
+@pytest.mark.parametrize("channels", [(3, 5), (32, 48), (20, 37), (1, 20)])  # the last one: for each channel
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda each: "x".join(map(str, each[0])))
 @pytest.mark.usefixtures("only_slices")
 def test_results(
@@ -62,8 +62,9 @@ def test_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel, attributes = window
-    x, w = values(2, channels[0], 5, 9, 8), values(channels[1], channels[0], *kernel, seed=1)
-    model = _model(x, w, attributes, is_plain=is_plain)
+    is_depthwise = channels[0] == 1
+    x, w = values(2, channels[is_depthwise], 5, 9, 8), values(channels[1], channels[0], *kernel, seed=1)
+    model = _model(x, w, attributes | {"group": channels[1] if is_depthwise else 1}, is_plain=is_plain)
     _compare(model, x, terms=w[0].size)
     monkeypatch.setattr(conv_slices, "_CHUNK_BYTES", 1 << 15)  # one or two slices at a time
     _compare(model, x, terms=w[0].size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from engine_cpu.lowering.conv_candidates import TILE_PLAIN_CHANNELS, packed_byte
 from engine_cpu.lowering.conv_geometry import ConvGeometry
 from engine_cpu.segment import SegmentBuilder
 from engine_cpu.tuning import Candidate
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def packed_weights(node: Node, source: Output, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder) -> int:
@@ -30,18 +33,17 @@ def packed_weights(node: Node, source: Output, geometry: ConvGeometry, candidate
     return b.weights([source], recipe, make)
 
 
-def packed_slices(source: Output, lanes: int, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder) -> int:
-    """The buffer of constant weights [out, in, depth, ...] for maps of `depth` slices of blocks of so many lanes."""
+def packed_part(
+    source: Output, name: str, part: Callable[[Array], Array], geometry: ConvGeometry, candidate: Candidate,
+    b: SegmentBuilder,
+) -> int:  # fmt: skip
+    """The same of what `part`, a function with this name, makes of constant weights."""
     kernel, attributes, recipe = packing(geometry, candidate)
 
     def make() -> Packing:
-        weights = np.swapaxes(_array(source, b), 1, 2)
-        padding = [(0, 0)] * weights.ndim
-        padding[2] = (0, -weights.shape[2] % lanes)
-        stacked = np.pad(weights, padding).reshape(len(weights), -1, *weights.shape[3:])
-        return Packing(kernel, [stacked], attributes, isa=b.isa)
+        return Packing(kernel, [np.ascontiguousarray(part(_array(source, b)))], attributes, isa=b.isa)
 
-    return b.weights([source], f"slices of {lanes}|{recipe}", make)
+    return b.weights([source], f"{name}|{recipe}", make)
 
 
 def padded_bias(node: Node, bias: Output, b: SegmentBuilder) -> int:
@@ -54,12 +56,12 @@ def padded_bias(node: Node, bias: Output, b: SegmentBuilder) -> int:
     return padded
 
 
-def _channels_last(weights: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+def _channels_last(weights: Array) -> Array:
     """Weights [out, in, ...] as [out, ..., 4]: each pixel has four values, of which those of no channel are zero."""
     moved = np.moveaxis(weights, 1, -1)
     padding = [(0, 0)] * (moved.ndim - 1) + [(0, TILE_PLAIN_CHANNELS - moved.shape[-1])]
     return np.ascontiguousarray(np.pad(moved, padding))
 
 
-def _array(value: Output, b: SegmentBuilder) -> np.ndarray[Any, np.dtype[Any]]:
+def _array(value: Output, b: SegmentBuilder) -> Array:
     return np.ascontiguousarray(b.value(value), np.float32)

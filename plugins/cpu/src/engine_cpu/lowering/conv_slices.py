@@ -8,9 +8,10 @@ kernels for two axes compute it, Winograd's algorithm among them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from engine.ops.windows import WindowGeometry
 from engine_cpu.layout import BLOCK, Layout
 from engine_cpu.lowering.conv_candidates import ConvCandidates, ConvProblem, estimated_seconds
 from engine_cpu.lowering.conv_geometry import ConvGeometry
-from engine_cpu.lowering.conv_operands import packed_slices, padded_bias
+from engine_cpu.lowering.conv_operands import Array, packed_part, padded_bias
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
 from engine_cpu.segment import SegmentBuilder
@@ -36,7 +37,9 @@ _X, _W, _BIAS, _RESIDUAL = range(4)
 def is_sliced(spec: ConvSpec, b: SegmentBuilder) -> bool:
     """Whether a convolution runs by slices."""
     x, w = (b.shape(spec.node.input_value(index)) for index in (_X, _W))
-    if len(x) != 5 or spec.transposed or spec.group > 1 or not b.is_constant(spec.node.input_value(_W)):
+    if len(x) != 5 or spec.transposed or not b.is_constant(spec.node.input_value(_W)):
+        return False
+    if spec.group > 1 and not spec.group == x[1] == w[0]:
         return False
     geometry = spec.at(x, w)
     slices = x[0] * geometry.outputs[0]
@@ -91,35 +94,97 @@ class _Maps:
 
 def lower_sliced(spec: ConvSpec, b: SegmentBuilder) -> None:
     """Add the steps of a convolution that `is_sliced`."""
-    node, bias, residual = spec.node, spec.input(_BIAS), spec.input(_RESIDUAL)
+    node, residual = spec.node, spec.input(_RESIDUAL)
     shape, w = b.shape(node.input_value(_X)), b.shape(node.input_value(_W))
     window = spec.at(shape, w)
-    layout = Layout.PLAIN if shape[1] <= _PLANAR_CHANNELS else Layout.BLOCKED
-    x_maps = _Maps(shape[1], shape[2], math.prod(shape[3:]), BLOCK if layout.is_blocked else 1)
-    geometry = _of_slices(window, x_maps.blocks * x_maps.lanes, w[0])
-    operands, epilogue = (bias is not None, residual is not None), activation_attributes(spec.activation)
-    problem = ConvProblem(geometry, epilogue, *operands, layout, b.isa, b.threads)
-    candidate = b.choose(node, problem.key(), ConvCandidates(problem), estimated_seconds(problem))
+    lanes = 1 if spec.group == 1 and shape[1] <= _PLANAR_CHANNELS else BLOCK
+    x_maps = _Maps(shape[1], shape[2], math.prod(shape[3:]), lanes)
     y_maps = _Maps(w[0], window.outputs[0], math.prod(window.outputs[1:]))
     x, y = b.input(node.input_value(_X)), b.output(node.output(0))
     added = None if residual is None else b.input(residual)
-    shared = [packed_slices(node.input_value(_W), x_maps.lanes, geometry, candidate, b)]
-    shared += [] if bias is None else [padded_bias(node, bias, b)]
-    stride = window.strides[0]
+    compute = (_of_all_channels if spec.group == 1 else _of_each_channel)(spec, b, window, x_maps, y_maps)
     for image in range(shape[0]):
-        for outputs in _chunks(window.outputs[0], stride * x_maps.nbytes + y_maps.nbytes):
+        for outputs in _chunks(window.outputs[0], window.strides[0] * x_maps.nbytes + y_maps.nbytes):
             source = _copied_in(spec, b, x, x_maps, window, image, outputs)
             result = b.temporary(len(outputs) * y_maps.nbytes)
             places = list(y_maps.pairs(image, outputs.start, len(outputs)))
+            residuals = None
             if added is not None:
                 residuals = b.temporary(len(outputs) * y_maps.nbytes)
                 copy_step(b, node, 4, [Copy(added, elements, residuals, place) for elements, place in places])
-            for index in range(len(outputs)):
-                span = b.part(source, index * stride * x_maps.nbytes, window.kernel[0] * x_maps.nbytes)
-                part = index * y_maps.nbytes, y_maps.nbytes
-                more = [] if added is None else [b.part(residuals, *part)]
-                b.step(node, candidate.kernel, [span, *shared, *more], [b.part(result, *part)], **candidate.attributes)
+            compute(source, residuals, result, len(outputs))
             copy_step(b, node, 4, [Copy(result, place, y, elements) for elements, place in places])
+
+
+_Compute: TypeAlias = Callable[[int, int | None, int, int], None]
+"""Adds the steps from the slices of the input, and those that are added, to so many slices of the result."""
+
+
+def _of_all_channels(
+    spec: ConvSpec, b: SegmentBuilder, window: WindowGeometry, x_maps: _Maps, y_maps: _Maps
+) -> _Compute:
+    """A step for each slice of the result, whose window is a map with more channels."""
+    node, bias, epilogue = spec.node, spec.input(_BIAS), activation_attributes(spec.activation)
+    geometry = _of_slices(window, 1, 1, window.kernel[0] * x_maps.blocks * x_maps.lanes, y_maps.channels)
+    operands = bias is not None, spec.input(_RESIDUAL) is not None
+    layout = Layout.PLAIN if x_maps.lanes == 1 else Layout.BLOCKED
+    problem = ConvProblem(geometry, epilogue, *operands, layout, b.isa, b.threads)
+    candidate = b.choose(node, problem.key(), ConvCandidates(problem), estimated_seconds(problem))
+    part = partial(_stacked, x_maps.lanes)
+    shared = [packed_part(node.input_value(_W), f"slices of {x_maps.lanes}", part, geometry, candidate, b)]
+    shared += [] if bias is None else [padded_bias(node, bias, b)]
+    stride = window.strides[0] * x_maps.nbytes
+
+    def compute(source: int, residuals: int | None, result: int, count: int) -> None:
+        for index in range(count):
+            span = b.part(source, index * stride, window.kernel[0] * x_maps.nbytes)
+            place = index * y_maps.nbytes, y_maps.nbytes
+            more = [] if residuals is None else [b.part(residuals, *place)]
+            b.step(node, candidate.kernel, [span, *shared, *more], [b.part(result, *place)], **candidate.attributes)
+
+    return compute
+
+
+def _of_each_channel(
+    spec: ConvSpec, b: SegmentBuilder, window: WindowGeometry, x_maps: _Maps, y_maps: _Maps
+) -> _Compute:
+    """A step for each position of the window along the first axis, which adds to the result of the one before."""
+    node, bias, channels, stride = spec.node, spec.input(_BIAS), y_maps.channels, window.strides[0]
+    biases = [] if bias is None else [padded_bias(node, bias, b)]
+
+    def compute(source: int, residuals: int | None, result: int, count: int) -> None:
+        batch = count if stride == 1 else 1  # slices that are adjacent are those of one step
+        geometry = _of_slices(window, batch, channels, channels, channels)
+        for position in range(window.kernel[0]):
+            is_first, is_last = position == 0, position == window.kernel[0] - 1
+            before = residuals if is_first else result
+            epilogue = activation_attributes(spec.activation if is_last else None)
+            operands = bool(biases) and is_first, before is not None
+            candidate = ConvCandidates(ConvProblem(geometry, epilogue, *operands, Layout.BLOCKED, b.isa, b.threads))[0]
+            part = partial(_at, position)
+            shared = [packed_part(node.input_value(_W), f"slice {position}", part, geometry, candidate, b)]
+            shared += biases if is_first else []
+            for first in range(0, count, batch):
+                taken = b.part(source, (first * stride + position) * x_maps.nbytes, batch * x_maps.nbytes)
+                place = first * y_maps.nbytes, batch * y_maps.nbytes
+                target = b.part(result, *place)
+                more = [] if before is None else [target if before == result else b.part(before, *place)]
+                b.step(node, candidate.kernel, [taken, *shared, *more], [target], **candidate.attributes)
+
+    return compute
+
+
+def _stacked(lanes: int, weights: Array) -> Array:
+    """Weights [out, in, depth, ...] as [out, depth * in, ...], with the zeros of channels that fill a block."""
+    slices = np.swapaxes(weights, 1, 2)
+    padding = [(0, 0)] * slices.ndim
+    padding[2] = (0, -slices.shape[2] % lanes)
+    return np.pad(slices, padding).reshape(len(slices), -1, *slices.shape[3:])
+
+
+def _at(position: int, weights: Array) -> Array:
+    """Weights [out, in, depth, ...] at a position along the first axis."""
+    return weights[:, :, position]
 
 
 def _copied_in(
@@ -146,14 +211,14 @@ def _chunks(count: int, nbytes: int) -> Iterator[range]:
         yield range(first, min(first + size, count))
 
 
-def _of_slices(g: WindowGeometry, channels: int, outputs: int) -> ConvGeometry:
-    """The geometry of a slice of the result; `channels` are those of a slice of the input, in blocks."""
+def _of_slices(g: WindowGeometry, batch: int, groups: int, channels: int, outputs: int) -> ConvGeometry:
+    """The geometry of slices."""
     (in_height, in_width), (out_height, out_width) = g.inputs[1:], g.outputs[1:]
     (top, left), (bottom, right) = g.pads_begin[1:], g.pads_end[1:]
     return ConvGeometry(
-        batch=1,
-        groups=1,
-        in_channels=g.kernel[0] * channels,
+        batch=batch,
+        groups=groups,
+        in_channels=channels,
         out_channels=outputs,
         in_size=(in_height, in_width),
         out_size=(out_height, out_width),
