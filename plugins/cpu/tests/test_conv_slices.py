@@ -82,3 +82,31 @@ def test_another_length_of_the_first_axis() -> None:
     model = Model([ops.create("Conv", [x, Constant(w)], {"pads": [1] * 6}).output(0)], [x])
     for shape in ((1, 16, 1, 4, 6), (2, 16, 7, 5, 6), (1, 16, 3, 1, 6)):
         _compare(model, values(*shape), terms=w[0].size)
+
+
+@pytest.mark.parametrize("length", [None, 8])
+def test_a_network_for_videos(length: int | None) -> None:
+    """Windows along one, two and three axes, between maps in blocks and in rows."""
+    x = Parameter(f32, [None, 3, length, length, 12], "x")
+
+    def convolve(y: Any, outputs: int, *kernel: int, group: int = 1) -> Any:
+        inputs = y.output(0).shape[1].get_length() // group
+        w = values(outputs, inputs, *kernel, seed=outputs + sum(kernel)) / np.float32(
+            math.sqrt(inputs * math.prod(kernel))
+        )
+        attributes = {"pads": [size // 2 for size in kernel] * 2, "group": group}
+        return ops.create("Conv", [y, Constant(w), Constant(values(outputs, seed=4))], attributes)
+
+    y: Any = ops.Relu(convolve(convolve(x, 20, 1, 3, 3), 32, 3, 1, 1))
+    for _ in range(2):
+        inner = ops.Relu(convolve(convolve(ops.Relu(convolve(y, 48, 1, 1, 1)), 48, 3, 3, 3, group=48), 48, 3, 3, 3))
+        scale = ops.Sigmoid(convolve(ops.GlobalAveragePool(inner), 48, 1, 1, 1))
+        y = ops.Relu(ops.Add(convolve(ops.Mul(inner, scale), 32, 1, 1, 1), y))
+    model = Model([ops.GlobalMaxPool(convolve(y, 16, 1, 1, 3)), y], [x])
+    networks = [Core().compile_model(model, device) for device in ("TEMPLATE", "CPU")]
+    for batch, size in ((1, 8), (2, 8), (1, length or 5)):
+        given = values(batch, 3, size, size, 12)
+        wanted, found = (network([given]) for network in networks)
+        for index in range(2):
+            # As for the convolution of most products, of values of about 1.
+            np.testing.assert_allclose(found[index], wanted[index], rtol=0, atol=50 * EPSILON * math.sqrt(48 * 27))

@@ -20,7 +20,7 @@ from engine_cpu.lowering.conv_candidates import (
     has_bf16_kernel,
 )
 from engine_cpu.lowering.conv_chain import lower_chain
-from engine_cpu.lowering.conv_geometry import conv_geometry
+from engine_cpu.lowering.conv_geometry import conv_geometry, has_two_axes
 from engine_cpu.lowering.conv_operands import packed_weights, padded_bias
 from engine_cpu.lowering.conv_slices import is_sliced, lower_sliced
 from engine_cpu.lowering.epilogue import activation_attributes
@@ -104,13 +104,13 @@ class ConvLowering(OpLowering[ConvSpec]):
 
 
 def _is_unrolled(spec: ConvSpec) -> bool:
-    return len(spec.node.input_value(_X).shape) > 4
+    return len(spec.node.input_value(_X).shape) > 4 and not has_two_axes(spec)
 
 
 def _check_shapes(spec: ConvSpec) -> Refusal | None:
-    """A refusal unless there are one or two spatial dimensions and at least one channel."""
+    """A refusal unless there are one or two axes and at least one channel."""
     x, weights = spec.node.input_value(_X), spec.weights.shape
-    if refused := check_spatial_rank(x):
+    if (refused := check_spatial_rank(x)) and not has_two_axes(spec):
         return refused
     if any(dim.is_static and dim.min == 0 for dim in (*weights, x.shape[1])):
         return Refusal(RefusalCause.SHAPE, f"zero channels or an empty kernel: X is {x.type}, W is {weights}")

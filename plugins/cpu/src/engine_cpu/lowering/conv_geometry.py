@@ -93,9 +93,40 @@ class ConvGeometry:
         return layout_bytes((self.batch, self.out_channels, *self.out_size), f32, layout)
 
 
+def has_two_axes(spec: ConvSpec) -> bool:
+    """Whether a convolution of three axes is one of two: its windows have one position along neighbouring axes."""
+    w = spec.weights.shape
+    if spec.transposed or len(w) != 5 or not all(dim.is_static for dim in w):
+        return False
+    window = spec.window([dim.get_length() for dim in w][2:])
+    pads = window.pads or ((0, 0),) * 3  # windows of one position need none
+    return any(
+        all((window.kernel[i], window.strides[i], *pads[i]) == (1, 1, 0, 0) for i in (axis, axis + 1))
+        for axis in (0, 1)
+    )
+
+
+def _as_two_axes(g: WindowGeometry) -> WindowGeometry:
+    """Three axes, of which `has_two_axes`, as two."""
+    axis = 1 if g.kernel[1:] == g.strides[1:] == (1, 1) and not any((*g.pads_begin[1:], *g.pads_end[1:])) else 0
+
+    def joined(values: tuple[int, ...]) -> tuple[int, ...]:
+        return (*values[:axis], math.prod(values[axis : axis + 2]), *values[axis + 2 :])
+
+    kept = slice(0, 2) if axis else slice(1, 3)
+    return WindowGeometry(
+        joined(g.inputs), joined(g.outputs), g.kernel[kept], g.strides[kept], g.dilations[kept], g.pads_begin[kept],
+        g.pads_end[kept],
+    )  # fmt: skip
+
+
 def conv_geometry(spec: ConvSpec, x: Sequence[int], w: Sequence[int]) -> ConvGeometry:
-    """The geometry of a Conv, ConvTranspose or FusedConv whose input and weights have these shapes."""
-    g = spec.at(x, w).with_axes(2)
+    """The geometry of a Conv, ConvTranspose or FusedConv whose input and weights have these shapes.
+
+    One of three axes `has_two_axes`.
+    """
+    g = spec.at(x, w)
+    g = _as_two_axes(g) if len(g.inputs) == 3 else g.with_axes(2)
     return ConvGeometry(
         batch=x[0],
         groups=spec.group,

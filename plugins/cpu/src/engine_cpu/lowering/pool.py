@@ -119,11 +119,14 @@ class GlobalPoolLowering(_MapLowering[OperatorSpec]):
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         """See `OpLowering`."""
-        return super().layouts(spec) if _has_map_of_blocks(spec.node) else (LayoutOption.uniform(Layout.PLAIN, 1),)
+        if _has_map_of_blocks(spec.node):
+            return super().layouts(spec)
+        is_map = spec.output().element_type is f32 and len(spec.node.input_value(0).shape) > 4
+        return (LayoutOption.uniform(Layout.PLAIN, 1), *(super().layouts(spec) if is_map else ()))
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """One step."""
-        if _has_map_of_blocks(spec.node):
+        if b.option(spec.node).inputs[0].is_blocked:
             global_pool_step(spec.node, b)
         else:
             _reduction_step(spec, b, "max" if spec.op_type == "GlobalMaxPool" else "mean")
