@@ -32,6 +32,7 @@ class Checked:
         lengths: the lengths other than the export's at which results were compared, too.
         nodes: number of nodes as the device answers for them.
         others: the nodes that are not native: (operator, reason) -> number.
+        scales: by index, the largest values that outputs have before the Clip that makes them.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Checked:
     nodes: int = 0
     others: Counter[tuple[str, str]] = field(default_factory=Counter)
     milliseconds: dict[str, float] = field(default_factory=dict)
+    scales: dict[int, float] = field(default_factory=dict)
 
 
 def inputs_of(path: Path) -> dict[str, np.ndarray]:
@@ -66,6 +68,7 @@ def check(path: Path, core: Core, device: str) -> Checked:
         results = list(network.create_infer_request().infer(inputs).values())
         if session is None:
             return found
+        found.scales = _before_clips(path, inputs)
         _compare(found, results, expected)
         _check_other_lengths(found, session, network, inputs)
     except EngineError as e:
@@ -78,6 +81,19 @@ def _session(path: Path) -> Any:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def _before_clips(path: Path, inputs: Arrays) -> dict[int, float]:
+    """The largest values that the outputs made by a Clip have before it, by the outputs' indices."""
+    model = onnx.load(path)
+    makers = {name: node for node in model.graph.node for name in node.output if node.op_type == "Clip"}
+    names = {index: makers[each.name].input[0] for index, each in enumerate(model.graph.output) if each.name in makers}
+    if not names:
+        return {}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names.values())
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = zip(names, session.run(list(names.values()), dict(inputs)), strict=True)
+    return {index: float(np.abs(value).max(initial=0)) for index, value in found}
 
 
 def _line(error: Exception) -> str:
@@ -102,14 +118,17 @@ def _compare(found: Checked, results: list[Any], expected: list[Any], where: str
         found.problem = f"{len(results)} outputs{where}, expected {len(expected)}"
         return
     for index, (answer, right) in enumerate(zip(results, expected, strict=True)):
-        problem = _difference(found, answer, right)
+        problem = _difference(found, answer, right, found.scales.get(index, 1e-30))
         if problem:
             found.problem = f"output {index}{where}: {problem}"
             return
 
 
-def _difference(found: Checked, answer: Any, right: Any) -> str:
-    """How an output is wrong; empty if it is right. ZipMap gives a list of dictionaries."""
+def _difference(found: Checked, answer: Any, right: Any, scale: float = 1e-30) -> str:
+    """How an output is wrong; empty if it is right. ZipMap gives a list of dictionaries.
+
+    `scale` is a value to which errors are relative if no value of the output is larger.
+    """
     if isinstance(right, list):
         pairs = zip(answer, right, strict=True)
         return next((text for a, r in pairs if (text := _difference(found, a, r))), "")
@@ -129,7 +148,7 @@ def _difference(found: Checked, answer: Any, right: Any) -> str:
         return "other values are infinite or not numbers"
     finite = np.isfinite(right)
     difference = np.abs(np.where(finite, answer, 0).astype(np.float64) - np.where(finite, right, 0))
-    error = float(difference.max() / max(np.abs(np.where(finite, right, 0)).max(), 1e-30))
+    error = float(difference.max() / max(np.abs(np.where(finite, right, 0)).max(), scale))
     found.error = max(found.error, error)
     return f"deviates by {error:.1e}, expected at most {found.tolerance:.1e}" if error > found.tolerance else ""
 

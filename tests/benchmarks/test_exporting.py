@@ -84,3 +84,16 @@ def test_the_table_has_a_row_for_each_network_and_the_operators_that_are_not_nat
     assert "old" not in page
     with pytest.raises(ValueError, match="no lines"):
         page_with("a", found, recipes)
+
+
+def test_errors_are_relative_to_what_a_clip_cuts_off(tmp_path: Path) -> None:
+    """An output between 0 and 1 has the rounding errors of the larger values that it was clipped from."""
+    nodes = [onnx.helper.make_node("Mul", ["x", "ten"], ["y"]), onnx.helper.make_node("Clip", ["y", "", "one"], ["z"])]
+    infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "xz"]
+    constants = [onnx.numpy_helper.from_array(np.float32(value), name) for name, value in (("ten", 10), ("one", 1))]
+    graph = onnx.helper.make_graph(nodes, "g", infos[:1], infos[1:], constants)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9),
+              tmp_path / "clip.onnx")  # fmt: skip
+    np.savez(tmp_path / "clip.npz", x=np.array([0.01, 0.5, -3], np.float32))
+    found = check(tmp_path / "clip.onnx", Core(), "CPU")
+    assert (found.problem, found.scales) == ("", {0: 30.0})

@@ -27,6 +27,7 @@ CASES: Final = [
     case("Transpose/of-nothing", [real(3, 0, 4)], {"perm": [2, 0, 1]}),
     case("Transpose/large", [real(300, 700)]),
     case("Transpose/six-axes", [real(2, 3, 2, 4, 3, 2)], {"perm": [5, 0, 3, 1, 4, 2]}),
+    case("Transpose/eight-axes", [real(1, 2, 2, 3, 2, 2, 2, 3)], {"perm": [0, 1, 4, 2, 6, 3, 5, 7]}),
     case("Transpose/dynamic", [real(2, 5, 7)], {"perm": [1, 2, 0]}, is_dynamic=True),
     *(
         case(f"DepthToSpace/{mode}", [real(2, 36, 5, 7)], {"blocksize": 3, "mode": mode}) for mode in ("DCR", "CRD")

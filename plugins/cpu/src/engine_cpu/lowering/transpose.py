@@ -9,6 +9,7 @@ from engine.ops.transpose import DepthToSpaceSpec, TransposeSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, static_shape
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import (
+    MAX_DIMS,
     Copy,
     Strided,
     channel_parts,
@@ -26,7 +27,7 @@ class TransposeLowering(OpLowering[TransposeSpec]):
     """One copy; none if only axes of length 1 move. Can read or write blocked maps."""
 
     def check(self, spec: TransposeSpec) -> Refusal | None:
-        return check_movable(spec.input(0))
+        return check_movable(spec.input(0), max_dims=MAX_DIMS - 1)  # blocks of channels are one more
 
     def layouts(self, spec: TransposeSpec) -> Sequence[LayoutOption]:
         node = spec.node
