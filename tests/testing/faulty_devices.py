@@ -426,6 +426,15 @@ class IgnoresConfig(_Device):
 
 
 @device
+class SetsDefaultsOneByOne(_Device):
+    """Of several defaults, keeps those before the one that it refuses."""
+
+    def set_config(self, values: Mapping[str, object]) -> None:  # type: ignore[misc]
+        for name, value in values.items():
+            super().set_config({name: value})
+
+
+@device
 class ReportsAWrongType(_Device):
     def metric(self, name: str, device_id: str) -> object:
         return 5 if name == "FULL_DEVICE_NAME" else super().metric(name, device_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import isfunction
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from engine.testing.behaviour import cases
 from engine.testing.behaviour.basic import FURTHER_OPERATORS, OPERATORS, BasicModel, BasicOperator, find_basic
 from engine.testing.behaviour.cases import CASES, Case
 
@@ -22,6 +24,16 @@ def test_case_is_valid_and_an_independent_runtime_agrees(case: Case) -> None:
         assert names == [output.name for output in session.get_outputs()]
         for name, value in zip(names, session.run(names, dict(sample.inputs)), strict=True):
             assert_same(value, sample.outputs[name])
+
+
+def test_no_case_is_left_out() -> None:
+    """A function that makes a case, but does not add it to the list, is asked of no device."""
+    functions = {
+        name: each for name, each in vars(cases).items() if isfunction(each) and each.__module__ == cases.__name__
+    }
+    made = [name for name, each in functions.items() if each.__annotations__["return"] == "_Built"]
+    assert made
+    assert [case.name for case in CASES] == made
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ CASE = {case.name: case for case in CASES}
 FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ("SWAPS_OUTPUTS", "test_basic_model_runs", {}, "output `total`"),
     ("SWAPS_OUTPUTS", "test_start_and_wait", {}, "output `total`"),
+    ("SWAPS_OUTPUTS", "test_network_and_request_may_go_while_an_inference_runs", {}, r"total\s+Mismatched"),
     ("RETURNS_ITS_BUFFERS", "test_results_stay_when_the_next_inference_runs", {}, "output `total`"),
     (
         "RETURNS_ITS_MEMORY",
@@ -68,6 +69,7 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ("KEEPS_NETWORKS", "test_network_is_freed_with_its_last_request", {}, "the network is freed"),
     ("FORGETS_EXPORTED_CONFIG", "test_configuration_travels_and_is_overridden", {}, "NUM_STREAMS|THROUGHPUT|True"),
     ("IGNORES_CONFIG", "test_every_config_value_is_kept", {}, "get_config"),
+    ("SETS_DEFAULTS_ONE_BY_ONE", "test_wrong_values_are_refused", {}, "assert True is False"),
     ("REPORTS_A_WRONG_TYPE", "test_device_metrics", {}, "reports an invalid metric"),
     ("HAS_NO_NAME", "test_device_describes_itself", {}, "strip"),
     (
