@@ -143,7 +143,7 @@ def _powers() -> list[OperatorCase]:
         second = real(40, type=exponent) if exponent.is_real else whole(40, type=exponent, low=0, high=3)
         # A power is exp(y log x): the rounding of y log x, which is at most 5, is an absolute error.
         cases.append(case(f"Pow/{base.name}-{exponent.name}", [first, second], terms=8, steps=0 if base.is_real else 1))
-    for number in (2.0, 3.0, 0.5, -1.0, 0.0):
+    for number in (2.0, 3.0, 0.5, -1.0, -2.0, 0.0):
         cases.append(case(f"Pow/constant-{number}", [real(90, low=0.0, high=9.0), constant(number)], terms=4))
     for type in (i32, i64):
         exponents = filled((5, 1), (0.5, 1.0, 0.0, -1.0, 1.5))

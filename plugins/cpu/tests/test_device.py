@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from engine_cpu.choices import Choices
 from engine_cpu.compiler import Compiler
+from engine_cpu.instruction_sets import needed_isa
 from engine_cpu.lowering import CpuGraph
 from engine_cpu.program import Program
 from engine_cpu.transform import prepare_model
@@ -34,7 +35,7 @@ from engine.errors import (
     PlanError,
     UnsupportedError,
 )
-from engine.ir import Constant, Model, Parameter, f32, i64
+from engine.ir import Constant, Model, Parameter, f32, i64, u8
 from engine.native import cores, default_isa, has_feature, isas_within
 from engine.ops import evaluate_model
 from engine.testing.behaviour.cases import CASES
@@ -357,6 +358,18 @@ def test_a_blob_asks_for_no_more_than_its_kernels_need(core: Core, monkeypatch: 
     monkeypatch.setenv("ENGINE_MAX_ISA", isas_within(needed)[-2])
     with pytest.raises(BlobIncompatibleError, match=needed):
         core.import_model(blob.getvalue(), "CPU")
+
+
+def test_a_network_needs_the_instructions_of_its_own_kernels() -> None:
+    """The kernels that there are decide, not this CPU: f32 runs without instructions for bf16 or integers."""
+    newest, of_integers = ("amx", "vnni") if platform.machine() == "x86_64" else ("neonbf16", "dotprod")
+    reals = convolutional(1, 8, 20, 20)
+    a, b = Parameter(u8, [4, 8], "a"), Constant(np.ones((8, 4), np.uint8))
+    integers = Model([ops.MatMulInteger(a, b)], [a])
+    assert not has_feature(needed_isa(reals, "f32", newest), "bf16")
+    assert not has_feature(needed_isa(reals, "f32", newest), of_integers)
+    assert has_feature(needed_isa(reals, "bf16", newest), "bf16")
+    assert has_feature(needed_isa(integers, "f32", newest), of_integers)
 
 
 def test_a_blob_holds_packed_weights_once(core: Core) -> None:

@@ -146,6 +146,15 @@ def test_a_table_that_ends_one_length_does_not_end_another() -> None:
     assert built(network) == 2
 
 
+def test_one_plan_serves_lengths_above_those_that_were_seen() -> None:
+    x, weights = Parameter(f32, ["n", 16], "x"), np.eye(16, dtype=np.float32)[::-1]
+    network = Core().compile_model(Model([ops.MatMul(x, Constant(weights))], [x]), "CPU")
+    for length in (100, 90, 300, 250, 799):
+        value = np.arange(16 * length, dtype=np.float32).reshape(length, 16)
+        np.testing.assert_array_equal(network([value])[0], value[:, ::-1])
+    assert built(network) == 2
+
+
 def test_images_of_many_sizes_keep_the_kernels_that_are_fast_for_them() -> None:
     """One family would run small images with the algorithm of large ones, or the other way round."""
     x = Parameter(f32, [1, 256, "h", "w"], "x")

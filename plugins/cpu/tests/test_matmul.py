@@ -80,6 +80,20 @@ def test_a_blob_of_unknown_lengths_has_the_packed_matrix_only(
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.parametrize("right", ["computed", "a stack"])
+def test_what_cannot_be_packed_ahead_is_multiplied_with_unknown_lengths(right: str) -> None:
+    """Neither a matrix that is an input, nor a stack of constant ones, is a factor to pack before lengths are known."""
+    b = values(64, 96) if right == "computed" else values(2, 64, 96)
+    a = parameter("a", [None, 64])
+    factor = parameter("b", list(b.shape)) if right == "computed" else Constant(b)
+    inputs = [a, factor] if right == "computed" else [a]
+    network = Core().compile_model(Model([ops.MatMul(a, factor)], inputs), "CPU")
+    for rows in (1, 5):
+        given = [values(rows, 64), b][: len(inputs)]
+        (actual,) = network(given).values()
+        close(np.array(actual), given[0] @ b, 64)
+
+
 def test_the_factor_of_what_is_computed_from_lengths_is_kept() -> None:
     """Such a product is computed when lengths are known, from the plain matrix, as a table of positions is."""
     a, weights = parameter("a", [None, 3]), Constant(values(64, 96) / 8)
