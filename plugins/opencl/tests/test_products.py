@@ -14,6 +14,7 @@ from engine_opencl.devices.device import device_of
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Node, Parameter, Result, f32
+from engine.ops.internal import FusedMatMul
 
 
 @pytest.fixture(params=["cpu", "gpu"])
@@ -85,6 +86,10 @@ def test_a_sum_of_one_value_a_place_of_the_last_axis(kind: str, y: tuple[int, ..
     # Nine roundings of f32 in each of two orders of summing up, at most of the sum of all magnitudes.
     magnitude = float((np.abs(x) @ np.abs(w) + np.abs(added)).max())
     np.testing.assert_allclose(found, x @ w + added, rtol=0, atol=2 * 9 * 2**-24 * magnitude)
+
+
+def test_a_stack_and_a_transposed_matrix(kind: str) -> None:
+    check(lambda a, b: FusedMatMul(a, b, trans_b=True), random_values(3, 2, 5, 7), random_values(9, 7))
 
 
 @pytest.mark.parametrize("is_constant", [False, True])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -348,7 +349,8 @@ def test_memory_of_the_host_without_a_copy(device: OpenclDevice) -> None:
     context = core.create_context("OPENCL")
     x, y = (np.from_dlpack(context.create_tensor(f32, [64])) for _ in range(2))
     request = core.compile_model(squaring(64), context).create_infer_request()
-    request.set_input_tensor(0, context.wrap(x, f32, [64]))
+    of_another_library = SimpleNamespace(__dlpack__=x.__dlpack__, __dlpack_device__=x.__dlpack_device__)
+    request.set_input_tensor(0, context.wrap(of_another_library, f32, [64]))
     request.set_output_tensor(0, context.wrap(y, f32, [64]))
     for number in (1, 2):
         x[:] = number
