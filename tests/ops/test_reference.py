@@ -305,11 +305,28 @@ def test_classical_operators() -> None:
     x = f(1, 2, 3).reshape(1, 3)
     assert run("Scaler", np.array([[1, 2]]), offset=[1.0], scale=[2.0], **ml).tolist() == [[0, 2]]  # type: ignore[attr-defined]
     assert np.allclose(run("Normalizer", x, norm="L1", **ml), x / 6)
+    assert not np.any(run("Normalizer", np.zeros((1, 3), np.float32), norm="L2", **ml))
     assert run("ZipMap", x, classlabels_strings=["a", "b", "c"], **ml) == [{"a": 1, "b": 2, "c": 3}]
     names = {"cats_int64s": [1, 2], "cats_strings": ["a", "b"], "default_int64": 7}
     assert run("CategoryMapper", np.array(["b", "z"], object), **names, **ml).tolist() == [2, 7]  # type: ignore[attr-defined]
     assert ops.evaluate(_cast_map("TO_INT64"), [{3: 1.5, 1: 2.5}])[0].tolist() == [[2, 1]]
     assert np.allclose(run("LinearRegressor", x, coefficients=[1.0, 1.0, 1.0], intercepts=[0.5], **ml), [[6.5]])
+
+
+def test_scores_of_a_linear_regressor_are_transformed() -> None:
+    """With `SOFTMAX_ZERO`, a score of 0 has no share."""
+    x = np.array([[1.0, 2.0, 3.0], [1.0, -2.0, 0.0]], np.float32)
+    attributes = {"coefficients": [1.0, 0.5, 0.0, 0.0, 0.25, 0.5], "targets": 2}
+    scores = np.array([[2.0, 2.0], [0.0, -0.5]])
+    shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    for transform, expected in {
+        "NONE": scores,
+        "LOGISTIC": 1 / (1 + np.exp(-scores)),
+        "SOFTMAX": shares,
+        "SOFTMAX_ZERO": np.array([shares[0], [0.0, 1.0]]),
+    }.items():
+        found = run("LinearRegressor", x, post_transform=transform, domain="ai.onnx.ml", **attributes)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)  # type: ignore[arg-type]
 
 
 def _cast_map(target: str) -> Node:

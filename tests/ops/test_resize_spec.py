@@ -51,6 +51,14 @@ def test_bad_attributes_are_refused(attributes: dict[str, Any], message: str) ->
         spec(**attributes)
 
 
+@pytest.mark.parametrize(("length", "expected"), [(None, "f32[?,?]"), (4, "f32[3,6]")])
+def test_one_unknown_length_leaves_all_unknown_that_keep_their_ratio(length: int | None, expected: str) -> None:
+    sizes = Constant(np.array([9, 6], np.int64))
+    resized = create("Resize", [Parameter(f32, [2, length], "x"), None, None, sizes],
+                     {"keep_aspect_ratio_policy": "not_larger"})  # fmt: skip
+    assert str(resized.output(0).type) == expected
+
+
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 0, -1])
 def test_scales_that_give_no_length_are_refused_with_the_types(scale: float) -> None:
     x, scales = Parameter(f32, [2, 3], "x"), Constant(np.array([1, scale], np.float32))
