@@ -24,7 +24,7 @@ SUITES = {
     "plugins/auto/tests/test_behaviour.py": 12,
     "plugins/batch/tests/test_behaviour.py": 8,
     "plugins/hetero/tests/test_behaviour.py": 16,
-    "plugins/hetero/tests/test_operator_suite.py": 8,
+    "plugins/hetero/tests/test_operator_suite.py": 32,
     "plugins/opencl/tests/test_behaviour.py": 3,
     "plugins/opencl/tests/test_operator_suite.py": 8,
     "plugins/template/tests/test_behaviour.py": 6,

@@ -49,9 +49,14 @@ def test_help_has_examples_and_exit_codes(
         assert f"{code} {meaning}" in unwrapped
 
 
-@pytest.mark.parametrize("line", [*EXAMPLES.splitlines(), *(e for c in COMMANDS for e in c.EXAMPLES.splitlines())])
-def test_examples_are_valid_command_lines(line: str) -> None:
-    program, *arguments = shlex.split(line, comments=True)
-    assert program == "engine"
-    assert "#" in line, "an example says what it is good for"
-    make_parser().parse_args(arguments)
+def test_examples_are_valid_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    parser, wrong = make_parser(), []
+    for line in [*EXAMPLES.splitlines(), *(e for c in COMMANDS for e in c.EXAMPLES.splitlines())]:
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "engine", line
+        assert "#" in line, f"an example says what it is good for: {line}"
+        try:
+            parser.parse_args(arguments)
+        except SystemExit:
+            wrong.append((line, capsys.readouterr().err))
+    assert not wrong
