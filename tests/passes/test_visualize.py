@@ -173,6 +173,11 @@ def apart(a: Box, b: Box) -> bool:
     return a.x + a.width < b.x or b.x + b.width < a.x or a.y + a.height < b.y or b.y + b.height < a.y
 
 
+def test_a_node_stands_below_the_middle_of_what_it_reads() -> None:
+    wide, narrow, below = place([(100.0, 20.0), (60.0, 20.0), (40.0, 20.0)], [(0, 2), (1, 2)])
+    assert below.x + 20 == (wide.x + 50 + narrow.x + 30) / 2
+
+
 def test_a_large_graph_is_laid_out_in_linear_steps() -> None:
     # Would take minutes if a sweep were quadratic in the nodes of a layer.
     count = 20_000

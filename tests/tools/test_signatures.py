@@ -50,6 +50,17 @@ def test_a_blob_is_signed_inspected_and_run(
         assert (done.code, "is not signed" in done.err) == (3, True)
 
 
+def test_inspect_says_how_sections_are_stored(engine: Engine, files: Path, tmp_path: Path) -> None:
+    """Whoever gets an encrypted blob learns that it needs a key; of others nothing is said."""
+    assert engine("keygen", "model-1", "--algorithm", "aes-256-gcm", "-o", tmp_path / "a.key").code == 0
+    blob = tmp_path / "secret.blob"
+    assert (
+        engine("compile", files / "basic.onnx", "-d", "TEMPLATE", "-o", blob, "--encrypt", tmp_path / "a.key").code == 0
+    )
+    assert "sections are stored by" in engine("inspect", blob).out
+    assert "sections are stored by" not in engine("inspect", files / "basic.blob").out
+
+
 def test_a_changed_blob_is_refused(engine: Engine, files: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
     """Signed by another key of this id."""
     other, blob = tmp_path / "other", tmp_path / "signed.blob"
