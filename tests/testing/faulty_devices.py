@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from engine_template import TemplatePlugin
-from engine_template.context import TemplateTensor
+from engine_template.context import TemplateContext, TemplateTensor
 from engine_template.network import TemplateNetwork
 from engine_template.request import TemplateInferRequest
 
@@ -20,6 +21,7 @@ from engine.plugin_api import (
     BlobReader,
     BlobWriter,
     Config,
+    ElementType,
     ExecutableNetwork,
     Model,
     Pipeline,
@@ -28,6 +30,7 @@ from engine.plugin_api import (
     Property,
     QueryResult,
     RefusalCause,
+    RemoteContext,
     RemoteTensor,
     Support,
     SyncInferRequest,
@@ -466,6 +469,22 @@ class HasNoContexts(_Device):
     """No fault: a device need not have contexts."""
 
     create_context = TemplatePlugin.__mro__[1].create_context  # type: ignore[assignment]
+
+
+@device
+class ReadsScalarsAsZeros(_Device):
+    class Tensor(TemplateTensor):
+        def read(self) -> np.ndarray[Any, Any]:
+            return super().read() if self.shape else np.zeros((), self.dtype)
+
+    class Context(TemplateContext):
+        def create_tensor_impl(self, element_type: ElementType, shape: tuple[int, ...]) -> RemoteTensor:
+            nbytes = math.prod(shape) * np.dtype(element_type.numpy).itemsize
+            address = self.allocate(nbytes)
+            return ReadsScalarsAsZeros.Tensor(self, element_type, shape, address, is_owner=True)
+
+    def create_context(self, device: str, config: Config, handles: Mapping[str, object]) -> RemoteContext:
+        return self.Context(self, device, handles)
 
 
 @device
