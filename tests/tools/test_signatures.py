@@ -50,6 +50,17 @@ def test_a_blob_is_signed_inspected_and_run(
         assert (done.code, "is not signed" in done.err) == (3, True)
 
 
+def test_the_page_says_whether_a_signature_was_verified(
+    engine: Engine, files: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    signing, trusted = keys
+    blob, page = tmp_path / "signed.blob", tmp_path / "page.html"
+    assert engine("compile", files / "basic.onnx", "-d", "TEMPLATE", "-o", blob, "--sign", signing).code == 0
+    for options, verdict in ((["--trusted-key", trusted], "), verified<"), ([], "), not verified<")):
+        engine("inspect", blob, "--html", page, *options)
+        assert verdict in page.read_text(encoding="utf-8")
+
+
 def test_inspect_says_how_sections_are_stored(engine: Engine, files: Path, tmp_path: Path) -> None:
     """Whoever gets an encrypted blob learns that it needs a key; of others nothing is said."""
     assert engine("keygen", "model-1", "--algorithm", "aes-256-gcm", "-o", tmp_path / "a.key").code == 0
