@@ -256,6 +256,19 @@ def test_they_are_valid_but_for_the_change(op_type: str, source: Source, attribu
     read_model(model_of(op_type, [source], attributes))
 
 
+def test_a_call_is_checked_after_a_valid_one_of_the_same_element_types() -> None:
+    """Equal calls are checked once."""
+    nodes = [
+        helper.make_node("GlobalMaxPool", ["x"], ["y"]),
+        helper.make_node("GlobalMaxPool", ["empty"], ["z"], name="culprit"),
+    ]
+    given = [helper.make_tensor_value_info("x", F32, [1, 2, 3]), helper.make_tensor_value_info("empty", F32, [1, 2, 0])]
+    results = [helper.make_tensor_value_info(name, F32, [1, 2, 1]) for name in "yz"]
+    graph = helper.make_graph(nodes, "g", given, results)
+    with pytest.raises(EngineError, match="culprit"):
+        read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)]).SerializeToString())
+
+
 def test_a_wrong_declaration_names_the_node() -> None:
     with pytest.raises(EngineError, match=r"output `y0` is declared as f32.*Relu `culprit` gives f64"):
         read_model(model_of("Relu", [(F64, [2])], {}, [2]))
