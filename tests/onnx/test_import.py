@@ -329,6 +329,14 @@ def test_pooling_of_an_old_opset_has_the_shape_that_runtimes_compute() -> None:
     assert model.result("y").type == TensorType(f32, PartialShape(computed.shape))
 
 
+def test_a_slice_of_a_constant_from_a_computed_start_has_its_bounds() -> None:
+    table = numpy_helper.from_array(np.zeros((10, 6), np.float32), "table")
+    end = numpy_helper.from_array(np.array([10]), "end")
+    nodes = [node("Add", "x x", "start"), node("Slice", "table start end", "y")]
+    model = read_model(model_of(nodes, [value("x", [1], INT64)], [value("y", None)], [table, end]))
+    assert str(model.results[0].input_value(0).type) == "f32[0..10,6]"
+
+
 def test_a_length_of_zero_stays_where_others_are_resized() -> None:
     """ONNX does not infer it; a device that needs to know all lengths would refuse the model."""
     sizes = numpy_helper.from_array(np.array([8, 2]), "sizes")
