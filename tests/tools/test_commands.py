@@ -378,3 +378,16 @@ def test_version_and_installed_command(engine_process: Engine) -> None:
     except FileNotFoundError:
         pytest.skip("the virtual environment's scripts are not on PATH")
     assert installed.stdout == done.out
+
+
+def test_compare_fails_where_a_layer_is_less_like_the_original_than_asked(engine: Engine, tmp_path: Path) -> None:
+    """A script that quantizes a model stops there."""
+    node = helper.make_node("Mul", ["x", "factor"], ["y"])
+    for name, factor in (("model", 1.0), ("other", 1.01)):
+        model = make_model([node], [tensor("x", [8])], [tensor("y", [8])], {"factor": np.array([factor], np.float32)})
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    for more in ((), ("--json",)):
+        command = ("compare", tmp_path / "model.onnx", tmp_path / "other.onnx", "-d", "TEMPLATE", *more)
+        assert engine(*command).code == 0
+        assert engine(*command, "--min-db", "39").code == 0  # an error of a hundredth
+        assert engine(*command, "--min-db", "41").code == 1
