@@ -70,18 +70,19 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
             return head | {"choices": [choice | {"token_ids": tokens}]}
 
         if body.get("stream"):
-            if not has_usage:
-                return await _events(pieces, lambda piece: completion([piece], None), lambda _: ["[DONE]"])
-            return await _events(
-                pieces,
-                lambda piece: completion([piece], None) | {"usage": None},
-                lambda count: [head | {"choices": [], "usage": _usage(prompt, count)}, "[DONE]"],
-            )
+            unknown_usage = {"usage": None} if has_usage else {}
+
+            def last(tokens: list[int], is_whole: bool) -> list[Any]:
+                """The end has an event of its own: it is not known before a token is sent whether another follows."""
+                found = [completion([], model.finish_reason(tokens)) | unknown_usage] if is_whole else []
+                usage = [head | {"choices": [], "usage": _usage(prompt, len(tokens))}] if has_usage else []
+                return [*found, *usage, "[DONE]"]
+
+            return await _events(pieces, lambda piece: completion([piece], None) | unknown_usage, last)
         async with contextlib.aclosing(pieces):
             found = [piece async for piece in pieces]
-        count = sum(piece.token is not None for piece in found)
-        is_cut = count == (body.get("max_tokens") or model.most_tokens)
-        return JSONResponse(completion(found, "length" if is_cut else "stop") | {"usage": _usage(prompt, count)})
+        tokens = [piece.token for piece in found if piece.token is not None]
+        return JSONResponse(completion(found, model.finish_reason(tokens)) | {"usage": _usage(prompt, len(tokens))})
 
     async def models() -> Response:
         known = [model for model in repository.get_models().values() if isinstance(model, GenerativeModel)]
@@ -146,11 +147,13 @@ def _generated(model: GenerativeModel, body: dict[str, Any], pieces: list[Piece]
 
 
 async def _events(
-    pieces: AsyncGenerator[Piece, None], told: Callable[[Piece], Any], last: Callable[[int], list[Any]] = lambda _: []
+    pieces: AsyncGenerator[Piece, None],
+    told: Callable[[Piece], Any],
+    last: Callable[[list[int], bool], list[Any]] = lambda *_: [],
 ) -> Response:
     """Server-sent events, one for each piece; what is refused before the first one has its status.
 
-    `last` are those after the last piece, or after an error, from the number of tokens.
+    `last` are those after the last piece, or after an error, from the tokens, and whether they are all.
     """
     try:
         first = await anext(pieces, None)
@@ -159,18 +162,20 @@ async def _events(
         raise
 
     async def events() -> AsyncIterator[bytes]:
-        count = 0
+        tokens: list[int] = []
+        is_whole = True
         async with contextlib.aclosing(pieces):
             try:
-                if first is not None:
-                    count += first.token is not None
-                    yield _event(told(first))
-                    async for piece in pieces:
-                        count += piece.token is not None
-                        yield _event(told(piece))
+                piece = first
+                while piece is not None:
+                    if piece.token is not None:
+                        tokens.append(piece.token)
+                    yield _event(told(piece))
+                    piece = await anext(pieces, None)
             except Refused as e:
+                is_whole = False
                 yield _event({"error": e.details})
-            for each in last(count):
+            for each in last(tokens, is_whole):
                 yield _event(each)
 
     return StreamingResponse(events(), media_type=_EVENTS)

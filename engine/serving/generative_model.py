@@ -111,10 +111,9 @@ class GenerativeModel(ServedModel):
         self._inputs = [{"name": IDS, "datatype": "INT64", "shape": [1, -1]}]
         self._outputs = [{"name": TOKENS, "datatype": "INT64", "shape": [1, -1]}]
 
-    @property
-    def most_tokens(self) -> int:
-        """The most tokens of an answer."""
-        return self._generation.max_tokens
+    def finish_reason(self, tokens: Sequence[int]) -> str:
+        """Why an answer has ended, in the terms of OpenAI's API: "stop" by a stop token, else "length"."""
+        return "stop" if tokens and tokens[-1] in self._generation.stop_tokens else "length"
 
     @property
     def has_text(self) -> bool:

@@ -122,6 +122,7 @@ def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
     assert [token for piece in pieces for token in piece["choices"][0]["token_ids"]] == alone(PROMPTS[0], 4)
     assert last == "[DONE]"
     assert not any("usage" in piece for piece in pieces)
+    assert [piece["choices"][0]["finish_reason"] for piece in pieces] == [None] * 4 + ["length"]
     options = {"stream": True, "stream_options": {"include_usage": True}}
     with post(server, "/openai/v1/completions", body | options) as response:
         *pieces, usage, last = events(response)
@@ -130,6 +131,22 @@ def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
     assert (usage["choices"], usage["usage"], last) == ([], answer["usage"], "[DONE]")
     assert usage["id"] == pieces[0]["id"]
     assert json.loads(server.get("/openai/v1/models")[1])["data"] == [{"id": "llama", "object": "model"}]
+
+
+def test_completions_that_a_stop_token_ends(server: Running, alone: Any, tmp_path: Path) -> None:
+    """Clients ask for more after "length", and take an answer with "stop" as complete."""
+    tokens = alone(PROMPTS[0], 4)
+    shutil.copytree(Path(server.process.args[4]) / "llama", tmp_path / "models" / "llama")  # type: ignore[index]
+    (tmp_path / "models" / "llama" / "config.toml").write_text(f"{CONFIG}stop_tokens = [{tokens[3]}]\n")
+    with running(tmp_path / "models") as stopping:
+        for most, given, reason in ((3, 3, "length"), (4, 4, "stop"), (9, 4, "stop")):
+            body = {"model": "llama", "prompt": PROMPTS[0], "max_tokens": most}
+            with post(stopping, "/openai/v1/completions", body) as response:
+                (choice,) = json.load(response)["choices"]
+            assert (choice["token_ids"], choice["finish_reason"]) == (tokens[:given], reason)
+            with post(stopping, "/openai/v1/completions", body | {"stream": True}) as response:
+                *pieces, _ = events(response)
+            assert [piece["choices"][0]["finish_reason"] for piece in pieces] == [None] * given + [reason]
 
 
 @pytest.mark.parametrize(
