@@ -98,12 +98,17 @@ def generation_span(
 
 
 def in_span(span: Any) -> contextlib.AbstractContextManager[Any]:
-    """Makes the span of an answer of tokens the current one, as for the log; nothing without a span."""
+    """Makes the span of an answer of tokens the current one, as for the log; nothing without a span.
+
+    Errors that pass through are not recorded here: `generation_span` does it.
+    """
     if span is None:
         return contextlib.nullcontext()
     from opentelemetry import trace
 
-    manager: contextlib.AbstractContextManager[Any] = trace.use_span(span)
+    manager: contextlib.AbstractContextManager[Any] = trace.use_span(
+        span, record_exception=False, set_status_on_exception=False
+    )
     return manager
 
 

@@ -115,6 +115,58 @@ def test_a_language_model_whose_device_hangs() -> None:
     ], done.stderr
 
 
+TRACED = """
+import asyncio, sys
+from engine.serving.packages import require_packages
+require_packages()
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from engine.errors import InputError
+from engine.serving import generative_model, tracing
+from engine.serving.generative_model import GenerativeModel, Prompt
+from engine.serving.metrics import DeviceClock, Tally
+from engine.serving.model_config import Generation, ModelConfig
+from engine.serving.refusals import Refused
+from engine.serving.served_model import ServedModel
+
+class Scheduler:
+    def __init__(self, *_):
+        pass
+    def submit(self, *_, **__):
+        raise {"InputError": InputError, "LookupError": LookupError}[sys.argv[1]]("of a plugin")
+def init(self, name, version, network, config, clock, tally):
+    self.name, self.version, self.config, self.device = name, "1", config, "CPU"
+    self._clock, self._tally = clock, tally
+ServedModel.__init__, generative_model.Scheduler = init, Scheduler
+provider, exporter = TracerProvider(), InMemorySpanExporter()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+tracing._tracers[:] = [provider.get_tracer("test")]
+model = GenerativeModel("m", 1, None, ModelConfig(generation=Generation(slots=1)), DeviceClock(), Tally())
+
+async def main():
+    try:
+        async for _ in model.stream(Prompt([1], 1, None), None):
+            pass
+    except Refused as e:
+        print(e.kind)
+
+asyncio.run(main())
+for span in exporter.get_finished_spans():
+    print(span.name, span.status.status_code.name, [event.name for event in span.events])
+"""
+
+
+@pytest.mark.parametrize(("error", "kind"), [("InputError", "InputError"), ("LookupError", "ServingError")])
+def test_an_error_is_one_event_of_a_trace(error: str, kind: str) -> None:
+    """Else alerts that count events of exceptions count each failure of a plugin twice."""
+    pytest.importorskip("opentelemetry.sdk")
+    done = subprocess.run(
+        [sys.executable, "-c", TRACED, error], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.splitlines() == [kind, "generate ERROR ['exception']"], done.stderr
+
+
 RELOADS = """
 import asyncio, gc, sys, weakref
 from pathlib import Path
