@@ -419,6 +419,14 @@ class Core:
             )
         plugin.set_config(values)
 
+    def stated_defaults(self, device: str) -> dict[str, Any]:
+        """Return what `set_property` has set for compilations on a device, be it for this one or for all.
+
+        What is not in it has the declared default. Raises `DeviceNotFoundError`, `PluginLoadError`.
+        """
+        _, plugin = self._resolve(device)
+        return with_core_defaults(plugin, plugin.config.explicit, self._defaults)
+
     # -- steps --------------------------------------------------------------------------------------------
 
     def _parse(self, device: str) -> DeviceName:

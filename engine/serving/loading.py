@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.blob import check_blob, is_blob
 from engine.core import Core
-from engine.errors import PassError, RepositoryError
+from engine.core.device_name import parse_device
+from engine.errors import EngineError, PassError, RepositoryError
 from engine.ir import TensorType
 from engine.passes import LastPosition, MakeStateful
 from engine.plugin_api import ExecutableNetwork
-from engine.properties import DEVICE_CONFIGS, INFERENCE_NUM_THREADS, NUM_STREAMS, PERFORMANCE_HINT
+from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES, INFERENCE_NUM_THREADS, NUM_STREAMS, PERFORMANCE_HINT
 from engine.serving.model_config import ModelConfig
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
         return core.compile_model(model, config.device, config.properties)
     device = config.device or core.default_device
     if config.batching is None:
-        own = config.properties if device.startswith("BATCH") else _for_many(config.properties)
+        own = config.properties if device.startswith("BATCH") else _for_many(core, device, config.properties)
         return core.compile_model(path, config.device, own)
     properties: dict[str, Any] = {"BATCH_TIMEOUT": config.batching.delay_ms}
     if config.properties:
@@ -95,10 +96,22 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
     return core.compile_model(path, f"BATCH:{device}({config.batching.size})", properties)
 
 
-def _for_many(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration: for many requests at once, unless it says how cores are used, also by targets."""
-    hint = {PERFORMANCE_HINT.name: "THROUGHPUT"}
-    return {**({} if _mentions_cores(properties) else hint), **properties}
+def _for_many(core: Core, device: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration: for many requests at once, unless it, or a default of the core, says how cores are used."""
+    is_said = _mentions_cores(properties) or any(map(_mentions_cores, _defaults(core, device)))
+    return {**({} if is_said else {PERFORMANCE_HINT.name: "THROUGHPUT"}), **properties}
+
+
+def _defaults(core: Core, device: str) -> Iterator[Mapping[str, Any]]:
+    """The defaults that the application has set for a device and those that it runs on, as far as they can be used."""
+    with contextlib.suppress(EngineError):
+        parsed = parse_device(device)
+        targets = [target.name for target in parsed.targets]
+        if not targets and DEVICE_PRIORITIES in core.supported_properties(parsed.name):
+            targets = core.available_devices
+        for name in (parsed.name, *targets):
+            with contextlib.suppress(EngineError):
+                yield core.stated_defaults(name)
 
 
 def _mentions_cores(properties: Mapping[str, Any]) -> bool:

@@ -37,6 +37,20 @@ def test_what_is_said_of_a_target_counts_too(tmp_path: Path) -> None:
     assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 1
 
 
+@pytest.mark.parametrize("device", ["CPU", "HETERO:CPU", "AUTO"])
+@pytest.mark.parametrize("named", [(), ("CPU",)])
+def test_what_an_application_has_set_by_default_counts_too(tmp_path: Path, device: str, named: tuple[str, ...]) -> None:
+    """Else a server in an application that has limited its cores takes all of them."""
+    write(tmp_path, "dense", dense(), f'device = "{device}"\n')
+    folder = tmp_path / "dense"
+    core = Core()
+    core.set_property(*named, {"PERFORMANCE_HINT": "LATENCY"})  # the declared default, but stated
+    network: Any = load_network(core, folder / "model.onnx", read_config(folder), BlobOptions())
+    assert network.get_config("PERFORMANCE_HINT") == "LATENCY"
+    other: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
+    assert other.get_config("PERFORMANCE_HINT") == "THROUGHPUT"
+
+
 def test_properties_of_a_model_with_batches_are_those_of_its_device(tmp_path: Path) -> None:
     config = 'device = "CPU"\n[properties]\nPERFORMANCE_HINT = "THROUGHPUT"\n[batching]\nsize = 4\n'
     write(tmp_path, "dense", dense(), config)
