@@ -44,11 +44,15 @@ class Guard:
         max_bytes: of a body; a longer one is answered with 413.
         body_seconds: how long a client may take to send a body; then 408.
         admission: if it is full, the answer is 503.
+        is_ending: whether the server has stopped to accept requests: who is cancelled then has used up the grace
+            period.
     """
 
-    def __init__(self, app: App, max_bytes: int, body_seconds: float, admission: Admission) -> None:
+    def __init__(
+        self, app: App, max_bytes: int, body_seconds: float, admission: Admission, is_ending: Callable[[], bool]
+    ) -> None:
         self._app, self._max_bytes, self._body_seconds = app, max_bytes, body_seconds
-        self._admission = admission
+        self._admission, self._is_ending = admission, is_ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's event, as ASGI has it."""
@@ -63,16 +67,27 @@ class Guard:
         if not self._admission.enter():
             await _refuse(send, 503, f"Busy: {self._admission.most} requests are in progress; try again later")
             return
-        has_begun = False
+        has_begun = has_gone = False
 
         async def noted(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
             await send(message)
 
+        async def heard() -> Message:
+            nonlocal has_gone
+            message = await receive()
+            has_gone = has_gone or message["type"] == "http.disconnect"
+            return message
+
         try:
-            await self._limited(scope, receive, noted)
-        except asyncio.CancelledError:  # by uvicorn, which would log it as a failure of the application
+            await self._limited(scope, heard, noted)
+        except asyncio.CancelledError:
+            if not self._is_ending():
+                raise
+            # By uvicorn, which would log it as a failure of the application.
+            if has_gone:  # and the device has not noticed: nobody is cut off
+                return
             _log.warning("a request is cut off: the grace period is over", extra={"path": scope["path"]})
             if not has_begun:
                 await _refuse(send, 503, "NotReadyError: the server ends; ask another one", closes=True)

@@ -41,7 +41,7 @@ class RestServer(RESTServer):  # type: ignore[misc]
         )
         self._options, self._data_plane, self._extension = options, data_plane, extension
         app: FastAPI = kserve.model_server.app
-        guarded = Guard(app, options.max_body_bytes, options.body_seconds, admission)
+        guarded = Guard(app, options.max_body_bytes, options.body_seconds, admission, self._is_ending)
         self._uvicorn = _Server(
             uvicorn.Config(
                 guarded,
@@ -81,6 +81,9 @@ class RestServer(RESTServer):  # type: ignore[misc]
     def stop(self) -> None:
         """Accept no more connections, and end those without a request."""
         self._uvicorn.should_exit = True
+
+    def _is_ending(self) -> bool:
+        return bool(self._uvicorn.should_exit)
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]
