@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from engine.errors import UnsupportedError
 from engine.serving.request_queue import Times
 
+_FLUSH_SECONDS: Final = 5.0
+"""Kubernetes kills a process that takes longer than the grace period and a little more."""
+
+_log = logging.getLogger("engine.serving")
 _tracers: list[Any] = []
 """The tracer, once `configure_tracing` was called."""
 _providers: list[Any] = []
@@ -30,16 +36,21 @@ def configure_tracing() -> None:
         raise UnsupportedError(
             f'traces need packages that are not installed ({e}): pip install "engine-sdk[serve,tracing]"'
         ) from e
-    provider = TracerProvider(resource=Resource.create({"service.name": "engine"}))
+    # Shut down by `flush_traces`: at the exit of the interpreter, it would wait for a collector for half a minute.
+    provider = TracerProvider(resource=Resource.create({"service.name": "engine"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     _tracers[:], _providers[:] = [provider.get_tracer("engine.serving")], [provider]
 
 
 def flush_traces() -> None:
-    """Send the spans that wait; else the end of the interpreter does."""
+    """Send the spans that wait, at the end of the program. What a collector does not take in 5 seconds is lost."""
     for provider in _providers:
-        provider.shutdown()
+        ending = threading.Thread(target=provider.shutdown, name="engine-traces", daemon=True)
+        ending.start()
+        ending.join(_FLUSH_SECONDS)
+        if ending.is_alive():
+            _log.warning("the collector of traces did not answer within %g s; the last spans are lost", _FLUSH_SECONDS)
 
 
 @contextlib.contextmanager

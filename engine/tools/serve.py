@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.serving.logs import configure_logs
     from engine.serving.options import ServerOptions
     from engine.serving.server import Server
-    from engine.serving.tracing import configure_tracing
+    from engine.serving.tracing import configure_tracing, flush_traces
     from engine.tools.networks import make_core
 
     configure_logs(args.log_format)
@@ -125,7 +125,10 @@ def run(args: argparse.Namespace) -> int:
         allows_loading=not args.no_loading,
     )
     server = Server(Path(args.repository), make_core(args), options, BlobOptions(args.decrypt))
-    server.run(lambda where: say(f"serving {args.repository} at {where}", flush=True))
+    try:
+        server.run(lambda where: say(f"serving {args.repository} at {where}", flush=True))
+    finally:
+        flush_traces()
     if server.is_compiling():
         _leave()
     return 0
@@ -133,9 +136,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _leave() -> NoReturn:
     """End the process while a thread compiles, which the end of the interpreter would wait for, or be disturbed by."""
-    from engine.serving.tracing import flush_traces
-
-    flush_traces()
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -249,6 +250,24 @@ def test_traces_and_the_log_name_the_client_s_trace(tmp_path: Path) -> None:
         wait_for(lambda: parts <= {(int.from_bytes(span.trace_id, "big"), span.name) for span in received})
         refused = [json.loads(line) for line in server.log.splitlines() if '"refused' in line]
     assert [record["trace_id"] for record in refused] == [f"{11:032x}", f"{12:032x}"]
+
+
+def test_a_collector_of_traces_that_does_not_answer(tmp_path: Path) -> None:
+    """Else the end takes so much longer than the grace period that the server is killed."""
+    pytest.importorskip("opentelemetry.sdk")
+    write(tmp_path / "models", "dense", dense(), CPU)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        env = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_TIMEOUT": "600"}
+        with running(tmp_path / "models", "--traces", env=env) as server:
+            body = json.dumps({"inputs": [{"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [1.0] * 16}]})
+            infer = f"http://{server.http}/v2/models/dense/infer"
+            request = urllib.request.Request(infer, body.encode(), {"content-type": "application/json"})
+            assert urllib.request.urlopen(request, timeout=60).status == 200
+            server.process.terminate()
+            assert server.process.wait(60) == 0
+        assert "the collector of traces did not answer within 5 s; the last spans are lost" in server.log
+        assert "Traceback" not in server.log
 
 
 def made_clients(server: Running) -> list[tuple[Any, Any]]:
