@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <string>
+#include <cstdio>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -102,11 +103,11 @@ CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
   int share = cores_;
   // If one stream had all cores and the next one waited for it, both would wait at each of their barriers for whichever
   // worker another process has interrupted. Side by side, each on fewer cores, they rarely do. The share is that of the
-  // arrival: when its turn comes, the stream that had all cores has ended, and will ask for some again.
+  // arrival: when its turn comes, the stream that had all cores has ended, and will ask for some again. Streams that
+  // were cancelled meanwhile will not.
   if (free_cores_ == 0 || !waiting_.empty()) {
-    const auto place = waiting_.insert(waiting_.end(), cancel);
+    const auto place = waiting_.insert(waiting_.end(), leases_ + static_cast<int>(waiting_.size()) + 1);
     has_waiting_ = true;
-    share = std::max(1, cores_ / (leases_ + static_cast<int>(waiting_.size())));
     const auto ready = [&] { return place == waiting_.begin() && free_cores_ > 0; };
     bool cancelled = false;
     while (!ready() && !cancelled) {
@@ -117,11 +118,13 @@ CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
         cancelled = cancel->cancelled();
       }
     }
-    waiting_.erase(place);
+    share = std::max(1, cores_ / *place);
+    for (auto later = waiting_.erase(place); cancelled && later != waiting_.end(); ++later) --*later;
     has_waiting_ = !waiting_.empty();
     if (!waiting_.empty()) turn_.notify_all();
     if (cancelled) return lease;
   }
+  // From here on, nothing throws: the lease would give back cores that it has not taken.
   lease.workers_ = 1;
   ++leases_;
   const int granted = std::min({std::max(1, wanted), share, free_cores_.load()});
@@ -147,18 +150,22 @@ void CoreSet::give_back(Lease& lease) {
 }
 
 bool CoreSet::start_thread() {
-  auto thread = std::make_unique<Thread>();
+  std::unique_ptr<Thread> thread;
   try {
+    thread = std::make_unique<Thread>();
     const SignalsBlocked blocked;
     thread->handle = std::thread([this, &thread = *thread] { serve(thread); });
   } catch (const std::system_error&) {
     return false;
+  } catch (const std::bad_alloc&) {
+    return false;
   }
 #if defined(__linux__)
-  const std::string name = "engine-" + std::to_string(threads_.size() + 1);
-  pthread_setname_np(thread->handle.native_handle(), name.c_str());
+  char name[16];
+  std::snprintf(name, sizeof(name), "engine-%zu", threads_.size() + 1);
+  pthread_setname_np(thread->handle.native_handle(), name);
 #endif
-  idle_.push_back(thread.get());
+  idle_.push_back(thread.get());  // both have room for all threads
   threads_.push_back(std::move(thread));
   return true;
 }

@@ -80,9 +80,10 @@ class CoreSet {
   };
 
   // Leases as many free cores as possible, up to `wanted` (at least 1). While none is free, waits for its turn; then
-  // takes at most its share: the cores, divided by the streams that had or awaited some when it came. So streams that
-  // follow each other closely soon run side by side, and one that is alone uses all cores. Returns a lease without
-  // workers if the flag is set before a core is free.
+  // takes at most its share: the cores, divided by the streams that had or awaited some when it came, without those
+  // that were cancelled meanwhile. So streams that follow each other closely soon run side by side, and one that is
+  // alone uses all cores. Returns a lease without workers if the flag is set before a core is free. If the system
+  // starts no more threads, the lease has those that there are. Throws std::bad_alloc, having leased nothing.
   Lease lease(int wanted, const CancelFlag* cancel = nullptr);
 
  private:
@@ -94,7 +95,7 @@ class CoreSet {
   const int cores_;
   mutable std::mutex mutex_;
   std::condition_variable turn_;
-  std::list<const CancelFlag*> waiting_;  // in order of arrival
+  std::list<int> waiting_;  // in order of arrival: among how many streams each shares the cores
   std::atomic<bool> has_waiting_{false};
   int leases_ = 0;  // that have workers
   std::vector<std::unique_ptr<Thread>> threads_;

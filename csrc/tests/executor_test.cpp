@@ -6,7 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <new>
 #include <random>
 #include <string>
 #include <thread>
@@ -18,6 +20,31 @@
 #include "executor/plan.hpp"
 #include "executor/plan_family.hpp"
 #include "tests/expectations.hpp"
+
+namespace {
+
+thread_local int allocations_left = -1;  // of this thread, until one fails; negative: none fails
+
+}  // namespace
+
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  if (allocations_left == 0) return nullptr;
+  if (allocations_left > 0) --allocations_left;
+  return std::malloc(bytes);
+}
+
+void* operator new(std::size_t bytes) {
+  if (void* memory = operator new(bytes, std::nothrow)) return memory;
+  throw std::bad_alloc();
+}
+
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace engine {
 namespace {
@@ -267,6 +294,51 @@ void streams_that_wait_share_the_cores() {
   expect(cores.lease(4).workers() == 4, "all cores for a stream that is alone");
 }
 
+void streams_that_were_cancelled_take_no_share() {
+  CoreSet cores(4);
+  std::vector<CancelFlag> flags(3);
+  std::vector<int> found(4, -1);
+  std::vector<std::thread> streams;
+  {
+    const CoreSet::Lease all = cores.lease(4);
+    for (std::size_t stream = 0; stream < 4; ++stream) {
+      streams.emplace_back(
+          [&, stream] { found[stream] = cores.lease(4, stream < 3 ? &flags[stream] : nullptr).workers(); });
+      while (cores.waiting() <= static_cast<int>(stream)) std::this_thread::yield();
+    }
+    for (CancelFlag& flag : flags) flag.cancel();
+    while (cores.waiting() > 1) std::this_thread::yield();
+  }
+  for (std::thread& stream : streams) stream.join();
+  expect(found[0] == 0 && found[1] == 0 && found[2] == 0, "a cancelled stream has no workers");
+  expect(found[3] == 2, "a half for the stream that is left, as if the others had not come");
+}
+
+void leases_without_memory() {
+  int failed = 0;
+  for (int allowed = 0;; ++allowed) {
+    CoreSet cores(4);
+    allocations_left = allowed;
+    std::atomic<int> calls{0};
+    try {
+      CoreSet::Lease lease = cores.lease(4);
+      allocations_left = -1;
+      lease.run([](void* argument, int, int) { ++*static_cast<std::atomic<int>*>(argument); }, &calls);
+      expect(calls == lease.workers(), "the team is smaller, and runs");
+      if (lease.workers() == 4) break;
+    } catch (const std::bad_alloc&) {
+      allocations_left = -1;
+      expect(allowed == 0, "an allocation of a thread that fails makes the team smaller");
+    }
+    ++failed;
+    expect(cores.has_free_core(), "nothing is leased");
+    const CoreSet::Lease all = cores.lease(4);
+    expect(all.workers() == 4, "the next lease starts the threads");
+    expect(!cores.has_free_core(), "no more cores than there are");
+  }
+  expect(failed >= 4, "the list of threads, and three threads");
+}
+
 void contexts_run_at_once() {
   constexpr int kLength = 12;
   constexpr std::size_t kCount = 1003;
@@ -474,6 +546,8 @@ int main() {
       {"sleeping threads wake", sleeping_threads_wake},
       {"streams never take more than the cores", streams_never_take_more_than_the_cores},
       {"streams that wait share the cores", streams_that_wait_share_the_cores},
+      {"streams that were cancelled take no share", streams_that_were_cancelled_take_no_share},
+      {"leases without memory", leases_without_memory},
       {"contexts run at once", contexts_run_at_once},
       {"only what depends waits", only_what_depends_waits},
       {"cancelled runs stop", cancelled_runs_stop},
