@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 from engine import Core, ops
+from engine.blob import BlobReader
 from engine.errors import EngineError, InputError
 from engine.ir import Constant, ElementType, Model, Parameter, PartialShape, f32, f64, i32
 from engine.testing.values import values as random_values
@@ -111,6 +113,30 @@ def test_a_length_out_of_range_fails_by_name(op_type: str, hidden: int, length: 
     with pytest.raises(InputError, match=message):
         network({**feeds, "lengths": np.array([1, length, 3], np.int32)})
     np.testing.assert_array_equal(network(feeds)[0], good)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes"), [("RNN", {}), ("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("LSTM", {"layout": 1})]
+)
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_a_blob_for_any_lengths_has_the_packed_weights_only(
+    op_type: str, attributes: dict[str, int], direction: str, tmp_path: Path
+) -> None:
+    """Else each process that maps it packs weights of its own."""
+    model, feeds = layer(op_type, 40, full=True, fixed=False, direction=direction, **attributes)
+    constants = [node for node in model.ordered_nodes() if isinstance(node, Constant)]
+    network = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})
+    network.export_model(tmp_path / "network.blob")
+    wanted = [*network(feeds).values()]
+    reader = BlobReader(tmp_path / "network.blob", mmap=True)
+    packed = [name for name in reader.section_names if name.startswith("packed/")]
+    assert len(packed) == len(constants) + (attributes.get("linear_before_reset", 0))  # of which B has two forms
+    assert not [name for name in reader.section_names if name.startswith("weights/")]
+    imported: Any = Core().import_model(tmp_path / "network.blob", config={"ENABLE_MMAP": True})
+    for got, want in zip(imported(feeds).values(), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert sorted(imported.weights.packed) == sorted(name.removeprefix("packed/") for name in packed)
+    assert not any(array.flags.owndata or array.flags.writeable for array in imported.weights.packed.values())
 
 
 def test_only_the_last_state_is_asked_for() -> None:

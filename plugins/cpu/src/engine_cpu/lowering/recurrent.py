@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from engine.ir import Output
 from engine.ir.element_type import i32
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute
@@ -11,6 +13,7 @@ from engine.ops.recurrent import RecurrentSpec
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.recurrent_weights import (
     Layer,
+    constant_forms,
     input_bias,
     input_weights,
     peephole,
@@ -19,6 +22,7 @@ from engine_cpu.lowering.recurrent_weights import (
 )
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
+from engine_cpu.weights import WeightStore
 
 _LENGTHS: Final = 4
 _ACTIVATIONS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
@@ -63,6 +67,14 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
         expected = " or ".join(str(list(each)) for each in allowed)
         found = [name for direction in names for name in direction]
         return Refusal(RefusalCause.ATTRIBUTE, f"activations are {found}; expected {expected} in each direction")
+
+    def pack(self, spec: RecurrentSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
+        """See `OpLowering.pack`."""
+        layer = Layer.of_any_lengths(spec)
+        forms = [] if layer is None else constant_forms(layer, weights)
+        for form in forms:
+            weights.get(weights.key([form.source], form.recipe), [form.source], form.make)
+        return [form.source for form in forms]
 
     def lower(self, spec: RecurrentSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""

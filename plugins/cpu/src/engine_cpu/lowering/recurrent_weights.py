@@ -1,23 +1,25 @@
 """The weights of recurrent layers in the formats of csrc/kernels/recurrent.hpp: packed constants, or computed ones.
 
-Constants are packed once; what a model computes is moved into the same formats by steps before those of the layer.
+Constants are packed once, in forms that do not depend on the lengths of the inputs; what a model computes is moved into
+the same forms by steps before those of the layer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from engine.ir import Output
+from engine.ir import Constant, Output
 from engine.native import Attribute, Packing
 from engine.ops.recurrent import RecurrentLengths, RecurrentSpec
-from engine_cpu.layout import BLOCK, padded_channels
+from engine_cpu.layout import BLOCK, padded_channels, static_shape
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
 from engine_cpu.segment import SegmentBuilder
+from engine_cpu.weights import WeightStore
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,6 +35,15 @@ class Layer:
     @classmethod
     def of(cls, spec: RecurrentSpec) -> Layer:
         lengths = spec.at(spec.input_shapes())
+        return cls(spec, lengths, padded_channels(lengths.hidden))
+
+    @classmethod
+    def of_any_lengths(cls, spec: RecurrentSpec) -> Layer | None:
+        """The layer for one row and step, from the shapes of its weights; None if those are not constant."""
+        if not (isinstance(spec.w.node, Constant) and isinstance(spec.r.node, Constant)):
+            return None
+        w, r = static_shape(spec.w), static_shape(spec.r)
+        lengths = spec.at([(1, 1, w[-1]), w, r])
         return cls(spec, lengths, padded_channels(lengths.hidden))
 
     @property
@@ -56,6 +67,28 @@ class Layer:
         return "gru_linear" if self.spec.linear_before_reset else self.spec.op_type.lower()
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form in which kernels read a constant."""
+
+    source: Output
+    recipe: str
+    make: Callable[[], Array | Packing]
+
+
+def constant_forms(layer: Layer, store: WeightStore) -> list[Form]:
+    """The forms of those of W, R, B and P that are constant."""
+    spec = layer.spec
+    forms = [_input_form(layer, store), _recurrent_form(layer, store)]
+    if spec.b is not None and isinstance(spec.b.node, Constant):
+        forms.append(_input_bias_form(layer, spec.b, store))
+        if layer.cell == "gru_linear":
+            forms.append(_recurrent_bias_form(layer, spec.b, store))
+    if spec.p is not None and isinstance(spec.p.node, Constant):
+        forms.append(_peephole_form(layer, spec.p, store))
+    return forms
+
+
 def input_weights(layer: Layer, b: SegmentBuilder) -> tuple[int, dict[str, Attribute]]:
     """W, for the product that projects the inputs, and the attributes that describe it."""
     w, inputs = layer.spec.w, layer.lengths.inputs
@@ -64,28 +97,14 @@ def input_weights(layer: Layer, b: SegmentBuilder) -> tuple[int, dict[str, Attri
         rows = _moved(layer, b, [(wide, _chunks(layer, inputs).permute((0, 2, 1, 3, 4)))])
         return rows, {"packed": 0, "transposed": 1, "b_row": inputs}
 
-    def make() -> Packing:
-        rows = np.ascontiguousarray(_by_chunks(b.value(w), layer)).reshape(layer.columns, inputs)
-        attributes: dict[str, Attribute] = {"n": layer.columns, "k": inputs, "transposed": 1}
-        return Packing("pack_gemm_f32", [rows], attributes, isa=b.isa)
-
-    return b.weights([w], f"recurrent input weights of {layer.spec.op_type}", make), {}
+    return _stored(_input_form(layer, b.store), b), {}
 
 
 def input_bias(layer: Layer, bias: Output, b: SegmentBuilder) -> int:
     """The sum of both biases of every gate, except the one inside the reset of a GRU."""
-    lengths, is_linear = layer.lengths, layer.cell == "gru_linear"
     if not b.is_constant(bias):
         return _computed_bias(layer, b.input(bias), b)
-
-    def make() -> Array:
-        parts = b.value(bias).reshape(lengths.directions, 2, lengths.gates, lengths.hidden)
-        total = parts.sum(axis=1)
-        if is_linear:
-            total[:, 2] = parts[:, 0, 2]
-        return np.ascontiguousarray(_by_chunks(total.reshape(lengths.directions, -1, 1), layer)).reshape(-1)
-
-    return b.weights([bias], f"recurrent input bias of {layer.spec.op_type}, linear {is_linear:d}", make)
+    return _stored(_input_bias_form(layer, bias, b.store), b)
 
 
 def recurrent_weights(layer: Layer, b: SegmentBuilder) -> int:
@@ -98,15 +117,7 @@ def recurrent_weights(layer: Layer, b: SegmentBuilder) -> int:
         whole = _chunks(layer, layer.wide)
         parts = [whole.slice(1, first, count).permute((0, 2, 4, 1, 3)) for first, count in gates]
         return _moved(layer, b, [(wide, part) for part in parts])
-
-    def make() -> Array:
-        deep = np.zeros((lengths.directions, lengths.gates * lengths.hidden, layer.wide), np.float32)
-        deep[:, :, : lengths.hidden] = b.value(r)
-        chunks = _by_chunks(deep, layer).transpose(0, 1, 4, 2, 3)  # [directions, chunks, k, gates, 16]
-        parts = [chunks[:, :, :, :2], chunks[:, :, :, 2:]] if is_apart else [chunks]
-        return np.concatenate([part.reshape(-1) for part in parts])
-
-    return b.weights([r], f"recurrent weights of {layer.spec.op_type}, apart {is_apart:d}", make)
+    return _stored(_recurrent_form(layer, b.store), b)
 
 
 def recurrent_bias(layer: Layer, b: SegmentBuilder) -> int:
@@ -117,13 +128,7 @@ def recurrent_bias(layer: Layer, b: SegmentBuilder) -> int:
     if not b.is_constant(bias):
         last = Strided.row_major((directions, 2 * layer.lengths.gates, hidden)).slice(1, 5, 1)
         return _padded(layer, b, _moved(layer, b, [(b.input(bias), last)]), (directions, hidden), (0, layer.missing))
-
-    def make() -> Array:
-        wide = np.zeros((directions, layer.wide), np.float32)
-        wide[:, :hidden] = b.value(bias)[:, -hidden:]
-        return wide
-
-    return b.weights([bias], "recurrent bias of GRU", make)
+    return _stored(_recurrent_bias_form(layer, bias, b.store), b)
 
 
 def peephole(layer: Layer, p: Output, b: SegmentBuilder) -> int:
@@ -131,13 +136,78 @@ def peephole(layer: Layer, p: Output, b: SegmentBuilder) -> int:
     directions, hidden = layer.lengths.directions, layer.lengths.hidden
     if not b.is_constant(p):
         return _padded(layer, b, b.input(p), (directions * 3, hidden), (0, layer.missing))
+    return _stored(_peephole_form(layer, p, b.store), b)
+
+
+# -- constants -------------------------------------------------------------------------------------------------------
+
+
+def _input_form(layer: Layer, store: WeightStore) -> Form:
+    w, inputs = layer.spec.w, layer.lengths.inputs
+
+    def make() -> Packing:
+        rows = np.ascontiguousarray(_by_chunks(_data(w, store), layer)).reshape(layer.columns, inputs)
+        attributes: dict[str, Attribute] = {"n": layer.columns, "k": inputs, "transposed": 1}
+        return Packing("pack_gemm_f32", [rows], attributes, isa=store.isa)
+
+    return Form(w, f"recurrent input weights of {layer.spec.op_type}", make)
+
+
+def _input_bias_form(layer: Layer, bias: Output, store: WeightStore) -> Form:
+    lengths, is_linear = layer.lengths, layer.cell == "gru_linear"
+
+    def make() -> Array:
+        parts = _data(bias, store).reshape(lengths.directions, 2, lengths.gates, lengths.hidden)
+        total = parts.sum(axis=1)
+        if is_linear:
+            total[:, 2] = parts[:, 0, 2]
+        return np.ascontiguousarray(_by_chunks(total.reshape(lengths.directions, -1, 1), layer)).reshape(-1)
+
+    return Form(bias, f"recurrent input bias of {layer.spec.op_type}, linear {is_linear:d}", make)
+
+
+def _recurrent_form(layer: Layer, store: WeightStore) -> Form:
+    r, lengths, is_apart = layer.spec.r, layer.lengths, layer.cell == "gru"
+
+    def make() -> Array:
+        deep = np.zeros((lengths.directions, lengths.gates * lengths.hidden, layer.wide), np.float32)
+        deep[:, :, : lengths.hidden] = _data(r, store)
+        chunks = _by_chunks(deep, layer).transpose(0, 1, 4, 2, 3)  # [directions, chunks, k, gates, 16]
+        parts = [chunks[:, :, :, :2], chunks[:, :, :, 2:]] if is_apart else [chunks]
+        return np.concatenate([part.reshape(-1) for part in parts])
+
+    return Form(r, f"recurrent weights of {layer.spec.op_type}, apart {is_apart:d}", make)
+
+
+def _recurrent_bias_form(layer: Layer, bias: Output, store: WeightStore) -> Form:
+    directions, hidden = layer.lengths.directions, layer.lengths.hidden
+
+    def make() -> Array:
+        wide = np.zeros((directions, layer.wide), np.float32)
+        wide[:, :hidden] = _data(bias, store)[:, -hidden:]
+        return wide
+
+    return Form(bias, "recurrent bias of GRU", make)
+
+
+def _peephole_form(layer: Layer, p: Output, store: WeightStore) -> Form:
+    directions, hidden = layer.lengths.directions, layer.lengths.hidden
 
     def make() -> Array:
         wide = np.zeros((directions, 3, layer.wide), np.float32)
-        wide[:, :, :hidden] = b.value(p).reshape(directions, 3, hidden)
+        wide[:, :, :hidden] = _data(p, store).reshape(directions, 3, hidden)
         return wide
 
-    return b.weights([p], "recurrent peephole", make)
+    return Form(p, "recurrent peephole", make)
+
+
+def _stored(form: Form, b: SegmentBuilder) -> int:
+    return b.weights([form.source], form.recipe, form.make)
+
+
+def _data(value: Output, store: WeightStore) -> Array:
+    assert isinstance(value.node, Constant)
+    return store.data(value.node)
 
 
 def _by_chunks(array: Array, layer: Layer) -> Array:
