@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from html import escape
 
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A heading and a table as HTML; all text is escaped."""
+    from html import escape  # whose table of entities takes half a megabyte
+
     return f"<b>{escape(title)}</b>{plain_table(columns, rows)}"
 
 
@@ -16,6 +17,8 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right:
 
     If all names of columns are empty, there is no heading.
     """
+    from html import escape
+
     classes = ['class="number"' if i in right else "" for i in range(len(columns))]
 
     def row(tag: str, cells: Sequence[object]) -> str:

@@ -118,3 +118,22 @@ def test_processes_share_an_entry_of_the_cache(tmp_path: Path) -> None:
     Core().compile_model(path, "CPU", {"CACHE_DIR": str(cache)})
     (entry,) = cache.glob("*.blob")
     check_shared(path, str(entry), str(WIDTH))
+
+
+IMPORTS = """
+import sys
+import numpy as np
+from engine import Core
+
+network = Core().import_model(sys.argv[1], config={"ENABLE_MMAP": True})
+network([np.ones((3, int(sys.argv[2])), np.float32)])
+print(*sorted({"html.entities", "numpy.ma"} & set(sys.modules)))
+"""
+
+
+def test_a_worker_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    """Modules are memory that each process has for itself; these take more than a megabyte."""
+    Core().compile_model(model(3), "CPU").export_model(tmp_path / "network.blob")
+    command = [sys.executable, "-c", IMPORTS, str(tmp_path / "network.blob"), str(WIDTH)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "\n"

@@ -81,6 +81,7 @@ class OpDef:
         name: the op type.
         domain: its domain, "" for ONNX's own.
         schema: the `onnx.defs.OpSchema`.
+        since_version: the opset version of the operator's current definition.
         inputs: the formal inputs in order; a variadic one is last.
         outputs: the formal outputs in order; a variadic one is last.
         min_inputs: the number of required inputs.
@@ -104,13 +105,14 @@ class OpDef:
     __slots__ = (
         "agreement", "attributes", "count_outputs", "definition", "domain", "evaluator", "extension", "inputs",
         "is_commutative", "is_deterministic", "is_plain", "max_inputs", "max_outputs", "min_inputs", "min_outputs",
-        "name", "outputs", "required", "restriction", "rule", "schema",
+        "name", "outputs", "required", "restriction", "rule", "schema", "since_version",
     )  # fmt: skip
 
     def __init__(self, schema: onnx.defs.OpSchema) -> None:
         self.name: str = schema.name
         self.domain: str = schema.domain
         self.schema = schema
+        self.since_version = int(schema.since_version)
         self.min_inputs: int = schema.min_input
         self.max_inputs: int = schema.max_input
         self.min_outputs: int = max(schema.min_output, 1)
@@ -127,6 +129,9 @@ class OpDef:
 
     def __getattr__(self, name: str) -> Any:
         """Read the rest of the schema on first use, because a model uses only a few of two hundred operators."""
+        if name == "schema":
+            self.schema = onnx.defs.get_schema(self.name, self.since_version, self.domain)
+            return self.schema
         if name not in _READ_LATER:
             raise AttributeError(f"{self!r} has no attribute {name!r}")
         self.inputs = tuple(_port(port) for port in self.schema.inputs)
@@ -135,11 +140,6 @@ class OpDef:
         self.required = tuple(name for name, a in self.attributes.items() if a.required)
         self.is_plain = self.max_outputs == 1 and self.min_inputs == self.max_inputs and not self.required
         return getattr(self, name)
-
-    @property
-    def since_version(self) -> int:
-        """The opset version of the operator's current definition."""
-        return int(self.schema.since_version)
 
     @property
     def is_variadic(self) -> bool:
@@ -354,7 +354,11 @@ def _definition(name: str, domain: str) -> OpDef | None:
         return None  # unknown, or newer than the canonical opset
     if (domain, name) in KEPT_DEPRECATED and schema.deprecated:
         schema = onnx.defs.get_schema(name, schema.since_version - 1, domain)  # the same, but inferred by ONNX
-    return None if schema.deprecated else OpDef(schema)
+    if schema.deprecated:
+        return None
+    op = OpDef(schema)
+    del op.schema  # a copy, with its documentation: those of all operators take megabytes
+    return op
 
 
 _READ_LATER: Final = frozenset(["inputs", "outputs", "attributes", "required", "is_plain"])

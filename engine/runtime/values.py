@@ -157,7 +157,8 @@ def _admit_member(value: Value, value_type: ValueType | None, position: str) -> 
 
 def _as_array(value: object, element_type: ElementType) -> Array:
     array = value if isinstance(value, np.ndarray) else _imported(value, element_type)
-    if isinstance(array, np.ma.MaskedArray):
+    # The first use of numpy.ma imports it, which takes a megabyte and milliseconds of the first inference.
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
         raise _Mismatch("a masked array would lose its mask; fill it first")
     if element_type is string:
         return _as_strings(array)
