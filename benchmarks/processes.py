@@ -81,7 +81,7 @@ def separate(blob: str, length: int, workers: int, is_mapped: bool) -> Memory:
 def forked(blob: str, length: int, workers: int) -> Memory:
     """The memory of processes that a fork server forks, with its own."""
     # The server ignores a module that it does not find.
-    os.environ |= {"PYTHONPATH": str(FOLDER), "SHARED_BLOB": blob}
+    os.environ |= {"PYTHONPATH": str(FOLDER), "SHARED_BLOB": blob, "SHARED_LENGTH": str(length)}
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sharing.preload"])
     ready, end = context.SimpleQueue(), context.Event()
