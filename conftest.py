@@ -39,6 +39,7 @@ CASES = {
     "plugins/cpu/tests/test_operator_suite.py": 1,
     "plugins/hetero/tests": 3,
     "plugins/opencl/tests": 3,
+    "plugins/opencl/tests/test_gpu_kernels.py": 1,
     "plugins/opencl/tests/test_operators.py": 16,
     "tests/conformance/test_type_inference.py": 4,
     "tests/onnx": 2,
