@@ -5,6 +5,7 @@ python benchmarks/opencl.py --small                  # the tests' sizes; seconds
 python benchmarks/opencl.py --networks resnet50 --device OPENCL.1 --json opencl.json
 python benchmarks/opencl.py --gpu --effort full      # on a GPU: products against the device's peak, networks in f32
                                                      # and f16 against PyTorch and onnxruntime, if installed
+python benchmarks/opencl.py --counts                 # what networks cost on a large GPU, counted without one; seconds
 
 Blocks of the two devices alternate, with a rest between them in which the other's threads go to sleep; each figure is
 the median of its blocks' medians. The host's time is the time of a profiled inference without its kernels.
@@ -24,9 +25,11 @@ from typing import Any
 import numpy as np
 from comparison.gpu_cases import gpu_cases, gpu_table
 from comparison.report import markdown
+from engine_opencl.large_gpu import planned
 from onnx import ModelProto, TensorProto, helper
 
 from engine import Core
+from engine.onnx.importer import read_model
 from engine.testing.models import relative_error
 from engine.testing.networks import NETWORKS, floating_point_operations, seeded_network
 
@@ -63,6 +66,9 @@ class Case:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(arguments)
+    if options.counts:
+        print(counts(options.networks, small=options.small))
+        return
     core = Core()
     name = core.get_property(options.device, "FULL_DEVICE_NAME")
     driver = core.get_property(options.device, "DRIVER_VERSION")
@@ -85,6 +91,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json is not None:
         found = {"device": name, "driver": driver, "cases": [asdict(case) for case in cases]}
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def counts(networks: Sequence[str], *, small: bool) -> str:
+    """What the plans of networks for a large GPU cost."""
+    rows = []
+    for name in networks:
+        model = read_model(seeded_network(name, small=small).model)
+        for precision in ("f32", "f16"):
+            plan = planned(model, precision)
+            local, kernel = plan.local_memory
+            numbers = [len(plan.launches), f"{plan.moved_bytes / 1e6:.1f}", f"{local / 1024:.1f}", kernel]
+            rows.append([name, precision, *map(str, numbers)])
+    header = ["network", "precision", "launches", "MB moved", "local memory, KiB", "of kernel"]
+    return markdown(header, rows)
 
 
 def report_gpu(core: Core, device: str, options: argparse.Namespace) -> None:
@@ -184,6 +204,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="OPENCL", help="OPENCL, or OPENCL.1 and so on")
     parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(WHOLE))
     parser.add_argument("--small", action="store_true", help="the tests' sizes")
+    parser.add_argument("--counts", action="store_true", help="count launches, bytes and local memory, without a GPU")
     parser.add_argument("--gpu", action="store_true", help="run the product and the networks for GPUs")
     parser.add_argument("--peer-device", choices=("cuda", "cpu"), default="cuda", help="where other engines run")
     parser.add_argument("--effort", choices=("none", "quick", "full"), default="none", help="COMPILE_EFFORT")

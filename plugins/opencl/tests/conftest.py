@@ -1,4 +1,5 @@
-"""What fails a test although its answers are right: kernels that cannot share a program, and what Oclgrind reports."""
+"""What fails a test although its answers are right: kernels that cannot share a program, local memory of another size
+than a plan says, and what Oclgrind reports."""
 
 from __future__ import annotations
 
@@ -6,8 +7,17 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
+import pyopencl as cl
 import pytest
+from engine_opencl.devices import limits
+from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.execution import context
+from engine_opencl.plan import Launch
+from engine_opencl.tuning import stopwatch
+
+_ALIGNMENT: Final = 128
 
 
 class _Kept(logging.Handler):
@@ -28,6 +38,25 @@ def programs_that_were_taken_apart() -> Iterator[list[str]]:
     yield kept.messages
     logger.removeHandler(kept)
     assert not kept.messages
+
+
+@pytest.fixture(autouse=True)
+def local_memory_that_plans_do_not_say(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Kernels for which the compiler reserves other sizes, by more than alignment; what plans say bounds networks."""
+    found: list[str] = []
+
+    def check_limits(device: OpenclDevice, launch: Launch, kernel: Any) -> None:
+        limits.check_limits(device, launch, kernel)
+        taken = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, device.handle)
+        if not 0 <= taken - launch.local_bytes <= _ALIGNMENT:
+            found.append(
+                f"{launch.kernel} of {launch.op_type}: {taken} bytes, according to the plan {launch.local_bytes}"
+            )
+
+    for module in (context, stopwatch):
+        monkeypatch.setattr(module, "check_limits", check_limits)
+    yield found
+    assert not found
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from engine_opencl.large_gpu import planned
+
+from engine.onnx.importer import read_model
+from engine.testing.networks import seeded_network
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "opencl.py"
 
@@ -30,6 +34,20 @@ def test_a_small_run(tmp_path: Path) -> None:
         assert case["milliseconds"].keys() == {"OPENCL", "CPU"}
         assert case["kernels"]
         assert case["name"] in run.stdout
+
+
+def test_counts_of_networks_on_a_gpu() -> None:
+    command = [sys.executable, str(SCRIPT), "--small", "--counts", "--networks", "mobilenet_v2"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    *_, in_f32, in_f16 = (
+        list(map(str.strip, line.strip("|").split("|"))) for line in run.stdout.splitlines() if "|" in line
+    )
+    for precision, (network, stored, launches, moved, local, kernel) in (("f32", in_f32), ("f16", in_f16)):
+        plan = planned(read_model(seeded_network(network, small=True).model), precision)
+        assert (network, stored, int(launches)) == ("mobilenet_v2", precision, len(plan.launches))
+        assert float(moved) == pytest.approx(plan.moved_bytes / 1e6, abs=0.05)
+        assert (float(local), kernel) == (pytest.approx(plan.local_memory[0] / 1024, abs=0.05), plan.local_memory[1])
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir import Output
+from engine.limits import shown_bytes
 from engine_opencl.elements import stored_type
 
 WEIGHT: Final = "opencl.weight"
@@ -39,6 +40,7 @@ class Launch:
         source: complete OpenCL C source; equal sources are compiled once.
         node: the operation that it belongs to, for profiles.
         symbol: the name of the kernel's function, if it is another; see `programs.bundles`.
+        local_bytes: local memory of a work group.
     """
 
     source: str
@@ -49,6 +51,7 @@ class Launch:
     node: str
     op_type: str
     symbol: str = ""
+    local_bytes: int = 0
 
     @property
     def entry(self) -> str:
@@ -109,6 +112,26 @@ class LaunchPlan:
         arguments = [each for launch in self.launches for each in launch.arguments]
         others = (*self.inputs, *self.outputs, *self.counts)
         return {b for b in (*arguments, *others) if isinstance(b, Buffer) and b.offset >= 0}
+
+    @property
+    def moved_bytes(self) -> int:
+        """The bytes of the values that launches read or write, each value once per launch; weights are not counted."""
+        read = (each for launch in self.launches for each in set(launch.arguments))
+        return sum(each.byte_size for each in read if isinstance(each, Buffer) and each.weight is None)
+
+    @property
+    def local_memory(self) -> tuple[int, str]:
+        """The most local memory of a work group, in bytes, and the kernel that needs it; (0, "") if none does."""
+        needed = ((launch.local_bytes, launch.kernel) for launch in self.launches if launch.local_bytes)
+        return max(needed, default=(0, ""))
+
+    def summary(self) -> str:
+        """What an inference costs, for the log."""
+        local, kernel = self.local_memory
+        return (
+            f"{len(self.launches)} launches, which read and write {shown_bytes(self.moved_bytes)} of values, and need "
+            f"{f'{local} bytes of local memory (`{kernel}`)' if local else 'no local memory'}"
+        )
 
     @property
     def live_bytes(self) -> tuple[int, ...]:

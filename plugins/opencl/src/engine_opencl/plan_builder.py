@@ -171,8 +171,12 @@ class LaunchPlanBuilder:
         arguments: Sequence[Given],
         global_size: Sequence[int],
         local_size: Sequence[int] = (),
+        local_bytes: int = 0,
     ) -> None:
-        """Run a kernel. Python integers are passed as int, floats as float. A range without items is left out."""
+        """Run a kernel. Python integers are passed as int, floats as float. A range without items is left out.
+
+        `local_bytes`: the local memory that its source declares, of a work group.
+        """
         if 0 in global_size:
             return
         assert self._node is not None
@@ -191,6 +195,7 @@ class LaunchPlanBuilder:
                 tuple(local_size),
                 self._node.friendly_name,
                 self._node.op_type,
+                local_bytes=local_bytes,
             )
         )
 

@@ -102,6 +102,7 @@ class ContextPool:
             values[number] = np.frombuffer(data, element_type.numpy).reshape(shapes[number] or ())
         with self._prepared.compilation():
             plan = build_plan(self._prepared.at(shapes, values=values), self._device.facts, self._tuner)
+        _log.info("OPENCL: network `%s`: %s", self._prepared.graph.name, plan.summary())
         return self._built(plan)
 
     def _built(self, plan: LaunchPlan) -> LaunchPlan:

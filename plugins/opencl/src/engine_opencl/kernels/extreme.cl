@@ -22,7 +22,7 @@ ROWS_KERNEL void extreme(__global const stored_T* restrict x,
                          __global long* restrict y
 #endif
 ) {
-  __local Found scratch[GROUP];
+  SCRATCH(Found)
   const ulong first = BASE;
   Found best;
   best.place = -1;

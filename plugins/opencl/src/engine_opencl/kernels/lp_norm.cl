@@ -1,6 +1,6 @@
 // Rows, see rows.cl, divided by their L1 norm (P 1) or L2 norm; a zero row is unchanged.
 ROWS_KERNEL void lp_norm(__global const real* restrict x, __global real* restrict y) {
-  __local float scratch[GROUP];
+  SCRATCH(float)
   const ulong first = BASE;
   float sum = 0.0f;
   for (int k = LANE; k < LENGTH; k += LANES) {

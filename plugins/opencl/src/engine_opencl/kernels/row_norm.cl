@@ -15,7 +15,7 @@ ROWS_KERNEL void row_norm(__global const real* restrict x, __global const real* 
                           __global float* restrict inverse_deviations,
 #endif
                           const float epsilon) {
-  __local float scratch[GROUP];
+  SCRATCH(float)
   const ulong row = ROW, first = row * LENGTH;
   float e[KEPT];
   float mean = 0.0f, squares = 0.0f;

@@ -43,6 +43,13 @@
 #define KEPT_LOOP
 #endif
 
+// Local memory with an element for each item, through which lanes of a row join their results.
+#if LANES > 1
+#define SCRATCH(type) __local type scratch[GROUP];
+#else
+#define SCRATCH(type)
+#endif
+
 // Joins the `v` of all lanes of a row in a fixed order; all items of the group must call this.
 #if LANES > 1 && LANES <= 16
 #define OVER_LANES(v, JOIN, scratch)                                                        \

@@ -3,9 +3,7 @@
 ROWS_KERNEL void running(__global const stored_T* restrict x, __global stored_T* restrict y) {
   const ulong first = BASE;
   T carried = START;
-#if LANES > 1
-  __local T scratch[GROUP];
-#endif
+  SCRATCH(T)
   for (int begin = 0; begin < LENGTH; begin += LANES) {
     const int k = begin + LANE;
     const ulong at = first + (ulong)(REVERSE ? LENGTH - 1 - k : k) * INNER;

@@ -1,7 +1,7 @@
 // Softmax, or its logarithm (LOG), of rows; see rows.cl. Rows that do not fit into registers are read twice, and the
 // sum is rescaled whenever a larger element is found.
 ROWS_KERNEL void softmax(__global const real* restrict x, __global real* restrict y) {
-  __local wide_t scratch[GROUP];
+  SCRATCH(wide_t)
   const ulong first = BASE;
   wide_t e[KEPT];
   wide_t top = -INFINITY, sum = 0.0f;

@@ -9,7 +9,7 @@ from engine.lowering import Refusal, check_constant
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.reduce import ArgReduceSpec, CumulativeSpec
 from engine.ops.spec import OperatorSpec
-from engine_opencl.elements import REALS
+from engine_opencl.elements import C_BYTES, REALS, c_type
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
@@ -44,7 +44,9 @@ def launch_extreme(spec: OperatorSpec, lengths: AxisLengths, b: LaunchPlanBuilde
     x, (outer, length, inner) = spec.node.input_value(0), lengths
     rows = rows_of(b.facts, outer * inner, length, inner)
     source = rows.source("extreme", prefix=comparable(x), **definitions)
-    launch_rows(b, rows, source, "extreme", [b.input(x), b.output(spec.output())])
+    # The element and its index, aligned to the size of the element.
+    entry = 2 * max(C_BYTES[c_type(x.element_type)], 4)
+    launch_rows(b, rows, source, "extreme", [b.input(x), b.output(spec.output())], entry)
 
 
 @lowers("CumSum", "CumProd", spec=CumulativeSpec)
@@ -68,4 +70,4 @@ class CumulativeLowering(OpLowering[CumulativeSpec]):
             "running", prefix=element_access(x.element_type), START=int(is_product), STEP="*" if is_product else "+",
             EXCLUSIVE=int(spec.exclusive), REVERSE=int(spec.reverse),
         )  # fmt: skip
-        launch_rows(b, rows, source, "running", [b.input(x), b.output(spec.output())])
+        launch_rows(b, rows, source, "running", [b.input(x), b.output(spec.output())], C_BYTES[c_type(x.element_type)])

@@ -75,7 +75,7 @@ class NonMaxSuppressionLowering(OpLowering[NonMaxSuppressionSpec]):
         lowest = float("-inf") if least is None else float(least.item())
         b.launch(source, "find_corners", [given, corners, areas], (batches * boxes,))
         arguments: list[Given] = [corners, areas, scores, waiting, chosen, counts, most, lowest]
-        b.launch(source, "select_boxes", arguments, (tasks * group,), (group,))
+        b.launch(source, "select_boxes", arguments, (tasks * group,), (group,), 8 * group)
         b.launch(source, "list_boxes", [chosen, counts, selected, total], (tasks,))
 
 

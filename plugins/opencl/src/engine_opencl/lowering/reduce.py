@@ -218,4 +218,5 @@ class _ReductionLaunch:
             },
         )  # fmt: skip
         size = (rows.groups * rows.group, parts)
-        b.launch(source, "reduce", [x, y], size, (rows.group, 1))
+        accumulator = c_type(self.element_type) if fold.accumulator == "T" else fold.accumulator
+        b.launch(source, "reduce", [x, y], size, (rows.group, 1), rows.local_bytes(C_BYTES[accumulator]))

@@ -53,6 +53,10 @@ class Rows:
         """The number of items per work group."""
         return self.lanes * self.per_group
 
+    def local_bytes(self, element_bytes: int) -> int:
+        """Local memory of a work group whose items each have an element there for the other lanes of their row."""
+        return self.group * element_bytes if self.lanes > 1 else 0
+
     def source(self, kernel: str, real: ElementType = f32, /, prefix: str = "", **defines: object) -> str:
         """The text of a kernel over these rows; `prefix` comes before it."""
         chunks = -(-self.length // (self.lanes * self.kept))
@@ -120,13 +124,16 @@ def launch_rows(
     source: str,
     kernel: str,
     arguments: Sequence[Given],
+    element_bytes: int = 4,
     *,
     even_of_nothing: bool = False,
 ) -> None:
     """Launch a kernel that writes each element of each row; without elements there is nothing to do, unless the
-    kernel writes something of each row, too: then it is launched `even_of_nothing`."""
-    size = (rows.groups * rows.group, 1)
+    kernel writes something of each row, too: then it is launched `even_of_nothing`. `element_bytes`: see
+    `Rows.local_bytes`."""
+    size: tuple[int, ...] = (rows.groups * rows.group, 1)
     if rows.is_by_outer:
         columns = -(-rows.inner // rows.per_group)
         size = (columns * rows.per_group, rows.count // rows.inner)
-    b.launch(source, kernel, arguments, size if rows.length or even_of_nothing else (0,), (rows.group, 1))
+    size = size if rows.length or even_of_nothing else (0,)
+    b.launch(source, kernel, arguments, size, (rows.group, 1), rows.local_bytes(element_bytes))

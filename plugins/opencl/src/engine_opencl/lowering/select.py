@@ -55,11 +55,12 @@ class _Sorting:
         self._b, self._kinds, self._count, self._most = b, kinds, count, most
         self._prefix = comparable(x)
         self._bytes = max(C_BYTES[c_type(x.element_type)], 4)
+        self._entry_bytes = 2 * self._bytes
+        """Of local memory: a value and its index, aligned to the size of the value."""
 
     def launch(self, x: Buffer, length: int, results: list[Buffer]) -> None:
         """Sort tiles; while rows have several, sort the remaining elements, or merge if most remain."""
-        # An entry of local memory is a value and its index, aligned to the size of the value.
-        room = self._b.facts.local_bytes // 2 // (2 * self._bytes)
+        room = self._b.facts.local_bytes // 2 // self._entry_bytes
         tile = min(_TILE, power_above(length), power_within(room))
         run, runs = min(self._most, tile), -(-length // tile)
         given = self._sort([x], length, tile, run, results, is_first=True)
@@ -81,7 +82,8 @@ class _Sorting:
             "top_k", **self._kinds, SORT=1, FIRST=int(is_first), LAST=int(tiles == 1), COUNT=length,
             TILE=tile, TILES=tiles, RUN=run, GROUP=group,
         )  # fmt: skip
-        self._b.launch(source, "sort_tiles", [*given, *made], (self._count * tiles * group,), (group,))
+        size = (self._count * tiles * group,)
+        self._b.launch(source, "sort_tiles", [*given, *made], size, (group,), tile * self._entry_bytes)
         return made
 
     def _merge(self, given: list[Buffer], runs: int, run: int, results: list[Buffer]) -> list[Buffer]:

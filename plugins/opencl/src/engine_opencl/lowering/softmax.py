@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.lowering import Refusal
 from engine.ops.softmax import SoftmaxSpec
-from engine_opencl.elements import REALS
+from engine_opencl.elements import C_BYTES, REALS, c_type
 from engine_opencl.lowering.arg_reduce import launch_extreme
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
@@ -23,7 +23,7 @@ class SoftmaxLowering(OpLowering[SoftmaxSpec]):
         outer, length, inner = spec.at(spec.input_shapes())
         rows = rows_of(b.facts, outer * inner, length, inner)
         source = rows.source("softmax", y.element_type, LOG=int(spec.op_type == "LogSoftmax"))
-        launch_rows(b, rows, source, "softmax", [b.input(x), b.output(y)])
+        launch_rows(b, rows, source, "softmax", [b.input(x), b.output(y)], C_BYTES[c_type(y.element_type)])
 
 
 @lowers("Hardmax", spec=SoftmaxSpec)

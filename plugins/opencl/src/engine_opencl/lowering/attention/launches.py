@@ -89,10 +89,7 @@ class AttentionTile:
     def local_bytes(self, size: int, width: int) -> int:
         """Bytes of local memory for queries and keys of `size` elements, and values of `width`."""
         pitch = self.rows + 4
-        return (
-            4 * (size * (pitch + self.cols + 1) + self.cols * (width + pitch) + 5 * self.rows + pitch)
-            + SPARE_LOCAL_BYTES
-        )
+        return 4 * (size * (pitch + self.cols + 1) + self.cols * (width + pitch) + 5 * self.rows + pitch)
 
 
 BY_PRODUCTS: Final = "products"
@@ -109,7 +106,8 @@ def attention_tiles(facts: DeviceFacts, q: Heads, k: Heads, v: Heads, softmax: S
     fitting = [
         tile
         for tile in _TILES
-        if tile.local_bytes(q.size, v.size) <= facts.local_bytes and 4 * tile.rows <= facts.max_work_group
+        if tile.local_bytes(q.size, v.size) + SPARE_LOCAL_BYTES <= facts.local_bytes
+        and 4 * tile.rows <= facts.max_work_group
     ]
 
     def is_idle(tile: AttentionTile) -> bool:
@@ -163,7 +161,8 @@ def _launch_tiles(b: LaunchPlanBuilder, a: Attention, tile: AttentionTile) -> No
     )  # fmt: skip
     groups, items = batch * heads * tiles, 4 * tile.rows
     arguments = [q.buffer, k.buffer, v.buffer, a.final, *arguments]
-    b.launch(source, "attention_tiles", arguments, (groups * items,), (items,))
+    local = tile.local_bytes(size, v.heads.size)
+    b.launch(source, "attention_tiles", arguments, (groups * items,), (items,), local)
 
 
 def _by_products(b: LaunchPlanBuilder, a: Attention) -> None:
@@ -246,7 +245,7 @@ def _launch_softmax(b: LaunchPlanBuilder, softmax: Softmax, scores: Buffer, shap
         b.launch(source, "attention_softmax", [scores, *arguments], (queries, batch * heads))
     else:
         size, local = (lanes, queries, batch * heads), (lanes, 1, 1)
-        b.launch(source, "attention_softmax", [scores, *arguments], size, local)
+        b.launch(source, "attention_softmax", [scores, *arguments], size, local, 3 * 4 * lanes)
 
 
 def _scores_source(

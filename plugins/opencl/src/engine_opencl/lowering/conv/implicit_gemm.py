@@ -71,7 +71,7 @@ class MatrixImplicit:
             EMULATED=int(b.facts.matrix_unit == EMULATED), TM=t.m, TN=t.n, TK=t.k, WARPS_M=t.row_warps,
             WARPS_N=t.col_warps, A_ALONG_K=0, B_ALONG_K=0,
         )  # fmt: skip
-        _launch(b, c, t, "matrix_conv", unit, {})
+        _launch(b, c, t, "matrix_conv", unit, {}, t.local_bytes_on(b.facts))
 
 
 MATRIX_TILES: Final = (
@@ -96,11 +96,18 @@ def implicit_gemm(b: LaunchPlanBuilder, c: Convolution, tile: Tile) -> None:
     defines: dict[str, object] = {
         "TILE_M": tile.m, "TILE_N": tile.n, "DEPTH": tile.k, "LANES_M": tile.row_items, "LANES_N": tile.col_items,
     }  # fmt: skip
-    _launch(b, c, tile, "implicit_gemm", "", defines)
+    # Unlike those of products, the lines of local memory have no padding.
+    _launch(b, c, tile, "implicit_gemm", "", defines, 2 * tile.k * (tile.m + tile.n) * 4)
 
 
 def _launch(
-    b: LaunchPlanBuilder, c: Convolution, tile: Tile | MatrixTile, kernel: str, before: str, own: dict[str, object]
+    b: LaunchPlanBuilder,
+    c: Convolution,
+    tile: Tile | MatrixTile,
+    kernel: str,
+    before: str,
+    own: dict[str, object],
+    local_bytes: int,
 ) -> None:
     """Launch a kernel of tiles, and with split steps the sum of their results."""
     order = c.order(tile.k)
@@ -114,10 +121,10 @@ def _launch(
     groups = -(-c.columns // tile.n) * -(-c.outputs // tile.m) * c.groups * len(c.parts) * tile.splits
     size, local = (groups * tile.items,), (tile.items,)
     if tile.splits == 1:
-        b.launch(HELPERS + source, kernel, [*arguments, *c.added, c.result], size, local)
+        b.launch(HELPERS + source, kernel, [*arguments, *c.added, c.result], size, local, local_bytes)
         return
     sums = b.temporary(4 * total * tile.splits)
-    b.launch(source, kernel, [*arguments, sums], size, local)
+    b.launch(source, kernel, [*arguments, sums], size, local, local_bytes)
     ending = ("M", "SIZE", "SPLITS", "TOTAL", "BIAS", "RESIDUAL", "EPILOGUE")
     join = kernel_source("join", c.element_type, **{name: defines[name] for name in ending})
     b.launch(HELPERS + join, "join", [sums, *c.added, c.result], (total,))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from engine.ir.element_type import f16, f32
-from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.devices.device import EMULATED, DeviceFacts
 from engine_opencl.lowering.matmul.product import Product
 
 MAX_SHORT: Final = 8
@@ -117,7 +117,12 @@ class MatrixTile:
     @property
     def local_bytes(self) -> int:
         """Bytes of local memory per work group."""
-        return self.stages * self.k * (self.m + self.n) * 2
+        kept = 16 * self.row_warps * (self.n + 4 * self.col_warps) * 4
+        return max(self.stages * self.k * (self.m + self.n) * 2, kept)
+
+    def local_bytes_on(self, facts: DeviceFacts) -> int:
+        """The same on a device, which may emulate the units in local memory."""
+        return self.local_bytes + (24 * self.items if facts.matrix_unit == EMULATED else 0)
 
     def tiles(self, p: Product) -> int:
         """The number of tiles in C, over all batches."""

@@ -114,7 +114,8 @@ def _launch_narrow(b: LaunchPlanBuilder, o: Operands, n: Narrow) -> None:
     )  # fmt: skip
     long, short = (o.y, o.x) if rows_are_short else (o.x, o.y)
     groups = -(-side.length // n.count) * math.prod(p.batch)
-    b.launch(source, "narrow", [long, short, o.result, *o.added], (groups * n.items,), (n.items,))
+    local = n.local_bytes(side.short)
+    b.launch(source, "narrow", [long, short, o.result, *o.added], (groups * n.items,), (n.items,), local)
 
 
 def _launch_tile(b: LaunchPlanBuilder, o: Operands, t: Tile) -> None:
@@ -134,15 +135,16 @@ def _launch_tile(b: LaunchPlanBuilder, o: Operands, t: Tile) -> None:
     )  # fmt: skip
     size = (t.tiles(p) * t.splits * t.items,)
     if t.splits == 1:
-        b.launch(source, "tiles", [left.buffer, right.buffer, o.result, *o.added], size, (t.items,))
+        b.launch(source, "tiles", [left.buffer, right.buffer, o.result, *o.added], size, (t.items,), t.local_bytes)
         return
-    _launch_splits(b, o, t, source, "tiles", [left.buffer, right.buffer], size)
+    _launch_splits(b, o, t, source, "tiles", [left.buffer, right.buffer], size, t.local_bytes)
 
 
 def _launch_matrix_tile(b: LaunchPlanBuilder, o: Operands, t: MatrixTile) -> None:
     p, batches = o.p, math.prod(o.p.batch)
     left = _arranged(b, Operand(o.x, p.m, p.k, *p.a, p.batch, p.a_batch), 8)
     right = _arranged(b, Operand(o.y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch), 8)
+    local = t.local_bytes_on(b.facts)
     unit = kernel_source(
         "matrix_unit", p.real,
         EMULATED=int(b.facts.matrix_unit == EMULATED), TM=t.m, TN=t.n, TK=t.k, WARPS_M=t.row_warps,
@@ -156,9 +158,9 @@ def _launch_matrix_tile(b: LaunchPlanBuilder, o: Operands, t: MatrixTile) -> Non
     )  # fmt: skip
     size = (t.tiles(p) * t.splits * t.items,)
     if t.splits == 1:
-        b.launch(source, "matrix_tiles", [left.buffer, right.buffer, o.result, *o.added], size, (t.items,))
+        b.launch(source, "matrix_tiles", [left.buffer, right.buffer, o.result, *o.added], size, (t.items,), local)
         return
-    _launch_splits(b, o, t, source, "matrix_tiles", [left.buffer, right.buffer], size)
+    _launch_splits(b, o, t, source, "matrix_tiles", [left.buffer, right.buffer], size, local)
 
 
 def _launch_splits(
@@ -169,11 +171,12 @@ def _launch_splits(
     kernel: str,
     operands: list[Buffer],
     size: tuple[int, ...],
+    local_bytes: int,
 ) -> None:
     """Launch groups that share steps, and a kernel that adds their sums."""
     p, batches = o.p, math.prod(o.p.batch)
     sums = b.temporary(t.splits * batches * p.m * p.n * 4)
-    b.launch(source, kernel, [*operands, sums], size, (t.items,))
+    b.launch(source, kernel, [*operands, sums], size, (t.items,), local_bytes)
     ending = kernel_source("add_splits", p.real, M=p.m, N=p.n, SPLITS=t.splits, BATCHES=batches, **o.ending())
     b.launch(HELPERS + ending, "add_splits", [sums, o.result, *o.added], (batches * p.m * p.n,))
 
