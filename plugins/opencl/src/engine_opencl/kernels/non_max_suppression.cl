@@ -26,66 +26,177 @@ inline bool overlap(float4 a, float a_area, float4 b, float b_area, float most) 
   return a_area > 0.0f && b_area > 0.0f && together > 0.0f && quotient(common, together) > most;
 }
 
-// The candidate that is better, of equal scores the first.
+// A box that may be selected: `place` is its index.
 typedef struct {
   float score;
   int place;
 } Candidate;
 
-inline Candidate better_of(Candidate a, Candidate b) {
-  return b.score > a.score || (b.score == a.score && b.place < a.place) ? b : a;
+inline bool comes_before(Candidate a, Candidate b) {
+  return a.score > b.score || (a.score == b.score && a.place < b.place);
 }
 
-// A group selects the boxes of a batch and class: the best of those waiting, again and again. An item has every GROUP-th
-// box, and keeps those that still may be selected in every GROUP-th place of `waiting`, in order.
+#if GROUP == 1
+// Candidates as a heap, of which only as many are sorted as are looked at: moves that at a place down to its own, so that
+// none of `count` precedes its parent.
+inline void sift(__global Candidate* heap, int at, const int count) {
+  const Candidate own = heap[at];
+  for (int next = 2 * at + 1; next < count; next = 2 * at + 1) {
+    next += next + 1 < count && comes_before(heap[next + 1], heap[next]);
+    if (!comes_before(heap[next], own)) break;
+    heap[at] = heap[next];
+    at = next;
+  }
+  heap[at] = own;
+}
+#else
+// Sorts `count` candidates, the best first: runs of 1, 2, 4, ... are merged, an item finding the ranks of its elements in
+// the neighbouring run. All items of the group call this. The result is one of both arrays.
+inline __global Candidate* sorted(__global Candidate* from, __global Candidate* to, const int count) {
+  for (int run = 1; run < count; run *= 2) {
+    for (int i = get_local_id(0); i < count; i += GROUP) {
+      const Candidate own = from[i];
+      const int other = (i / run ^ 1) * run, is_second = i / run & 1, end = clamp(count - other, 0, run);
+      int low = 0, high = end;
+      while (low < high) {
+        const int middle = (low + high) / 2;
+        if (comes_before(from[other + middle], own)) low = middle + 1;
+        else high = middle;
+      }
+      to[i - is_second * run + low] = own;
+    }
+    barrier(CLK_GLOBAL_MEM_FENCE);
+    __global Candidate* sorted_runs = to;
+    to = from;
+    from = sorted_runs;
+  }
+  return from;
+}
+#endif
+
+// Selected boxes: the lowest x, the lowest y, the highest x and the highest y of all, each LIMIT numbers, so that WIDE
+// boxes are compared at once; and what they are.
+#if WIDE == 1
+#define COORDINATES(from, at) (from)[at]
+#define ANY(mask) (mask)
+typedef float coordinates;
+#else
+#define JOINED(a, b) a##b
+#define VECTOR(type, width) JOINED(type, width)
+#define COORDINATES(from, at) VECTOR(vload, WIDE)(0, (from) + (at))
+#define ANY(mask) any(mask)
+typedef VECTOR(float, WIDE) coordinates;
+#endif
+
+inline bool overlaps_selected(const float4 box, const float area, __global const float* sides,
+                              __global const int* chosen, __global const float* areas, const int first, const int step,
+                              const int count, const float most) {
+  for (int k = first * WIDE; k < count; k += step * WIDE) {
+    const coordinates low_x = COORDINATES(sides, k), low_y = COORDINATES(sides + ROOM, k);
+    const coordinates high_x = COORDINATES(sides + 2 * ROOM, k), high_y = COORDINATES(sides + 3 * ROOM, k);
+    if (!ANY(fmin(high_x, (coordinates)box.z) > fmax(low_x, (coordinates)box.x) &&
+             fmin(high_y, (coordinates)box.w) > fmax(low_y, (coordinates)box.y)))
+      continue;
+    for (int n = k; n < min(k + WIDE, count); ++n) {
+      const float4 other = (float4)(sides[n], sides[ROOM + n], sides[2 * ROOM + n], sides[3 * ROOM + n]);
+      if (overlap(other, areas[chosen[n]], box, area, most)) return true;
+    }
+  }
+  return false;
+}
+
+// A group selects the boxes of a batch and class. Of those whose scores exceed `least`, it takes BLOCK at a time, the
+// best first: items compare them with all boxes selected before, SHARES items each, and with one another; one item then
+// goes through the block, and decides.
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void select_boxes(
     __global const float4* restrict corners, __global const float* restrict areas, __global const float* restrict scores,
-    __global Candidate* restrict waiting, __global int* restrict chosen, __global int* restrict counts, const float most,
-    const float least) {
-  __local Candidate best_of[GROUP];
+    __global Candidate* waiting, __global float* sides, __global int* chosen, __global int* restrict counts,
+    const float most, const float least) {
+  __local int found[GROUP], places[BLOCK];
+  __local float4 boxes[BLOCK];
+  __local float box_areas[BLOCK];
+  __local ulong overlapping[BLOCK], selected;
+  __local uchar is_out[SHARES][BLOCK];
   const int item = get_local_id(0);
   const ulong task = get_group_id(0);
   corners += task / CLASSES * BOXES;
   areas += task / CLASSES * BOXES;
   scores += task * BOXES;
-  waiting += task * ROOM + item;
+  waiting += task * (ulong)WAITING;
+  sides += task * (4ul * ROOM);
   chosen += task * LIMIT;
-  Candidate none;
-  none.score = -INFINITY;
-  none.place = INT_MAX;
-  Candidate best = none;
-  int own = 0, count = 0;
-  for (int i = item; i < BOXES; i += GROUP) {
-    Candidate each;
-    each.score = scores[i];
-    each.place = i;
-    if (!(each.score > least)) continue;
-    waiting[own++ * GROUP] = each;
-    best = better_of(best, each);
+  // Items collect the candidates of neighbouring boxes.
+  const int begin = min(item * PER_ITEM, BOXES), end = min(begin + PER_ITEM, BOXES);
+  int own = 0;
+  for (int i = begin; i < end; ++i) own += scores[i] > least;
+  found[item] = own;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  int at = 0, candidates = 0;
+  for (int i = 0; i < GROUP; ++i) {
+    at += i < item ? found[i] : 0;
+    candidates += found[i];
   }
-  for (;;) {
-    best_of[item] = best;
-    for (int step = GROUP / 2; step > 0; step /= 2) {
-      barrier(CLK_LOCAL_MEM_FENCE);
-      if (item < step) best_of[item] = better_of(best_of[item], best_of[item + step]);
+  for (int i = begin; i < end; ++i) {
+    if (!(scores[i] > least)) continue;
+    waiting[at].score = scores[i];
+    waiting[at++].place = i;
+  }
+#if GROUP == 1
+  for (int i = candidates / 2 - 1; i >= 0; --i) sift(waiting, i, candidates);
+#else
+  barrier(CLK_GLOBAL_MEM_FENCE);
+  __global const Candidate* order = sorted(waiting, waiting + BOXES, candidates);
+#endif
+  int count = 0;
+  for (int start = 0; start < candidates && count < LIMIT; start += BLOCK) {
+    const int length = min(BLOCK, candidates - start);
+    for (int c = item; c < length; c += GROUP) {
+#if GROUP == 1
+      const int place = waiting[0].place, left = candidates - start - c - 1;
+      waiting[0] = waiting[left];
+      sift(waiting, 0, left);
+#else
+      const int place = order[start + c].place;
+#endif
+      places[c] = place;
+      boxes[c] = corners[place];
+      box_areas[c] = areas[place];
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    const int last = best_of[0].place;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (last == INT_MAX) break;
-    if (item == 0) chosen[count] = last;
-    if (++count == LIMIT) break;
-    const float4 box = corners[last];
-    const float area = areas[last];
-    int kept = 0;
-    best = none;
-    for (int i = 0; i < own; ++i) {
-      const Candidate each = waiting[i * GROUP];
-      if (each.place == last || overlap(box, area, corners[each.place], areas[each.place], most)) continue;
-      waiting[kept++ * GROUP] = each;
-      best = better_of(best, each);
+    for (int c = item % BLOCK; c < length; c += GROUP) {
+      const int share = item / BLOCK;
+      const bool is_covered =
+          overlaps_selected(boxes[c], box_areas[c], sides, chosen, areas, share, SHARES, count, most);
+      is_out[share][c] = is_covered;
+      if (share > 0) continue;
+      ulong earlier = 0;
+      for (int j = 0; j < (is_covered ? 0 : c); ++j)
+        earlier |= (ulong)overlap(boxes[j], box_areas[j], boxes[c], box_areas[c], most) << j;
+      overlapping[c] = earlier;
     }
-    own = kept;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (item == 0) {
+      ulong taken = 0;
+      for (int c = 0; c < length; ++c) {
+        bool is_covered = overlapping[c] & taken;
+        for (int share = 0; share < SHARES; ++share) is_covered |= is_out[share][c];
+        if (!is_covered) taken |= 1ul << c;
+      }
+      selected = taken;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const ulong taken = selected;
+    for (int c = item; c < length; c += GROUP) {
+      const int to = count + popcount(taken & ((1ul << c) - 1));
+      if (!(taken >> c & 1) || to >= LIMIT) continue;
+      chosen[to] = places[c];
+      sides[to] = boxes[c].x;
+      sides[ROOM + to] = boxes[c].y;
+      sides[2 * ROOM + to] = boxes[c].z;
+      sides[3 * ROOM + to] = boxes[c].w;
+    }
+    count = min(count + (int)popcount(taken), LIMIT);
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
   }
   if (item == 0) counts[task] = count;
 }

@@ -10,15 +10,17 @@ from engine.ir.element_type import f32, i64
 from engine.lowering import Refusal, RefusalCause, check_constant, first_refusal
 from engine.ops.select import NonMaxSuppressionSpec, check_overlap
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.lowering.rows import power_above, power_within
+from engine_opencl.lowering.rows import power_within
 from engine_opencl.plan import Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, kernel_text
 
 _BOXES, _SCORES, _LIMIT, _OVERLAP, _LEAST = range(5)
 _GROUP: Final = 256
-_GROUP_ON_CPU: Final = 16
-"""A thread of a CPU computes all items of a group, each of which it continues after every barrier."""
+_WIDE_ON_CPU: Final = 8
+"""Boxes that an item compares with another at once, where items have vectors."""
+_BLOCK: Final = 64
+"""Boxes whose overlaps among themselves are the bits of an integer."""
 
 
 def check_counted(value: Output) -> Refusal | None:
@@ -62,20 +64,25 @@ class NonMaxSuppressionLowering(OpLowering[NonMaxSuppressionSpec]):
             b.launch(kernel_source("zero"), "zero", [total], (2,))
             return
         corners, areas = b.temporary(16 * batches * boxes), b.temporary(4 * batches * boxes)
-        most_items = _GROUP_ON_CPU if b.facts.kind == "cpu" else _GROUP
-        group = min(most_items, power_within(b.facts.max_work_group), power_above(boxes))
-        room = -(-boxes // group) * group
-        waiting, chosen, counts = (b.temporary(tasks * each) for each in (8 * room, 4 * count, 4))
+        is_cpu = b.facts.kind == "cpu"
+        group = 1 if is_cpu else min(_GROUP, power_within(b.facts.max_work_group))
+        # Padding is read together with the last selected boxes, and ignored.
+        wide = _WIDE_ON_CPU if is_cpu else 1
+        room, shares = -(-count // wide) * wide, max(group // _BLOCK, 1)
+        # Several items sort from one place to another.
+        places = boxes if group == 1 else 2 * boxes
+        waiting, sides, chosen, counts = (b.temporary(tasks * each) for each in (8 * places, 16 * room, 4 * count, 4))
         source = kernel_text("rounded") + kernel_source(
             "non_max_suppression",
             CENTERED=int(spec.center_point_box), BOXES=boxes, CLASSES=classes, TASKS=tasks, LIMIT=count, GROUP=group,
-            ROOM=f"{room}ul",
+            PER_ITEM=-(-boxes // group), BLOCK=_BLOCK, SHARES=shares, WIDE=wide, ROOM=f"{room}ul", WAITING=places,
         )  # fmt: skip
         given, scores = (b.input(spec.node.input_value(index)) for index in (_BOXES, _SCORES))
         lowest = float("-inf") if least is None else float(least.item())
         b.launch(source, "find_corners", [given, corners, areas], (batches * boxes,))
-        arguments: list[Given] = [corners, areas, scores, waiting, chosen, counts, most, lowest]
-        b.launch(source, "select_boxes", arguments, (tasks * group,), (group,), 8 * group)
+        arguments: list[Given] = [corners, areas, scores, waiting, sides, chosen, counts, most, lowest]
+        local = 4 * group + _BLOCK * (16 + 4 + 4 + 8 + shares) + 8
+        b.launch(source, "select_boxes", arguments, (tasks * group,), (group,), local)
         b.launch(source, "list_boxes", [chosen, counts, selected, total], (tasks,))
 
 
