@@ -27,7 +27,8 @@ from engine.testing.networks import seeded_network
         ("bert_base", "f32", 137, 692, 33, "tiles"),
         ("bert_base", "f16", 102, 140, 36, "matrix_tiles"),
         ("vit_b16", "f32", 117, 439, 33, "tiles"),
-        ("gpt2_blocks", "f32", 170, 468, 25, "attention_tiles"),
+        ("gpt2_blocks", "f32", 134, 440, 25, "attention_tiles"),
+        ("gpt2_blocks", "f16", 99, 70, 36, "matrix_tiles"),
         ("unet", "f32", 39, 464, 33, "tiles"),
     ],
 )
@@ -48,6 +49,13 @@ def test_a_convolution_and_its_ending_are_one_launch() -> None:
     plan = planned(read_model(seeded_network("mobilenet_v2").model), "f16")
     assert [launch.op_type for launch in plan.launches].count("Clip") == 0
     assert {launch.kernel for launch in plan.launches} >= {"matrix_tiles", "depthwise"}
+
+
+def test_sums_and_activations_after_flattened_products_are_no_launches() -> None:
+    """Exporters reshape the rows of GPT-2 around each product; what follows belongs to it nevertheless."""
+    plan = planned(read_model(seeded_network("gpt2_blocks").model))
+    elementwise = [launch.op_type for launch in plan.launches if launch.kernel == "elementwise"]
+    assert elementwise == ["Add"]  # of the positions, to the inputs
 
 
 def test_the_log_has_the_counts(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.convert_precision import ConvertPrecision
 from engine.passes.common.decompositions import MeanVarianceNormalizationDecomposition
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
+from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
@@ -58,7 +59,7 @@ def passes_for(precision: str, on_integers: bool) -> PassPipeline:
     def register(manager: Manager) -> None:
         manager.register_pass(CommonOptimizations)
         manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
-        manager.pass_config.enable(PackedAttentionFusion)
+        manager.pass_config.enable(PackedAttentionFusion, FlattenedProductFusion)
         manager.pass_config.enable(EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition)
         manager.pass_config.set_callback(FunctionDecomposition, callback=_runs)
         manager.pass_config.enable(QuantizationDecomposition)
