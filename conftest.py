@@ -41,6 +41,7 @@ CASES = {
     "plugins/opencl/tests": 3,
     "plugins/opencl/tests/test_gpu_kernels.py": 1,
     "plugins/opencl/tests/test_operators.py": 16,
+    "plugins/opencl/tests/test_simulated_gpu.py": 1,
     "tests/conformance/test_type_inference.py": 4,
     "tests/onnx": 2,
     "tests/onnx/test_bad_quantization.py": 4,

@@ -28,7 +28,6 @@ from engine.testing.networks import seeded_network
         ("bert_base", "f16", 102, 140, 36, "matrix_tiles"),
         ("vit_b16", "f32", 117, 439, 33, "tiles"),
         ("gpt2_blocks", "f32", 134, 440, 25, "attention_tiles"),
-        ("gpt2_blocks", "f16", 99, 70, 36, "matrix_tiles"),
         ("unet", "f32", 39, 464, 33, "tiles"),
     ],
 )
