@@ -155,6 +155,17 @@ def test_small_numbers_as_powers_of_two(source: type, round_mode: str) -> None:
     np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
 
 
+@pytest.mark.parametrize("saturate", [0, 1])
+@pytest.mark.parametrize("round_mode", ["down", "up", "nearest"])
+def test_numbers_that_f32_has_not_as_powers_of_two(round_mode: str, saturate: int) -> None:
+    """Beyond its range, above its largest number, and between two of its numbers."""
+    largest = float(np.finfo(np.float32).max)
+    x = np.array([1e300, -3.5e38, 2.0**128, largest, largest * (1 + 2.0**-26), 2 - 2.0**-40, 1 + 2.0**-40, 1e-300])
+    build = made("Cast", to=f8e8m0.onnx, round_mode=round_mode, saturate=saturate)
+    (found,), (expected,) = (answers(device, build, x) for device in ("OPENCL", "TEMPLATE"))
+    np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+
+
 @pytest.mark.parametrize("target", [f32, i64, u64, u8], ids=str)
 def test_casts_from_f64(target: ElementType) -> None:
     x = np.array([0.1, 1e9 + 0.5, 200.9, 3.0]) if target is not u8 else np.array([0.1, 200.9, 3.0])
@@ -209,6 +220,17 @@ def test_such_devices_refuse_it_by_name(without_f64: None) -> None:
         made("Expand", np.array([4, 2, 3])),
         made("Trilu", upper=1),
         made("ReverseSequence", np.array([2, 1, 2]), batch_axis=1, time_axis=0),
+        made("Identity"),
+        lambda x: ops.Resize(x, None, None, Constant(np.array([3, 5])), mode="nearest"),
+        lambda x: ops.Resize(
+            x,
+            Constant(np.array([-0.5, 0, 1, 1.5])),
+            None,
+            Constant(np.array([4, 6])),
+            mode="nearest",
+            coordinate_transformation_mode="tf_crop_and_resize",
+            extrapolation_value=-7.5,
+        ),
     ],
 )
 def test_such_devices_move_it(without_f64: None, build: Build) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from engine.ir import ElementType
 from engine.ir.element_type import bf16, f16, f32, f64
-from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
+from engine_opencl.elements import c_type, load_code, moved_c_type, store_code, stored_c_type
 
 _CONVERSIONS: Final = {
     "bfloat": re.compile(r"\bbfloat_|_to_bfloat\b"), "small_types": re.compile(r"\b(small|power)_(value|code)\b"),
@@ -40,6 +40,14 @@ def element_access(element_type: ElementType, name: str = "T") -> str:
         f"#define {name} {c_type(element_type)}\n#define stored_{name} {stored_c_type(element_type)}\n"
         f"#define load_{name}(from, at) {load_code(element_type, '(from)', '(at)')}\n"
         f"#define store_{name}(to, at, value) {store_code(element_type, '(to)', '(at)', '(value)').rstrip(';')}\n"
+    )
+
+
+def moved_access(element_type: ElementType) -> str:
+    """The same for kernels that copy elements bit by bit, of any type on any device."""
+    return (
+        f"#define T {moved_c_type(element_type)}\n#define stored_T T\n"
+        "#define load_T(from, at) (from)[at]\n#define store_T(to, at, value) (to)[at] = (value)\n"
     )
 
 

@@ -43,7 +43,6 @@ CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
     "BitwiseOr": (INTEGERS, "({0} | {1})"),
     "BitwiseXor": (INTEGERS, "({0} ^ {1})"),
     "BitwiseNot": (INTEGERS, "(~{0})"),
-    "Identity": (ANY | CONVERTED, "{0}"),
     "And": (BOOLEAN, "({0} & {1})"),
     "Or": (BOOLEAN, "({0} | {1})"),
     "Xor": (BOOLEAN, "({0} ^ {1})"),

@@ -27,11 +27,16 @@ class ViewLowering(MovingLowering[OperatorSpec]):
         b.alias(spec.output(), spec.node.input_value(0))
 
 
-@lowers("Dropout", spec=DropoutSpec)
-class DropoutLowering(ViewLowering):
-    """The input unchanged, for inference."""
+@lowers("Identity")
+class IdentityLowering(ViewLowering):
+    """The input unchanged."""
 
     values = ()
+
+
+@lowers("Dropout", spec=DropoutSpec)
+class DropoutLowering(IdentityLowering):
+    """The input unchanged, for inference."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_inference_dropout(spec) or super().check(spec)

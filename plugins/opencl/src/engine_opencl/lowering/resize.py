@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from engine.ir import Output
 from engine.lowering import Refusal, check_constant, require_elements
 from engine.ops.resize import ResizedAxis, ResizeSpec
 from engine_opencl.elements import COMPUTED, FLOATS, moved_scalar, stored_type
@@ -14,7 +15,7 @@ from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import element_access, kernel_source
+from engine_opencl.source import element_access, kernel_source, moved_access
 
 
 @lowers("Resize", spec=ResizeSpec)
@@ -22,6 +23,10 @@ class ResizeLowering(OpLowering[ResizeSpec]):
     """Nearest of any element type, linear and cubic of floating point; the region, scales and sizes are known."""
 
     values = (1, 2, 3)
+
+    def computes_with(self, spec: ResizeSpec) -> Sequence[Output | None]:
+        """See `OpLowering`: the nearest elements are copied."""
+        return () if spec.mode == "nearest" else super().computes_with(spec)
 
     def check(self, spec: ResizeSpec) -> Refusal | None:
         allowed = COMPUTED if spec.mode == "nearest" else FLOATS
@@ -50,12 +55,11 @@ def _resize_axis(
     """Resize along one axis; `shape` is the resulting shape."""
     taps, element_type = axis.taps, spec.output().element_type
     inner, outer = math.prod(shape[axis.axis + 1 :]), math.prod(shape[: axis.axis])
-    text = element_access(element_type) + kernel_source(
+    is_nearest, outside = spec.mode == "nearest", spec.extrapolation_value
+    text = (moved_access if is_nearest else element_access)(element_type) + kernel_source(
         "resize",
-        LENGTH=axis.length, SIZE=axis.size, INNER=inner,
-        TAPS=taps.indices.shape[1], NEAREST=int(spec.mode == "nearest"),
+        LENGTH=axis.length, SIZE=axis.size, INNER=inner, TAPS=taps.indices.shape[1], NEAREST=int(is_nearest),
     )  # fmt: skip
-    outside = spec.extrapolation_value
-    typed = np.float32(outside) if element_type in FLOATS else moved_scalar(element_type, outside)
+    typed = moved_scalar(element_type, outside) if is_nearest else np.float32(outside)
     buffers = [source, table(b, taps.indices), table(b, taps.weights.astype(np.float32)), target]
     b.launch(text, "resize", [*buffers, typed], (inner, axis.size, outer))
