@@ -16,7 +16,6 @@ import onnx
 from engine.errors import DeviceError, EngineError, InferError, InputError, OutOfMemoryError, UnsupportedError
 from engine.ir import Node, Output, TensorType, string, undefined
 from engine.limits import LARGE_BYTES, check_bytes, check_growth, current_limits
-from engine.ops.pairwise_coupling import CoupledProbabilities
 from engine.ops.protos import attribute_to_proto
 from engine.ops.refusal import refusal_of
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
@@ -180,9 +179,18 @@ def _typed(value: Any, dtype: np.dtype[Any] | None) -> Any:
 def load_onnx_implementation(op_type: str, domain: str) -> Any:
     """The class of `onnx.reference` that evaluates an operator; if there is none, the exception of `onnx` passes."""
     found = import_module(_HOMES[domain]).load_op(domain, op_type, CANONICAL_VERSIONS[domain])
-    if (domain, op_type) == ("ai.onnx.ml", "SVMClassifier"):
-        return type(op_type, (CoupledProbabilities, found), {})
+    better = _BETTER.get(op_type) if domain == "ai.onnx.ml" else None
+    if better is not None:
+        module, names = better
+        return type(op_type, (*(getattr(import_module(module), name) for name in names), found), {})
     return found
+
+
+_BETTER: Final = {
+    "SVMClassifier": ("engine.ops.support_vectors", ("CoupledProbabilities", "Votes")),
+    "SVMRegressor": ("engine.ops.support_vectors", ("Sums",)),
+}
+"""Operators of ai.onnx.ml of which some methods are replaced, by classes of a module that imports the package's own."""
 
 
 def _settle(value: Any) -> Any:

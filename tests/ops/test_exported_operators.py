@@ -46,6 +46,37 @@ def test_probabilities_of_support_vectors_are_those_of_libsvm(classes: int, devi
     np.testing.assert_allclose(scores, expected[1], atol=1e-5)
 
 
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.parametrize("one_class", [0, 1])
+def test_sums_and_votes_of_support_vectors(kernel: str, one_class: int) -> None:
+    rng = np.random.default_rng(5)
+    common = {
+        "support_vectors": rng.standard_normal(21).tolist(), "kernel_type": kernel, "kernel_params": [0.3, 0.2, 3.0],
+        "domain": "ai.onnx.ml",
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("SVMRegressor", ["x"], ["y"], n_supports=7, coefficients=rng.standard_normal(7).tolist(),
+                         rho=[0.1], one_class=one_class, **common),
+        helper.make_node("SVMClassifier", ["x"], ["label", "scores"], classlabels_strings=["a", "b", "c"],
+                         vectors_per_class=[3, 2, 2], coefficients=rng.standard_normal(14).tolist(),
+                         rho=rng.standard_normal(3).tolist(), **common),
+    ]  # fmt: skip
+    outputs = {"y": TensorProto.FLOAT, "label": TensorProto.STRING, "scores": TensorProto.FLOAT}
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    feed = {"x": rng.standard_normal((30, 3)).astype(np.float32)}
+    y, label, scores = results(model, feed, "TEMPLATE")
+    expected = onnxruntime.InferenceSession(model).run(None, feed)
+    # Sums of 7 products of numbers of about 10 at most.
+    np.testing.assert_allclose(y, expected[0], atol=1e-4)
+    np.testing.assert_allclose(scores, expected[2], atol=1e-4)
+    assert label.tolist() == expected[1].tolist()
+
+
 @pytest.mark.parametrize("is_scalar", [True, False], ids=["scalars", "vectors"])
 @pytest.mark.parametrize("centered", [0, 1])
 @pytest.mark.parametrize("has_threshold", [True, False])
