@@ -14,7 +14,7 @@ from engine_cpu import CpuPlugin
 from engine_hetero.costs.calibrated_costs import calibration_path, device_key, measured_costs
 from engine_hetero.costs.calibration import Calibration, Figure, read_calibration, signature_of, update_calibration
 from engine_hetero.costs.cost_model import CostModel, default_costs
-from engine_hetero.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, attributed
+from engine_hetero.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, attributed, measure
 from engine_hetero.costs.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
 from engine_hetero.model_graph import ModelGraph
 from engine_hetero.placing.measured_placing import place_by_cost
@@ -244,6 +244,14 @@ def subject_of(model: Model, atoms: tuple[frozenset[str], ...] = ()) -> Subject:
     claims = Claims.of(graph, ["D"], [answer])
     weights = np.arange(1.0, len(graph) + 1)
     return Subject(Core(), "D", {}, graph, 0, claims, weights)
+
+
+def test_no_time_is_below_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes may be said to take longer than the inference: clocks differ. A negative cost would draw nodes to it."""
+    monkeypatch.setattr("engine_hetero.costs.measuring.run_probe", lambda *given: Timing(1.0, {"relu0": 1.5}))
+    found = measure(subject_of(layers(1)), {}, Deadline.after(AMPLE))
+    assert found.keys() > BORDERS
+    assert min(figure.seconds for figure in found.values()) >= 0
 
 
 def test_a_time_is_divided_among_the_members_of_an_atom() -> None:
