@@ -6,23 +6,29 @@ its first compilation takes several times as long.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyopencl as cl
 import pytest
+from engine_opencl.compiler import build_plan
 from engine_opencl.devices.device import DeviceFacts, device_of
 from engine_opencl.execution import pool
 from engine_opencl.plan import Buffer, Launch
 from engine_opencl.programs import bundles
 from engine_opencl.programs.bundles import bundled, defined_names, numbered
 from engine_opencl.programs.programs import Building, Programs
+from engine_opencl.transform import prepare_model
 
 from engine import Core, ops
 from engine.errors import DeviceError
-from engine.ir import Constant, Model, Parameter, Result, f32, i32
+from engine.ir import Constant, Model, Output, Parameter, Result, f32, i32
+from engine.lowering import known_shapes
+from engine.onnx.importer import read_model
+from engine.testing.networks import seeded_network
 
 SOURCE = """// defines: made2
 #define FACTOR {factor}
@@ -150,13 +156,13 @@ def test_an_error_shows_the_source_of_the_kernel_that_fails_alone(
 ) -> None:
     def spoiled(launches: Any, facts: DeviceFacts) -> Any:
         return bundled(
-            [replace(each, source=each.source.replace("__local wide_t", "__local wyde_t")) for each in launches], facts
+            [replace(each, source=each.source.replace("wide_t e[KEPT]", "wyde_t e[KEPT]")) for each in launches], facts
         )
 
     build = Programs.build
 
     def built(self: Programs, launches: Any, *others: Any, **options: Any) -> Any:
-        bad = [replace(each, source=each.source.replace("__local wide_t", "__local wyde_t")) for each in launches]
+        bad = [replace(each, source=each.source.replace("wide_t e[KEPT]", "wyde_t e[KEPT]")) for each in launches]
         return build(self, bad, *others, **options)
 
     monkeypatch.setattr(pool, "bundled", spoiled)
@@ -202,3 +208,33 @@ def test_every_function_of_the_kernels_is_found() -> None:
         defined_names(text)
     )
     assert numbered(text, 3).count("#define relu relu__3\n") == 1
+
+
+CPU: Final = DeviceFacts("a CPU", "1.0", "cpu", True, 64, 4096, 32 << 10, 2**32, 2**34, 2, vector_width=8)
+
+
+def kernels_on_a_cpu(model: Any) -> Counter[str]:
+    """How many kernels of each name a model needs, and under "" how many launches."""
+    prepared = prepare_model(model, CPU)
+    launches = build_plan(prepared.at(known_shapes(prepared.graph)), CPU).launches
+    names = {launch.source: launch.kernel for launch in launches}
+    return Counter({**Counter(names.values()), "": len(launches)})
+
+
+def test_products_and_moves_of_other_lengths_share_kernels() -> None:
+    """Each kernel takes a compiler up to 0.3 s: a network of many lengths would take minutes to compile."""
+    x = Parameter(f32, (40, 64), "x")
+    value: Output = x.output(0)
+    for before, after in ((64, 96), (96, 160), (160, 224)):
+        product = ops.Relu(ops.MatMul(value, Constant(np.ones((before, after), np.float32))))
+        halves = ops.Split(product, num_outputs=2, axis=1)
+        value = ops.Concat(halves.output(1), halves.output(0), axis=1).output(0)
+    found = kernels_on_a_cpu(Model([Result(value)], [x]))
+    assert (found["blocks"], found["copy"]) == (1, 1)
+    assert found[""] == 15
+
+
+def test_a_network_of_many_lengths_has_few_kernels() -> None:
+    found = kernels_on_a_cpu(read_model(seeded_network("segformer_b0").model))
+    assert found[""] == 184
+    assert sum(found.values()) - found[""] <= 40

@@ -1,7 +1,8 @@
 // C = A B for CPUs: an item computes PANELS * ROWS rows by VECTORS * WIDTH columns, accumulating ROWS rows at a time in
 // vector registers. DEPTH rows of B are copied to its private memory, i.e. the first-level cache, while all rows of the
 // item use them: the source of B, a matrix or a convolution's input, is read once for each block of rows. The columns
-// of an item are SEGMENTS runs of LANES neighbours; those of a convolution end with their row of the result.
+// of an item are SEGMENTS runs of LANES neighbours; those of a convolution end with their row of the result. Lengths that
+// few statements need are arguments, so that products of many shapes share a kernel.
 #define TILE (VECTORS * WIDTH)
 #define SEGMENTS (TILE / LANES)
 typedef JOIN(float, WIDTH) vector;
@@ -44,8 +45,8 @@ void fetch(__global const stored_RIGHT* b, const ulong start, const int first, c
 }
 #elif !B_DIRECT
 // Several rows of B; columns beyond the last are zeros.
-void fetch(__global const stored_RIGHT* b, const ulong start, const int depth, const int* col, const int* count,
-           float* right) {
+void fetch(__global const stored_RIGHT* b, const ulong start, const int B_PITCH, const int depth, const int* col,
+           const int* count, float* right) {
   for (int g = 0; g < SEGMENTS; ++g) {
     float* to = right + g * LANES;
     __global const stored_RIGHT* from = b + start + (ulong)col[g] * B_COL;
@@ -72,7 +73,10 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void blocks(__global con
 #if RESIDUAL
                                                                     , __global const real* restrict residual
 #endif
-) {
+                                                                    , const int M, const int N, const int K,
+                                                                    const int A_ROW, const int B_PITCH, const int PANELS,
+                                                                    const ulong A_STEP, const ulong B_STEP,
+                                                                    const ulong BIAS_STEP) {
   const int tile = get_global_id(0), block = get_global_id(1);
   const ulong batch = get_global_id(2);
   ulong a_start = 0, b_start = 0, bias_start = 0, r = batch;
@@ -93,7 +97,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void blocks(__global con
     counts[g] = clamp(N - cols[g], 0, LANES);
 #endif
   }
-  __attribute__((aligned(64))) float sum[(DEPTH < K ? PANELS : 1) * ROWS * TILE];
+  __attribute__((aligned(64))) float sum[SUM_PANELS * ROWS * TILE];
 #if B_DIRECT
 #define RIGHT(k, j) load_RIGHT_vector(right, (ulong)(k) * B_ROW + (j) * WIDTH)
 #else
@@ -102,24 +106,24 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void blocks(__global con
 #endif
   int begun = 0;
   do {
-    const int depth = min(DEPTH, K - begun);
+    const int depth = IS_SPLIT ? min(DEPTH, K - begun) : K;
 #if B_DIRECT
     __global const stored_RIGHT* right = b + b_start + (ulong)tile * B_TILE + (ulong)begun * B_ROW;
 #elif TAPS
     fetch(b, b_start, begun / TAPS, depth / TAPS, d, h, w, counts, right);
 #else
-    fetch(b, b_start + (ulong)begun * B_ROW, depth, cols, counts, right);
+    fetch(b, b_start + (ulong)begun * B_ROW, B_PITCH, depth, cols, counts, right);
 #endif
     for (int p = 0; p < PANELS; ++p) {
       const int row = (block * PANELS + p) * ROWS;
       if (row >= M) break;
-      float* own = sum + (DEPTH < K ? p * ROWS * TILE : 0);
+      float* own = sum + (IS_SPLIT ? p * ROWS * TILE : 0);
       vector s[ROWS][VECTORS];
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
         for (int j = 0; j < VECTORS; ++j)
-          s[i][j] = begun ? *(vector*)(own + i * TILE + j * WIDTH) : (vector)(0.0f);
+          s[i][j] = IS_SPLIT && begun ? *(vector*)(own + i * TILE + j * WIDTH) : (vector)(0.0f);
       }
 #if A_PACKED
       __global const stored_LEFT* left = a + a_start + ((ulong)(block * PANELS + p) * K + begun) * ROWS;
@@ -147,11 +151,11 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void blocks(__global con
 #pragma unroll
         for (int j = 0; j < VECTORS; ++j) *(vector*)(own + i * TILE + j * WIDTH) = s[i][j];
       }
-      if (begun + DEPTH < K) continue;
+      if (IS_SPLIT && begun + DEPTH < K) continue;
       for (int i = 0; i < min(ROWS, M - row); ++i) {
         for (int g = 0; g < SEGMENTS; ++g) {
           const int col = cols[g], count = counts[g];
-          const ulong at = (batch * M + row + i) * C_ROW + col, bias_row = bias_start + row + i;
+          const ulong at = (batch * M + row + i) * (ulong)N + col, bias_row = bias_start + row + i;
           if (!count) continue;
           lanes v = get_lanes(own + i * TILE + g * LANES);
           EPILOGUE
@@ -160,5 +164,5 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void blocks(__global con
       }
     }
     begun += DEPTH;
-  } while (begun < K);
+  } while (IS_SPLIT && begun < K);
 }

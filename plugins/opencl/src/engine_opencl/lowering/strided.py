@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from engine.ir import ElementType, Output
 from engine_opencl.elements import load_code, moved_c_type, store_code, stored_c_type
-from engine_opencl.plan import Buffer
+from engine_opencl.plan import Buffer, Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import collapsed, index_code, strides_of
+
+_AXES: Final = 3
+"""Dimensions of a range."""
 
 
 def copy_strided(b: LaunchPlanBuilder, value: Output, result: Output, strides: Sequence[int], offset: int = 0) -> None:
@@ -35,22 +39,46 @@ def strided_copy(
 ) -> None:
     """Copy elements between two strided ranges of equal shape; `stored`: source and target types, if different."""
     lengths, (read, written) = collapsed(shape, read, written)
-    index = index_code(lengths, [_modular(read), list(written)], ["a", "o"])
     source_c = target_c = moved_c_type(value.element_type)
-    statement = "y[yo + (long)o] = x[xo + (long)a];"
+    statement = "y[o] = x[a];"
     if stored is not None and stored[0] is not stored[1]:
         source_c, target_c = map(stored_c_type, stored)
-        statement = store_code(stored[1], "y", "yo + (long)o", load_code(stored[0], "x", "xo + (long)a"))
+        statement = store_code(stored[1], "y", "o", load_code(stored[0], "x", "a"))
+    is_by_axes = b.facts.kind == "cpu" and len(lengths) <= _AXES
+    places, more, size = (_by_axes if is_by_axes else _by_numbers)(lengths, read, written)
+    parameters = "".join(f", const long {name}" for name in ("xo", "yo", *more))
     text = (
-        f"__kernel void copy(__global const {source_c}* x, __global {target_c}* y, const long xo, const long yo) {{\n"
-        f"  const ulong i = get_global_id(0);\n  {index}\n  {statement}\n}}\n"
+        f"__kernel void copy(__global const {source_c}* x, __global {target_c}* y{parameters}) {{\n"
+        f"  {places}\n  {statement}\n}}\n"
     )
-    b.launch(text, "copy", [source, target, np.int64(read_offset), np.int64(write_offset)], (math.prod(shape),))
+    arguments: list[Given] = [source, target, *map(np.int64, (read_offset, write_offset, *more.values()))]
+    b.launch(text, "copy", arguments, size)
 
 
-def _modular(strides: Sequence[int]) -> list[int]:
-    """Negative strides modulo 2^64, the kernel's arithmetic."""
-    return [stride % 2**64 for stride in strides]
+_Places: TypeAlias = "tuple[str, dict[str, int], tuple[int, ...]]"
+"""Statements that find the places `a` and `o` to read and write, the values of their variables, and the range."""
+
+
+def _by_axes(lengths: Sequence[int], read: Sequence[int], written: Sequence[int]) -> _Places:
+    """An item's numbers along the axes are those of its element: any lengths and strides have the same kernel, which
+    compilers for CPUs take a tenth of a second for."""
+    more: dict[str, int] = {}
+    places = []
+    for place, strides in (("a", read), ("o", written)):
+        terms = [f"{'x' if place == 'a' else 'y'}o"]
+        for axis, stride in enumerate(reversed(strides)):
+            is_known = axis == 0 and stride == 1  # neighbours are moved as vectors
+            terms.append(f"(long)get_global_id({axis})" + ("" if is_known else f" * {place}{axis}"))
+            more |= {} if is_known else {f"{place}{axis}": stride}
+        places.append(f"const long {place} = {' + '.join(terms)};")
+    return "\n  ".join(places), more, tuple(reversed(lengths)) or (1,)
+
+
+def _by_numbers(lengths: Sequence[int], read: Sequence[int], written: Sequence[int]) -> _Places:
+    """An item finds its place along the axes from its number, by divisions by the lengths."""
+    moved = [[stride % 2**64 for stride in strides] for strides in (read, written)]  # the kernel's arithmetic
+    index = index_code(lengths, moved, ["ra", "ro"], item="get_global_id(0)")
+    return f"{index}\n  const long a = xo + (long)ra, o = yo + (long)ro;", {}, (math.prod(lengths),)
 
 
 def numbers_of(b: LaunchPlanBuilder, value: Output) -> list[int]:

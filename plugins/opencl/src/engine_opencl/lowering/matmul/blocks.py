@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from engine.ir import ElementType
 from engine.ir.element_type import f32
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.matmul.block_product import BlockProduct, WindowedInput
 from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of
 from engine_opencl.lowering.matmul.packing import Matrices, batch_code, packed
-from engine_opencl.plan import Buffer
+from engine_opencl.plan import Buffer, Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access, kernel_source, lanes_access, lanes_source, strides_of
 
@@ -38,23 +40,33 @@ def launch_block(b: LaunchPlanBuilder, p: BlockProduct, block: Block) -> None:
     left, left_real, a_steps = _left(b, a, block)
     if isinstance(right, Matrices):
         y, right_real, y_steps, defines = _matrix(b, right, block, a.length)
+        pitch = right.step if right.k_step == 1 else right.k_step
     else:
         y, right_real, y_steps, defines = right.buffer, a.real, right.batch_steps, _windowed_input(right, block)
+        pitch = 0
     taps = int(defines["TAPS"])  # type: ignore[call-overload]
     depth = max(block.depth(a.length, a.k) // max(taps, 1), 1) * max(taps, 1)
+    is_split = depth < a.k
     access = element_access(left_real, "LEFT") + element_access(right_real, "RIGHT")
     access += lanes_access(right_real, "RIGHT", block.lanes, "lanes")
     access += lanes_access(right_real, "RIGHT", block.width, "vector") + lanes_source(a.real, block.lanes)
-    moves = {"a_start": a_steps, "b_start": y_steps, "bias_start": p.bias_steps or (0,) * len(a.batch)}
+    axes = [axis for axis, length in enumerate(a.batch) if length > 1]
+    steps = {"a_start": a_steps, "b_start": y_steps, "bias_start": p.bias_steps or (0,) * len(a.batch)}
+    if len(axes) > 1:
+        batch, moves = batch_code(a.batch, **steps), [0, 0, 0]
+    else:
+        batch = "a_start = r * A_STEP; b_start = r * B_STEP; bias_start = r * BIAS_STEP;"
+        moves = [sum(each[axis] for axis in axes) for each in steps.values()]
     source = HELPERS + access + kernel_source(
         "blocks",
         a.real,
-        M=a.length, N=n, K=a.k, ROWS=block.rows, PANELS=block.panels, VECTORS=block.vectors, WIDTH=block.width,
-        LANES=block.lanes, DEPTH=depth, A_PACKED=int(left is not a.buffer), A_ROW=a.step, A_COL=a.k_step,
-        C_ROW=f"{n}ul", BATCH=batch_code(a.batch, **moves), EPILOGUE=p.epilogue.lanes_code(),
+        ROWS=block.rows, SUM_PANELS=block.panels if is_split else 1, IS_SPLIT=int(is_split), VECTORS=block.vectors,
+        WIDTH=block.width, LANES=block.lanes, DEPTH=depth, A_PACKED=int(left is not a.buffer), A_COL=a.k_step,
+        BATCH=batch, EPILOGUE=p.epilogue.lanes_code(),
         BIAS=int(p.bias is not None), RESIDUAL=int(p.residual is not None), **{"C_STEP": 1, "B_DIRECT": 0, **defines},
     )  # fmt: skip
-    arguments = [left, y, p.result, *(each for each in (p.bias, p.residual) if each is not None)]
+    buffers = [left, y, p.result, *(each for each in (p.bias, p.residual) if each is not None)]
+    arguments: list[Given] = [*buffers, a.length, n, a.k, a.step, pitch, block.panels, *map(np.uint64, moves)]
     rows = -(-a.length // (block.rows * block.panels))
     b.launch(source, "blocks", arguments, (block.tiles(p.runs), rows, math.prod(a.batch)), (1, 1, 1))
 
@@ -75,10 +87,11 @@ def _matrix(
     """
     width = block.vectors * block.width
     if y.buffer.weight is not None:
-        defines: dict[str, object] = {"B_DIRECT": 1, "B_ROW": width, "B_TILE": y.k * width}
+        defines: dict[str, object] = {"B_DIRECT": 1, "B_ROW": width, "B_TILE": f"K * {width}ul"}
         return *_packed(b, y, width), {"TAPS": 0, **defines}
     is_direct = m <= block.rows and y.step == 1 and y.length % width == 0
-    defines = {"B_DIRECT": int(is_direct), "B_ROW": y.k_step, "B_COL": y.step, "B_TILE": width}
+    row, column = (1, "B_PITCH") if y.k_step == 1 else ("B_PITCH", 1) if y.step == 1 else (y.k_step, y.step)
+    defines = {"B_DIRECT": int(is_direct), "B_ROW": row, "B_COL": column, "B_TILE": width}
     return y.buffer, y.real, y.batch_steps, {"TAPS": 0, **defines}
 
 

@@ -95,6 +95,8 @@ def batch_code(batch: Sequence[int], **steps: Sequence[int]) -> str:
     """Statements that add the offset of batch `r` to each named variable."""
     lines = []
     for axis in range(len(batch) - 1, -1, -1):
+        if batch[axis] == 1:
+            continue
         moves = " ".join(f"{name} += k * {each[axis]}ul;" for name, each in steps.items())
         lines.append(f"{{ const ulong k = r % {batch[axis]}ul; r /= {batch[axis]}ul; {moves} }}")
     return " ".join(lines)
