@@ -256,6 +256,11 @@ def test_they_are_valid_but_for_the_change(op_type: str, source: Source, attribu
     read_model(model_of(op_type, [source], attributes))
 
 
+def test_the_last_place_of_a_cache_can_be_written() -> None:
+    """A token that fills the cache is no invalid one."""
+    read_model(model_of("TensorScatter", [(F32, [1, 4, 2]), (F32, [1, 1, 2]), ints(3)], {"axis": 1}))
+
+
 def test_a_call_is_checked_after_a_valid_one_of_the_same_element_types() -> None:
     """Equal calls are checked once."""
     nodes = [
