@@ -254,9 +254,10 @@ def test_no_time_is_below_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(figure.seconds for figure in found.values()) >= 0
 
 
-def test_a_time_is_divided_among_the_members_of_an_atom() -> None:
+@pytest.mark.parametrize("reported", [{"relu0": 0.3, "product1": 0.3}, {"relu0": 0.6}])
+def test_a_time_is_divided_among_the_members_of_an_atom(reported: dict[str, float]) -> None:
     subject = subject_of(layers(2), (frozenset({"product0", "relu0", "product1"}),))
-    timing = Timing(1.0, {"relu0": 0.3, "product1": 0.3, "relu1": 0.1})
+    timing = Timing(1.0, reported | {"relu1": 0.1})
     assert attributed(subject, timing, 0.0) == pytest.approx({0: 0.1, 1: 0.2, 2: 0.3, 3: 0.1})
 
 
