@@ -1,4 +1,4 @@
-"""OPENCL against CPU, in one run: matrix products and networks, and the kernels of the slowest network.
+"""OPENCL against CPU, in one run: products, recurrent layers and networks, and the kernels of the slowest network.
 
 python benchmarks/opencl.py                          # all products and networks; minutes
 python benchmarks/opencl.py --small                  # the tests' sizes; seconds
@@ -26,7 +26,7 @@ import numpy as np
 from comparison.gpu_cases import gpu_cases, gpu_table
 from comparison.report import markdown
 from engine_opencl.large_gpu import planned
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from engine import Core
 from engine.onnx.importer import read_model
@@ -34,6 +34,9 @@ from engine.testing.models import relative_error
 from engine.testing.networks import NETWORKS, floating_point_operations, seeded_network
 
 PRODUCTS = ((256, 256, 256), (1024, 1024, 1024), (2048, 2048, 2048), (1, 4096, 4096), (197, 768, 3072))
+RECURRENT = (("LSTM", 1, 128), ("LSTM", 16, 256), ("GRU", 1, 128), ("GRU", 16, 256))
+"""Operator, sequences and units."""
+STEPS = 64
 WHOLE = ("resnet50", "mobilenet_v2", "bert_base", "unet", "vit_b16")
 
 
@@ -79,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for size in [(64, 48, 80)] if options.small else PRODUCTS:
         model, inputs = product(*size)
         cases.append(measured(core, f"SGEMM {'x'.join(map(str, size))}", model, inputs, options))
+    for op_type, sequences, units in [("LSTM", 2, 8)] if options.small else RECURRENT:
+        model, inputs = recurrent(op_type, sequences, units)
+        cases.append(measured(core, f"{op_type} {sequences}x{units}", model, inputs, options))
     for network in options.networks:
         seeded = seeded_network(network, small=options.small)
         cases.append(measured(core, network, seeded.model, seeded.inputs, options))
@@ -125,6 +131,19 @@ def product(m: int, k: int, n: int) -> tuple[ModelProto, list[np.ndarray]]:
     random = np.random.default_rng(0)
     values = [random.standard_normal(shape, np.float32) for shape in ((m, k), (k, n))]
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), values
+
+
+def recurrent(op_type: str, sequences: int, units: int) -> tuple[ModelProto, list[np.ndarray]]:
+    """A layer over sequences of as many inputs as units, whose weights let states neither grow nor vanish."""
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, (STEPS, sequences, units))
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, (STEPS, 1, sequences, units))
+    random = np.random.default_rng(0)
+    shape = (1, {"LSTM": 4, "GRU": 3}[op_type] * units, units)
+    weights = [numpy_helper.from_array(random.standard_normal(shape, np.float32) / units**0.5, n) for n in "wr"]
+    node = helper.make_node(op_type, ["x", "w", "r"], ["y"], hidden_size=units)
+    graph = helper.make_graph([node], "recurrent", [given], [result], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model, [random.standard_normal((STEPS, sequences, units), np.float32)]
 
 
 def measured(core: Core, name: str, model: ModelProto, inputs: Any, options: argparse.Namespace) -> Case:

@@ -26,10 +26,11 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found["device"] in run.stdout
-    product, network = found["cases"]
+    product, recurrent, network = found["cases"]
+    assert recurrent["name"] == "LSTM 2x8"
     assert product["name"] == "SGEMM 64x48x80"
     assert product["operations"] == 2 * 64 * 48 * 80
-    for case in (product, network):
+    for case in (product, recurrent, network):
         assert case["error"] < 1e-3
         assert case["milliseconds"].keys() == {"OPENCL", "CPU"}
         assert case["kernels"]
