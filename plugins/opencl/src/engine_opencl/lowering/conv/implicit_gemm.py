@@ -125,6 +125,6 @@ def _launch(
         return
     sums = b.temporary(4 * total * tile.splits)
     b.launch(source, kernel, [*arguments, sums], size, local, local_bytes)
-    ending = ("M", "SIZE", "SPLITS", "TOTAL", "BIAS", "RESIDUAL", "EPILOGUE")
-    join = kernel_source("join", c.element_type, **{name: defines[name] for name in ending})
-    b.launch(HELPERS + join, "join", [sums, *c.added, c.result], (total,))
+    ending = {name: defines[name] for name in ("M", "SPLITS", "TOTAL", "BIAS", "RESIDUAL", "EPILOGUE")}
+    text = kernel_source("add_splits", c.element_type, N=defines["SIZE"], **ending)
+    b.launch(HELPERS + text, "add_splits", [sums, c.result, *c.added], (total,))

@@ -177,8 +177,9 @@ def _launch_splits(
     p, batches = o.p, math.prod(o.p.batch)
     sums = b.temporary(t.splits * batches * p.m * p.n * 4)
     b.launch(source, kernel, [*operands, sums], size, (t.items,), local_bytes)
-    ending = kernel_source("add_splits", p.real, M=p.m, N=p.n, SPLITS=t.splits, BATCHES=batches, **o.ending())
-    b.launch(HELPERS + ending, "add_splits", [sums, o.result, *o.added], (batches * p.m * p.n,))
+    total = batches * p.m * p.n
+    ending = kernel_source("add_splits", p.real, M=p.m, N=p.n, SPLITS=t.splits, TOTAL=f"{total}ul", **o.ending())
+    b.launch(HELPERS + ending, "add_splits", [sums, o.result, *o.added], (total,))
 
 
 @dataclass(frozen=True, slots=True)
