@@ -130,7 +130,7 @@ def test_unknown_lengths() -> None:
     [
         (helper.make_node("Conv", ["x", "w"], ["y"]), (1, 2, 2, 2, 1, 2, 2), {"w": (3, 2, *[1] * 5)}, "5 spatial dim"),
         (helper.make_node("Conv", ["x", "w"], ["y"], strides=[5000, 1]), (1, 2, 4, 4), {"w": (3, 2, 1, 1)}, "strides"),
-        (helper.make_node("GlobalMaxPool", ["x"], ["y"]), (1, 2, 4, 4, 4), {}, "3 spatial"),
+        (helper.make_node("GlobalLpPool", ["x"], ["y"], p=3), (1, 2, 4, 4, 4), {}, "p is 3"),
     ],
 )
 def test_what_has_no_kernel_is_told(

@@ -198,7 +198,7 @@ def test_a_region_that_is_read_backwards() -> None:
         (ops.Resize(x_of(1, 4, element_type=f64), None, None, integers(1, 2), mode="linear"), "element type"),
         (ops.ScatterND(x_of(4, element_type=i8), Parameter(i64, [1, 1], "i"), Parameter(i8, [1], "u"), reduction="add"),
          "element type"),
-        (ops.Transpose(x_of(1, 2, 1, 2, 1, 2, 2)), "rank"),
+        (ops.Transpose(x_of(1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2)), "rank"),
     ],
     ids=lambda each: each if isinstance(each, str) else each.op_type,
 )  # fmt: skip
