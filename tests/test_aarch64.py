@@ -69,7 +69,12 @@ print(json.dumps({
 def emulated(cpu: str, code: str) -> dict[str, Any]:
     command = ["qemu-aarch64", "-cpu", cpu, "-L", str(BUILD / "aarch64-root"), "-E", f"PYTHONPATH={SITE}"]
     result = subprocess.run(
-        [*command, str(PYTHON), "-c", code], capture_output=True, text=True, timeout=600, check=False
+        [*command, str(PYTHON), "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        cwd=SITE,  # in the checkout, its engine would be imported
     )
     assert result.returncode == 0, result.stdout + result.stderr
     answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
