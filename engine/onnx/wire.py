@@ -7,6 +7,7 @@ reads nor allocations.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
@@ -39,10 +40,14 @@ class WireError(ModelReadError):
 
 
 _SHORT_TEXTS: Final = b"|".join(re.escape(bytes([length])) + b".{%d}" % length for length in range(17))
-ELEMENTS: Final = re.compile(
+_ELEMENTS: Final = re.compile(
     rb"(?:\x3d.{4}|\x40[\x80-\xff]{0,8}+[\x00-\x7f]|\x4a(?:" + _SHORT_TEXTS + rb"))*+", re.DOTALL
 )
-"""Floats, ints and short strings of an attribute. Integers of 64 bits or more are left to `varint`, which checks."""
+ELEMENTS: Final = _ELEMENTS if sys.version_info >= (3, 11, 5) else None
+"""Floats, ints and short strings of an attribute. Integers of 64 bits or more are left to `varint`, which checks.
+
+None before Python 3.11.5, whose `re` goes on behind the place where the body of a possessive repeat has failed.
+"""
 
 
 def fields(

@@ -15,6 +15,7 @@ def attribute(**values: object) -> bytes:
     return proto.SerializeToString()
 
 
+@pytest.mark.skipif(ELEMENTS is None, reason="this Python's re is wrong about possessive repeats")
 @pytest.mark.parametrize("seed", range(20))
 def test_other_fields_are_found(seed: int) -> None:
     rng = np.random.default_rng(seed)
