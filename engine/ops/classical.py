@@ -125,11 +125,12 @@ def linear_regressor(
 
 @compiles("LinearClassifier", "SVMClassifier", "SVMRegressor", domain=_ML)
 def _compile_classifier(node: Node) -> Evaluator:
-    """`onnx.reference` takes no [C], which is one row, and not no rows."""
+    """`onnx.reference` takes no [C], which is one row, and not no rows, and computes in the type of integers."""
     classify = compile_onnx(node)
 
     def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
         x = np.atleast_2d(inputs[0])
+        x = x.astype(np.float32) if x.dtype.kind in "iu" else x
         return classify([x]) if len(x) else tuple(each[:0] for each in classify([np.zeros((1, x.shape[1]), x.dtype)]))
 
     return run

@@ -77,6 +77,21 @@ def test_sums_and_votes_of_support_vectors(kernel: str, one_class: int) -> None:
     assert label.tolist() == expected[1].tolist()
 
 
+@pytest.mark.parametrize("one_class", [0, 1])
+def test_support_vectors_of_integers_are_computed_in_f32(one_class: int) -> None:
+    node = helper.make_node(
+        "SVMRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_supports=2, kernel_type="LINEAR", rho=[0.6],
+        coefficients=[0.5, -0.25], support_vectors=[1.0, 0.3, 0.7, -1.0], one_class=one_class,
+    )  # fmt: skip
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", TensorProto.INT64, ["n", 2])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    (y,) = results(model, {"x": np.array([[1, 2], [3, -4], [0, 1]], np.int64)}, "TEMPLATE")
+    expected = np.array([[1.725], [-0.025], [1.0]])
+    np.testing.assert_allclose(y, np.sign(expected) if one_class else expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("is_scalar", [True, False], ids=["scalars", "vectors"])
 @pytest.mark.parametrize("centered", [0, 1])
 @pytest.mark.parametrize("has_threshold", [True, False])
