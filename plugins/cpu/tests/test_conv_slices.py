@@ -70,11 +70,35 @@ def test_results(
     _compare(model, x, terms=w[0].size)
 
 
-def test_more_slices_than_steps_are_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan has a step for each slice of the result."""
+@pytest.mark.parametrize(
+    ("frames", "weights", "attributes"),
+    [
+        (600, (16, 16, 1, 2, 2), {}),
+        (200, (16, 1, 4, 2, 1), {"group": 16, "strides": [1, 1, 1]}),
+        (20, (16, 16, 9, 2, 2), {}),
+    ],
+    ids=["slices", "slices of windows of channels", "deep windows"],
+)
+def test_steps_and_memory_are_bounded(
+    frames: int, weights: tuple[int, ...], attributes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan has a step for each slice of the result, and copies a window of slices for it."""
     monkeypatch.setattr(conv, "lower_sliced", lambda spec, b: pytest.fail("too many slices"))
-    x, w = values(1, 16, 600, 2, 2), values(16, 16, 1, 1, 1, seed=1)
-    _compare(_model(x, w, {}), x, terms=16)
+    x, w = values(1, 16, frames, 2, 2), values(*weights, seed=1)
+    _compare(_model(x, w, attributes), x, terms=w[0].size)
+
+
+@pytest.mark.parametrize("length", [None, 8])
+@pytest.mark.parametrize("kernel", [(1, 1, 3), (3, 1, 1)])
+def test_large_maps_between_convolutions_of_one_axis(kernel: tuple[int, int, int], length: int | None) -> None:
+    """Each sees other axes as one, so that they are no chain."""
+    x = Parameter(f32, [1, 16, length, 40, 40], "x")
+    pads = [size // 2 for size in kernel] * 2
+    first, each, last = values(96, 16, 1, 1, 1), values(96, 1, *kernel, seed=1), values(16, 96, 1, 1, 1, seed=2)
+    inner = ops.Relu(ops.create("Conv", [x, Constant(first / np.float32(4))], {}))
+    inner = ops.create("Conv", [inner, Constant(each)], {"group": 96, "pads": pads})
+    model = Model([ops.create("Conv", [inner, Constant(last / np.float32(10))], {})], [x])
+    _compare(model, values(1, 16, 8, 40, 40), terms=96 * 3 * 16)
 
 
 def test_another_length_of_the_first_axis() -> None:

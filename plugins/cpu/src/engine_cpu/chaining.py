@@ -97,6 +97,8 @@ class _Chains:
         if any(value is not None and not isinstance(value.node, Constant) for value in constants):
             return None
         x, w = spec.node.input_value(_X), spec.node.input_value(_W)
+        if len(x.shape) > 4:  # neighbours may see its axes as other pairs, but a chain has one map
+            return None
         geometry = conv_geometry(spec, static_shape(x), static_shape(w))
         return geometry if geometry.is_depthwise or _is_pointwise(geometry) else None
 

@@ -27,8 +27,10 @@ from engine_cpu.segment import SegmentBuilder
 
 _CHUNK_BYTES: Final = 16 << 20
 """Of the maps of blocks that exist at a time."""
-_MOST_SLICES: Final = 512
-"""Of the result: each is a step."""
+_MOST_STEPS: Final = 512
+"""Of a node: one for each slice of the result; of a depthwise convolution up to one for each of a window, too."""
+_DEEPEST: Final = 8
+"""The deepest window: if slices fill a chunk, as many of the input are copied for each of the result."""
 _PLANAR_CHANNELS: Final = 10
 """Slices of at most so many channels are not put into blocks, which would be mostly empty."""
 _X, _W, _BIAS, _RESIDUAL = range(4)
@@ -42,8 +44,9 @@ def is_sliced(spec: ConvSpec, b: SegmentBuilder) -> bool:
     if spec.group > 1 and not spec.group == x[1] == w[0]:
         return False
     geometry = spec.at(x, w)
-    slices = x[0] * geometry.outputs[0]
-    return geometry.dilations[0] == 1 and 0 < slices <= _MOST_SLICES and math.prod(geometry.outputs) > 0
+    steps = x[0] * geometry.outputs[0] * (geometry.kernel[0] if spec.group > 1 else 1)
+    is_small = geometry.kernel[0] <= _DEEPEST and steps <= _MOST_STEPS
+    return is_small and geometry.dilations[0] == 1 and x[0] > 0 and math.prod(geometry.outputs) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def lower_sliced(spec: ConvSpec, b: SegmentBuilder) -> None:
     added = None if residual is None else b.input(residual)
     compute = (_of_all_channels if spec.group == 1 else _of_each_channel)(spec, b, window, x_maps, y_maps)
     for image in range(shape[0]):
-        for outputs in _chunks(window.outputs[0], window.strides[0] * x_maps.nbytes + y_maps.nbytes):
+        for outputs in _chunks(window, x_maps.nbytes, y_maps.nbytes):
             source = _copied_in(spec, b, x, x_maps, window, image, outputs)
             result = b.temporary(len(outputs) * y_maps.nbytes)
             places = list(y_maps.pairs(image, outputs.start, len(outputs)))
@@ -203,9 +206,11 @@ def _copied_in(
     return buffer
 
 
-def _chunks(count: int, nbytes: int) -> Iterator[range]:
-    """The slices of a result in parts, for which maps of so many bytes a slice fit a cache."""
-    size = max(1, _CHUNK_BYTES // nbytes)
+def _chunks(window: WindowGeometry, x_bytes: int, y_bytes: int) -> Iterator[range]:
+    """The slices of a result in parts, of which the maps, of so many bytes a slice, fit a cache."""
+    count, stride = window.outputs[0], window.strides[0]
+    more = max(0, window.kernel[0] - stride) * x_bytes  # slices that two parts read
+    size = max(1, (_CHUNK_BYTES - more) // (stride * x_bytes + y_bytes))
     size = -(-count // -(-count // size))
     for first in range(0, count, size):
         yield range(first, min(first + size, count))
