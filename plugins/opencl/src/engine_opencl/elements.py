@@ -82,7 +82,8 @@ def moved_c_type(element_type: ElementType) -> str:
 
 def moved_scalar(element_type: ElementType, value: Any) -> np.generic:
     """A number as an argument of type `moved_c_type`."""
-    number: NDArray[Any] = np.array(value).astype(element_type.numpy)
+    with np.errstate(over="ignore"):
+        number: NDArray[Any] = np.array(value).astype(element_type.numpy)
     moved: np.generic = number.reshape(1).view(f"u{number.itemsize}")[0]
     return moved
 

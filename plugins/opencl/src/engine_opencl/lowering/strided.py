@@ -55,6 +55,9 @@ def strided_copy(
     b.launch(text, "copy", arguments, size)
 
 
+_SHORT: Final = 16
+"""Fewer elements than this are not worth a loop over an axis."""
+
 _Places: TypeAlias = "tuple[str, dict[str, int], tuple[int, ...]]"
 """Statements that find the places `a` and `o` to read and write, the values of their variables, and the range."""
 
@@ -62,6 +65,10 @@ _Places: TypeAlias = "tuple[str, dict[str, int], tuple[int, ...]]"
 def _by_axes(lengths: Sequence[int], read: Sequence[int], written: Sequence[int]) -> _Places:
     """An item's numbers along the axes are those of its element: any lengths and strides have the same kernel, which
     compilers for CPUs take a tenth of a second for."""
+    if len(lengths) > 1 and lengths[-1] < _SHORT:  # compilers for CPUs make a loop over the first axis of the range
+        longest = max(range(len(lengths)), key=lengths.__getitem__)
+        order = [*(axis for axis in range(len(lengths)) if axis != longest), longest]
+        lengths, read, written = ([values[axis] for axis in order] for values in (lengths, read, written))
     more: dict[str, int] = {}
     places = []
     for place, strides in (("a", read), ("o", written)):
