@@ -29,9 +29,10 @@ may have more properties and allow fewer values than listed here: `engine device
   `core.compile_model(model, "CPU", {"NUM_STREAMS": 2})`, `network.get_config("NUM_STREAMS")`.
 
 Values passed to `compile_model` take precedence over the defaults for a device, set by
-`core.set_property("CPU", {...})`, and these over the defaults for all devices, set by `core.set_property({...})`. A
-blob stores the values that it was compiled with; values passed to `import_model` override them. Types are not
-converted, except that the command line parses text: `-c PERF_COUNT=true`, lists separated by commas, mappings as JSON.
+`core.set_property("CPU", {...})`, and these over the defaults for all devices, set by `core.set_property({...})`;
+`core.stated_defaults("CPU")` tells which of them are set. A blob stores the values that it was compiled with; values
+passed to `import_model` override them. Types are not converted, except that the command line parses text:
+`-c PERF_COUNT=true`, lists separated by commas, mappings as JSON.
 """
 
 
