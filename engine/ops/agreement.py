@@ -85,11 +85,11 @@ def _compare_thetas(node: Node) -> None:
 def _compare_fixed(node: Node) -> None:
     _compare_layouts(node, _LAYOUTS[node.op_type], {})
     data = _shape(node, 0)
-    unknown = {"GlobalAveragePool": "mean", "GlobalMaxPool": "largest"}.get(node.op_type)
+    unknown = {"GlobalAveragePool": "mean", "GlobalMaxPool": "maximum"}.get(node.op_type)
     if unknown is not None and data is not None and data.is_static:
         batch, channels, *lengths = data.get_shape()
         if batch and channels and not prod(lengths):
-            fail(node, f"X has shape {data}; expected maps of 1 element or more, as there is no {unknown} of none")
+            fail(node, f"X has shape {data}; expected maps of 1 element or more: no elements have no {unknown}")
 
 
 @compares("ArgMax", "ArgMin")

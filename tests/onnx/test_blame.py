@@ -257,7 +257,7 @@ def test_they_are_valid_but_for_the_change(op_type: str, source: Source, attribu
 
 
 def test_the_last_place_of_a_cache_can_be_written() -> None:
-    """A token that fills the cache is no invalid one."""
+    """A token that fills the cache is valid."""
     read_model(model_of("TensorScatter", [(F32, [1, 4, 2]), (F32, [1, 1, 2]), ints(3)], {"axis": 1}))
 
 

@@ -91,7 +91,7 @@ def test_steps_and_memory_are_bounded(
 @pytest.mark.parametrize("length", [None, 8])
 @pytest.mark.parametrize("kernel", [(1, 1, 3), (3, 1, 1)])
 def test_large_maps_between_convolutions_of_one_axis(kernel: tuple[int, int, int], length: int | None) -> None:
-    """Each sees other axes as one, so that they are no chain."""
+    """They join different axes, so that one step cannot run them as a chain."""
     x = Parameter(f32, [1, 16, length, 40, 40], "x")
     pads = [size // 2 for size in kernel] * 2
     first, each, last = values(96, 16, 1, 1, 1), values(96, 1, *kernel, seed=1), values(16, 96, 1, 1, 1, seed=2)

@@ -37,7 +37,7 @@ def packed_part(
     source: Output, name: str, part: Callable[[Array], Array], geometry: ConvGeometry, candidate: Candidate,
     b: SegmentBuilder,
 ) -> int:  # fmt: skip
-    """The same of what `part`, a function with this name, makes of constant weights."""
+    """The buffer of what `part` makes of constant weights, packed for a candidate; `name` identifies the function."""
     kernel, attributes, recipe = packing(geometry, candidate)
 
     def make() -> Packing:

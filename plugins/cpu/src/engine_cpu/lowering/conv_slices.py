@@ -1,4 +1,4 @@
-"""Convolutions of three axes as such of two: the slices that a window spans along the first axis are channels.
+"""Convolutions of three axes as those of two: the slices that a window spans along the first axis become channels.
 
 In maps of blocks with the first axis before that of blocks, [depth, blocks, height, width, 16], neighbouring slices are
 adjacent. What a slice of the result depends on is therefore one map of kernel depth times as many channels, and the
@@ -28,9 +28,9 @@ from engine_cpu.segment import SegmentBuilder
 _CHUNK_BYTES: Final = 16 << 20
 """Of the maps of blocks that exist at a time."""
 _MOST_STEPS: Final = 512
-"""Of a node: one for each slice of the result; of a depthwise convolution up to one for each of a window, too."""
+"""The most steps of a node: one for each slice of the result, or if depthwise, each position of its window."""
 _DEEPEST: Final = 8
-"""The deepest window: if slices fill a chunk, as many of the input are copied for each of the result."""
+"""The deepest window. If one slice fills a chunk, so many slices of the input are copied for each of the result."""
 _PLANAR_CHANNELS: Final = 10
 """Slices of at most so many channels are not put into blocks, which would be mostly empty."""
 _X, _W, _BIAS, _RESIDUAL = range(4)
