@@ -22,7 +22,9 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_tiles
   // Scores, then shares: [key][query].
   __local float shares[COLS * PITCH] __attribute__((aligned(16)));
   __local float parts[4 * ROWS], scales[PITCH] __attribute__((aligned(16)));
+#if BLIND_IS_ZERO
   __local int is_open[ROWS];
+#endif
   const int item = get_local_id(0), lane = item % 16, first_row = item / 16 * 4;
   const int own_row = item % ROWS, part = item / ROWS;
   const uint number = get_group_id(0), tile = number % TILES;
@@ -39,7 +41,9 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_tiles
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) left[(d + i) * PITCH + row] = found[i];
   }
+#if BLIND_IS_ZERO
   if (item < ROWS) is_open[item] = 0;
+#endif
   float4 sum[OWN];
 #pragma unroll
   for (int j = 0; j < OWN; ++j) sum[j] = (float4)(0.0f);
@@ -88,7 +92,9 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_tiles
         } else {
           score = -INFINITY;
         }
-        if (BLIND_IS_ZERO && bias != -INFINITY) is_open[first_row + i] = 1;
+#if BLIND_IS_ZERO
+        if (bias != -INFINITY) is_open[first_row + i] = 1;
+#endif
         shares[(16 * j + lane) * PITCH + first_row + i] = score;
       }
     }
@@ -135,7 +141,11 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void attention_tiles
     float whole = 0.0f;
     for (int other = 0; other < 4; ++other) whole += parts[other * ROWS + row];
     const float factor = 1.0f / whole;
-    const int is_zero = (BLIND_IS_ZERO && !is_open[row]) || (NAN_IS_ZERO && (isnan(factor) || whole == 0.0f));
+#if BLIND_IS_ZERO
+    const int is_zero = !is_open[row] || (NAN_IS_ZERO && (isnan(factor) || whole == 0.0f));
+#else
+    const int is_zero = NAN_IS_ZERO && (isnan(factor) || whole == 0.0f);
+#endif
 #pragma unroll
     for (int j = 0; j < OWN; ++j) {
       const int e = 16 * j + lane;

@@ -86,10 +86,14 @@ class AttentionTile:
     def __str__(self) -> str:
         return f"attention {self.rows}x{self.cols}"
 
-    def local_bytes(self, size: int, width: int) -> int:
-        """Bytes of local memory for queries and keys of `size` elements, and values of `width`."""
+    def local_bytes(self, size: int, width: int, blind_is_zero: bool) -> int:
+        """Bytes of local memory for queries and keys of `size` elements, and values of `width`.
+
+        Rows that see no key are noted only if they are to give zeros.
+        """
         pitch = self.rows + 4
-        return 4 * (size * (pitch + self.cols + 1) + self.cols * (width + pitch) + 5 * self.rows + pitch)
+        notes = self.rows if blind_is_zero else 0
+        return 4 * (size * (pitch + self.cols + 1) + self.cols * (width + pitch) + 4 * self.rows + pitch + notes)
 
 
 BY_PRODUCTS: Final = "products"
@@ -106,7 +110,7 @@ def attention_tiles(facts: DeviceFacts, q: Heads, k: Heads, v: Heads, softmax: S
     fitting = [
         tile
         for tile in _TILES
-        if tile.local_bytes(q.size, v.size) + SPARE_LOCAL_BYTES <= facts.local_bytes
+        if tile.local_bytes(q.size, v.size, softmax.blind_is_zero) + SPARE_LOCAL_BYTES <= facts.local_bytes
         and 4 * tile.rows <= facts.max_work_group
     ]
 
@@ -161,7 +165,7 @@ def _launch_tiles(b: LaunchPlanBuilder, a: Attention, tile: AttentionTile) -> No
     )  # fmt: skip
     groups, items = batch * heads * tiles, 4 * tile.rows
     arguments = [q.buffer, k.buffer, v.buffer, a.final, *arguments]
-    local = tile.local_bytes(size, v.heads.size)
+    local = tile.local_bytes(size, v.heads.size, softmax.blind_is_zero)
     b.launch(source, "attention_tiles", arguments, (groups * items,), (items,), local)
 
 
