@@ -14,6 +14,7 @@ from engine import Core, ops
 from engine.errors import Cancelled, InferError
 from engine.ir import Model, Parameter, f32
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
 x = Parameter(f32, [1, 3], "x")
 model = Model([ops.Neg(x, friendly_name="y")], [x], name="m")
 X = np.ones((1, 3), np.float32)
