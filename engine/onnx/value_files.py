@@ -1,8 +1,8 @@
 """Values in files: .npy, .npz, ONNX's .pb, folders of .pb files as ONNX lays out its test data, images, raw bytes.
 
 The path "-" is standard input, whose first bytes tell which of these it is. A .pb file contains a `TensorProto`,
-`SequenceProto` or `OptionalProto`, so it can store every type. A folder contains `input_0.pb`, `input_1.pb`, .. or
-`output_0.pb`, .., by position. A .npz archive contains tensors by name.
+`SequenceProto`, `OptionalProto` or `MapProto`, so it can store every type. A folder contains `input_0.pb` or `output_0.pb`
+and so on, by position. A .npz archive contains tensors by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import onnx
 from numpy.typing import NDArray
 
 from engine.errors import InputError, ModelError
-from engine.ir import OptionalType, SequenceType, TensorType, ValueType
+from engine.ir import MapType, OptionalType, SequenceType, TensorType, ValueType, string
 from engine.onnx.image_files import RAW_SUFFIXES, SUFFIXES, PixelScale, image_value, raw_value
 from engine.ops.tensors import tensor_from_proto, tensor_to_proto
 
@@ -32,7 +32,11 @@ Types: TypeAlias = Mapping[str, ValueType]
 Kind: TypeAlias = Literal["input", "output"]
 
 # Kinds of elements and their fields, the same for sequences and optionals.
-_FIELDS: Final = {onnx.SequenceProto.TENSOR: "tensor", onnx.SequenceProto.SEQUENCE: "sequence"}
+_FIELDS: Final = {
+    onnx.SequenceProto.TENSOR: "tensor",
+    onnx.SequenceProto.SEQUENCE: "sequence",
+    onnx.SequenceProto.MAP: "map",
+}
 _FORMS: Final = "expected .npy, .npz, .pb, an image, .bin with raw bytes, or a folder of .pb files"
 STANDARD_INPUT: Final = "-"
 _NUMPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK\x03\x04"
@@ -266,20 +270,53 @@ def _message(value_type: ValueType | None) -> Any:
             return onnx.SequenceProto()
         case OptionalType():
             return onnx.OptionalProto()
+        case MapType():
+            return onnx.MapProto()
     return onnx.TensorProto()
 
 
 def _from_proto(proto: Any) -> Any:
     if isinstance(proto, onnx.TensorProto):
         return tensor_from_proto(proto)
+    if isinstance(proto, onnx.MapProto):
+        return _from_map(proto)
     field = _FIELDS.get(proto.elem_type)
     if isinstance(proto, onnx.OptionalProto) and (field is None or not proto.HasField(f"{field}_value")):
         return None
     if field is None:
-        raise ModelError(f"a sequence of element type {proto.elem_type} cannot be read; expected tensors or sequences")
+        raise ModelError(
+            f"a sequence of element type {proto.elem_type} cannot be read; expected tensors, sequences or maps"
+        )
     if isinstance(proto, onnx.OptionalProto):
         return _from_proto(getattr(proto, f"{field}_value"))
     return [_from_proto(element) for element in getattr(proto, f"{field}_values")]
+
+
+def _from_map(proto: Any) -> dict[Any, Any]:
+    """A dict of Python's strings or integers, as inference gives it; scalars are numpy's."""
+    is_of_strings = proto.key_type == onnx.TensorProto.STRING
+    keys = [key.decode() for key in proto.string_keys] if is_of_strings else list(proto.keys)
+    values = _from_proto(proto.values)
+    if len(keys) != len(values):
+        raise ModelError(f"a map has {len(keys)} keys and {len(values)} values")
+    return {key: value[()] if isinstance(value, np.ndarray) else value for key, value in zip(keys, values, strict=True)}
+
+
+def _to_map(value: Mapping[Any, Any], value_type: ValueType | None, name: str) -> Any:
+    """Not by `onnx.numpy_helper.from_dict`, which takes a string key for the name of a type (onnx 1.23.2)."""
+    proto = onnx.MapProto(name=name)
+    if isinstance(value_type, MapType):
+        is_of_strings, element_type = value_type.key is string, value_type.value
+    else:
+        is_of_strings, element_type = any(isinstance(key, str) for key in value), None
+    proto.key_type = onnx.TensorProto.STRING if is_of_strings else onnx.TensorProto.INT64
+    if is_of_strings:
+        proto.string_keys.extend(key.encode() for key in value)
+    else:
+        proto.keys.extend(value)
+    values = [each if isinstance(each, list | dict) else np.asarray(each) for each in value.values()]
+    proto.values.CopyFrom(_to_proto(values, SequenceType(element_type), name))
+    return proto
 
 
 def _to_proto(value: Any, value_type: ValueType | None, name: str) -> Any:
@@ -296,6 +333,8 @@ def _to_proto(value: Any, value_type: ValueType | None, name: str) -> Any:
             sequence.elem_type, field = _kind_of(element, name)
             getattr(sequence, f"{field}_values").append(_to_proto(element, element_type, ""))
         return sequence
+    if isinstance(value, dict):
+        return _to_map(value, value_type, name)
     _kind_of(value, name)
     return tensor_to_proto(value.astype(object) if value.dtype.kind in "UT" else value, name)
 
@@ -306,7 +345,11 @@ def _kind_of(value: Any, name: str) -> tuple[int, str]:
         return onnx.SequenceProto.TENSOR, "tensor"
     if isinstance(value, list):
         return onnx.SequenceProto.SEQUENCE, "sequence"
-    raise InputError(f"`{name}`: a {type(value).__name__} cannot be written to a file; expected arrays and lists")
+    if isinstance(value, dict):
+        return onnx.SequenceProto.MAP, "map"
+    raise InputError(
+        f"`{name}`: a {type(value).__name__} cannot be written to a file; expected arrays, lists and dicts"
+    )
 
 
 def _reason(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from engine.errors import InputError
-from engine.ir import OptionalType, PartialShape, SequenceType, TensorType, f32, string
+from engine.ir import MapType, OptionalType, PartialShape, SequenceType, TensorType, f32, i64, string
 from engine.ir.element_type import ALL, undefined
 from engine.onnx.value_files import read_value, read_values, write_values
 
@@ -26,6 +26,9 @@ def assert_same(left: Any, right: Any) -> None:
         assert isinstance(left, list)
         for a, b in zip(left, right, strict=True):
             assert_same(a, b)
+    elif isinstance(right, dict):
+        assert list(left) == list(right)
+        assert_same(list(left.values()), list(right.values()))
     elif right is None:
         assert left is None
     else:
@@ -62,9 +65,11 @@ def test_tensors_of_every_type_come_back(element_type: Any, form: str, tmp_path:
         (OptionalType(F32), X),
         (OptionalType(F32), None),
         (OptionalType(SequenceType(F32)), [X]),
+        (SequenceType(MapType(i64, F32)), [{0: np.float32(0.25), 1: np.float32(0.75)}, {}]),
+        (MapType(string, F32), {"setosa": np.float32(0.25), "f4": np.float32(0.75)}),
     ],
 )
-def test_sequences_and_optionals_come_back_from_a_folder(value_type: Any, value: Any, tmp_path: Path) -> None:
+def test_sequences_optionals_and_maps_come_back_from_a_folder(value_type: Any, value: Any, tmp_path: Path) -> None:
     write_values(tmp_path / "out", {"y": value}, {"y": value_type}, "output")
     assert_same(read_values(tmp_path / "out", {"y": value_type}, "output")["y"], value)
 
