@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -62,8 +62,8 @@ class PropertySet:
         names = self.of(mutability).names if mutability else self.names
         if known is not None:
             raise PropertyError(f"{prefix}{name} is a config key, not a metric; metrics: {', '.join(names)}")
-        close = difflib.get_close_matches(str(name).upper(), names, n=1)
-        hint = f" did you mean {close[0]}?" if close else ""
+        close = _similar(str(name).upper(), names)
+        hint = f" did you mean {close}?" if close else ""
         kind = mutability.value if mutability else "property"
         raise PropertyError(f"{prefix}unknown {kind} {name!r};{hint} allowed: {', '.join(names) or 'none'}")
 
@@ -177,6 +177,13 @@ class Config(Mapping[str, Any]):
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self._explicit.items())
         return f"Config({given})"
+
+
+def _similar(name: str, names: Sequence[str]) -> str:
+    """The name that was probably meant: the shortest that contains all words of `name`, else a close one, else ""."""
+    words = set(name.split("_")) - {""}
+    containing = [each for each in names if words and words <= set(each.split("_"))]
+    return min(containing, key=len) if containing else next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
 
 def describe(properties: Iterable[Property[Any]]) -> str:
