@@ -16,6 +16,7 @@ from engine.tools.options import (
     add_inputs,
     add_json,
     add_tolerances,
+    device_name,
     key_and_value,
 )
 from engine.tools.output import print_comparisons, print_json, say
@@ -102,6 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         action=_Device,
         default=argparse.SUPPRESS,
+        type=device_name,
         help="such as CPU, OPENCL.1 or HETERO:OPENCL,CPU; by default, AUTO, which chooses a device; "
         "may be given several times",
     )
@@ -184,9 +186,9 @@ def run(args: argparse.Namespace) -> int:
     built = export_builds(core, compiled, Packaging(key, cipher, weights), check=_check(compiled, args))
     is_close = all(each.is_close for each in built)
     if args.json:
-        print_json(_as_json(built, key, report, is_close))
+        print_json(_as_json(compiled, built, key, report, is_close))
     else:
-        _print(built, key, report, is_close)
+        _print(compiled, built, key, report, is_close)
     return 0 if is_close else 1
 
 
@@ -267,17 +269,22 @@ def _check(compiled: Sequence[CompiledBuild], args: argparse.Namespace) -> Check
 
 
 def _as_json(
-    built: Sequence[Built], key: SigningKey | None, report: CompressedModel | None, is_close: bool
+    compiled: Sequence[CompiledBuild],
+    built: Sequence[Built],
+    key: SigningKey | None,
+    report: CompressedModel | None,
+    is_close: bool,
 ) -> dict[str, Any]:
     """The facts of the blob; with several, in a list."""
     from engine.tools.output import comparison_as_json
 
     blobs = []
-    for each in built:
+    for each, made in zip(built, compiled, strict=True):
         facts: dict[str, Any] = {
             "file": str(each.build.path),
             "bytes": each.byte_size,
             "device": each.build.device.partition(":")[0].partition(".")[0],
+            "execution_devices": list(made.network.get_metric("EXECUTION_DEVICES")),
             "compile_seconds": each.compile_seconds,
         }
         facts |= {"signed_by": key.key_id} if key is not None else {}
@@ -288,13 +295,21 @@ def _as_json(
     return {**blobs[0], **weights} if len(blobs) == 1 else {"blobs": blobs, "close": is_close, **weights}
 
 
-def _print(built: Sequence[Built], key: SigningKey | None, report: CompressedModel | None, is_close: bool) -> None:
+def _print(
+    compiled: Sequence[CompiledBuild],
+    built: Sequence[Built],
+    key: SigningKey | None,
+    report: CompressedModel | None,
+    is_close: bool,
+) -> None:
+    from engine.tools.networks import device_of
+
     if report is not None:
         say(str(report), lines=True)
     signed = f", signed by key {key.key_id}" if key is not None else ""
     wrote = "wrote" if is_close else "not written:"
-    for each in built:
-        device = each.build.device
+    for each, made in zip(built, compiled, strict=True):
+        device = device_of(made.network, each.build.device)
         say(
             f"{wrote} {each.build.path}: {byte_count(each.byte_size)}, for {device}, "
             f"compiled in {each.compile_seconds:.2f} s{signed}"

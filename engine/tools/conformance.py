@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from engine.tools.options import amount, positive
+from engine.tools.options import amount, device_name, positive
 
 SUMMARY = "score a device by the checks that every plugin must pass"
 DESCRIPTION = """\
@@ -21,7 +21,9 @@ engine conformance ACME --json score.json --html page.html # write reports
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("device", metavar="DEVICE", help="the device, such as ACME or HETERO:ACME,CPU")
+    parser.add_argument(
+        "device", metavar="DEVICE", type=device_name, help="the device, such as ACME or HETERO:ACME,CPU"
+    )
     parser.add_argument(
         "-k", dest="checks", metavar="NAMES", default="", help="only checks whose names fit, as pytest -k"
     )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from engine.tools.options import add_json
+from engine.tools.options import add_json, device_name
 from engine.tools.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ engine devices --json    # as JSON, properties included
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("device", metavar="DEVICE", nargs="?", help="show this device's properties")
+    parser.add_argument("device", metavar="DEVICE", nargs="?", type=device_name, help="show this device's properties")
     add_json(parser)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from engine.blob import check_blob, is_blob
 from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
 from engine.errors import DeviceNotFoundError, InputError
-from engine.ir import Model, PartialShape
+from engine.ir import Dimension, Model, PartialShape, TensorType
 from engine.onnx.image_files import PixelScale
 from engine.onnx.value_files import Kind, read_value, read_values
 from engine.plugin_api import CONFIG, ExecutableNetwork, Port
@@ -108,6 +108,13 @@ def require_device(core: Core, args: argparse.Namespace) -> str:
         raise UsageError(f"no device is given for the model: use -d DEVICE; available: {listed}") from e
 
 
+def device_of(network: ExecutableNetwork, stated: str | None) -> str:
+    """The device of a network as it was stated, with those that run it where they differ: "AUTO (CPU)"."""
+    device = network.plugin.name if stated is None else stated
+    used = ", ".join(network.get_metric("EXECUTION_DEVICES"))
+    return device if used == device else f"{device} ({used})"
+
+
 def require_folder(path: str) -> None:
     """Raise `UsageError` if the folder of an output file does not exist, before anything is computed."""
     if not path:
@@ -143,6 +150,7 @@ def port_inputs(ports: Sequence[Port], args: argparse.Namespace) -> dict[str, An
         )
     others = [port for port in ports if port.name not in given]
     fixed = {name: shape.get_shape() for name, shape in shapes.items() if shape.is_static and name not in given}
+    fixed |= _of_one_sample([port for port in others if port.name not in fixed], given, ports)
     try:
         return given | random_inputs(others, seed=args.seed, shapes=fixed)
     except InputError as e:
@@ -150,6 +158,42 @@ def port_inputs(ports: Sequence[Port], args: argparse.Namespace) -> dict[str, An
             f"{e}; values come from files (-i), shapes of random ones from --shape NAME=DIMS, or, with --preprocess, "
             "from input(shape=[..])"
         ) from e
+
+
+def _of_one_sample(
+    others: Sequence[Port], given: Mapping[str, Any], ports: Sequence[Port]
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of random inputs of which only the batch, their first dimension, is open: it is 1, which is said.
+
+    A symbol that a given value has fixed keeps that length.
+    """
+    symbols = _lengths_of(given, ports)
+    found: dict[str, tuple[int, ...]] = {}
+    for port in others:
+        if not isinstance(port.type, TensorType) or not port.shape.rank.is_static or port.shape.is_static:
+            continue
+        dims = [Dimension(symbols[dim.symbol]) if dim.symbol in symbols else dim for dim in port.shape]
+        if dims[0].is_dynamic and dims[0].accepts(1):
+            dims[0] = Dimension(1)
+            if all(dim.is_static for dim in dims):
+                say(
+                    f"input `{port.name}` is {port.type}: its batch is taken to be 1; --shape {port.name}=.. sets it",
+                    to_stderr=True,
+                )
+        if all(dim.is_static for dim in dims):
+            found[port.name] = tuple(dim.get_length() for dim in dims)
+    return found
+
+
+def _lengths_of(values: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, int]:
+    """The lengths of the symbols of ports, as the arrays among their values have them."""
+    found: dict[str, int] = {}
+    for port in ports:
+        shape = getattr(values.get(port.name), "shape", None)
+        if shape is not None and isinstance(port.type, TensorType) and port.shape.accepts(shape):
+            dims = port.shape if port.shape.rank.is_static else ()
+            found |= {dim.symbol: length for dim, length in zip(dims, shape, strict=False) if dim.symbol is not None}
+    return found
 
 
 def given_values(

@@ -16,6 +16,9 @@ MODEL_OR_BLOB: Final = "an ONNX model, or a blob that `engine compile` wrote"
 _DIMENSION: Final = re.compile(r"\?|\d{1,19}(\.\.\d{0,19})?|[A-Za-z_]\w*(:\d{1,19}\.\.\d{0,19})?", re.ASCII)
 
 
+# A name is at the beginning, and after the colon and the commas of a list; ids after a dot keep their case.
+_NAME_IN_DEVICE: Final = re.compile(r"(?:^|(?<=[:,]))[A-Za-z]\w*", re.ASCII)
+
 _DEVICE_HELP: Final = (
     "such as CPU, OPENCL.1, HETERO:OPENCL,CPU or BATCH:CPU(16); by default, AUTO, which chooses a device, or that of "
     "the blob"
@@ -28,7 +31,7 @@ class UsageError(Exception):
 
 def add_device(parser: argparse.ArgumentParser, *, help: str = _DEVICE_HELP) -> None:
     """Add `-d DEVICE`."""
-    parser.add_argument("-d", "--device", metavar="DEVICE", help=help)
+    parser.add_argument("-d", "--device", metavar="DEVICE", type=device_name, help=help)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -85,8 +88,8 @@ def add_inputs(parser: argparse.ArgumentParser, *, shape_of_blob: bool = True) -
         action="append",
         default=[],
         help="values of inputs: an .npz archive, a folder with input_0.pb and so on, or NAME=FILE with a .npy or .pb "
-        "file, an image, or raw bytes in a .bin file; - is standard input; may be given several times. Inputs without "
-        "a file are random",
+        "file, an image, which is resized to the height and width of the input, or raw bytes in a .bin file; - is "
+        "standard input; may be given several times. Inputs without a file are random; their open batch is 1",
     )
     for option, default, what in (("--image-mean", "0", "subtracted"), ("--image-std", "1", "divided by")):
         parser.add_argument(
@@ -140,6 +143,11 @@ def add_preprocess(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def device_name(text: str) -> str:
+    """Return a device string with its names in upper case: `OPENCL.gpu-0` for `opencl.gpu-0`."""
+    return _NAME_IN_DEVICE.sub(lambda match: match[0].upper(), text)
 
 
 def key_and_value(text: str) -> tuple[str, str]:

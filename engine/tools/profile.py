@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     """Profile a network."""
     from engine.runtime.profiling import profile_network
     from engine.runtime.trace import write_trace
-    from engine.tools.networks import make_core, network_inputs, open_network, require_folder
+    from engine.tools.networks import device_of, make_core, network_inputs, open_network, require_folder
 
     for option, path in (("--trace", args.trace), ("--html", args.html)):
         if path is not None:
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from engine.runtime.profile_table import profile_table
 
-    say(f"network `{network.name}` on {', '.join(network.get_metric('EXECUTION_DEVICES'))}")
+    say(f"network `{network.name}` on {device_of(network, args.device)}")
     say(profile_table(made.profiles, args.most), lines=True)
     for file in files:
         say(f"wrote {file}")
@@ -111,10 +111,11 @@ def _write_page(network: ExecutableNetwork, profiles: Sequence[ProfilingInfo], a
     from engine.drawing.table import printable
     from engine.files import write_file
     from engine.runtime.profile_page import profile_page
+    from engine.tools.networks import device_of
 
     how = f"{args.requests} in flight" if args.requests else "one after the other"
-    devices = ", ".join(network.get_metric("EXECUTION_DEVICES"))
-    note = f"{counted(len(profiles), 'inference')} on {devices}, {how}, with PERF_COUNT. Times in tables are means."
+    device = device_of(network, args.device)
+    note = f"{counted(len(profiles), 'inference')} on {device}, {how}, with PERF_COUNT. Times in tables are means."
     text = profile_page(profiles, f"Profile of {printable(network.name)}", [note]).encode("utf-8", "backslashreplace")
     write_file(args.html, text)
 

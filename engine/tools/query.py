@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.drawing.table import byte_count, count, duration
+from engine.errors import EngineError
 from engine.tools.options import (
     UsageError,
     add_config,
@@ -19,6 +20,7 @@ from engine.tools.options import (
     add_json,
     add_preprocess,
     add_shape,
+    device_name,
     key_and_value,
 )
 from engine.tools.output import print_json, print_table, say
@@ -57,6 +59,7 @@ engine query model.onnx -d CPU --what-if INFERENCE_PRECISION_HINT=f32 --what-if 
 """
 _WITHOUT = "without:"
 _MOST_CHANGES = 10
+_WRONG_CHANGE = 3
 _LEVELS = ("native", "reference", "refused")
 
 
@@ -113,7 +116,9 @@ def changes(text: str) -> Changes:
     devices = [word for word in words if "=" not in word and not word.startswith(_WITHOUT)]
     if not words or len(devices) > 1 or not all(passes):
         raise argparse.ArgumentTypeError(f"expected at most one DEVICE, KEY=VALUE, without:PASS; got {text!r}")
-    return Changes(text, devices[0] if devices else None, tuple(map(key_and_value, settings)), tuple(passes))
+    return Changes(
+        text, device_name(devices[0]) if devices else None, tuple(map(key_and_value, settings)), tuple(passes)
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -130,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     is_drawn = args.picture is not None and _draw(model, answer, args.picture, device)
     nodes = _nodes(model, answer)
     lengths = _lengths(core, model, device, config) if args.why and answer.is_supported else ()
-    others = [(each, _changed(core, args, device, each)) for each in args.what_if]
+    others, failures = _all_changed(core, args, device)
     if args.json:
         report = {"device": device, "supported": answer.is_supported, "nodes": nodes, "atoms": _atoms(answer)}
         if answer.placement is not None:
@@ -139,6 +144,8 @@ def run(args: argparse.Namespace) -> int:
             report["lengths"] = list(lengths)
         if others:
             report["what_if"] = [_as_json(each.text, (device, answer), other) for each, other in others]
+        if failures:
+            report["what_if_errors"] = {each.text: str(error) for each, error in failures}
         print_json(report)
     else:
         _print(model, nodes, answer, args)
@@ -148,7 +155,25 @@ def run(args: argparse.Namespace) -> int:
             _print_others((device, answer), others, is_complete=args.nodes)
         if is_drawn:
             say(f"\nwrote {args.picture}")
+    for each, error in failures:
+        say(f"engine query: --what-if {each.text!r}: {error}", to_stderr=True)
+    if failures:
+        return _WRONG_CHANGE
     return 0 if answer.is_supported else 1
+
+
+def _all_changed(
+    core: Core, args: argparse.Namespace, device: str
+) -> tuple[list[tuple[Changes, tuple[str, QueryResult]]], list[tuple[Changes, EngineError]]]:
+    """The answers with changes, and the errors of changes that are not possible."""
+    others: list[tuple[Changes, tuple[str, QueryResult]]] = []
+    failures: list[tuple[Changes, EngineError]] = []
+    for each in args.what_if:
+        try:
+            others.append((each, _changed(core, args, device, each)))
+        except EngineError as e:
+            failures.append((each, e))
+    return others, failures
 
 
 def _changed(core: Core, args: argparse.Namespace, device: str, what_if: Changes) -> tuple[str, QueryResult]:

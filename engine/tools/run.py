@@ -17,6 +17,7 @@ from engine.tools.options import (
     add_json,
     add_tolerances,
     add_trust,
+    device_name,
 )
 from engine.tools.output import comparison_as_json, print_comparisons, print_json, say
 
@@ -68,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="expected outputs, in the forms of --input; may be given several times",
     )
-    expected.add_argument("--reference-device", metavar="DEVICE", help="compare with the outputs of this device")
+    expected.add_argument(
+        "--reference-device", metavar="DEVICE", type=device_name, help="compare with the outputs of this device"
+    )
     add_tolerances(parser)
     add_json(parser)
 
@@ -112,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
         for file in files:
             say(f"wrote {file}")
         if request is not None:
-            say(f"\n{request.profiling_info.table(_MAX_NODES)}", lines=True)
+            say("\ntimes of the first inference, which are longer than those of later ones; `engine profile` has these")
+            say(request.profiling_info.table(_MAX_NODES), lines=True)
     return 0 if is_close else 1
 
 

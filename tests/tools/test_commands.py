@@ -97,16 +97,47 @@ def test_run_takes_and_gives_the_layout_of_onnx_test_data(engine: Engine, tmp_pa
     assert "pair[1]" in done.out
 
 
-def test_run_asks_for_the_shape_of_a_dynamic_input(engine: Engine, tmp_path: Path) -> None:
+def test_an_open_batch_of_random_inputs_is_one(engine: Engine, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     onnx.save(CASE["dynamic_batch"].model, model)
-    done = engine("run", model, "-d", "TEMPLATE")
-    assert done.code == 3
-    assert "pass its shape, such as x=1,3" in done.err
-    assert "--shape" in done.err
-    done = engine("run", model, "-d", "TEMPLATE", "--shape", "x=5,3")
+    done = engine("run", model, "-d", "template")
     assert done.code == 0
+    assert "y: f32[1,2]" in done.out
+    assert done.err == "input `x` is f32[N,3]: its batch is taken to be 1; --shape x=.. sets it\n"
+    done = engine("run", model, "-d", "TEMPLATE", "--shape", "x=5,3")
+    assert (done.code, done.err) == (0, "")
     assert "y: f32[5,2]" in done.out
+
+
+def _added(tmp_path: Path, *shapes: list[str]) -> Path:
+    """A model that adds two inputs of these shapes."""
+    inputs = [helper.make_tensor_value_info(name, 1, dims) for name, dims in zip("ab", shapes, strict=True)]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["y"])], "g", inputs, [helper.make_tensor_value_info("y", 1, None)]
+    )
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_random_inputs_have_the_lengths_of_those_that_are_given(engine: Engine, tmp_path: Path) -> None:
+    model = _added(tmp_path, ["N", "T"], ["N", "T"])
+    np.save(tmp_path / "a.npy", np.zeros((3, 4), np.float32))
+    done = engine("run", model, "-d", "TEMPLATE", "-i", f"a={tmp_path / 'a.npy'}")
+    assert (done.code, done.err) == (0, "")
+    assert "y: f32[3,4]" in done.out
+
+
+def test_run_asks_for_an_open_length_that_is_not_the_batch(engine: Engine, tmp_path: Path) -> None:
+    done = engine("run", _added(tmp_path, ["N", "T"], ["N", "T"]), "-d", "TEMPLATE")
+    assert (done.code, done.err.count("\n")) == (3, 1)
+    assert "pass its shape, such as a=1,1" in done.err
+    assert "--shape" in done.err
+
+
+def test_devices_may_be_written_in_lower_case(engine: Engine, files: Path) -> None:
+    done = engine("query", files / "basic.onnx", "-d", "hetero:template,cpu", "--json")
+    assert json.loads(done.out)["device"] == "HETERO:TEMPLATE,CPU"
+    assert engine("devices", "cpu").code == 0
 
 
 def test_a_shape_reshapes_the_model_before_it_is_compiled(engine: Engine, tmp_path: Path) -> None:

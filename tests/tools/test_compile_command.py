@@ -39,6 +39,13 @@ def test_one_blob_for_each_device(engine: Engine, files: Path, tmp_path: Path) -
             assert all(np.allclose(result[name], answer[name]) for name in answer)
 
 
+def test_the_device_that_auto_chose_is_named(engine: Engine, files: Path, tmp_path: Path) -> None:
+    done = engine("compile", files / "basic.onnx", "-d", "AUTO:TEMPLATE", "-o", tmp_path / "a.blob")
+    assert ", for AUTO:TEMPLATE (TEMPLATE), compiled in " in done.out
+    done = engine("compile", files / "basic.onnx", "-d", "AUTO:TEMPLATE", "-o", tmp_path / "a.blob", "--json")
+    assert json.loads(done.out)["execution_devices"] == ["TEMPLATE"]
+
+
 def test_a_setting_belongs_to_the_device_before_it(engine: Engine, files: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     done = engine(

@@ -52,7 +52,6 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "batches of nothing": ("compile basic.onnx -d BATCH:TEMPLATE(0) -o new.blob", 3, ("from 1 to 65536",)),
     "batch of a device": ("run basic.onnx -d TEMPLATE(4)", 3, ("parentheses", "'TEMPLATE'")),
     "unknown device": ("run basic.onnx -d TEMPLATES", 3, ("TEMPLATES", "TEMPLATE")),
-    "lower-case device": ("devices template", 3, ("did you mean 'TEMPLATE'",)),
     "unknown device id": ("run basic.onnx -d TEMPLATE.7", 3, ("'7'", "devices: 0")),
     "list of devices": ("run basic.onnx -d TEMPLATE:CPU", 3, ("takes no list of devices",)),
     "blob of another device": ("run basic.blob -d NO_SUCH", 3, ("NO_SUCH",)),
