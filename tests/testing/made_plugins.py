@@ -43,12 +43,23 @@ def run(
     folders: list[Path], *command: str, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with plugins on its path."""
+    with start(folders, *command, cwd=cwd, **environment) as process:
+        try:
+            out, err = process.communicate(timeout=600)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def start(folders: list[Path], *command: str, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
+    """Start Python with plugins on its path."""
     paths = [str(folder / "src") for folder in folders] + [path for path in sys.path if path]
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, *command],
         cwd=cwd or folders[0],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=600,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from engine.testing.conformance.hooks import HOOKS, running_hook
 from engine.testing.conformance.reports import as_html, as_text
 from engine.testing.conformance.running import ConformanceOptions, run_conformance
 from engine.testing.conformance.scorecard import CheckResult, Scorecard, hopeless
-from tests.testing.made_plugins import make, run
+from engine.testing.conformance.scoring import in_words
+from tests.testing.made_plugins import make, run, start
 
 PLAN = PluginPlan("FRAIL", ("Add", "Mul"), has_export=True)
 FAULT = """
@@ -99,6 +101,41 @@ def test_a_run_in_which_nothing_works_ends_early(frail: Path) -> None:
     assert card["ended_early"]
     assert card["score"] == 0
     assert len(card["checks"]) < 100
+
+
+def test_an_interrupted_run_reports_what_it_found(frail: Path, tmp_path: Path) -> None:
+    """The first check passes; the second hangs until Ctrl-C."""
+    report = tmp_path / "score.json"
+    arguments = ["conformance", "FRAIL", "-k", "basic_model_runs or export_to_path", "--json", str(report)]
+    process = start([frail], "-c", INTERRUPTIBLE, *arguments, FRAIL_HOOK="requirements", FRAIL_FAULT="hangs")
+    with process:
+        assert process.stderr is not None
+        assert any("1 of 2 checks, 0 failed" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=600)
+    assert process.returncode == 130, out + err
+    card = json.loads(report.read_text())
+    assert card["ended_early"] == "it was interrupted (Ctrl-C)"
+    assert [(each["name"], each["outcome"]) for each in card["checks"]] == [("test_basic_model_runs", "passed")]
+    assert "it was interrupted" in out
+
+
+INTERRUPTIBLE = """
+import signal, sys
+from engine.tools.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_error_that_was_expected_is_described_in_words() -> None:
+    with pytest.raises(AssertionError) as caught, pytest.raises(ValueError, match="want"):
+        raise ValueError("got")
+    assert in_words(str(caught.value)) == "the message of the error must match 'want'; it is 'got'"
+    with pytest.raises(pytest.fail.Exception) as failed, pytest.raises(ValueError):  # noqa: PT011
+        pass
+    assert in_words(str(failed.value)) == "expected ValueError; no error was raised"
+    assert in_words("assert 1 == 2") == "assert 1 == 2"
 
 
 def test_a_device_that_cannot_be_created(frail: Path) -> None:

@@ -19,7 +19,10 @@ import pytest
 from engine.testing.conformance.selection import LIMIT, SELECTED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from engine.testing.conformance.hooks import HookWatch
+    from engine.testing.conformance.scorecard import CheckResult
     from engine.testing.conformance.scoring import Scoring
 
 SUITE: Final = Path(__file__).with_name("suite.py")
@@ -112,6 +115,8 @@ class _Run:
         self._is_worker = hasattr(config, "workerinput")
         self._watch: HookWatch | None = None
         self._session: pytest.Session | None = None
+        self._count = 0
+        self._shown = 0
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Watch hooks from now on: the plugin is not imported yet."""
@@ -143,8 +148,26 @@ class _Run:
             for session in (self._session, self._config.pluginmanager.getplugin("dsession")):
                 if session is not None:
                     session.shouldstop = self._scoring.ended
-        if self._config.getoption("--engine-progress") and not self._is_worker and sys.stderr.isatty():
-            print(f"\r{len(results)} checks", end="", file=sys.stderr, flush=True)
+        if self._config.getoption("--engine-progress") and not self._is_worker:
+            self._show_progress(results)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Learn how many checks there are."""
+        self._count = len(ids)
+
+    def _show_progress(self, results: Sequence[CheckResult]) -> None:
+        """On a terminal, one line that changes; elsewhere, a line for each tenth."""
+        done = len(results)
+        if done == self._shown:
+            return
+        self._shown = done
+        failed = sum(each.outcome == "failed" for each in results)
+        line = f"{done} of {self._count} checks, {failed} failed"
+        if sys.stderr.isatty():
+            print(f"\r{line}", end="", file=sys.stderr, flush=True)
+        elif done * 10 // self._count > (done - 1) * 10 // self._count:
+            print(line, file=sys.stderr, flush=True)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With `--engine-progress`, no mark for each check."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ core.get_property(sys.argv[1], "FULL_DEVICE_NAME")
 """
 _CREATION_LIMIT: Final = 120.0
 _RESTARTS: Final = 200
+_REPORT_LIMIT: Final = 30.0
+"""Seconds in which an interrupted run writes its reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,27 @@ def run_conformance(options: ConformanceOptions) -> int:
             'pip install "engine-sdk[plugin]"'
         )
     _check_creation(options.device)
-    done = subprocess.run(_command(options), check=False)
-    if done.returncode in (0, 1, 2):  # passed, failed, ended early
-        return min(done.returncode, 1)
-    if done.returncode == 5:
+    code = _run(_command(options))
+    if code in (0, 1, 2):  # passed, failed, ended early
+        return min(code, 1)
+    if code == 5:
         raise PluginError(f"no check has a name that fits {options.checks!r}")
-    raise PluginError(f"pytest could not run the checks: it ended with exit code {done.returncode}")
+    raise PluginError(f"pytest could not run the checks: it ended with exit code {code}")
+
+
+def _run(command: list[str]) -> int:
+    """Run pytest to its end; an interrupt ends the checks, and what was found until then is reported."""
+    # In a group of its own, so that a terminal interrupts this process only, which interrupts the other once.
+    with subprocess.Popen(command, process_group=0) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_REPORT_LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
 
 
 def _check_creation(device: str) -> None:

@@ -18,6 +18,11 @@ from engine.testing.conformance.hooks import running_hook, while_running
 from engine.testing.conformance.scorecard import CheckResult, Scorecard
 
 _KEY: Final = "engine"
+# How pytest.raises describes that its `match` was not found, and that nothing was raised.
+_WRONG_MESSAGE: Final = re.compile(
+    r"Regex pattern did not match\.\s+Expected regex: (?P<expected>.*)\n\s+Actual message: (?P<actual>.*)"
+)
+_NO_ERROR: Final = re.compile(r"DID NOT RAISE (?:any of )?(?P<error>.+)")
 
 
 def suite_of(item: pytest.Item) -> type | None:
@@ -68,6 +73,10 @@ class Scoring:
         found: Any = dict(report.user_properties).get(_KEY)
         if found is not None and (report.when == "call" or report.outcome != "passed"):
             self.results.setdefault(found["device"], []).append(_result(report, found))
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Say in the report that it is not complete."""
+        self.ended = self.ended or "it was interrupted (Ctrl-C)"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the scores, and write the reports."""
@@ -144,4 +153,13 @@ def _message(report: pytest.TestReport) -> str:
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     message = str(report.longrepr) if crash is None else crash.message
-    return message.removeprefix("AssertionError: ").removeprefix("Failed: ")
+    return in_words(message.removeprefix("AssertionError: ").removeprefix("Failed: "))
+
+
+def in_words(message: str) -> str:
+    """What a check expected of an error, in one line, where pytest speaks of its own functions."""
+    if found := _WRONG_MESSAGE.match(message):
+        return f"the message of the error must match {found['expected']}; it is {found['actual']}"
+    if found := _NO_ERROR.match(message):
+        return f"expected {found['error']}; no error was raised"
+    return message
