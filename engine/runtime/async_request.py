@@ -19,6 +19,7 @@ from engine.errors import (
     PluginContractError,
     StateError,
 )
+from engine.html import html_table
 from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
@@ -80,6 +81,12 @@ class AsyncInferRequest(Participant):
         self._run: Run | None = None
         self._starts = 0
         lifecycle.track(self)
+
+    def _repr_html_(self) -> str:
+        signature = self._request.signature
+        rows = [("input", port.name, port.type) for port in signature.inputs]
+        rows += [("output", port.name, port.type) for port in signature.outputs]
+        return html_table(f"{self._name}, {self.state.value}", ("", "Name", "Type"), rows)
 
     def __repr__(self) -> str:
         return f"<{self._name}, {self.state.value}>"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import BlobFormatError, EngineError, ModelError
+from engine.html import html_table
 from engine.ir import (
     Dimension,
     ElementType,
@@ -106,6 +107,9 @@ class Port:
             return cls(name, _type_from_json(value["type"]), layout, preprocess, declared_of)  # type: ignore[index]
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, EngineError) as e:
             raise BlobFormatError(f"the description of an input or output is malformed: {e}") from e
+
+    def _repr_html_(self) -> str:
+        return html_table("Port", ("Name", "Type", "Layout"), [(self.name, self.type, self.layout)])
 
     def __repr__(self) -> str:
         return f"<Port {self}>"

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InputError
+from engine.html import html_table
 from engine.runtime.profile_table import profile_table
 from engine.runtime.records import SUBGRAPH, NodeProfile, StageProfile, TransferProfile
 from engine.runtime.trace import write_trace
+
+_FIRST: Final = 4
+"""How many elements of an output a notebook shows."""
 
 
 class InferResult(Mapping[str, Any]):
@@ -61,9 +65,22 @@ class InferResult(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._index
 
+    def _repr_html_(self) -> str:
+        return html_table(
+            "Result", ("Output", "Type", "Values"), [(name, *_shown(value)) for name, value in self.items()]
+        )
+
     def __repr__(self) -> str:
         shown = (f"{name}: {getattr(value, 'shape', type(value).__name__)}" for name, value in self.items())
         return f"InferResult({', '.join(shown)})"
+
+
+def _shown(value: Any) -> tuple[str, str]:
+    """The type of a value, and the beginning of its elements."""
+    if not isinstance(value, np.ndarray):
+        return type(value).__name__, f"{value!s:.80}"
+    first = ", ".join(f"{each:.6g}" if isinstance(each, float) else str(each) for each in value.flat[:_FIRST].tolist())
+    return f"{value.dtype}{list(value.shape)}", f"{first:.80}{', ..' if value.size > _FIRST else ''}"
 
 
 class UnknownOutputError(InputError, KeyError):

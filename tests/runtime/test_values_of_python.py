@@ -122,6 +122,9 @@ def test_what_is_shown(core: Core) -> None:
         (network, ["TEMPLATE network m", "<td>x</td><td>f32[2,3]</td><td>NC</td>"]),
         (model, ["Model m", "<td>Mul</td><td>2</td>", "<td>Add</td><td>1</td>"]),
         (core, ["<td>TEMPLATE</td>"]),
+        (network.inputs[0], ["<td>x</td><td>f32[2,3]</td><td>NC</td>"]),
+        (request, ["request 0, idle", "<td>input</td><td>x</td><td>f32[2,3]</td>"]),
+        (network([np.ones((2, 3), np.float32)] * 2), ["<td>float32[2, 3]</td><td>0, 2, 4, 6, ..</td>"]),
         (network.config, ["<td>PERF_COUNT</td><td>True</td><td>given</td>"]),
     ):
         page = shown._repr_html_()  # type: ignore[attr-defined]
