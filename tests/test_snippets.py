@@ -34,6 +34,12 @@ def small_model(_: Namespace) -> None:
     write_model(Model([ops.MatMul(flat, weights, friendly_name="y")], [x], name="small"), "model.onnx")
 
 
+def model_and_values(namespace: Namespace) -> None:
+    """Write `model.onnx`, and a value of its input."""
+    small_model(namespace)
+    np.save("x.npy", np.ones((1, 3, 8, 8), np.float32))
+
+
 def open_batch(_: Namespace) -> None:
     """Write `model.onnx`, a classifier of any number of images, with a value `features` inside."""
     rng = np.random.default_rng(0)
@@ -123,6 +129,7 @@ RUN = {
     "README.md": Document(1, 3),
     "docs/index.md": Document(2),
     "docs/quick-start.md": Document(17),
+    "docs/onnx-file.md": Document(7, prepare=model_and_values),
     "docs/tasks.md": Document(30, 17, prepare=open_batch),
     "docs/preprocessing.md": Document(6, prepare=classifier_and_detector),
     "docs/hetero.md": Document(12),
