@@ -1,4 +1,8 @@
-"""Compiles the native core incrementally: every kernel file once for each instruction set, all other files once.
+"""Compiles the native core incrementally: kernel files once for each of several instruction sets, all other files once.
+
+ENGINE_ISAS says for which: `native`, the default, is `generic`, `avx2`, and of each family of kernels the row that this
+machine's CPU prefers; `all` is every row of families.def, for what other machines run; or names of isas.def, separated
+by commas.
 
 Used by `setup.py` for the extension module and by `csrc/sanitize.py` for the C++ tests; needs only a compiler with the
 command line of GCC or Clang. The environment may set CXX, CXXFLAGS, ENGINE_BUILD_JOBS, ENGINE_BUILD_OBJECTS,
@@ -35,6 +39,8 @@ SOURCES = ROOT / "csrc"
 # Objects refer to their sources relative to the root, so another copy of the same sources can reuse them.
 _FOLDER = Path(os.environ.get("ENGINE_BUILD_OBJECTS") or ROOT / "build" / "native")
 EMULATE_AMX = ("-DENGINE_EMULATE_AMX",)
+_ALWAYS = {"generic", "avx2"}
+"""Instruction sets of every build: what an older machine, or a limit, falls back to."""
 _IS_EMULATED = os.environ.get("ENGINE_EMULATE_AMX") == "1"
 if _IS_EMULATED:
     _FOLDER /= "emulated"
@@ -90,6 +96,8 @@ def build_extension(target: Path, include: Sequence[str]) -> None:
 
     Raises BuildError.
     """
+    if platform.system() != "Linux":
+        raise BuildError(f"engine's native core runs on Linux only; this is {platform.system()}: use a Linux container")
     with _locked(RELEASE.objects):
         # Those that take longest come first, so that no core waits for them in the end.
         units = binding_units(RELEASE, include) + kernel_units(RELEASE) + core_units(RELEASE)
@@ -105,8 +113,43 @@ def build_kernels() -> list[Path]:
     return [unit.object for unit in units]
 
 
+def chosen_rows() -> list[tuple[str, str]]:
+    """Return the rows of families.def that ENGINE_ISAS chooses for the release build. Raises BuildError."""
+    rows = kernel_rows()
+    chosen = os.environ.get("ENGINE_ISAS", "").strip() or ("all" if _IS_EMULATED or _is_cross() else "native")
+    if chosen == "all":
+        return rows
+    names = [isa.name for isa in instruction_sets(RELEASE) if isa.architecture in ("any", architecture())]
+    wanted = _ALWAYS & set(names)
+    if chosen == "native":
+        supported = set(_supported_isas())
+    else:
+        supported = {name.strip() for name in chosen.split(",")}
+        if unknown := supported - set(names):
+            raise BuildError(f"ENGINE_ISAS names {min(unknown)!r}; expected native, all, or some of {', '.join(names)}")
+        wanted |= supported
+    highest = {family: isa for family, isa in sorted(rows, key=lambda row: names.index(row[1])) if isa in supported}
+    return [(family, isa) for family, isa in rows if isa in wanted or isa == highest.get(family)]
+
+
+def _is_cross() -> bool:
+    """Whether the core is for another machine, whose CPU cannot be asked."""
+    return "_PYTHON_HOST_PLATFORM" in os.environ
+
+
+def _supported_isas() -> list[str]:
+    """The instruction sets of this machine's CPU, as the core itself finds them."""
+    variant = Variant(OBJECTS / "probe", RELEASE.flags)
+    sources = ("executor/cpu_features.cpp", "executor/kernel_rows.cpp", "probe/cpu_isas.cpp")
+    units = [_baseline_unit(SOURCES / name, variant) for name in sources]
+    program = variant.objects / "cpu_isas"
+    if compile_units(units, variant) or not program.exists():
+        link_program([unit.object for unit in units], program, variant)
+    return subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
+
+
 def kernel_rows() -> list[tuple[str, str]]:
-    """Return the (family, instruction set) rows of families.def that this architecture builds."""
+    """Return the (family, instruction set) rows of families.def for this architecture."""
     rows = re.findall(r"^ENGINE_KERNELS\((\w+), (\w+)\)$", _families(), re.MULTILINE)
     isas = {isa.name: isa for isa in instruction_sets(RELEASE)}
     for family, name in rows:
@@ -143,7 +186,7 @@ def kernel_units(variant: Variant) -> list[Unit]:
             (*common, *flags[isa], f"-DENGINE_ISA_NS={isa}"),
             command,
         )
-        for family, isa in kernel_rows()
+        for family, isa in (chosen_rows() if variant == RELEASE else kernel_rows())
     ]
 
 
@@ -209,10 +252,9 @@ def jobs() -> int:
 
 def link_shared(objects: Sequence[Path], target: Path) -> None:
     """Link an extension module under a temporary name and rename it: running processes keep the file they mapped."""
-    undefined = ("-undefined", "dynamic_lookup") if platform.system() == "Darwin" else ()
     target.parent.mkdir(parents=True, exist_ok=True)
     written = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    _run((*compiler(), "-shared", "-pthread", *undefined, *map(str, objects), "-o", str(written)))
+    _run((*compiler(), "-shared", "-pthread", *map(str, objects), "-o", str(written)))
     written.replace(target)
 
 

@@ -24,6 +24,7 @@
 #include "executor/context.hpp"
 #include "executor/core_set.hpp"
 #include "executor/cpu_features.hpp"
+#include "executor/kernel_rows.hpp"
 #include "executor/plan.hpp"
 #include "executor/product_rates.hpp"
 #include "kernels/prepare/codes.hpp"
@@ -117,6 +118,7 @@ py::dict features_dict() {
   py::dict result;
   result["model"] = features.model;
   result["isa"] = isa_name(features.best);
+  result["highest_isa"] = isa_name(features.highest);
   result["l1d_bytes"] = features.l1d_bytes;
   result["l2_bytes"] = features.l2_bytes;
   result["l3_bytes"] = features.l3_bytes;
@@ -160,6 +162,12 @@ PYBIND11_MODULE(_core, module) {
     return names;
   });
   module.def("kernels", [] { return KernelRegistry::built_in().operations(); });
+  module.def("left_out_kernels", [] {
+    std::map<std::string, std::vector<const char*>> families;
+    for (const KernelRow& row : kernel_rows())
+      if (row.table == nullptr) families[row.family].push_back(isa_name(row.isa));
+    return families;
+  });
   module.def("kernel_isas", [] {
     py::dict isas;
     for (const auto& [name, found] : KernelRegistry::built_in().instruction_sets()) {

@@ -1,5 +1,7 @@
 #include "executor/cpu_features.hpp"
 
+#include "executor/kernel_rows.hpp"
+
 #include <sched.h>
 #include <unistd.h>
 
@@ -204,6 +206,8 @@ int quota_cores() {
 
 CpuFeatures detect() {
   CpuFeatures features;
+  for (const Isa isa : all_isas())
+    if (is_of_architecture(isa) && (features_of(isa) & ~detected_features()) == 0) features.highest = isa;
   for (const Isa isa : built_isas())
     if (is_available(isa)) features.best = isa;
   features.model = detect_model();
@@ -249,7 +253,7 @@ std::vector<const char*> feature_names(Isa isa) {
 }
 
 bool includes(Isa limit, Isa isa) {
-  return is_built(isa) && (features_of(isa) & ~features_of(limit)) == 0;
+  return is_of_architecture(isa) && (features_of(isa) & ~features_of(limit)) == 0;
 }
 
 bool is_available(Isa isa) {
@@ -291,8 +295,8 @@ const CpuFeatures& cpu_features() {
 Isa default_isa() {
   const char* limit = std::getenv("ENGINE_MAX_ISA");
   if (limit == nullptr || *limit == '\0') return cpu_features().best;
-  for (const Isa named : built_isas()) {
-    if (std::string_view(limit) != isa_name(named)) continue;
+  for (const Isa named : all_isas()) {
+    if (!is_of_architecture(named) || std::string_view(limit) != isa_name(named)) continue;
     // The limit may exceed this CPU's features, so that one setting serves several generations of machines.
     Isa best = Isa::generic;
     for (const Isa isa : built_isas())

@@ -26,8 +26,8 @@ enum class Feature {
 #include "isas.def"
 };
 
-// Whether the build for this architecture has kernels for it.
-constexpr bool is_built(Isa isa) {
+// Whether an instruction set is one of this architecture.
+constexpr bool is_of_architecture(Isa isa) {
   constexpr bool any = true;
 #if defined(__x86_64__)
   constexpr bool x86_64 = true;
@@ -56,19 +56,20 @@ std::vector<const char*> feature_names(Isa isa);
 // Whether `limit` has all features of `isa`, so that code compiled for `isa` runs on every CPU with `limit`.
 bool includes(Isa limit, Isa isa);
 
-// Whether this build has kernels for it and this CPU runs them.
+// Whether this build has the kernels for it and this CPU runs them.
 bool is_available(Isa isa);
 
 // Throws SettingError if isas.def has no row of that name.
 Isa find_isa(std::string_view name);
 
-// All instruction sets, and those that this build has kernels for, ascending.
+// All instruction sets, and those that this build has the kernels for (kernel_rows.hpp), ascending.
 const std::vector<Isa>& all_isas();
 const std::vector<Isa>& built_isas();
 
 struct CpuFeatures {
   std::string model;  // the brand string, e.g. for the key of a tuning cache; "unknown" if there is none
-  Isa best = Isa::generic;
+  Isa highest = Isa::generic;  // of the CPU
+  Isa best = Isa::generic;     // of those that this build has the kernels for
   std::size_t l1d_bytes = 0;  // of one core; 0 if the system does not report it
   std::size_t l2_bytes = 0;
   std::size_t l3_bytes = 0;

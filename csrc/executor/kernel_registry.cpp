@@ -4,12 +4,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "executor/kernel_rows.hpp"
+
 namespace engine {
 
-#define ENGINE_KERNELS(family, isa)            \
-  namespace isa {                              \
-  extern const KernelEntry family##_kernels[]; \
-  }
+#define ENGINE_KERNELS(family, isa)
 #define ENGINE_PREPARE(family) extern const OperationEntry family##_operations[];
 #include "kernels/families.def"
 #undef ENGINE_KERNELS
@@ -19,9 +18,9 @@ namespace {
 
 KernelRegistry make_built_in() {
   KernelRegistry registry;
-// Tables for the instruction sets of other architectures are declared, but not defined.
-#define ENGINE_KERNELS(family, isa) \
-  if constexpr (is_built(Isa::isa)) registry.add_kernels(Isa::isa, isa::family##_kernels);
+  for (const KernelRow& row : kernel_rows())
+    if (row.table != nullptr) registry.add_kernels(row.isa, row.table);
+#define ENGINE_KERNELS(family, isa)
 #define ENGINE_PREPARE(family) registry.add_operations(family##_operations);
 #include "kernels/families.def"
 #undef ENGINE_KERNELS

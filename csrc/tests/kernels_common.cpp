@@ -7,14 +7,7 @@
 #include <stdexcept>
 
 #include "executor/cpu_features.hpp"
-
-#define ENGINE_PREPARE(family)
-#define ENGINE_KERNELS(family, isa)            \
-  namespace engine::isa {                      \
-  extern const KernelEntry family##_kernels[]; \
-  }
-#include "kernels/families.def"
-#undef ENGINE_KERNELS
+#include "executor/kernel_rows.hpp"
 
 namespace engine::test {
 namespace {
@@ -63,10 +56,8 @@ const std::vector<Target>& targets() {
     std::vector<Target> found;
     for (const Isa isa : built_isas())
       if (is_available(isa)) found.push_back({isa_name(isa), {}});
-#define ENGINE_KERNELS(family, isa) \
-  if constexpr (is_built(Isa::isa)) add_table(found, Isa::isa, engine::isa::family##_kernels);
-#include "kernels/families.def"
-#undef ENGINE_KERNELS
+    for (const KernelRow& row : kernel_rows())
+      if (row.table != nullptr) add_table(found, row.isa, row.table);
     const auto is_empty = [](const Target& target) { return target.tables.empty(); };
     found.erase(std::remove_if(found.begin(), found.end(), is_empty), found.end());
     for (std::size_t i = 1; i < found.size(); ++i)

@@ -26,7 +26,8 @@ class Machine:
         versions: of the engine and of what it needs, by distribution; "" for one that is not installed.
         cpu: the processor's name; "" if the native core cannot be loaded.
         isa: the instruction set that kernels use, "" likewise.
-        isas: the instruction sets for which there are kernels.
+        isas: the instruction sets that this build has the kernels for.
+        highest_isa: the highest instruction set of the processor, for which this build may lack kernels.
         cores: how many cores the process may use; machine_cores: how many there are.
         memory, available_memory: in bytes: what the process could ever have, and what it can have now.
     """
@@ -37,6 +38,7 @@ class Machine:
     cpu: str
     isa: str
     isas: tuple[str, ...]
+    highest_isa: str
     cores: int
     machine_cores: int
     memory: int
@@ -46,12 +48,14 @@ class Machine:
 def examine_machine() -> tuple[Machine, list[Finding]]:
     """Describe the machine, with findings."""
     findings: list[Finding] = []
-    cpu, isa = "", ""
+    cpu = isa = best = highest = ""
     isas: tuple[str, ...] = ()
     try:
         from engine.native import built_isas, cpu_features, default_isa
 
-        cpu, isa, isas = cpu_features().model, default_isa(), built_isas()
+        features = cpu_features()
+        cpu, best, highest = features.model, features.isa, features.highest_isa
+        isa, isas = default_isa(), built_isas()
     except Exception as e:  # a wrong build may fail in any way
         findings.append(Finding(
             Level.PROBLEM, "native core", f"it cannot be used: {type(e).__name__}: {e}",
@@ -64,11 +68,17 @@ def examine_machine() -> tuple[Machine, list[Finding]]:
         cpu=cpu,
         isa=isa,
         isas=tuple(isas),
+        highest_isa=highest,
         cores=_usable_cores(),
         machine_cores=os.cpu_count() or 1,
         memory=total_memory(),
         available_memory=available_memory(),
     )
+    if best != highest:
+        findings.append(Finding(
+            Level.NOTE, "native core", f"it was built without the kernels of {highest}, and uses those of {best}",
+            "reinstall engine-sdk from source on this machine, or with ENGINE_ISAS=all",
+        ))  # fmt: skip
     return machine, [*findings, *_of_machine(machine)]
 
 

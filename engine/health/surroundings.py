@@ -27,6 +27,7 @@ VARIABLES: Final = {
     "ENGINE_PROFILE_PASS_ENABLE": "the time of each pass is logged",
     "ENGINE_VISUALIZE_TREE_OUTPUT_SHAPES": "whether pictures of models have shapes",
     "ENGINE_VISUALIZE_TREE_OUTPUT_TYPES": "whether pictures of models have element types",
+    "ENGINE_ISAS": "for which instruction sets kernels are compiled when the native core is built: native, all, or names",
     "ENGINE_WERROR": "warnings are errors when the native core is built",
 }
 """Every variable that the engine reads, and what it does."""

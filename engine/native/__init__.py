@@ -47,7 +47,7 @@ __all__ = [
     "LibraryKernel", "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner", "ProductRates",
     "Repetition", "RepetitionRun", "RepetitionRunner", "Routine", "RoutineBuilder", "SequenceAxis", "StepInfo",
     "Varying", "VaryingAttribute", "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned",
-    "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena",
+    "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena", "left_out_kernels",
     "load_kernel_library", "pack", "product_rates", "run_kernel", "run_packings", "started_threads",
 ]  # fmt: skip
 
@@ -64,7 +64,9 @@ class CpuFeatures:
     model: str
     """Identifies CPUs with the same timings, for the key of a tuning cache."""
     isa: str
-    """The highest instruction set that the CPU has and for which there are kernels."""
+    """The highest instruction set that the CPU has and that this build has the kernels for."""
+    highest_isa: str
+    """The highest instruction set that the CPU has."""
     l1d_bytes: int
     l2_bytes: int
     l3_bytes: int
@@ -105,12 +107,17 @@ def default_isa() -> str:
 
 
 def built_isas() -> tuple[str, ...]:
-    """Return the instruction sets for which this build has kernels, ascending, whether or not this CPU has them."""
+    """Return the instruction sets that this build has the kernels for, ascending, whether or not this CPU has them."""
     return tuple(_core.built_isas())
 
 
+def left_out_kernels() -> dict[str, tuple[str, ...]]:
+    """Return the instruction sets that ENGINE_ISAS left out of this build, by the family of kernels that has them."""
+    return {family: tuple(isas) for family, isas in _core.left_out_kernels().items()}
+
+
 def isas_within(limit: str) -> tuple[str, ...]:
-    """Return the members of `built_isas` that every CPU with `limit` has, ascending; `limit` is the last.
+    """Return the members of `built_isas` that every CPU with `limit` has, ascending; `limit` is the last if it is built.
 
     Raises PropertyError if `limit` is not the name of an instruction set.
     """

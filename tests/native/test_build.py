@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+
+from engine import native
 
 ROOT = Path(__file__).parent.parent.parent
 CSRC = ROOT / "csrc"
@@ -22,11 +25,11 @@ pytestmark = pytest.mark.skipif(
 
 
 def in_build(code: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run code beside a checkout's native_build."""
+    """Run code beside a checkout's native_build; it builds all kernels unless ENGINE_ISAS is given."""
     return subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(cwd / 'csrc')!r})\n{code}"],
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={**os.environ, "ENGINE_ISAS": "all", **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -137,6 +140,39 @@ def test_another_platform_has_its_own_instruction_sets_objects_and_compilers() -
     assert units["isas"] == ["generic", "neonbf16", "neondot"]
     assert (units["kernels by"], units["others by"]) == ([["g++"]], [["g++", "-g0"]])
     assert units["folders"] == ["linux-aarch64"]
+
+
+ROWS = "import json, native_build as nb\nprint(json.dumps(nb.chosen_rows()))"
+
+
+def chosen_rows(**environment: str) -> set[tuple[str, str]]:
+    result = in_build(ROWS, **environment)
+    assert result.returncode == 0, result.stderr
+    return {(family, isa) for family, isa in json.loads(result.stdout)}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names instruction sets of x86-64")
+def test_a_build_for_one_machine_leaves_out_what_its_cpu_does_not_prefer() -> None:
+    rows = chosen_rows(ENGINE_ISAS="all")
+    assert chosen_rows(ENGINE_ISAS="avx2") == {(family, isa) for family, isa in rows if isa in ("generic", "avx2")}
+    server = chosen_rows(ENGINE_ISAS="avx512,avx512vnni,avx512bf16")
+    assert {("tile", "avx512"), ("tile_int8", "avx512vnni"), ("tile_bf16", "avx512bf16")} <= server
+    assert not {("tile_int8", "avxvnni"), ("gemm_amx", "amx")} & server
+    with_names = in_build(ROWS, ENGINE_ISAS="avx2, avx9000")
+    assert "ENGINE_ISAS names 'avx9000'; expected native, all, or some of generic, v2, avx2" in with_names.stderr
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names instruction sets of x86-64")
+def test_a_build_for_this_machine_has_the_best_kernel_of_each_family() -> None:
+    rows = chosen_rows(ENGINE_ISAS="all")
+    supported = native.features(native.cpu_features().highest_isa)
+    best: dict[str, str] = {}
+    for family, isa in sorted(rows, key=lambda row: len(native.features(row[1]))):
+        if native.features(isa) <= supported:
+            best[family] = isa
+    always = {(family, isa) for family, isa in rows if isa in ("generic", "avx2")}
+    assert chosen_rows(ENGINE_ISAS="native") == always | set(best.items())
+    assert chosen_rows(ENGINE_ISAS="") == chosen_rows(ENGINE_ISAS="native")
 
 
 def test_only_objects_of_the_bindings_depend_on_the_version_of_python() -> None:

@@ -40,6 +40,28 @@ def test_the_environment_lowers_the_instruction_set_and_never_raises_it(isa: str
     assert result.stdout.split() == [expected, expected], result.stderr
 
 
+def test_a_build_for_all_machines_has_all_kernels() -> None:
+    """Where ENGINE_ISAS=all is set, as in CI, tests of an instruction set would otherwise be left out silently."""
+    left_out = native.left_out_kernels()
+    if os.environ.get("ENGINE_ISAS") == "all":
+        assert left_out == {}
+    features = native.cpu_features()
+    if not left_out:
+        assert features.isa == features.highest_isa
+    known = native.kernel_isas()
+    for family, isas in left_out.items():
+        assert not set(isas) & {"generic", "avx2"}, family
+    assert {"generic", "avx2"} <= {isa for isas in known.values() for isa in isas} or "avx2" not in native.built_isas()
+
+
+def test_an_instruction_set_counts_as_built_with_all_of_its_kernels_only() -> None:
+    for isas in native.left_out_kernels().values():
+        for isa in isas:
+            assert isa not in native.built_isas()
+            with pytest.raises(PropertyError, match="is not available; this CPU and build have generic"):
+                PlanBuilder(isa=isa)
+
+
 def test_an_unknown_name_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINE_MAX_ISA", "avx9000")
     with pytest.raises(PropertyError, match='ENGINE_MAX_ISA is "avx9000"; expected one of generic'):

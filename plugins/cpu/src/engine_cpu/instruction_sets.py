@@ -7,7 +7,7 @@ from functools import cache
 from typing import Final
 
 from engine.ir import Model
-from engine.native import isas_within, kernel_isas
+from engine.native import features, isas_within, kernel_isas
 
 ARCHITECTURE: Final = platform.machine().lower()
 """What a blob needs besides an instruction set: `generic` kernels of each architecture pack weights differently."""
@@ -27,15 +27,15 @@ def needed_isa(graph: Model, precision: str, available: str) -> str:
 
 @cache
 def _isa_of(precision: str, available: str, is_integer: bool) -> str:
-    known = isas_within(available)
     used = {
         isa
         for kernel, isas in kernel_isas().items()
         if (precision == "bf16" or "bf16" not in kernel) and (is_integer or "int8" not in kernel)
         for isa in isas
-        if isa in known
+        if features(isa) <= features(available)
     }
-    return next(isa for isa in known if used.issubset(isas_within(isa)))
+    needed = frozenset[str]().union(*map(features, used))
+    return next(isa for isa in isas_within(available) if needed <= features(isa))
 
 
 def _multiplies_integers(graph: Model) -> bool:

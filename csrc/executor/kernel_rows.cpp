@@ -1,0 +1,57 @@
+#include "executor/kernel_rows.hpp"
+
+#include <map>
+#include <string_view>
+
+namespace engine {
+
+// Weak, so that a row whose object is not linked is null.
+#define ENGINE_KERNELS(family, isa)                                  \
+  namespace isa {                                                    \
+  extern const KernelEntry family##_kernels[] __attribute__((weak)); \
+  }
+#define ENGINE_PREPARE(family)
+#include "kernels/families.def"
+#undef ENGINE_KERNELS
+#undef ENGINE_PREPARE
+
+// Never destroyed, since a thread may run a plan until the process ends.
+const std::vector<KernelRow>& kernel_rows() {
+  static const auto& rows = *new std::vector<KernelRow>([] {
+    std::vector<KernelRow> found;
+#define ENGINE_KERNELS(family, isa) \
+  if constexpr (is_of_architecture(Isa::isa)) found.push_back({#family, Isa::isa, isa::family##_kernels});
+#define ENGINE_PREPARE(family)
+#include "kernels/families.def"
+#undef ENGINE_KERNELS
+#undef ENGINE_PREPARE
+    return found;
+  }());
+  return rows;
+}
+
+namespace {
+
+bool has_all_rows(Isa isa) {
+  std::map<std::string_view, const KernelRow*> chosen;
+  for (const KernelRow& row : kernel_rows()) {
+    const KernelRow*& best = chosen[row.family];
+    if (includes(isa, row.isa) && (best == nullptr || row.isa > best->isa)) best = &row;
+  }
+  for (const auto& [family, row] : chosen)
+    if (row != nullptr && row->table == nullptr) return false;
+  return true;
+}
+
+}  // namespace
+
+bool is_built(Isa isa) {
+  static const auto& built = *new std::map<Isa, bool>([] {
+    std::map<Isa, bool> found;
+    for (const Isa each : all_isas()) found[each] = is_of_architecture(each) && has_all_rows(each);
+    return found;
+  }());
+  return built.at(isa);
+}
+
+}  // namespace engine

@@ -1,0 +1,24 @@
+// The rows of families.def for this architecture, and which of them are part of this build.
+#pragma once
+
+#include <vector>
+
+#include "executor/cpu_features.hpp"
+#include "kernels/kernel.hpp"
+
+namespace engine {
+
+struct KernelRow {
+  const char* family;
+  Isa isa;
+  const KernelEntry* table;  // null: ENGINE_ISAS left it out of this build
+};
+
+// In the order of families.def.
+const std::vector<KernelRow>& kernel_rows();
+
+// Whether this build has all rows that plans for an instruction set choose from: of each family the highest row within
+// the set. A set without them would get kernels of a lower one, for which weights may be packed differently.
+bool is_built(Isa isa);
+
+}  // namespace engine
