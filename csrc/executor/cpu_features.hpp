@@ -67,10 +67,10 @@ const std::vector<Isa>& all_isas();
 const std::vector<Isa>& built_isas();
 
 struct CpuFeatures {
-  std::string model;  // the brand string, e.g. for the key of a tuning cache; "unknown" if there is none
+  std::string model;           // the brand string, e.g. for the key of a tuning cache; "unknown" if there is none
   Isa highest = Isa::generic;  // of the CPU
   Isa best = Isa::generic;     // of those that this build has the kernels for
-  std::size_t l1d_bytes = 0;  // of one core; 0 if the system does not report it
+  std::size_t l1d_bytes = 0;   // of one core; 0 if the system does not report it
   std::size_t l2_bytes = 0;
   std::size_t l3_bytes = 0;
   int logical_cores = 1;  // on which this process may run

@@ -19,6 +19,7 @@ VARIABLES: Final = {
     "ENGINE_CONFORMANCE_FOLDER": "a run of the conformance kit has set it",
     "ENGINE_EMULATE_AMX": "tiles of AMX are emulated, which is slow",
     "ENGINE_ENABLE_VISUALIZE_TRACING": "models are written after each pass, which is slow",
+    "ENGINE_ISAS": "the instruction sets of the kernels when the native core is built: native, all, or names",
     "ENGINE_KERNEL_CXX": "the compiler of kernels when the native core is built, if it is not CXX",
     "ENGINE_MAX_ISA": "kernels use no instruction set above this one",
     "ENGINE_PASSES_ONLY": "only the passes in this file run",
@@ -27,7 +28,6 @@ VARIABLES: Final = {
     "ENGINE_PROFILE_PASS_ENABLE": "the time of each pass is logged",
     "ENGINE_VISUALIZE_TREE_OUTPUT_SHAPES": "whether pictures of models have shapes",
     "ENGINE_VISUALIZE_TREE_OUTPUT_TYPES": "whether pictures of models have element types",
-    "ENGINE_ISAS": "for which instruction sets kernels are compiled when the native core is built: native, all, or names",
     "ENGINE_WERROR": "warnings are errors when the native core is built",
 }
 """Every variable that the engine reads, and what it does."""

@@ -47,8 +47,8 @@ __all__ = [
     "LibraryKernel", "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner", "ProductRates",
     "Repetition", "RepetitionRun", "RepetitionRunner", "Routine", "RoutineBuilder", "SequenceAxis", "StepInfo",
     "Varying", "VaryingAttribute", "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned",
-    "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena", "left_out_kernels",
-    "load_kernel_library", "pack", "product_rates", "run_kernel", "run_packings", "started_threads",
+    "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena",
+    "left_out_kernels", "load_kernel_library", "pack", "product_rates", "run_kernel", "run_packings", "started_threads",
 ]  # fmt: skip
 
 Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
@@ -117,7 +117,7 @@ def left_out_kernels() -> dict[str, tuple[str, ...]]:
 
 
 def isas_within(limit: str) -> tuple[str, ...]:
-    """Return the members of `built_isas` that every CPU with `limit` has, ascending; `limit` is the last if it is built.
+    """Return the members of `built_isas` that every CPU with `limit` has, ascending, `limit` last if it is built.
 
     Raises PropertyError if `limit` is not the name of an instruction set.
     """

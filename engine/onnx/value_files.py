@@ -1,8 +1,8 @@
 """Values in files: .npy, .npz, ONNX's .pb, folders of .pb files as ONNX lays out its test data, images, raw bytes.
 
 The path "-" is standard input, whose first bytes tell which of these it is. A .pb file contains a `TensorProto`,
-`SequenceProto`, `OptionalProto` or `MapProto`, so it can store every type. A folder contains `input_0.pb` or `output_0.pb`
-and so on, by position. A .npz archive contains tensors by name.
+`SequenceProto`, `OptionalProto` or `MapProto`, so it can store every type. A folder contains `input_0.pb` and so
+on, or `output_0.pb`, by position. A .npz archive contains tensors by name.
 """
 
 from __future__ import annotations
