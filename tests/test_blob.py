@@ -563,14 +563,14 @@ def test_a_stream_placed_after_its_end_has_no_blob() -> None:
 
 def test_a_blob_of_another_format_version() -> None:
     blob = bytearray(make_blob(SECTIONS))
-    blob[8:16] = struct.pack("<Q", 3)
+    blob[8:16] = struct.pack("<Q", 5)
     blob[64:96] = hashlib.sha256(blob[:64]).digest()
-    with pytest.raises(BlobIncompatibleError, match="format version 3; this engine reads 1 and 2"):
+    with pytest.raises(BlobIncompatibleError, match="format version 5; this engine reads 1 to 4"):
         BlobReader(bytes(blob))
     check = check_blob(bytes(blob))
     assert not check.compatible
     assert check.manifest is None
-    assert "format version 3" in check.reasons[0]
+    assert "format version 5" in check.reasons[0]
 
 
 @pytest.mark.parametrize("kind", ["path", "mmap", "bytes", "memoryview"])

@@ -35,6 +35,7 @@ class Subject:
         carried: keys of `config` that were not stated for this subject; a device that has no such key ignores it.
         words: what the user called it; empty: its device and settings.
         extensions: what `Core.add_extension` takes.
+        release: the name and the least version that a blob must state.
         decrypt, weights_from: the key and the file of weights of a blob.
         preprocess: steps that become a part of the model, as of `engine.preprocessing.parse_steps`.
     """
@@ -47,6 +48,7 @@ class Subject:
     extensions: tuple[str, ...] = ()
     trusted_keys: tuple[str, ...] = ()
     require_signature: bool = False
+    release: str | None = None
     decrypt: str | None = None
     weights_from: str | None = None
     preprocess: tuple[str, ...] = ()
@@ -140,7 +142,12 @@ def open_subject(subject: Subject, more: Mapping[str, str] | None = None) -> Ope
         config = _parsed(core, subject.device or check.manifest.device, settings)
         start = time.perf_counter()
         network = core.import_model(
-            subject.file, subject.device, config, transform=subject.decrypt, weights=subject.weights_from
+            subject.file,
+            subject.device,
+            config,
+            transform=subject.decrypt,
+            weights=subject.weights_from,
+            release=subject.release,
         )
         return Opened(network, None, 0.0, time.perf_counter() - start)
     assert subject.device is not None

@@ -17,8 +17,9 @@ data area               sections in the manifest's order, each at the first mult
                         before, zeros between them; the blob ends where the last section ends
 ======================  ==================================================================================
 
-Format version 2 is that of signed blobs: the signature follows the manifest, before the zeros; see
-`engine.blob.signature`. Blobs without a signature have version 1.
+Format versions 2 and 4 are those of signed blobs: the signature follows the manifest, before the zeros; see
+`engine.blob.signature`. Blobs of versions 3 and 4 have sections in another form, and a sealed manifest; see
+`engine.blob.transform`. Other blobs have version 1; encrypted ones that earlier engines wrote have version 1 or 2.
 
 A section's offset counts from the start of the data area, so that it does not depend on the manifest's
 length. Sections may be stored in another form, such as encrypted (`engine.blob.transform`), or be in another file
@@ -33,12 +34,19 @@ wrong signature, `BlobTransformError` for a wrong key of encryption, and `BlobEr
 
 from engine.blob.bound import BlobWeights, WeightsFile
 from engine.blob.check import BlobCheck, check_blob, check_manifest
-from engine.blob.container import FORMAT_VERSION, SIGNED_FORMAT_VERSION, is_blob
+from engine.blob.container import (
+    FORMAT_VERSION,
+    SEALED_FORMAT_VERSION,
+    SEALED_SIGNED_FORMAT_VERSION,
+    SIGNED_FORMAT_VERSION,
+    is_blob,
+)
 from engine.blob.encryption import AesGcmKey
 from engine.blob.key_files import make_key_files, read_encryption_key, read_signing_key, read_trusted_keys, transform_of
 from engine.blob.keys import Ed25519PrivateKey, Ed25519PublicKey, HmacKey, SigningKey, TrustedKey
 from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.reader import BlobReader
+from engine.blob.release import BlobRelease
 from engine.blob.signature import BlobSignature
 from engine.blob.source import ALIGNMENT, BlobInput, Buffer, ReadableStream
 from engine.blob.transform import SectionTransform
@@ -47,12 +55,15 @@ from engine.blob.writer import BlobWriter, WritableStream
 __all__ = [
     "ALIGNMENT",
     "FORMAT_VERSION",
+    "SEALED_FORMAT_VERSION",
+    "SEALED_SIGNED_FORMAT_VERSION",
     "SIGNED_FORMAT_VERSION",
     "AesGcmKey",
     "BlobCheck",
     "BlobInput",
     "BlobManifest",
     "BlobReader",
+    "BlobRelease",
     "BlobSection",
     "BlobSignature",
     "BlobWeights",

@@ -37,6 +37,10 @@ class WeightsFile(ABC):
     path: str
     is_used_in_place: bool = True
 
+    def files(self) -> tuple[str, ...]:
+        """All files that have content of sections. Raises `BlobError` if they cannot be known."""
+        return (self.path,)
+
     @abstractmethod
     def find(self, sha256: str, size: int) -> Mapping[str, Any] | None:
         """What `read` needs to find the bytes with this hash and size, as JSON values; None if they are not there."""

@@ -12,6 +12,7 @@ from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, decode_manifest
 from engine.blob.signature import BlobSignature, pack_signature, read_signature, signature_size
 from engine.blob.source import ALIGNMENT, Source
+from engine.blob.transform import is_sealed
 from engine.digest import sha256
 from engine.errors import BlobFormatError, BlobIncompatibleError
 
@@ -19,11 +20,24 @@ FORMAT_VERSION = 1
 """The format version of blobs without a signature."""
 
 SIGNED_FORMAT_VERSION = 2
-"""The format version of signed blobs: the signature follows the manifest. This engine reads both versions."""
+"""The format version of signed blobs: the signature follows the manifest."""
+
+SEALED_FORMAT_VERSION = 3
+"""The format version of blobs whose sections are stored by a transform, which seals the manifest, too."""
+
+SEALED_SIGNED_FORMAT_VERSION = 4
+"""The format version of signed blobs with a seal. This engine reads all of these versions."""
 
 MAX_MANIFEST_SIZE = 16 * 2**20
 """In bytes of JSON; larger data belongs in a section."""
 
+_VERSIONS = {
+    FORMAT_VERSION: (False, False),
+    SIGNED_FORMAT_VERSION: (False, True),
+    SEALED_FORMAT_VERSION: (True, False),
+    SEALED_SIGNED_FORMAT_VERSION: (True, True),
+}
+"""Whether the blobs of a version are sealed, and whether they are signed."""
 _MAGIC = b"\x93EBLOB\r\n"
 _HEADER = struct.Struct("<8sQQQ32s")
 HEADER_SIZE = _HEADER.size + 32
@@ -72,7 +86,8 @@ def read_prologue(source: Source) -> Prologue:
     if sha256(manifest_bytes).digest() != digest:
         raise BlobFormatError(f"{source.where}: the manifest does not match its hash in the header; {_AGAIN}")
     signature, size = None, HEADER_SIZE + manifest_size
-    if version == SIGNED_FORMAT_VERSION:
+    has_seal, is_signed = _VERSIONS[version]
+    if is_signed:
         signature, added = read_signature(source, header)
         size += added
         data_start = aligned(size)
@@ -81,6 +96,11 @@ def read_prologue(source: Source) -> Prologue:
         data_size = _laid_out(manifest.sections)
     except BlobFormatError as e:
         raise BlobFormatError(f"{source.where}: {e}") from e
+    if is_sealed(manifest) is not has_seal:
+        raise BlobFormatError(
+            f"{source.where}: format version {version} is of blobs {'with' if has_seal else 'without'} a seal, "
+            f"and the manifest has {'none' if has_seal else 'one'}; {_AGAIN}"
+        )
     if data_start + data_size != blob_size:
         raise BlobFormatError(
             f"{source.where}: the header declares {blob_size} bytes, but header, manifest and sections "
@@ -89,10 +109,10 @@ def read_prologue(source: Source) -> Prologue:
     return Prologue(manifest, signature, data_start - size, data_size)
 
 
-def pack_prologue(manifest_bytes: bytes, data_size: int, key: SigningKey | None) -> bytes:
+def pack_prologue(manifest_bytes: bytes, data_size: int, key: SigningKey | None, *, is_sealed: bool) -> bytes:
     """All bytes before the data area, which has `data_size` bytes; signed by `key`, if there is one."""
     size = HEADER_SIZE + len(manifest_bytes) + (0 if key is None else signature_size(key))
-    version = FORMAT_VERSION if key is None else SIGNED_FORMAT_VERSION
+    version = next(number for number, kind in _VERSIONS.items() if kind == (is_sealed, key is not None))
     digest = sha256(manifest_bytes).digest()
     fields = _HEADER.pack(_MAGIC, version, len(manifest_bytes), aligned(size) + data_size, digest)
     prologue = fields + sha256(fields).digest() + manifest_bytes
@@ -126,11 +146,10 @@ def _read_header(source: Source) -> bytes:
     if sha256(head).digest() != check:
         raise BlobFormatError(f"{source.where}: the header does not match its own hash; {_AGAIN}")
     version = _HEADER.unpack(head)[1]
-    if version not in (FORMAT_VERSION, SIGNED_FORMAT_VERSION):
+    if version not in _VERSIONS:
         raise BlobIncompatibleError(
-            f"{source.where}: format version {version}; this engine reads {FORMAT_VERSION} and "
-            f"{SIGNED_FORMAT_VERSION}: export the network again with this engine, or read the blob with the engine "
-            "that wrote it"
+            f"{source.where}: format version {version}; this engine reads {min(_VERSIONS)} to {max(_VERSIONS)}: export "
+            "the network again with this engine, or read the blob with the engine that wrote it"
         )
     return head
 

@@ -16,7 +16,7 @@ from engine.blob.keys import TrustedKey
 from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.signature import BlobSignature
 from engine.blob.source import BlobInput, aligned_copy, allocate_aligned, open_source
-from engine.blob.transform import SectionTransform, Transformed, restored, why_not_restored
+from engine.blob.transform import SectionTransform, Transformed, restored, why_not_authentic, why_not_restored
 from engine.digest import sha256
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError, BlobIncompatibleError, BlobTransformError
 from engine.threads import start_thread
@@ -39,12 +39,13 @@ class BlobReader:
 
     Raises `BlobFormatError` if the bytes are not a blob, are truncated or contradict themselves,
     `BlobIncompatibleError` for another format version, `BlobError` if the file or stream cannot be read. Whether
-    `transform` and `weights` are those that the blob needs is checked when a section is used.
+    `transform` and `weights` are those that the blob needs is checked when a section is used, at the latest: see
+    `authenticate`.
     """
 
     __slots__ = (
-        *("_data", "_entries", "_is_admitted", "_is_covered", "_is_trusted", "_manifest", "_signature"),
-        *("_transform", "_transformed", "_weights", "_where"),
+        *("_authentication", "_data", "_entries", "_is_admitted", "_is_authentic", "_is_covered", "_is_trusted"),
+        *("_manifest", "_signature", "_transform", "_transformed", "_weights", "_where"),
     )
 
     def __init__(
@@ -60,10 +61,11 @@ class BlobReader:
             self._where = opened.where
             self._manifest = prologue.manifest
             self._signature = prologue.signature
-            self._is_admitted = self._is_covered = self._is_trusted = False
+            self._is_admitted = self._is_authentic = self._is_covered = self._is_trusted = False
             self._check_zero(opened.read(prologue.padding), "after the manifest")
             data = opened.read(prologue.data_size)
         self._transform, self._weights = transform, weights
+        self._authentication = Lock()
         self._transformed = Transformed.of(prologue.manifest)
         bound = Bound.of(prologue.manifest)
         self._entries = {section.name: _Entry(section) for section in prologue.manifest.sections}
@@ -115,6 +117,24 @@ class BlobReader:
             self._signature.verify(key, self._where)
             self._is_trusted = True
 
+    def authenticate(self) -> None:
+        """Require that the blob was exported with the transform that was passed, and with none if none was.
+
+        With a cipher, the manifest is then its author's, and so is the content of all sections, those in another file
+        included: a section is used only afterwards. Raises `BlobTransformError`, and `BlobCorruptError` for damage.
+        """
+        with self._authentication:
+            if self._is_authentic or self._data is None:
+                return
+            if (why := why_not_restored(self._manifest, self._transform)) is not None:
+                raise BlobTransformError(f"{self._where}: {why}")
+            if self._transformed is not None and self._transform is not None:
+                if self._transformed.seal is None:
+                    self._restore_one()
+                elif (why := why_not_authentic(self._manifest, self._transform)) is not None:
+                    raise BlobTransformError(f"{self._where}: {why}")
+            self._is_authentic = True
+
     def nested(self, name: str) -> BlobReader:
         """The blob in section `name`, read in place; what is decided on this one applies to it, too.
 
@@ -154,12 +174,8 @@ class BlobReader:
         if entry is None:
             available = ", ".join(map(repr, self.section_names[:20])) or "none"
             raise BlobFormatError(f"{self._where}: no section {name!r}; it has {available}")
-        if self._data is None:
-            raise BlobError(f"{self._where}: section {name!r} requested after close")
-        with entry.lock:
-            if entry.content is None:
-                entry.content = self._content(entry.section, self._data)
-            return entry.content
+        self.authenticate()
+        return self._content_of(entry)
 
     def verify_ahead(self) -> None:
         """Start verifying the sections in another thread, from the last to the first, while the caller uses the first.
@@ -176,8 +192,10 @@ class BlobReader:
     def verify_section(self, name: str) -> None:
         """Verify the hash of a section, which needs no key. Raises the errors of `section` but `BlobTransformError`."""
         entry, data = self._entries.get(name), self._data
-        if entry is None or data is None or entry.content is not None or isinstance(entry.section, BoundSection):
+        if entry is None or data is None or entry.content is not None:
             self.section(name)
+        elif isinstance(entry.section, BoundSection):
+            self._bound(entry.section)
         else:
             self._verify(entry.section, data[entry.section.offset : entry.section.offset + entry.section.size])
 
@@ -200,6 +218,25 @@ class BlobReader:
             for name in reversed(self._entries):
                 self.section(name)
 
+    def _restore_one(self) -> None:
+        """Restore the smallest section of a blob without a seal: only the key's owner can have made its manifest."""
+        own = [entry for entry in self._entries.values() if isinstance(entry.section, BlobSection)]
+        if not own:
+            raise BlobTransformError(
+                f"{self._where}: it has neither a seal nor a section that is stored by "
+                f"{self._transformed and self._transformed.name!r}, so that anybody can have made it; export the "
+                "network again"
+            )
+        self._content_of(min(own, key=lambda entry: entry.section.size))
+
+    def _content_of(self, entry: _Entry) -> memoryview:
+        if self._data is None:
+            raise BlobError(f"{self._where}: section {entry.section.name!r} requested after close")
+        with entry.lock:
+            if entry.content is None:
+                entry.content = self._content(entry.section, self._data)
+            return entry.content
+
     def _check_zero(self, padding: memoryview, place: str) -> None:
         if any(padding):
             raise BlobFormatError(
@@ -211,8 +248,6 @@ class BlobReader:
             return self._bound(section)
         view = data[section.offset : section.offset + section.size]
         self._verify(section, view)
-        if (why := why_not_restored(self._manifest, self._transform)) is not None:
-            raise BlobTransformError(f"{self._where}: {why}")
         if self._transformed is None or self._transform is None:
             return view
         try:

@@ -1,13 +1,20 @@
 """Sections that are stored in another form, such as encrypted: what makes the form, and what restores the content.
 
-The manifest's metadata then has `transform`: `{"name": ..., "id": ...}`. `name` says what restores the sections, with
-the id of its key; `id` is random for each blob. Hashes in the manifest are those of the stored form, so that damage is
-found, and a signature verified, without a key. The manifest itself is not transformed.
+The manifest's metadata then has `transform`: `{"name": ..., "id": ..., "seal": ...}`. `name` says what restores the
+sections, with the id of its key; `id` is random for each blob. Hashes in the manifest are those of the stored form, so
+that damage is found, and a signature verified, without a key. The manifest itself is not transformed. Its `seal` is the
+transform's form of the manifest's SHA-256, taken with an empty seal: a cipher so authenticates the whole manifest, with
+the list of sections and the hashes of those in another file.
+
+Blobs of the format versions 1 and 2 have no seal. Each of their sections authenticates the manifest without its list of
+sections, so one is restored before anything is used; a blob without any is refused, since nothing in it needs the key.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +26,9 @@ from engine.digest import sha256
 from engine.errors import BlobError, BlobTransformError
 
 _KEY: Final = "transform"
+_SEAL: Final = "seal"
 _ID_BYTES: Final = 16
+_HEX: Final = re.compile(r"(?:[0-9a-f]{2})*")
 
 
 class SectionTransform(ABC):
@@ -47,15 +56,16 @@ class SectionTransform(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """The transform that a manifest names, and the context of its sections."""
+    """The transform that a manifest names, the context of its sections, and its seal; None if it has none."""
 
     name: str
     context: bytes
+    seal: bytes | None = None
 
     @staticmethod
     def record(manifest: BlobManifest, transform: SectionTransform) -> BlobManifest:
-        """The manifest of a blob whose sections go through `transform`."""
-        entry = {"name": transform.name, "id": os.urandom(_ID_BYTES).hex()}
+        """The manifest of a blob whose sections go through `transform`, with an empty seal."""
+        entry = {"name": transform.name, "id": os.urandom(_ID_BYTES).hex(), _SEAL: ""}
         return replace(manifest, metadata={**manifest.metadata, _KEY: entry})
 
     @classmethod
@@ -64,13 +74,58 @@ class Transformed:
         entry: Any = manifest.metadata.get(_KEY)
         if entry is None:
             return None
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+        seal = entry.get(_SEAL) if isinstance(entry, Mapping) else None
+        is_valid = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
+        if not is_valid or (is_sealed(manifest) and not (isinstance(seal, str) and _HEX.fullmatch(seal))):
             raise BlobTransformError(f"the manifest's metadata has an invalid {_KEY!r}: {entry!r:.80}")
-        return cls(entry["name"], sha256(encode_manifest(replace(manifest, sections=()))).digest())
+        context = sha256(encode_manifest(replace(_with_seal(manifest, ""), sections=()))).digest()
+        return cls(entry["name"], context, None if seal is None else bytes.fromhex(seal))
 
     def of_section(self, name: str) -> bytes:
         """The context of a section."""
         return self.context + name.encode()
+
+
+def is_sealed(manifest: BlobManifest) -> bool:
+    """Whether a manifest has a seal, as those of the format versions 3 and 4 have."""
+    entry = manifest.metadata.get(_KEY)
+    return isinstance(entry, Mapping) and _SEAL in entry
+
+
+def sealed(manifest: BlobManifest, transform: SectionTransform) -> BlobManifest:
+    """A complete manifest that `Transformed.record` has begun, with its seal. Raises `BlobTransformError`."""
+    found = Transformed.of(manifest)
+    assert found is not None
+    stored = applied(transform, memoryview(_sealed_digest(manifest)), found.of_section(""))  # no section has this name
+    return _with_seal(manifest, bytes(stored).hex())
+
+
+def why_not_authentic(manifest: BlobManifest, transform: SectionTransform) -> str | None:
+    """Why the seal of a manifest is not what `transform` makes of it, as a sentence; None if it is, or without one."""
+    found = Transformed.of(manifest)
+    if found is None or found.seal is None:
+        return None
+    try:
+        digest = restored(transform, memoryview(found.seal), found.of_section(""))
+    except BlobTransformError as e:
+        return f"the seal of its manifest cannot be restored: {e}"
+    if hmac.compare_digest(bytes(digest), _sealed_digest(manifest)):
+        return None
+    return (
+        "the seal is that of another manifest: sections were added, left out or exchanged after the blob was exported"
+    )
+
+
+def _sealed_digest(manifest: BlobManifest) -> bytes:
+    return sha256(encode_manifest(_with_seal(manifest, ""))).digest()
+
+
+def _with_seal(manifest: BlobManifest, seal: str) -> BlobManifest:
+    """The manifest with another seal; without one, itself."""
+    if not is_sealed(manifest):
+        return manifest
+    entry = {**manifest.metadata[_KEY], _SEAL: seal}
+    return replace(manifest, metadata={**manifest.metadata, _KEY: entry})
 
 
 def why_not_restored(manifest: BlobManifest, transform: SectionTransform | None) -> str | None:

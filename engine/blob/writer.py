@@ -17,7 +17,7 @@ from engine.blob.container import MAX_MANIFEST_SIZE, aligned, pack_prologue
 from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
 from engine.blob.source import Buffer
-from engine.blob.transform import SectionTransform, Transformed, applied
+from engine.blob.transform import SectionTransform, Transformed, applied, is_sealed, sealed
 from engine.digest import sha256
 from engine.errors import BlobError, BlobSignatureError, EngineError
 from engine.files import private_opener, why_not_opened
@@ -39,13 +39,14 @@ class BlobWriter:
     Hashes are computed when writing; one writer may write any number of times. Not thread-safe.
     """
 
-    __slots__ = ("_manifest", "_sections")
+    __slots__ = ("_manifest", "_sections", "_transform")
 
     def __init__(self, manifest: BlobManifest) -> None:
         if not isinstance(manifest, BlobManifest):
             raise BlobError(f"BlobWriter: expected a BlobManifest, got {type(manifest).__name__}")
         self._manifest = manifest
         self._sections: dict[str, list[memoryview]] = {}
+        self._transform: SectionTransform | None = None
 
     def add_section(self, name: str, data: Buffer | Iterable[Buffer]) -> None:
         """Add a section that consists of the bytes of `data`, or of its buffers one after the other.
@@ -88,9 +89,10 @@ class BlobWriter:
     def transformed(self, transform: SectionTransform) -> BlobWriter:
         """A writer of the same blob whose sections are stored by `transform`. It holds the stored form of all of them.
 
-        Raises `BlobTransformError`.
+        Writing it seals the manifest by `transform`, too. Raises `BlobTransformError`.
         """
         stored = BlobWriter(Transformed.record(self._manifest, transform))
+        stored._transform = transform
         found = Transformed.of(stored._manifest)
         assert found is not None
         for name, buffers in self._sections.items():
@@ -112,7 +114,7 @@ class BlobWriter:
         manifest, encoded = self._encode()
         last = manifest.sections[-1] if manifest.sections else None
         data_size = last.offset + last.size if last else 0
-        prologue = pack_prologue(encoded, data_size, sign)
+        prologue = pack_prologue(encoded, data_size, sign, is_sealed=is_sealed(manifest))
         total = len(prologue) + data_size
         written = 0
         for chunk in self._chunks(prologue):
@@ -160,6 +162,8 @@ class BlobWriter:
             end = section.offset + section.size
             sections.append(section)
         manifest = replace(self._manifest, sections=tuple(sections))
+        if self._transform is not None:
+            manifest = sealed(manifest, self._transform)
         encoded = encode_manifest(manifest)
         if len(encoded) > MAX_MANIFEST_SIZE:
             raise BlobError(

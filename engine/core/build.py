@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from engine.blob import SectionTransform, SigningKey, WeightsFile
+from engine.blob import BlobRelease, SectionTransform, SigningKey, WeightsFile
 from engine.core.core import Core
 from engine.errors import BlobError
 from engine.files import complete_file
@@ -35,6 +35,7 @@ class Packaging:
     sign: SigningKey | None = None
     transform: SectionTransform | None = None
     weights: WeightsFile | None = None
+    release: BlobRelease | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,4 +144,10 @@ def _export_and_check(
 
 
 def _export(network: ExecutableNetwork, target: Path | BinaryIO, packaging: Packaging) -> None:
-    network.export_model(target, sign=packaging.sign, transform=packaging.transform, weights=packaging.weights)
+    network.export_model(
+        target,
+        sign=packaging.sign,
+        transform=packaging.transform,
+        weights=packaging.weights,
+        release=packaging.release,
+    )

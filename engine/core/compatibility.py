@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from engine.blob import BlobCheck, BlobManifest, SectionTransform, WeightsFile, check_manifest
 from engine.blob.bound import why_not_bound
-from engine.blob.transform import why_not_restored
+from engine.blob.transform import why_not_authentic, why_not_restored
 from engine.errors import BlobIncompatibleError, BlobTransformError, PluginContractError
 from engine.extensions import REQUIREMENT, missing_reasons
 from engine.hosting import plugin_errors
@@ -43,7 +43,10 @@ def why_not_read(
     manifest: BlobManifest, transform: SectionTransform | None, weights: WeightsFile | None
 ) -> tuple[str, ...]:
     """Why a blob's sections cannot be read, as sentences; empty if they can."""
-    return tuple(why for why in (why_not_restored(manifest, transform), why_not_bound(manifest, weights)) if why)
+    why = why_not_restored(manifest, transform)
+    if why is None and transform is not None:
+        why = why_not_authentic(manifest, transform)
+    return tuple(each for each in (why, why_not_bound(manifest, weights)) if each)
 
 
 def check_sections(manifest: BlobManifest, transform: SectionTransform | None, weights: WeightsFile | None) -> None:

@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.blob import BlobCheck, BlobInput, BlobManifest, BlobReader, SectionTransform, WeightsFile, transform_of
+from engine.blob import (
+    BlobCheck,
+    BlobInput,
+    BlobManifest,
+    BlobReader,
+    BlobRelease,
+    SectionTransform,
+    WeightsFile,
+    transform_of,
+)
 from engine.blob import check_blob as read_manifest
 from engine.core.cache import CompileCache
 from engine.core.compatibility import check_for_plugin, check_sections, why_not_read
@@ -19,9 +28,10 @@ from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.report import report
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
-from engine.core.trust import may_be_mapped, verify_blob, with_signature
+from engine.core.trust import may_be_mapped, may_be_used_in_place, verify_blob, with_signature
 from engine.core.weights import open_weights
 from engine.errors import (
+    BlobError,
     DeviceNotFoundError,
     EngineError,
     PluginContractError,
@@ -183,22 +193,26 @@ class Core:
         *,
         transform: SectionTransform | str | os.PathLike[str] | None = None,
         weights: str | os.PathLike[str] | None = None,
+        release: BlobRelease | str | None = None,
     ) -> ExecutableNetwork:
         """Import a compiled network from a path, bytes or a binary stream, which is read to the blob's end.
 
         A plugin passes a blob that its own contains as `reader.nested(section)`, so that the signature covers it, too.
         `transform` is the key (or its file), or the transform, with which the blob was exported, and `weights` the file
-        of weights; a blob that was exported without refuses them.
+        of weights; a blob that was exported without refuses them. With `release`, such as "resnet50:7", the blob must
+        be signed by a key of TRUSTED_KEYS, and state this name, and this version or a later one.
 
         `device`, or a context of one, defaults to the device that the blob was compiled for. The configuration is the
         exported one, overridden by `config`. A file is read into memory, or mapped with ENABLE_MMAP.
 
         Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, `BlobSignatureError` as
-        TRUSTED_KEYS and REQUIRE_SIGNATURE say, `BlobTransformError` for a wrong key, and, for device and configuration,
-        the errors of `compile_model`.
+        TRUSTED_KEYS, REQUIRE_SIGNATURE and `release` say, `BlobTransformError` for a wrong key or a blob that was not
+        exported with it, and, for device and configuration, the errors of `compile_model`.
         """
         start = time.perf_counter()
-        cipher, file = transform_of(transform), self._weights(weights)
+        cipher = transform_of(transform)
+        file = self._weights(weights, is_encrypted=cipher is not None)
+        required = None if release is None else BlobRelease.parse(release)
         if isinstance(blob, BlobReader):
             reader: BlobReader | None = blob
         elif isinstance(blob, (str, os.PathLike)):
@@ -212,8 +226,10 @@ class Core:
         if reader is None:
             is_mapped = plugin.config.merged(stated)[ENABLE_MMAP] and may_be_mapped(blob, self._defaults)
             reader = BlobReader(blob, mmap=is_mapped, transform=cipher, weights=file)  # type: ignore[arg-type]
+            if reader.manifest != manifest:  # whose configuration nothing has verified
+                raise BlobError(f"{reader.where} was replaced while it was imported; import it again")
         check_sections(reader.manifest, cipher, file)
-        verify_blob(reader, self._defaults)
+        verify_blob(reader, self._defaults, required)
         network = self._import(plugin, reader, stated, context)
         network.compile_seconds = time.perf_counter() - start
         report(network, "imported")
@@ -265,10 +281,11 @@ class Core:
         *,
         transform: SectionTransform | str | os.PathLike[str] | None = None,
         weights: str | os.PathLike[str] | None = None,
+        release: BlobRelease | str | None = None,
     ) -> BlobCheck:
         """Check from its header and manifest alone whether a blob would load here, and give every reason against it.
 
-        `device` defaults to the one that the blob was compiled for; `transform` and `weights` are those of
+        `device` defaults to the one that the blob was compiled for; `transform`, `weights` and `release` are those of
         `import_model`. The position of a seekable stream is restored. It also tells whether a trusted key has signed
         the blob. Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be read.
         """
@@ -286,7 +303,8 @@ class Core:
             fit = BlobCheck((str(e),), manifest)
         reasons = why_not_read(manifest, transform_of(transform), self._weights(weights))
         fit = replace(fit, signature=check.signature, reasons=(*fit.reasons, *reasons))
-        return with_signature(fit, "the blob", self._defaults)
+        required = None if release is None else BlobRelease.parse(release)
+        return with_signature(fit, "the blob", self._defaults, required)
 
     # -- devices and plugins ------------------------------------------------------------------------------
 
@@ -515,12 +533,12 @@ class Core:
         network.unpickle, network.open_weights = unpickled_network, open_weights
         return network
 
-    def _weights(self, path: str | os.PathLike[str] | None) -> WeightsFile | None:
+    def _weights(self, path: str | os.PathLike[str] | None, *, is_encrypted: bool = False) -> WeightsFile | None:
         """The file of weights that a caller named, which is not used in place if others could change it."""
         if path is None:
             return None
         file = open_weights(path)
-        file.is_used_in_place = may_be_mapped(path, self._defaults)
+        file.is_used_in_place = may_be_used_in_place(file, self._defaults, is_encrypted)
         return file
 
     def _load(

@@ -32,6 +32,15 @@ class ModelWeights(WeightsFile):
         if not os.path.isfile(path):
             raise BlobError(f"{self.path}: no such file; expected the model, or the blob, that has the weights")
 
+    def files(self) -> tuple[str, ...]:
+        """The model, and the files of its external data."""
+        from engine.onnx.weight_spans import data_files
+
+        try:
+            return (self.path, *map(str, data_files(self.path)))
+        except EngineError as e:
+            raise BlobError(f"{self.path} is neither a blob nor a model: {e}") from e
+
     def find(self, sha256: str, size: int) -> Mapping[str, Any] | None:
         """File and position of a tensor."""
         for span in self._spans().pop(size, ()):

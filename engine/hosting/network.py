@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, TypeA
 
 from engine.blob import (
     BlobManifest,
+    BlobRelease,
     BlobWeights,
     BlobWriter,
     SectionTransform,
@@ -413,10 +414,13 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         sign: SigningKey | str | os.PathLike[str] | None = None,
         transform: SectionTransform | str | os.PathLike[str] | None = None,
         weights: WeightsFile | str | os.PathLike[str] | None = None,
+        release: BlobRelease | str | None = None,
     ) -> None:
         """Write the compiled network to a path, atomically, or to a binary stream.
 
         With `sign`, a key or the file of one, the blob is signed: a core whose TRUSTED_KEYS have the key trusts it.
+        The signature then includes the `release`, such as "resnet50:7": an import that requires release 7 takes neither
+        an older blob nor one of another name.
         With `transform`, a key that encrypts (or the file of one) or a transform of your own, all sections are stored
         in this form, and an import needs it, too; the manifest, with the names of inputs and outputs, is not.
         With `weights`, the model's file or another blob, sections that this file has, too, are left out: an import
@@ -430,7 +434,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         if key is not None and not isinstance(key, SigningKey):
             raise BlobSignatureError(f"a blob is signed by a SigningKey, or the file of one; got {type(key).__name__}")
         cipher = transform_of(transform)
-        writer = self.blob_writer()
+        stated = None if release is None else BlobRelease.parse(release)
+        if stated is not None and key is None:
+            raise BlobSignatureError(f"release {stated}: only a signed blob states one; pass `sign`")
+        writer = self.blob_writer({} if stated is None else stated.to_metadata())
         if weights is not None:
             file = self._weights_file(weights)
             if isinstance(target, (str, os.PathLike)) and os.path.realpath(target) == os.path.realpath(file.path):

@@ -223,8 +223,8 @@ def _subject(args: argparse.Namespace) -> Subject:
 
     return Subject(
         args.model, args.device, dict(args.config), shapes=dict(args.shape), extensions=tuple(args.extension),
-        trusted_keys=tuple(args.trusted_key), require_signature=args.require_signature, decrypt=args.decrypt,
-        weights_from=args.weights_from, preprocess=tuple(each.text for each in args.preprocess),
+        trusted_keys=tuple(args.trusted_key), require_signature=args.require_signature, release=args.release,
+        decrypt=args.decrypt, weights_from=args.weights_from, preprocess=tuple(each.text for each in args.preprocess),
     )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ engine compile model.onnx -d CPU --preprocess 'y=output().softmax().top_k(5)'  #
 engine compile model.onnx -d CPU --weights int4           # with weights of 4 bits
 engine compile decoder.onnx -d CPU --stateful             # requests keep the keys and values of past tokens
 engine compile model.onnx -d OPENCL --sign release.key    # signed, for hosts that trust the key
+engine compile model.onnx -d CPU --sign release.key --release net:7  # hosts can refuse older ones
 engine compile model.onnx -d CPU --encrypt secret.key     # encrypted; its imports need the key
 engine compile model.onnx -d TEMPLATE --weights-from model.onnx  # without weights; its imports need the model
 engine compile model.onnx -d CPU -c NUM_STREAMS=2 -o two.blob --weights-from model.blob  # shares those of model.blob
@@ -142,6 +143,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sign", metavar="FILE", help="sign the blob with the key of this file, as `engine keygen` writes it"
     )
     parser.add_argument(
+        "--release",
+        metavar="NAME:VERSION",
+        help="the signature includes this name and version, such as resnet50:7: who requires release 7 of it takes "
+        "neither an older blob nor one of another name",
+    )
+    parser.add_argument(
         "--encrypt", metavar="FILE", help="encrypt the blob with the key of this file, as `engine keygen` writes it"
     )
     parser.add_argument(
@@ -162,7 +169,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile and export."""
-    from engine.blob import is_blob, read_encryption_key, read_signing_key
+    from engine.blob import BlobRelease, is_blob, read_encryption_key, read_signing_key
     from engine.core.build import Packaging, compile_builds, export_builds
     from engine.core.weights import open_weights
     from engine.passes import LastPosition, MakeStateful
@@ -173,6 +180,9 @@ def run(args: argparse.Namespace) -> int:
     core = make_core(args)
     builds = _builds(core, args)
     check_weights(args)
+    release = None if args.release is None else BlobRelease.parse(args.release)
+    if release is not None and args.sign is None:
+        raise UsageError(f"--release {release}: only a signed blob states a release; give --sign FILE")
     key = None if args.sign is None else read_signing_key(args.sign)  # before anything is compiled
     cipher = None if args.encrypt is None else read_encryption_key(args.encrypt)
     weights = None if args.weights_from is None else open_weights(args.weights_from)
@@ -183,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
         LastPosition().run_on_model(model)
     report = None if args.weights is None else compressed(model, args)
     compiled = compile_builds(core, model if report is None else report.model, builds)
-    built = export_builds(core, compiled, Packaging(key, cipher, weights), check=_check(compiled, args))
+    built = export_builds(core, compiled, Packaging(key, cipher, weights, release), check=_check(compiled, args))
     is_close = all(each.is_close for each in built)
     if args.json:
         print_json(_as_json(compiled, built, key, report, is_close))

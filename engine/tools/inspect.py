@@ -164,7 +164,7 @@ def _inspect_blob(args: argparse.Namespace) -> int:
     from engine.tools.networks import make_core
 
     core = make_core(args)
-    check = core.check_blob(args.model, transform=args.decrypt, weights=args.weights_from)
+    check = core.check_blob(args.model, transform=args.decrypt, weights=args.weights_from, release=args.release)
     described: dict[str, Any] = {"kind": "blob", "loads_here": check.compatible, "reasons": list(check.reasons)}
     if check.manifest is not None:
         described |= _describe_manifest(check.manifest)
@@ -182,18 +182,20 @@ def _inspect_blob(args: argparse.Namespace) -> int:
 
 
 def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
+    from engine.blob import BlobRelease
     from engine.blob.bound import Bound
     from engine.blob.transform import Transformed
     from engine.plugin_api import Port
     from engine.runtime import StatePort
 
-    stored, bound = Transformed.of(manifest), Bound.of(manifest)
+    stored, bound, release = Transformed.of(manifest), Bound.of(manifest), BlobRelease.of(manifest)
     elsewhere = () if bound is None else bound.sections
     return {
         "transform": None if stored is None else stored.name,
         "bound": None
         if bound is None
         else {"file": bound.file, "sections": len(elsewhere), "bytes": sum(each.size for each in elsewhere)},
+        "release": None if release is None else str(release),
         "device": manifest.device,
         "plugin": f"{manifest.plugin_name} {manifest.plugin_version}",
         "engine": manifest.engine_version,
@@ -255,6 +257,8 @@ def _print_blob(described: dict[str, Any]) -> None:
         else:
             verdict = "verified" if signature["trusted"] else "NOT verified; --trusted-key names the file of a key"
             say(f"signature: by key {signature['key']} ({signature['algorithm']}), {verdict}")
+        if described["release"] is not None:
+            say(f"release: {described['release']}")
         if described["transform"] is not None:
             say(f"sections are stored by {described['transform']}")
         if (bound := described["bound"]) is not None:

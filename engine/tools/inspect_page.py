@@ -53,6 +53,7 @@ def _of_blob(described: Mapping[str, Any]) -> Iterable[str]:
         ("engine", described["engine"]),
         ("plugin API", described["plugin_api"]),
         ("signature", signed),
+        ("release", described["release"] or "-"),
         ("stored by", described["transform"] or "-"),
         ("weights", "its own" if described["bound"] is None else f"in the file {described['bound']['file']}"),
         *((f"config {key}", value) for key, value in described["config"].items()),

@@ -58,10 +58,17 @@ def open_network(
         assert check.manifest is not None
         config = parse_config(core, args.device or check.manifest.device, args.config)
         start = time.perf_counter()
-        network = core.import_model(args.model, args.device, config, transform=args.decrypt, weights=args.weights_from)
+        network = core.import_model(
+            args.model,
+            args.device,
+            config,
+            transform=args.decrypt,
+            weights=args.weights_from,
+            release=args.release,
+        )
         return OpenedNetwork(network, 0.0, time.perf_counter() - start)
-    if getattr(args, "decrypt", None) is not None or getattr(args, "weights_from", None) is not None:
-        raise UsageError(f"{args.model} is a model; --decrypt and --weights-from are for blobs")
+    if any(getattr(args, name, None) is not None for name in ("decrypt", "weights_from", "release")):
+        raise UsageError(f"{args.model} is a model; --decrypt, --weights-from and --release are for blobs")
     device = require_device(core, args)
     config = parse_config(core, device, args.config)
     start = time.perf_counter()

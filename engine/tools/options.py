@@ -59,6 +59,11 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--require-signature", action="store_true", help="refuse a blob that none of these keys has signed"
     )
+    parser.add_argument(
+        "--release",
+        metavar="NAME:VERSION",
+        help="refuse a blob unless one of these keys has signed it as this version of the name, or a later one",
+    )
     parser.add_argument("--decrypt", metavar="FILE", help="the key with which the blob was encrypted")
     parser.add_argument(
         "--weights-from",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from engine import Core, EngineError
 from engine.blob import AesGcmKey, BlobManifest, BlobReader, BlobWriter, SectionTransform, make_key_files
 from engine.blob.encryption import PIECE
+from engine.blob.transform import Transformed
 from engine.errors import BlobCorruptError, BlobError, BlobSignatureError, BlobTransformError
 from engine.testing.models import light_input, light_model
 
@@ -30,6 +32,19 @@ def written(sections: dict[str, bytes], transform: SectionTransform = KEY, **met
         writer.add_section(name, data)
     stream = io.BytesIO()
     writer.transformed(transform).write(stream)
+    return stream.getvalue()
+
+
+def written_without_seal(sections: dict[str, bytes], transform: SectionTransform = KEY, **metadata: Any) -> bytes:
+    """A blob as engines wrote it before format version 3."""
+    entry = {"name": transform.name, "id": os.urandom(16).hex()}
+    writer = BlobWriter(manifest(transform=entry, **metadata))
+    context = Transformed.of(manifest(transform=entry, **metadata))
+    assert context is not None
+    for name, data in sections.items():
+        writer.add_section(name, transform.apply(memoryview(data), context.of_section(name)))
+    stream = io.BytesIO()
+    writer.write(stream)
     return stream.getvalue()
 
 
@@ -63,7 +78,7 @@ def test_a_network_travels_encrypted(device: str, keys: Path, tmp_path: Path) ->
     [
         (None, r"stored by 'aes-256-gcm prod'; pass the key"),
         ("other.key", r"stored by 'aes-256-gcm prod'; the key or the transform that was passed is 'aes-256-gcm test'"),
-        ("wrong.key", r"section '.*' cannot be restored: it was not encrypted with this key"),
+        ("wrong.key", r"the seal of its manifest cannot be restored: it was not encrypted with this key"),
         ("signing.key", r"a key of hmac-sha256 signs, and cannot encrypt"),
         ("absent.key", r"absent.key cannot be read: No such file"),
     ],
@@ -86,6 +101,7 @@ def test_a_check_without_a_key_names_the_key(keys: Path, tmp_path: Path) -> None
     assert "'aes-256-gcm prod'" in reason
     assert core.check_blob(path, transform=keys / "right.key").compatible
     assert not core.check_blob(path, transform=keys / "other.key").compatible
+    assert "seal" in core.check_blob(path, transform=keys / "wrong.key").reasons[0], "no section is read for this"
 
 
 def test_an_encrypted_blob_is_signed_and_verified_without_the_key(keys: Path, tmp_path: Path) -> None:
@@ -120,11 +136,23 @@ def test_two_exports_share_no_bytes() -> None:
     assert first[-4096:] != second[-4096:]
 
 
-@pytest.mark.parametrize("change", ["flip", "cut a piece", "swap pieces", "swap sections", "another blob", "manifest"])
-def test_what_was_changed_is_not_decrypted(change: str) -> None:
-    """Even with right hashes, as a forger would write: nothing that was not encrypted so with this key is content."""
+CHANGES = ["flip", "cut a piece", "swap pieces", "swap sections", "another blob", "manifest"]
+
+
+@pytest.mark.parametrize(
+    ("has_seal", "change"),
+    [
+        *((False, change) for change in CHANGES),
+        *((True, change) for change in (*CHANGES, "leave out", "add", "rename")),
+    ],
+)
+def test_what_was_changed_is_not_decrypted(has_seal: bool, change: str) -> None:
+    """Even with right hashes, as a forger would write: nothing that was not encrypted so with this key is content.
+
+    Without a seal, as before format version 3, the first section that is used shows it; with one, the manifest.
+    """
     data = {"a": bytes(PIECE + 5), "b": bytes(PIECE + 5)}
-    blob = written(data)
+    blob = written(data) if has_seal else written_without_seal(data)
     with BlobReader(blob) as reader:
         stored = {s.name: blob[len(blob) - _data_size(reader) + s.offset :][: s.size] for s in reader.manifest.sections}
         found = reader.manifest
@@ -139,18 +167,25 @@ def test_what_was_changed_is_not_decrypted(change: str) -> None:
         case "swap sections":
             stored["a"], stored["b"] = stored["b"], stored["a"]
         case "another blob":
-            another = written(data)
+            another = written(data) if has_seal else written_without_seal(data)
             with BlobReader(another) as reader:
                 section = reader.manifest.sections[0]
                 stored["a"] = another[len(another) - _data_size(reader) :][: section.size]
         case "manifest":
             found = BlobManifest(**{**found.to_dict(), "device": "E", "sections": ()})
+        case "leave out":
+            del stored["b"]
+        case "add":
+            stored["c"] = stored["b"]
+        case "rename":
+            stored["c"] = stored.pop("b")
     writer = BlobWriter(found)
     for name, content in stored.items():
         writer.add_section(name, content)
     stream = io.BytesIO()
     writer.write(stream)
-    with BlobReader(stream.getvalue(), transform=KEY) as reader, pytest.raises(BlobTransformError, match="section 'a'"):
+    problem = "the seal" if has_seal else "section 'a'"
+    with BlobReader(stream.getvalue(), transform=KEY) as reader, pytest.raises(BlobTransformError, match=problem):
         reader.section("a")
 
 
@@ -204,7 +239,12 @@ def test_a_transform_of_ones_own(tmp_path: Path) -> None:
     assert not (tmp_path / "failed.blob").exists()
 
 
-@pytest.mark.parametrize("entry", [3, {}, {"name": 3}, "aes", [1]])
+SEALS = [3, None, "x", "0", "AB", ["00"]]
+
+
+@pytest.mark.parametrize(
+    "entry", [3, {}, {"name": 3}, "aes", [1], {"name": 3, "seal": ""}, *({"name": "n", "seal": each} for each in SEALS)]
+)
 def test_a_forged_manifest_is_an_error(entry: object) -> None:
     stream = io.BytesIO()
     BlobWriter(manifest(transform=entry)).write(stream)

@@ -93,3 +93,22 @@ def test_a_key_is_not_overwritten_and_a_missing_one_is_told_before_compiling(
     target = tmp_path / "x.blob"
     done = engine("compile", files / "basic.onnx", "-d", "TEMPLATE", "-o", target, "--sign", tmp_path / "missing")
     assert (done.code, "cannot be read" in done.err, target.exists()) == (3, True, False)
+
+
+def test_an_older_release_is_refused(engine: Engine, files: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    signing, trusted = keys
+    blob, compiled = tmp_path / "net.blob", ("compile", files / "basic.onnx", "-d", "TEMPLATE")
+    assert engine(*compiled, "-o", blob, "--sign", signing, "--release", "net:7").code == 0
+    done = engine("inspect", blob, "--trusted-key", trusted, "--release", "net:7")
+    assert (done.code, "\nrelease: net:7\n" in done.out) == (0, True)
+    done = engine("inspect", blob, "--trusted-key", trusted, "--release", "net:8")
+    assert (done.code, "is release net:7; expected net of version 8 or later" in done.out) == (1, True)
+    for command in (("run",), ("benchmark", "--count", "1")):
+        options = (blob, "-i", files / "basic_input.npz", "--trusted-key", trusted, "--release")
+        assert engine(*command, *options, "net:6").code == 0
+        done = engine(*command, *options, "net:8")
+        assert (done.code, "expected net of version 8 or later" in done.err) == (3, True)
+    done = engine(*compiled, "--release", "net:7")
+    assert (done.code, "only a signed blob states a release" in done.err) == (2, True)
+    done = engine("run", files / "basic.onnx", "--release", "net:7")
+    assert (done.code, "--release are for blobs" in done.err) == (2, True)
