@@ -47,7 +47,8 @@ that are inputs, `remote_output` those that are outputs.
 
 Class attributes: `Plugin.name`, `version` and `api_version` are required; `Plugin.properties` and
 `ExecutableNetwork.metrics` declare properties in addition to those of all devices, `Plugin.context_handles` what
-`create_context` takes of an application, `Plugin.caches_parts` that only the devices below cache networks.
+`create_context` takes of an application, `Plugin.caches_parts` that only the devices below cache networks,
+`Plugin.chooses_devices` that it needs not all devices that are listed.
 
 A device that runs whole models on other devices compiles them with `self.core`; its requests pass inferences on to
 those of `network.create_sync_request()` with `SyncInferRequest.run_through`.
@@ -155,6 +156,10 @@ class Plugin(HostedPlugin):
     caches_parts: ClassVar[bool] = False
     """Optional. Whether the device passes CACHE_DIR on to the devices on which it runs whole models, which cache their
     networks; the core then keeps none of its own in that folder."""
+
+    chooses_devices: ClassVar[bool] = False
+    """Optional. Whether the device leaves out those of DEVICE_PRIORITIES that cannot be used; otherwise, a blob loads
+    only where each of them exists."""
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__()

@@ -45,6 +45,7 @@ from engine.blob.encryption import AesGcmKey
 from engine.blob.key_files import make_key_files, read_encryption_key, read_signing_key, read_trusted_keys, transform_of
 from engine.blob.keys import Ed25519PrivateKey, Ed25519PublicKey, HmacKey, SigningKey, TrustedKey
 from engine.blob.manifest import BlobManifest, BlobSection
+from engine.blob.parts import BlobPart
 from engine.blob.reader import BlobReader
 from engine.blob.release import BlobRelease
 from engine.blob.signature import BlobSignature
@@ -62,6 +63,7 @@ __all__ = [
     "BlobCheck",
     "BlobInput",
     "BlobManifest",
+    "BlobPart",
     "BlobReader",
     "BlobRelease",
     "BlobSection",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from engine.blob.bound import WeightsFile
 from engine.blob.container import read_prologue
 from engine.blob.manifest import BlobManifest
+from engine.blob.parts import BlobPart, read_parts
 from engine.blob.signature import BlobSignature
 from engine.blob.source import BlobInput, open_source
+from engine.blob.transform import SectionTransform
 from engine.errors import BlobIncompatibleError
 
 _EXPORT_AGAIN = "compile the model again and export it"
@@ -19,13 +22,15 @@ class BlobCheck:
     """The result of `check_blob`: why a blob would not load on this host, one sentence per reason.
 
     `manifest` is None only if the blob has another format version. `signature` is what the blob states, and
-    `is_trusted` whether a trusted key has made it, which only `Core.check_blob` verifies.
+    `is_trusted` whether a trusted key has made it, which only `Core.check_blob` verifies. `parts` are the blobs in the
+    blob, of a device that runs on others, with those in them; only `Core.check_blob` looks for them.
     """
 
     reasons: tuple[str, ...]
     manifest: BlobManifest | None
     signature: BlobSignature | None = None
     is_trusted: bool = False
+    parts: tuple[BlobPart, ...] = ()
 
     @property
     def compatible(self) -> bool:
@@ -74,6 +79,22 @@ def check_blob(
         available=available,
     )
     return replace(check, signature=prologue.signature)
+
+
+def read_manifests(source: BlobInput, transform: SectionTransform | None, weights: WeightsFile | None) -> BlobCheck:
+    """The manifest of a blob and those of the blobs in it, without a check. Raises the errors of `check_blob`.
+
+    Sections are skipped where the source can seek, and read where it cannot; with `transform`, they are restored.
+    """
+    with open_source(source) as opened:
+        try:
+            prologue = read_prologue(opened)
+            parts = read_parts(opened, prologue, transform, weights)
+        except BlobIncompatibleError as e:
+            return BlobCheck((str(e),), None)
+        finally:
+            opened.rewind()
+    return BlobCheck((), prologue.manifest, prologue.signature, parts=parts)
 
 
 def check_manifest(

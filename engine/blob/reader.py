@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from engine.blob.bound import Bound, BoundSection, WeightsFile, why_not_bound
-from engine.blob.container import is_blob, read_prologue
+from engine.blob.container import read_prologue
 from engine.blob.keys import TrustedKey
 from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.signature import BlobSignature
@@ -145,16 +145,6 @@ class BlobReader:
         reader._is_trusted = self._is_trusted
         return reader
 
-    def nested_manifests(self) -> Iterator[tuple[str, memoryview]]:
-        """The sections that begin like blobs, with their names, for `check_blob`: nothing is verified or restored."""
-        if self._data is None:
-            raise BlobError(f"{self._where}: sections requested after close")
-        for name, entry in self._entries.items():
-            if isinstance(entry.section, BlobSection):
-                view = self._data[entry.section.offset : entry.section.offset + entry.section.size]
-                if is_blob(bytes(view[:_START])):
-                    yield name, view
-
     @property
     def section_names(self) -> tuple[str, ...]:
         """The sections' names in the order of the blob."""
@@ -279,10 +269,6 @@ class BlobReader:
                 f"{self._where}: section {section.name!r} ({section.size} bytes) has SHA-256 {digest}, the "
                 f"manifest says {section.sha256}; the blob was damaged: export it again"
             )
-
-
-_START: Final = 64
-"""Bytes of a section that tell whether it is a blob."""
 
 
 @dataclass(slots=True)

@@ -53,6 +53,9 @@ class Source(Protocol):
     def read(self, count: int) -> memoryview:
         """The next `count` bytes, read-only; raises `BlobFormatError` if there are fewer."""
 
+    def skip(self, count: int) -> None:
+        """Pass over the next `count` bytes; raises `BlobFormatError` if there are fewer."""
+
     def rewind(self) -> None:
         """Restore the position of a seekable stream."""
 
@@ -104,6 +107,10 @@ class ViewSource:
             )
         return self._view[start : self._position]
 
+    def skip(self, count: int) -> None:
+        """Pass over bytes; a read beyond the end fails."""
+        self.read(count)
+
     def rewind(self) -> None:
         """Nothing to do."""
 
@@ -136,6 +143,20 @@ class StreamSource:
             buffer[filled : filled + len(chunk)] = chunk
             filled += len(chunk)
         return buffer.toreadonly()
+
+    def skip(self, count: int) -> None:
+        """Pass over the next bytes, without reading them if the stream can seek and its size is known."""
+        if self.size is None:
+            while count:
+                count -= len(self._read_some(min(_CHUNK, count)))
+            return
+        if self._position + count > self.size:
+            raise BlobFormatError(f"{self.where}: truncated; it has {self.size} bytes of {self._position + count}")
+        try:
+            self._stream.seek(count, os.SEEK_CUR)
+        except Exception as e:
+            raise BlobError(f"{self.where}: seeking failed at byte {self._position}: {e}") from e
+        self._position += count
 
     @property
     def emptiness(self) -> str:

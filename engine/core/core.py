@@ -18,9 +18,10 @@ from engine.blob import (
     BlobRelease,
     SectionTransform,
     WeightsFile,
+    check_blob,
     transform_of,
 )
-from engine.blob import check_blob as read_manifest
+from engine.blob.check import read_manifests
 from engine.core.cache import CompileCache
 from engine.core.compatibility import check_for_plugin, check_sections, why_not_read
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
@@ -283,28 +284,51 @@ class Core:
         weights: str | os.PathLike[str] | None = None,
         release: BlobRelease | str | None = None,
     ) -> BlobCheck:
-        """Check from its header and manifest alone whether a blob would load here, and give every reason against it.
+        """Check from its manifest alone whether a blob would load here, and give every reason against it.
+
+        The manifests of the blobs in it count, too, which are the parts of AUTO, HETERO and BATCH; they are `parts` of
+        the answer. Sections are not read, but those of an encrypted blob, of which only the content tells whether they
+        are blobs, and those of a stream that cannot seek.
 
         `device` defaults to the one that the blob was compiled for; `transform`, `weights` and `release` are those of
         `import_model`. The position of a seekable stream is restored. It also tells whether a trusted key has signed
         the blob. Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be read.
         """
         target = None if device is None else self._parse(device)
-        check = read_manifest(blob)
+        cipher, file = transform_of(transform), self._weights(weights)
+        check = read_manifests(blob, cipher, file)
         manifest = check.manifest
         if manifest is None:
             return check
+        reasons = [*self._misfits(manifest, target), *why_not_read(manifest, cipher, file)]
+        for part in check.parts:
+            why = [part.reason] if part.manifest is None else self._misfits(part.manifest, None)
+            reasons += [f"{part.name}: {each}" for each in why]
+        required = None if release is None else BlobRelease.parse(release)
+        return with_signature(replace(check, reasons=tuple(reasons)), "the blob", self._defaults, required)
+
+    def _misfits(self, manifest: BlobManifest, target: DeviceName | None) -> tuple[str, ...]:
+        """Why a blob with this manifest, or a part of one, does not fit its device here, or `target`."""
         try:
             target = self._parse(manifest.device) if target is None else target
             plugin = self._plugin(target)
             device_id = _device_id(plugin, manifest, target.device_id)
-            fit = check_for_plugin(plugin, manifest, device_id, self._extensions.names)
+            reasons = check_for_plugin(plugin, manifest, device_id, self._extensions.names).reasons
         except PluginError as e:
-            fit = BlobCheck((str(e),), manifest)
-        reasons = why_not_read(manifest, transform_of(transform), self._weights(weights))
-        fit = replace(fit, signature=check.signature, reasons=(*fit.reasons, *reasons))
-        required = None if release is None else BlobRelease.parse(release)
-        return with_signature(fit, "the blob", self._defaults, required)
+            return (str(e),)
+        listed = target.priorities or manifest.config.get(DEVICE_PRIORITIES.name)
+        if reasons or plugin.chooses_devices or DEVICE_PRIORITIES not in plugin.declared or not listed:
+            return reasons
+        return tuple(why for device in str(listed).split(",") if (why := self._why_absent(device)))
+
+    def _why_absent(self, device: str) -> str:
+        """Why a device that another one runs on does not exist here; empty if it does."""
+        try:
+            target, plugin = self._resolve(device.partition("(")[0])  # "CPU(16)" of BATCH
+            plugin.resolve_device_id(target.device_id)
+        except PluginError as e:
+            return str(e)
+        return ""
 
     # -- devices and plugins ------------------------------------------------------------------------------
 
@@ -581,7 +605,7 @@ def _require_owner(context: RemoteContext | None, plugin: Plugin) -> None:
 
 
 def _manifest_of(blob: BlobInput) -> BlobManifest:
-    check = read_manifest(blob)
+    check = check_blob(blob)
     check.require()
     assert check.manifest is not None
     return check.manifest

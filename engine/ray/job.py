@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engine.blob import BlobInput, BlobReader
+from engine.blob import BlobInput
 from engine.core import Core
 from engine.core.device_name import parse_device
 from engine.errors import BlobIncompatibleError, DeviceNotFoundError, EngineError
@@ -83,7 +83,7 @@ class Job:
             found = core.check_blob(blob, self.device)
             targets = self._targets({} if found.manifest is None else found.manifest.config)
             self._require_devices(core, targets)
-            reasons = "; ".join((*found.reasons, *_parts_reasons(core, blob)))
+            reasons = "; ".join(found.reasons)
         except EngineError as e:
             return e, ""
         if reasons and self.model is None:
@@ -127,13 +127,6 @@ def _require_device(core: Core, name: str, device: str) -> None:
         where = "" if name == device else f"{device}: "
         raise DeviceNotFoundError(f"{where}{name} finds no device on this node")
     core.get_property(name, FULL_DEVICE_NAME.name)  # raises if it cannot be used
-
-
-def _parts_reasons(core: Core, blob: BlobInput) -> list[str]:
-    """Why the blobs in a blob, which are those of its targets, would not load here."""
-    with BlobReader(blob) as reader:
-        checks = [(name, core.check_blob(section)) for name, section in reader.nested_manifests()]
-    return [f"{name}: {reason}" for name, check in checks for reason in check.reasons]
 
 
 def _turn(config: Mapping[str, Any]) -> ExitStack:

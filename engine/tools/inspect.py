@@ -21,7 +21,7 @@ from engine.tools.options import (
 from engine.tools.output import print_json, print_table, say, setting
 
 if TYPE_CHECKING:
-    from engine.blob import BlobCheck, BlobManifest, BlobReader
+    from engine.blob import BlobCheck, BlobManifest, BlobPart, BlobReader
     from engine.ir import Constant, Model, Node
     from engine.plugin_api import Port
     from engine.runtime import StatePort
@@ -30,9 +30,9 @@ SUMMARY = "show the content of a model or a blob"
 DESCRIPTION = """\
 For a model: name, opsets, inputs, outputs, operators with their counts, constants. Operators are counted after import,
 at the engine's opset and with local functions inlined. For a blob: its device, configuration, inputs, outputs,
-sections with their hashes, requirements, the key that signed it, and whether it would load here. A signature is
-verified with the keys that are given, and says nothing without them. The exit code is 1 if a blob would not load here,
-or if --verify finds damage.
+sections with their hashes, requirements, the blobs in it (those of the devices that AUTO, HETERO and BATCH run on), the
+key that signed it, and whether all of it would load here. A signature is verified with the keys that are given, and
+says nothing without them. The exit code is 1 if a blob would not load here, or if --verify finds damage.
 """
 EXAMPLES = """\
 engine inspect model.onnx           # inputs, outputs, operators
@@ -168,6 +168,7 @@ def _inspect_blob(args: argparse.Namespace) -> int:
     described: dict[str, Any] = {"kind": "blob", "loads_here": check.compatible, "reasons": list(check.reasons)}
     if check.manifest is not None:
         described |= _describe_manifest(check.manifest)
+        described["parts"] = [_describe_part(part) for part in check.parts]
         described["signature"] = _describe_signature(check)
         if args.verify:
             weights = None if args.weights_from is None else open_weights(args.weights_from)
@@ -212,6 +213,19 @@ def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
     }
 
 
+def _describe_part(part: BlobPart) -> dict[str, Any]:
+    """A blob in the blob, as far as it decides where the whole loads."""
+    manifest = part.manifest
+    if manifest is None:
+        return {"name": part.name, "device": None, "requirements": {}, "config": {}}
+    return {
+        "name": part.name,
+        "device": manifest.device,
+        "requirements": dict(manifest.requirements),
+        "config": dict(manifest.config),
+    }
+
+
 def _describe_signature(check: BlobCheck) -> dict[str, Any] | None:
     signature = check.signature
     if signature is None:
@@ -251,6 +265,10 @@ def _print_blob(described: dict[str, Any]) -> None:
             say(f"config {key}={setting(tuple(value) if isinstance(value, list) else value)}")
         for key, value in described["requirements"].items():
             say(f"requires {key}: {value if isinstance(value, str) else ', '.join(value)}")
+        for part in described["parts"]:
+            say(f"part {part['name']}: for {part['device'] or 'an unknown device'}")
+            for key, value in part["requirements"].items():
+                say(f"part {part['name']} requires {key}: {value if isinstance(value, str) else ', '.join(value)}")
         signature = described["signature"]
         if signature is None:
             say("signature: none")

@@ -61,6 +61,7 @@ def _of_blob(described: Mapping[str, Any]) -> Iterable[str]:
             (f"requires {key}", value if isinstance(value, str) else ", ".join(value))
             for key, value in described["requirements"].items()
         ),
+        *((f"part {part['name']}", _part(part)) for part in described["parts"]),
     ]
     yield section("Blob", plain_table(("", ""), facts))
     yield from _ports(described)
@@ -69,6 +70,11 @@ def _of_blob(described: Mapping[str, Any]) -> Iterable[str]:
     verdicts = {True: "sound", False: "DAMAGED", None: "not checked"}
     hashes = [(each["name"], each["sha256"], verdicts[each.get("sound")]) for each in described["sections"]]
     yield section("Hashes", plain_table(("section", "SHA-256", "checked"), hashes))
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    needs = [f"{k} {v if isinstance(v, str) else ', '.join(v)}" for k, v in part["requirements"].items()]
+    return "; ".join([f"for {part['device'] or 'an unknown device'}", *(f"requires {need}" for need in needs)])
 
 
 def _ports(described: Mapping[str, Any]) -> Iterable[str]:

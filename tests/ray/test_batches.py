@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from engine import Core, ops
-from engine.blob import BlobReader
+from engine.blob import BlobReader, BlobWriter, is_blob
 from engine.errors import BlobIncompatibleError, DeviceNotFoundError, InputError, PluginError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32
 from engine.plugin_api import ExecutableNetwork
@@ -195,22 +196,25 @@ def test_parts_that_do_not_fit_a_node_are_found_without_reading_weights(
     """Its workers would fail one after the other. Reading gigabytes on each node would take longer than the job."""
     path = exported(device, tmp_path / "blob")
     made = Job("twice", device, {}, None, path, None, (), {}, None)
-    check, asked = Core.check_blob, []
-
-    def of_another_cpu(core: Core, blob: Any, *others: Any) -> Any:
-        found = check(core, blob, *others)
-        if isinstance(blob, memoryview):
-            asked.append(blob)
-            return replace(found, reasons=(*found.reasons, "needs avx4096"))
-        return found
-
+    with BlobReader(path) as reader:
+        manifest, sections = reader.manifest, {name: bytes(reader.section(name)) for name in reader.section_names}
+    (part,) = (name for name, data in sections.items() if is_blob(data))
+    with BlobReader(sections[part]) as inner:
+        of_another_cpu = BlobWriter(replace(inner.manifest, requirements={"isa": "avx4096"}))
+        for name in inner.section_names:
+            of_another_cpu.add_section(name, inner.section(name))
+    stream = io.BytesIO()
+    of_another_cpu.write(stream)
+    writer = BlobWriter(manifest)
+    for name, data in {**sections, part: stream.getvalue()}.items():
+        writer.add_section(name, data)
+    writer.write_file(tmp_path / "another.blob")
+    another = replace(made, path=str(tmp_path / "another.blob"))
     with monkeypatch.context() as patch:
-        patch.setattr(Core, "check_blob", of_another_cpu)
         patch.setattr(BlobReader, "section", lambda *given: pytest.fail("a section was read"))
-        error, why_compiled = made.check()
-    assert asked
+        error, why_compiled = another.check()
     assert isinstance(error, BlobIncompatibleError)
-    assert "needs avx4096" in str(error)
+    assert f"{part}: requirement 'isa': the blob needs avx4096" in str(error)
     assert why_compiled == ""
     assert made.check() == (None, "")
 

@@ -26,6 +26,7 @@ class AutoPlugin(Plugin):
     api_version = API_VERSION
     properties = OWN_PROPERTIES
     caches_parts = True
+    chooses_devices = True
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A network on the device that is ready first; others are compiled for and measured in the background."""
