@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from engine.errors import UnsupportedError
+from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model
 from engine.ir.walk import all_nodes
 from engine.onnx import join_model, split_model
+from engine.ops.extension import extension_of
 from engine.plugin_api import BlobReader, BlobWriter, ExecutableNetwork, PluginT
 
+EXTENSIONS: Final = "extensions"
+"""The requirement that lists the extensions of a blob; see `engine.extensions`."""
 GRAPH: Final = "graph"
 """The section with the graph, without its weights."""
 WEIGHTS: Final = "weights/"
@@ -52,8 +55,22 @@ def write_graph(writer: BlobWriter, graph: Model, is_omitted: Callable[[Constant
 
 
 def read_graph(blob: BlobReader) -> Model:
-    """The graph that `write_graph` wrote; its constants are views of the blob. Raises `BlobError`."""
-    return join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
+    """The graph that `write_graph` wrote; its constants are views of the blob.
+
+    Raises `BlobError`, also for an operator of an extension that the manifest does not require: only required ones were
+    compared with those of the core that imports the blob, and another core of the process may have more.
+    """
+    graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
+    required = blob.manifest.requirements.get(EXTENSIONS, ())
+    listed = {required} if isinstance(required, str) else set(required)
+    for node in all_nodes(graph):
+        extension = extension_of(node)
+        if extension and extension not in listed:
+            raise BlobFormatError(
+                f"{blob.where}: {node} is an operator of extension {extension}, which the manifest does not require; "
+                "the blob was changed: export it again"
+            )
+    return graph
 
 
 def check_precision(network: str, made: str, asked: str) -> None:

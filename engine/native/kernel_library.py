@@ -12,6 +12,7 @@ import numpy as np
 
 from engine.errors import DeviceError, ExtensionError
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, undefined
+from engine.native.elf import why_incomplete
 from engine.native.extension import _core
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ class LibraryKernel:
             found = self._kernel.described()
         except UnicodeDecodeError as e:
             raise ExtensionError(f"it has a name that is not UTF-8: {e}") from e
+        names = [name for name, _, _, _ in found["attributes"]]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ExtensionError(
+                f"it declares attribute {twice[0]!r:.80} {names.count(twice[0])} times; declare it once"
+            )
         if not found["infers"]:
             return None
         if not found["inputs"] or not found["outputs"]:
@@ -153,6 +159,12 @@ _lock: Final = threading.Lock()
 
 
 def _load(path: str) -> KernelLibrary:
+    try:
+        why = why_incomplete(path)  # which would end the process when it is mapped
+    except OSError as e:
+        raise ExtensionError(f"extension library {path}: it cannot be read: {e}") from e
+    if why is not None:
+        raise ExtensionError(f"extension library {path}: {why}; copy it, or build it, again")
     try:
         name, version, found = _core.load_extension(path)
     except ExtensionError as e:

@@ -6,8 +6,12 @@ If this fails, a user's kernel computes wrong values, keeps memory, or a library
 from __future__ import annotations
 
 import gc
+import random
+import re
 import shutil
+import struct
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from engine import Core, Extension, Operator, include_dir, ops
 from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError, TypeInferenceError
 from engine.ir import Model, Parameter, PartialShape, Result, TensorType, f32
 from engine.native import load_kernel_library
+from engine.native.elf import why_incomplete
 from tests.extensions.conftest import STRICT, Build, model_of
 
 X = np.array([[1, -2, 3], [4, 5, 6]], np.float32)
@@ -312,6 +317,7 @@ def test_fields_that_a_library_does_not_know_are_not_read(build: Build) -> None:
     [
         ('AFFINE="a b"', "kernel test.native.a b: 'a b' is not a valid name of an operator"),
         ("NO_VALUES", "kernel test.native.Affine: attribute 0 has a count, and NULL in place of values"),
+        ("TWICE", "kernel test.native.Affine: it declares attribute 'offsets' 2 times; declare it once"),
         ("NO_ATTRIBUTES", "kernel test.native.Affine: num_attributes is 4, and attributes is NULL"),
         ('NAME="a b"', "'a b' is not a valid name of an extension"),
         ("ABI=2", "compiled for version 2 of engine_kernel.h, and this engine has version 1; compile it again"),
@@ -341,6 +347,59 @@ def test_a_file_that_is_no_library_is_one_clear_error(tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(content)
         with pytest.raises(ExtensionError, match=f"extension library .*{said}"):
             Core().add_extension(str(tmp_path / name))
+
+
+LOAD = """
+import sys
+from engine import Core
+from engine.errors import ExtensionError
+for path in sys.argv[1:]:
+    try:
+        Core().add_extension(path)
+        print("loaded")
+    except ExtensionError as e:
+        print(e)
+"""
+
+
+def test_a_library_that_is_cut_short_is_refused_before_it_is_mapped(build: Build, tmp_path: Path) -> None:
+    """A page that the file does not have ends the process with a signal; one that was never written is wrong, too."""
+    whole = build().read_bytes()
+    lengths = [0, 3, 15, 16, 40, 63, 64, 65, 200, *range(500, len(whole), 997), len(whole) - 64, len(whole) - 1]
+    paths = []
+    for length in lengths:
+        paths.append(tmp_path / f"cut{length}.so")
+        paths[-1].write_bytes(whole[:length])
+    for length in (64, len(whole) // 2, len(whole) - 64):
+        paths.append(tmp_path / f"zeros{length}.so")
+        paths[-1].write_bytes(whole[:length].ljust(len(whole), b"\0"))
+    done = subprocess.run([sys.executable, "-c", LOAD, *map(str, paths)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == len(paths)
+    for path, line in zip(paths, said, strict=True):
+        assert line.startswith(f"extension library {path}: it"), line
+        if int(re.sub(r"\D", "", path.name)) >= 16 and path.name.startswith("cut"):
+            assert f"it is cut short: it has {path.stat().st_size} bytes" in line
+
+
+def test_headers_that_are_damaged_are_refused_or_harmless(build: Build, tmp_path: Path) -> None:
+    """Whatever is in the tables, looking at them ends well. What the loader does with the rest is up to it."""
+    whole = build().read_bytes()
+    r, path = random.Random(5), tmp_path / "damaged.so"
+    (sections_at,) = struct.unpack_from("<Q", whole, 40)
+    places = [*range(16, 64), *range(64, 64 + 56 * 8, 3), *range(sections_at, len(whole), 5)]
+    answers = set()
+    for place in places:
+        changed = bytearray(whole)
+        changed[place] = r.choice((0, 1, 0x7F, 0xFF))
+        path.write_bytes(changed)
+        answers.add(why_incomplete(path))
+    assert None in answers
+    assert any(each and "cut short" in each for each in answers)
+    for text in (b"", b"\x7fELF", b"#!/bin/sh\n", b"\x7fELF" + bytes(60)):
+        path.write_bytes(text)
+        assert why_incomplete(path) is None, "the loader says what it is"
 
 
 def test_kernels_must_belong_to_the_extension(build: Build) -> None:

@@ -15,6 +15,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ import pytest
 from onnx import helper
 
 from engine import Core, Extension, Operator
-from engine.blob import BlobReader, BlobWriter
+from engine.blob import BlobReader, BlobWriter, is_blob
 from engine.errors import (
+    BlobError,
     BlobIncompatibleError,
     Cancelled,
     DeviceError,
@@ -134,6 +136,36 @@ def test_who_imports_a_blob_and_exports_it_needs_the_same(build: Build, tmp_path
     core.import_model(tmp_path / "first.blob").export_model(tmp_path / "again.blob")
     assert BlobReader(tmp_path / "again.blob").manifest.requirements["extensions"] == ["tests 1.0"]
     np.testing.assert_array_equal(core.import_model(tmp_path / "again.blob")(X)["y"], X * 2)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:TEMPLATE", "AUTO:TEMPLATE"])
+def test_a_blob_whose_requirement_was_removed_runs_by_no_extension_of_another_core(build: Build, device: str) -> None:
+    """Definitions of operators are the process's; that a core may use them is the core's."""
+    core, stream = Core(), io.BytesIO()
+    core.add_extension(build())
+    node = helper.make_node("Affine", ["x"], ["y"], domain="test.native", scale=2.0, axis=0)
+    core.compile_model(model_of(node), device).export_model(stream)
+    with pytest.raises(BlobIncompatibleError, match=r"extension tests 1\.0"):
+        Core().import_model(stream.getvalue())
+    for removed in ({}, {"extensions": []}, {"extensions": "others 1.0"}):
+        stripped = without_requirement(stream.getvalue(), removed)
+        for importing in (Core(), core):
+            with pytest.raises(
+                BlobError, match=r"Affine.* is an operator of extension tests 1\.0|needs extension others"
+            ):
+                importing.import_model(stripped)
+
+
+def without_requirement(blob: bytes, other: dict[str, Any]) -> bytes:
+    """The blob with other requirements, also in the blobs inside it; all hashes are right."""
+    reader, written = BlobReader(blob), io.BytesIO()
+    kept = {name: value for name, value in reader.manifest.requirements.items() if name != "extensions"}
+    writer = BlobWriter(replace(reader.manifest, requirements={**kept, **other}))
+    for name in reader.section_names:
+        data = bytes(reader.section(name))
+        writer.add_section(name, without_requirement(data, other) if is_blob(data) else data)
+    writer.write(written)
+    return written.getvalue()
 
 
 def test_a_forged_blob_cannot_make_a_kernel_write_beyond_its_output(build: Build) -> None:
