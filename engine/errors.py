@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+MAX_MESSAGE: Final = 2000
+"""The most characters of a message; the middle of a longer one is left out."""
+_END: Final = 500
+"""Characters of the end that are kept: what was expected, and the way out."""
+
 
 class EngineError(Exception):
-    """Base class of every error of the SDK; catch it to catch all of them."""
+    """Base class of every error of the SDK; catch it to catch all of them.
+
+    A message has at most `MAX_MESSAGE` characters: names that a file states may be as long as the file.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_shortened(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ModelError(EngineError):
@@ -193,6 +206,14 @@ class TooLargeError(ServingError):
 
 class OutOfMemoryError(EngineError, MemoryError):
     """Memory for a model or a plan cannot be allocated."""
+
+
+def _shortened(message: str) -> str:
+    """The message, without its middle if it is too long."""
+    if len(message) <= MAX_MESSAGE:
+        return message
+    note = f" ... ({len(message)} characters in all) ... "
+    return message[: MAX_MESSAGE - _END - len(note)] + note + message[-_END:]
 
 
 def retold(error: EngineError, message: str) -> EngineError:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
-from engine import Core, Model, ops
+from engine import Core, Model, errors, ops
 from engine.errors import EngineError
 from engine.ir import Parameter, Result, f32
 from engine.plugin_api import ExecutableNetwork
@@ -107,3 +109,31 @@ def test_a_blob_for_another_device_has_one_reason(files: Files) -> None:
     with pytest.raises(EngineError) as caught:
         files.core.import_model(stream.getvalue(), "TEMPLATE")
     assert str(caught.value).count("CPU") == 1
+
+
+def test_no_message_is_longer_than_2000_characters() -> None:
+    """Names in a file may be as long as the file; a log or a terminal gets what is said of them."""
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, EngineError):
+            error = kind("begin" + "x" * 8_000_000 + "the way out")
+            assert len(str(error)) <= errors.MAX_MESSAGE == 2000
+            assert str(error).strip("'\"").startswith("begin")
+            assert "the way out" in str(error)
+            assert "8000016 characters in all" in str(error)
+            assert str(pickle.loads(pickle.dumps(error))) == str(error)
+            assert str(kind("short")).strip("'") == "short"
+            assert kind().args == ()
+            assert kind("a", 3).args == ("a", 3)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:TEMPLATE"])
+def test_names_as_long_as_a_file_are_shortened(device: str) -> None:
+    name = "n" * 1_000_000
+    for op_type, domain, node_name in ((name, "acme", "node"), ("Add", "", name), (name, "", name)):
+        x, y = (helper.make_tensor_value_info(each, 1, [2]) for each in "xy")
+        node = helper.make_node(op_type, ["x"], ["y"], node_name, domain=domain)
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("acme", 1)]
+        model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=10)
+        with pytest.raises(EngineError) as error:
+            Core().compile_model(model, device)
+        assert len(str(error.value)) <= errors.MAX_MESSAGE
