@@ -4,6 +4,7 @@
 `graphs`        random valid graphs: every device, onnxruntime, an exported and a written model give equal results
 `mutants`       damaged models: reading, compiling and running ends in a result or an `EngineError`
 `blobs`         forged blobs with right hashes, and forged native plans: the same, and no memory is left
+`seals`         encrypted and signed blobs, forged without a key: refused, or the same result
 `load`          many threads, networks, devices and ways to run: right results, and nothing leaks
 `interrupts`    Ctrl-C, cancellations and deadlines at random moments: what is interrupted stays usable
 =============== ==================================================================================================
