@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
+#include <cstring>
 #include <string>
 
 #include "kernels/prepare/extension_call.hpp"
@@ -235,13 +236,37 @@ bool Context::run_leased(CoreSet::Lease& lease, const void* const* inputs, void*
 
 namespace {
 
-std::string described(const Fault& fault) {
-  const std::string found = std::to_string(fault.index);
-  if (fault.size < 0) {
-    return "a sequence length " + found + " is out of range for sequences of " +
-           std::to_string(faulty_steps(fault.size)) + " steps";
+// Kernels count from the end of a dimension for a negative index, except those for which ONNX has no such index.
+bool counts_from_end(const std::string& kernel) {
+  for (const char* prefix : {"roi_align", "tensor_scatter", "compress"}) {
+    if (kernel.compare(0, std::strlen(prefix), prefix) == 0) return false;
   }
-  return "index " + found + " is out of range for a dimension of " + std::to_string(fault.size);
+  return true;
+}
+
+std::string described_length(std::int64_t length, std::int64_t steps) {
+  return "a sequence length " + std::to_string(length) + " is out of range for sequences of " + std::to_string(steps) +
+         " steps; expected 0.." + std::to_string(steps);
+}
+
+// The name of a step that reads the row of a length from a table, with a row for each length from 0, ends so. Below 0,
+// the number of rows was subtracted, since such a row would count from the end.
+constexpr char kLengths[] = " (lengths)";
+
+bool reads_lengths(const std::string& name) {
+  const std::size_t size = std::strlen(kLengths);
+  return name.size() >= size && name.compare(name.size() - size, size, kLengths) == 0;
+}
+
+std::string described(const Fault& fault, const std::string& kernel, const std::string& name) {
+  if (fault.size < 0) return described_length(fault.index, faulty_steps(fault.size));
+  if (reads_lengths(name)) {
+    return described_length(fault.index < 0 ? fault.index + fault.size : fault.index, fault.size - 1);
+  }
+  const std::string found = std::to_string(fault.index);
+  const std::string least = counts_from_end(kernel) ? std::to_string(-fault.size) : "0";
+  return "index " + found + " is out of range for a dimension of " + std::to_string(fault.size) + "; expected " +
+         least + ".." + std::to_string(fault.size - 1);
 }
 
 }  // namespace
@@ -249,8 +274,10 @@ std::string described(const Fault& fault) {
 bool Context::finished(const Run& run) const {
   if (run.fault_step >= 0) {
     if (run.fault.size == kExtensionFault) throw ExtensionFailure(kept_extension_failure(run.fault.index));
-    const std::string& name = plan_->steps()[static_cast<std::size_t>(run.fault_step)].name;
-    throw DataFault((name.empty() ? "step " + std::to_string(run.fault_step) : name) + ": " + described(run.fault));
+    const auto& step = plan_->steps()[static_cast<std::size_t>(run.fault_step)];
+    std::string name = step.name.empty() ? "step " + std::to_string(run.fault_step) : step.name;
+    if (reads_lengths(name)) name.resize(name.size() - std::strlen(kLengths));
+    throw DataFault(name + ": " + described(run.fault, step.kernel, step.name));
   }
   return run.last_phase.load(std::memory_order_relaxed) == INT_MAX;
 }

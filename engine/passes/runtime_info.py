@@ -16,6 +16,10 @@ FUSED_NAMES = "fused_names"
 """The rt_info key under which a node lists the friendly names of the original nodes that it replaces."""
 
 
+DECOMPOSED = "decomposed"
+"""The rt_info key under which a node has the operator and the name of the model's node of which it is a step."""
+
+
 class RuntimeAttribute(ABC):
     """A value of rt_info that defines how it is merged and whether it is copied.
 
@@ -65,6 +69,15 @@ def copy_runtime_info(sources: Node | Iterable[Node], targets: Node | Iterable[N
             target.rt_info = {key: value for key, value in merged.items() if _may_travel(value, target)}
         else:
             target.rt_info = {}
+
+
+def copy_to_steps(node: Node, steps: Iterable[Node]) -> None:
+    """Copy the rt_info of a node to the steps that replace it, with what they belong to, which errors name."""
+    steps = list(steps)
+    copy_runtime_info(node, steps)
+    origin = node.annotations.get(DECOMPOSED, (node.op_type, node.friendly_name))
+    for each in steps:
+        each.rt_info[DECOMPOSED] = origin
 
 
 def _is_mergeable(key: str, value: Any) -> bool:

@@ -14,7 +14,7 @@ from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.fusion import fits
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
-from engine.passes.runtime_info import copy_runtime_info
+from engine.passes.runtime_info import copy_to_steps
 
 FUNCTIONS: Final = (
     "Attention", "CausalConvWithState", "CenterCropPad", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss",
@@ -80,7 +80,7 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
         values[index].node.friendly_name = name
     for each in made:
         each.infer_types()
-    copy_runtime_info(node, [each for each in made if not isinstance(each, Constant)])
+    copy_to_steps(node, [each for each in made if not isinstance(each, Constant)])
     for old, new in zip(read, values, strict=True):
         old.replace(new)
     return True

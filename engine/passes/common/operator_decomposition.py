@@ -20,7 +20,7 @@ from engine.passes.common.training_rules import TRAINING_RULES
 from engine.passes.fusion import fits
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
-from engine.passes.runtime_info import copy_runtime_info
+from engine.passes.runtime_info import copy_to_steps
 from engine.passes.surgery import replace_node
 
 Rule: TypeAlias = "Callable[[Node], Sequence[Output] | None]"
@@ -63,7 +63,7 @@ def _replace(node: Node) -> bool:
             each.friendly_name = f"{node.friendly_name}/{each.op_type}_{index}"
     for index, (_, value) in enumerate(pairs):
         value.node.friendly_name = node.friendly_name if node.num_outputs == 1 else f"{node.friendly_name}.{index}"
-    copy_runtime_info(node, made)
+    copy_to_steps(node, made)
     replace_node(node, [new for _, new in pairs])
     return True
 

@@ -10,6 +10,7 @@ from engine.ops.gather import TensorScatterSpec
 from engine.ops.rotary import RotarySpec
 from engine.passes.fusion import FusionPass
 from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.runtime_info import DECOMPOSED
 
 
 class RotaryPositionsDecomposition(FusionPass):
@@ -31,6 +32,7 @@ class RotaryPositionsDecomposition(FusionPass):
         positions = spec.position_ids
         if positions is None:
             return None
+        node.rt_info.setdefault(DECOMPOSED, (node.op_type, node.friendly_name))  # which the new nodes get
         tables = [
             ops.Gather(node.input_value(index), positions, axis=0, friendly_name=f"{node.friendly_name}/Gather_{index}")
             for index in (1, 2)

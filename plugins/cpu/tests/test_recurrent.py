@@ -109,7 +109,9 @@ def test_a_length_out_of_range_fails_by_name(op_type: str, hidden: int, length: 
     node.friendly_name = "culprit"
     network = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})
     good = network(feeds)[0]
-    message = f"culprit: a sequence length {length} is out of range for sequences of {STEPS} steps"
+    message = (
+        f"`culprit`, input `sequence_lens`: a sequence length {length} is out of range for sequences of {STEPS} steps"
+    )
     with pytest.raises(InputError, match=message):
         network({**feeds, "lengths": np.array([1, length, 3], np.int32)})
     np.testing.assert_array_equal(network(feeds)[0], good)

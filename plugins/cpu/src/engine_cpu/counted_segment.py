@@ -17,6 +17,7 @@ from engine.native import Plan, PlanBuilder, PlanRunner
 from engine_cpu.layout import item_size, static_shape
 from engine_cpu.lowering.counting import CountedLowering
 from engine_cpu.program import Array, Inference, Segment, Value
+from engine_cpu.step_names import step_name
 
 
 class CountedSegment(Segment):
@@ -46,7 +47,7 @@ class CountedSegment(Segment):
             for form, value in zip(inputs, read, strict=True)
         ]
         targets = [builder.add_output(_nbytes(form), form[0].itemsize) for form in outputs]
-        builder.add_step(step.kernel, sources, targets, step.settings, self._name)
+        builder.add_step(step.kernel, sources, targets, step.settings, step_name(node))
         self._plan = builder.build()
         self._bytes = self._plan.arena_bytes + sum(map(_nbytes, outputs))
         check_planned(self._bytes, node)

@@ -20,6 +20,7 @@ from engine_cpu.in_place import InPlace
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.reorder import reorder_attributes, reorder_kernel
+from engine_cpu.step_names import step_name
 from engine_cpu.tuning import Candidate, Candidates, CpuTuner
 from engine_cpu.weights import WeightStore
 
@@ -254,7 +255,7 @@ class SegmentBuilder:
         """Append a step that computes `node` or a part of it."""
         name = node.friendly_name
         try:
-            self._plan.add_step(kernel, inputs, outputs, attributes, name)
+            self._plan.add_step(kernel, inputs, outputs, attributes, step_name(node))
         except PlanError as e:
             raise PlanError(f"{node}: {e}") from e
         self._step_nodes.append((name, node.op_type))

@@ -1,0 +1,31 @@
+"""What an error of an inference calls a step: the model's node, and the input that has the wrong index."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.ir import Node
+from engine.passes.runtime_info import DECOMPOSED
+
+_INPUTS: Final = {
+    "Compress": "condition", "GRU": "sequence_lens", "Gather": "indices", "GatherElements": "indices",
+    "GatherND": "indices", "LSTM": "sequence_lens", "MaxUnpool": "I", "NegativeLogLikelihoodLoss": "target",
+    "RNN": "sequence_lens", "ReverseSequence": "sequence_lens", "RoiAlign": "batch_indices",
+    "RotaryEmbedding": "position_ids", "ScatterElements": "indices", "ScatterND": "indices",
+    "SoftmaxCrossEntropyLoss": "labels", "TensorScatter": "write_indices",
+}  # fmt: skip
+"""The inputs whose values can be out of range."""
+_LENGTHS: Final = " (lengths)"
+"""As in `csrc/executor/context.cpp`: the step reads a table with a row for each length."""
+
+
+def step_name(node: Node) -> str:
+    """The name of a step that computes `node`, or a part of it."""
+    origin = node.annotations.get(DECOMPOSED)
+    op_type, name = node.op_type, node.friendly_name
+    if isinstance(origin, (list, tuple)) and len(origin) == 2 and all(isinstance(each, str) for each in origin):
+        op_type, name = origin
+    if op_type not in _INPUTS:
+        return node.friendly_name
+    lengths = _LENGTHS if op_type == "ReverseSequence" and node.op_type == "Gather" else ""
+    return f"{op_type} `{name}`, input `{_INPUTS[op_type]}`{lengths}"
