@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.core import Core
-    from engine.errors import EngineError
+    from engine.errors import EngineError, EngineWarning
     from engine.extensions import Extension, Operator
     from engine.include import include_dir
     from engine.ir import Model
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "AsyncInferQueue", "AsyncInferRequest", "Core", "EngineError", "ExecutableNetwork", "Extension", "InferResult",
-    "Model", "Operator", "PrePostProcessor", "QueryResult", "RemoteContext", "RemoteTensor", "__version__",
-    "include_dir",
+    "AsyncInferQueue", "AsyncInferRequest", "Core", "EngineError", "EngineWarning", "ExecutableNetwork", "Extension",
+    "InferResult", "Model", "Operator", "PrePostProcessor", "QueryResult", "RemoteContext", "RemoteTensor",
+    "__version__", "include_dir",
 ]  # fmt: skip
 
 # Loaded on first use, so that `import engine` is fast and a plugin imports only the modules that it uses.
@@ -39,6 +39,7 @@ _HOMES = {
     "AsyncInferRequest": "engine.runtime",
     "Core": "engine.core",
     "EngineError": "engine.errors",
+    "EngineWarning": "engine.errors",
     "ExecutableNetwork": "engine.plugin_api",
     "Extension": "engine.extensions",
     "InferResult": "engine.runtime",

@@ -208,6 +208,16 @@ class OutOfMemoryError(EngineError, MemoryError):
     """Memory for a model or a plan cannot be allocated."""
 
 
+class EngineWarning(RuntimeWarning):
+    """Something that a user should know and that is not an error: where a network runs slowly, or not as asked for.
+
+    Issued by Python's `warnings`, whose filters show it, hide it, or make it an error.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_shortened(arg) if isinstance(arg, str) else arg for arg in args))
+
+
 def _shortened(message: str) -> str:
     """The message, without its middle if it is too long."""
     if len(message) <= MAX_MESSAGE:

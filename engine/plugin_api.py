@@ -84,7 +84,7 @@ from engine.errors import (
     PropertyError,
     UnsupportedError,
 )
-from engine.hosting import API_VERSION, Features, HostedNetwork, HostedPlugin, engine_version
+from engine.hosting import API_VERSION, Features, HostedNetwork, HostedPlugin, NodeCounts, engine_version
 from engine.ir import ElementType, Model, PartialShape, TensorType, ValueType
 from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
 from engine.properties import CONFIG, METRIC, Config, Mutability, Property, PropertySet
@@ -124,7 +124,7 @@ __all__ = [
     "API_VERSION", "CONFIG", "METRIC", "AsyncInferRequest", "BlobManifest", "BlobReader", "BlobWriter", "Busy",
     "Cancelled", "Config", "ContextClosed", "CoreHandle", "Crossing", "DeadlineExceeded", "DeviceError",
     "DeviceNotFoundError", "ElementType", "EngineError", "ExecutableNetwork", "Executor", "Features", "InferError",
-    "InferResult", "InlineExecutor", "InputError", "Model", "Mutability", "NodeProfile", "NodeRefusal",
+    "InferResult", "InlineExecutor", "InputError", "Model", "Mutability", "NodeCounts", "NodeProfile", "NodeRefusal",
     "NotOnHostError", "OutOfMemoryError", "PartialShape", "Pipeline", "PlacedSubgraph", "PlacementReport", "Plugin",
     "PluginContractError", "PluginError", "PluginT", "Port", "ProfilingInfo", "Property", "PropertyError",
     "PropertySet", "QueryResult", "RefusalCause", "RemoteContext", "RemoteTensor", "RequestOwner", "Signature",
@@ -284,6 +284,19 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
 
     def metric(self, name: str) -> object:
         """Optional. The value of a metric of `metrics` or of all networks; None for the declared default."""
+        return None
+
+    def parts(self) -> Mapping[str, ExecutableNetwork]:
+        """Optional. The networks on other devices on which this one runs now, by what they are for, such as "part0"."""
+        return {}
+
+    def node_counts(self) -> NodeCounts | None:
+        """Optional. The nodes of the graph, and those that the reference evaluator runs, for EXECUTION_SUMMARY.
+
+        None stands for the sums of the parts.
+
+        A network that runs slowly, or not as it was asked to, also appends a sentence to `remarks` for each reason.
+        """
         return None
 
     def memory(self) -> Mapping[str, int]:

@@ -27,7 +27,8 @@ from engine.core.compatibility import check_for_plugin, check_sections, why_not_
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
-from engine.core.report import report
+from engine.core.plugin_core import PluginCore
+from engine.core.report import report, warn_of
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, may_be_used_in_place, verify_blob, with_signature
 from engine.core.weights import open_weights
@@ -108,7 +109,7 @@ class Core:
 
     def __init__(self) -> None:
         installed = InstalledEntryPoints()
-        self._registry = PluginRegistry(self, installed)
+        self._registry = PluginRegistry(PluginCore(self), installed)
         self._extensions = ExtensionSet(installed, ForkSafeLock())
         self._defaults = Config(CORE_PROPERTIES, where="Core")
         self._lock = ForkSafeLock()
@@ -149,11 +150,23 @@ class Core:
 
         `config` overrides the defaults that `set_property` has set. If CACHE_DIR is set and the device can export
         networks, the result of an equal compilation is loaded from there, as the metric LOADED_FROM_CACHE tells. The
-        model is not changed, and later changes to it do not affect the network.
+        model is not changed, and later changes to it do not affect the network. An `EngineWarning` says what a user
+        should know of it, such as that nodes run on the reference evaluator; EXECUTION_SUMMARY has the same.
 
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
         node that the device cannot run, `MissingExtensionError`, and other `EngineError`s of the device.
         """
+        network = self.compile_part(model, device, config)
+        warn_of(network)
+        return network
+
+    def compile_part(
+        self,
+        model: Model | ModelSource,
+        device: str | RemoteContext | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> ExecutableNetwork:
+        """Compile like `compile_model`, without an `EngineWarning`: for a network that is a part of another one."""
         start = time.perf_counter()
         network = self._compiled_or_cached(model, self.default_device if device is None else device, config)
         network.compile_seconds = time.perf_counter() - start

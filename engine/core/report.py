@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from typing import Final
 
+from engine.errors import EngineWarning
+from engine.hosting import remarks_of
 from engine.plugin_api import ExecutableNetwork
 from engine.properties import (
     EXECUTION_DEVICES,
@@ -23,6 +26,13 @@ def report(network: ExecutableNetwork, what: str) -> None:
     """Log at INFO that a network was compiled, imported or loaded from the cache."""
     if _log.isEnabledFor(logging.INFO):
         _log.info("%s `%s` in %.3f s: %s", what, network.name, network.compile_seconds, "; ".join(_facts(network)))
+
+
+def warn_of(network: ExecutableNetwork) -> None:
+    """Issue an `EngineWarning`, if there is anything to tell, at the line that called the function that calls this."""
+    if remarks := remarks_of(network):
+        text = f"{network.plugin.name} network `{network.name}`: {'; '.join(remarks)}"
+        warnings.warn(EngineWarning(text), stacklevel=3)
 
 
 def _facts(network: ExecutableNetwork) -> Iterator[str]:

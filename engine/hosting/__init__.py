@@ -5,6 +5,7 @@
 
 from engine.hosting.network import Features, HostedNetwork
 from engine.hosting.plugin import HostedPlugin
+from engine.hosting.summary import NodeCounts, remarks_of
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import not_initialised, plugin_errors, wrong_return
 
@@ -13,8 +14,10 @@ __all__ = [
     "Features",
     "HostedNetwork",
     "HostedPlugin",
+    "NodeCounts",
     "engine_version",
     "not_initialised",
     "plugin_errors",
+    "remarks_of",
     "wrong_return",
 ]

@@ -22,6 +22,7 @@ from engine.blob import (
 )
 from engine.errors import BlobError, BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
 from engine.hosting.plugin import HostedPlugin
+from engine.hosting.summary import NodeCounts, summary_of
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
 from engine.html import html_table
@@ -104,6 +105,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         """Imports a blob in another process; set by the core, which this package cannot import."""
         self.open_weights: Callable[[str | os.PathLike[str]], WeightsFile] = BlobWeights
         """Opens a file that has sections of a blob; set by the core, which also reads models."""
+        self.remarks: list[str] = []
+        """What a user should know of how the network runs, one sentence each: the core warns of them, once."""
         self.extensions = _extensions_of(source)
         """The extensions whose operators the model uses, each as "name version"; its blob requires them."""
         self.task_executor = self._make_task_executor()
@@ -142,6 +145,14 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     @abstractmethod
     def metric(self, name: str) -> object:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def parts(self) -> Mapping[str, HostedNetwork[Any]]:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def node_counts(self) -> NodeCounts | None:
         """See `ExecutableNetwork`."""
 
     @abstractmethod
@@ -360,6 +371,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
                 return self.loaded_from_cache
             case "COMPILE_SECONDS":
                 return self.compile_seconds
+            case "EXECUTION_SUMMARY":
+                return summary_of(self)
         value = self.metric(name)
         if value is None and name == "OPTIMAL_NUMBER_OF_INFER_REQUESTS":
             return self.config[NUM_STREAMS] or 1

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from engine.errors import BlobFormatError, UnsupportedError
-from engine.ir import Constant, Model
+from engine.ir import Constant, Model, Node
 from engine.ir.walk import all_nodes
 from engine.onnx import join_model, split_model
 from engine.ops.extension import extension_of
-from engine.plugin_api import BlobReader, BlobWriter, ExecutableNetwork, PluginT
+from engine.ops.work import work_of
+from engine.passes.runtime_info import is_operation
+from engine.plugin_api import BlobReader, BlobWriter, ExecutableNetwork, NodeCounts, PluginT
 
 EXTENSIONS: Final = "extensions"
 """The requirement that lists the extensions of a blob; see `engine.extensions`."""
@@ -36,6 +38,16 @@ class GraphNetwork(ExecutableNetwork[PluginT]):
     def is_omitted(self, constant: Constant) -> bool:
         """Whether an export omits the data of a constant, because the device stores it in another form."""
         return False
+
+    def is_reference(self, node: Node) -> bool:
+        """Whether the reference evaluator runs an operation; by default, the device has kernels for all."""
+        return False
+
+    def node_counts(self) -> NodeCounts:
+        """The operations of the graph, and those of `is_reference`; of control flow, the operation itself."""
+        nodes = [node for node in self.graph.ordered_nodes() if is_operation(node)]
+        evaluated = [node for node in nodes if self.is_reference(node)]
+        return NodeCounts(len(nodes), len(evaluated), sum(map(work_of, nodes)), sum(map(work_of, evaluated)))
 
     def memory(self) -> dict[str, int]:
         """The constants of the graph that are in memory, or mapped."""

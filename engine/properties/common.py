@@ -61,6 +61,15 @@ LOADED_FROM_CACHE = Property(
 COMPILE_SECONDS = Property(
     "COMPILE_SECONDS", float, 0.0, METRIC, "How long compiling or importing the network took, in seconds."
 )
+EXECUTION_SUMMARY = Property(
+    "EXECUTION_SUMMARY",
+    dict,
+    {},
+    METRIC,
+    "How the network runs: `device`, `precision`, `fallbacks` (what a warning told when it was compiled), the number "
+    "of `nodes`, of `reference_nodes` that run on the reference evaluator, and their share, the same for the estimated "
+    "`work`, and `parts`: the summaries of the networks on which it runs.",
+)
 EXECUTION_PRECISION = Property(
     "EXECUTION_PRECISION",
     str,
@@ -245,6 +254,7 @@ NETWORK_METRICS = PropertySet(
     NETWORK_NAME,
     OPTIMAL_NUMBER_OF_INFER_REQUESTS,
     EXECUTION_DEVICES,
+    EXECUTION_SUMMARY,
     LOADED_FROM_CACHE,
     COMPILE_SECONDS,
 )

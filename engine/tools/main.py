@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import re
@@ -10,10 +11,11 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
-from typing import Final, Protocol
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
 
-from engine.errors import EngineError
+from engine.errors import EngineError, EngineWarning
 from engine.tools import (
     benchmark,
     compare,
@@ -200,7 +202,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     if args.command is None:
         parser.error("a command is missing; `engine --help` lists them")
     try:
-        code: int = args.run(args)
+        with _warnings_as_lines(args.command):
+            code: int = args.run(args)
         return code
     except BrokenPipeError:
         raise
@@ -220,6 +223,22 @@ def _run(arguments: Sequence[str] | None) -> int:
         traceback.print_exc()
         print(f"engine {args.command}: internal error; this is a bug, please report it", file=sys.stderr)
         return 4
+
+
+@contextlib.contextmanager
+def _warnings_as_lines(command: str) -> Iterator[None]:
+    """Print an `EngineWarning` without the place in the source of a command."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *others: Any, **more: Any) -> None:
+            if issubclass(category, EngineWarning):
+                say(f"engine {command}: warning: {message}", to_stderr=True)
+            else:
+                shown(message, category, *others, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _report(args: argparse.Namespace, error: Exception) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import weakref
 from collections import Counter
+from collections.abc import Mapping
 
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
 from engine.plugin_api import (
@@ -54,7 +55,7 @@ class AutoNetwork(ExecutableNetwork):
                 Choices(config, model, devices.names),
             )
         )
-        network.selection.start()
+        network.remarks += network.selection.start()
         if is_alone:
             network.selection.forget_model()
         network.loaded_from_cache = network.selection.was_cached
@@ -96,6 +97,10 @@ class AutoNetwork(ExecutableNetwork):
         Returns also when the devices are measured only with the shapes of the next inference.
         """
         return self.selection.wait(timeout)
+
+    def parts(self) -> Mapping[str, ExecutableNetwork]:
+        """The network that is used now."""
+        return {"network": self.selection.now()[1]}
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request."""

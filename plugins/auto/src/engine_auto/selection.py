@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from engine.errors import retold
+from engine.errors import EngineWarning, retold
 from engine.lowering.tuning import MARGIN
 from engine.plugin_api import (
     Cancelled,
@@ -88,8 +88,10 @@ class Selection(Participant):
 
     # -- the first device -----------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self) -> list[str]:
         """Have a network that is ready, on the device that was chosen earlier, or else the first that is ready.
+
+        Returns what the user should know of devices that were left.
 
         Raises the error of the device if there is one device; else one that tells the errors of all of them.
         """
@@ -101,7 +103,8 @@ class Selection(Participant):
         with self.lock:
             waiting, self._warnings = self._warnings or [], None
         for message in waiting:
-            warn(message)
+            logger.warning("%s: %s", self.owner, message)
+        return waiting
 
     def _find_first(self) -> None:
         assert self._devices is not None
@@ -183,7 +186,7 @@ class Selection(Participant):
             with self.lock:
                 self.left_out[name], self._errors[name] = str(e), e
             if self._devices.is_stated:
-                self._warn(f"{self.owner}: {name} is left out: {_told(e)}")
+                self._warn(f"{name} is left out: {_told(e)}")
         return []
 
     def _add(self, device: Device) -> Candidate:
@@ -232,17 +235,17 @@ class Selection(Participant):
                 candidate.drop(State.REFUSED if is_refusal else State.FAILED, str(failure))
             self.changed.notify_all()
         if failure is not None and candidate.state is State.FAILED and not isinstance(failure, Cancelled):
-            self._warn(f"{self.owner}: {candidate.name} is left for other devices: {_told(failure)}")
+            self._warn(f"{candidate.name} is left for other devices: {_told(failure)}")
         return failure is None
 
     def _warn(self, message: str) -> None:
-        """Warn now, or at the end of `start`."""
+        """Warn now, or have `start` tell it."""
         with self.lock:
             if self._warnings is not None:
                 self._warnings.append(message)
                 return
-        with suppress(RuntimeWarning):  # it is logged; as an error it would end a thread, or a good inference
-            warn(message)
+        with suppress(EngineWarning):  # it is logged; as an error it would end a thread, or a good inference
+            warn(f"{self.owner}: {message}")
 
     def _error_of_all(self) -> EngineError:
         errors = self._errors | {c.name: c.error for c in self.candidates if isinstance(c.error, EngineError)}
@@ -461,7 +464,7 @@ class Selection(Participant):
                 successor.state = State.CHOSEN
                 self.reason = f"{failed.name} failed: {_told(error)}"
             now = self.current.name
-        self._warn(f"{self.owner}: {failed.name} failed, and is left; inferences go on on {now}: {_told(error)}")
+        self._warn(f"{failed.name} failed, and is left; inferences go on on {now}: {_told(error)}")
 
     # -- for users --------------------------------------------------------------------------------------------
 

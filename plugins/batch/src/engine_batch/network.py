@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.errors import BlobCorruptError, BlobFormatError, BlobIncompatibleError
 from engine.plugin_api import (
@@ -96,6 +96,12 @@ class BatchNetwork(ExecutableNetwork):
         self._collector = Collector(self.signature.network, networks.rows, seconds, self._runner.run, self._threads)
         self.graph = networks.full
         self.loaded_from_cache = networks.full.loaded_from_cache and networks.rest.loaded_from_cache
+
+    def parts(self) -> Mapping[str, ExecutableNetwork]:
+        """The network for whole batches, and the one for the rest, unless it is the same."""
+        networks = self._networks
+        rest = {} if networks.rest is networks.full else {"rest": networks.rest}
+        return {"full": networks.full, **rest}
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request."""

@@ -31,7 +31,7 @@ from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import ARCHITECTURE, needed_isa
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.precision import precision_of
+from engine_cpu.precision import precision_of, why_ignored
 from engine_cpu.program import Program
 from engine_cpu.programs import Programs
 from engine_cpu.properties import (
@@ -111,6 +111,9 @@ class CpuNetwork(GraphNetwork):
         """The steps shared by compiling and importing."""
         self.graph = prepared.graph
         self.weights = weights
+        asked = self.config[INFERENCE_PRECISION_HINT]
+        if asked != precision:
+            self.remarks.append(f"{INFERENCE_PRECISION_HINT.name} is {asked}, and is ignored: {why_ignored(precision)}")
         self.reference_steps = self._check_reference(prepared)
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
@@ -171,6 +174,14 @@ class CpuNetwork(GraphNetwork):
             is_evaluated = node in refusals and not node.bodies
             if is_operation(node) and (is_evaluated or find_op(node.op_type, node.domain) is None):
                 compile_node(node)  # raises if there is no evaluation; programs are made later, for the lengths
+        self._reference = frozenset(node for node in refusals if not node.bodies)
+        if self._reference:
+            operators = dict.fromkeys(node.op_type for node in refusals if not node.bodies)
+            count = sum(map(is_operation, prepared.graph.ordered_nodes()))
+            self.remarks.append(
+                f"{len(self._reference)} of {count} nodes run on the reference evaluator ({', '.join(operators)}), "
+                f"since CPU has no kernel for them; {REFERENCE_STEPS.name} lists them"
+            )
         if found:
             logger.info("%s: running on the reference evaluator: %s", self.name, "; ".join(found.values()))
         return tuple(found)
@@ -197,6 +208,10 @@ class CpuNetwork(GraphNetwork):
         if not self.config[EXPORT_PACKED_WEIGHTS]:
             return False
         return self.weights.is_only_packed(constant) if self.is_static else constant in self.packed_ahead
+
+    def is_reference(self, node: Node) -> bool:
+        """Whether an operation has no kernel, and no bodies that have some."""
+        return node in self._reference
 
     def requirements(self) -> dict[str, str | Sequence[str]]:
         """The instruction set of kernels and packed weights, and the version of the weight formats."""

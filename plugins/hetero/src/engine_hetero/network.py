@@ -95,6 +95,10 @@ class HeteroNetwork(ExecutableNetwork):
                 executors[device] = ThreadExecutor(f"{self.plugin.name}:{self.name}:{device}", _requests_of(own))
         return executors
 
+    def parts(self) -> Mapping[str, ExecutableNetwork]:
+        """The networks of the parts, in order."""
+        return {f"part{number}": network for number, network in enumerate(self.dataflow.networks)}
+
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request, with one request of every part."""
         return HeteroInferRequest(self, self.dataflow)

@@ -19,6 +19,7 @@ from engine_template.request import TemplateInferRequest
 from engine_template.transform import transform_network
 
 if TYPE_CHECKING:
+    from engine.ir import Node
     from engine_template.plugin import TemplatePlugin
 
 
@@ -71,6 +72,10 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
             (device, request.wait_pipeline),
             (host, request.infer_postprocess),
         ]
+
+    def is_reference(self, node: Node) -> bool:
+        """All operations, since evaluating is what the device does."""
+        return True
 
     def metric(self, name: str) -> object:
         """The network's own metrics; the engine answers the common ones."""

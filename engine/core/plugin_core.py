@@ -1,0 +1,27 @@
+"""The core as plugins have it: what they compile through it is a part of what an application compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.core.core import Core
+    from engine.ir import Model
+    from engine.plugin_api import ExecutableNetwork, RemoteContext
+
+
+class PluginCore:
+    """A core that issues no warnings of its own: the network that contains a part tells what is to be told of it."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def compile_model(
+        self, model: Model | Any, device: str | RemoteContext | None = None, config: Mapping[str, object] | None = None
+    ) -> ExecutableNetwork:
+        """As `Core.compile_model`, without a warning."""
+        return self._core.compile_part(model, device, config)

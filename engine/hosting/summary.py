@@ -1,0 +1,60 @@
+"""How a network runs: the value of EXECUTION_SUMMARY, and what a user is warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.properties import EXECUTION_DEVICES, EXECUTION_PRECISION, EXECUTION_SUMMARY
+
+if TYPE_CHECKING:
+    from engine.hosting.network import HostedNetwork
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCounts:
+    """The nodes of a network's graph, and those among them that the reference evaluator runs.
+
+    `work` and `reference_work` estimate the time of evaluating them, in units of about a nanosecond.
+    """
+
+    nodes: int
+    reference_nodes: int
+    work: int
+    reference_work: int
+
+
+def summary_of(network: HostedNetwork[Any]) -> dict[str, Any]:
+    """The value of EXECUTION_SUMMARY; that of a network that runs on others has theirs, and their sums."""
+    parts = {name: part.get_metric(EXECUTION_SUMMARY.name) for name, part in network.parts().items()}
+    precisions = dict.fromkeys(part["precision"] for part in parts.values() if part["precision"])
+    precision = ", ".join(precisions)
+    if EXECUTION_PRECISION.name in network.get_metric("SUPPORTED_METRICS"):
+        precision = network.get_metric(EXECUTION_PRECISION.name)
+    counts = network.node_counts() or _sum_of(list(parts.values()))
+    return {
+        "device": ", ".join(network.get_metric(EXECUTION_DEVICES.name)),
+        "precision": precision,
+        "fallbacks": list(network.remarks),
+        "nodes": counts.nodes,
+        "reference_nodes": counts.reference_nodes,
+        "reference_share": counts.reference_nodes / max(1, counts.nodes),
+        "work": counts.work,
+        "reference_work": counts.reference_work,
+        "reference_work_share": counts.reference_work / max(1, counts.work),
+        "parts": parts,
+    }
+
+
+def remarks_of(network: HostedNetwork[Any]) -> list[str]:
+    """What a user should know of a network and of those that it runs on, one sentence each."""
+    found = list(network.remarks)
+    for name, part in network.parts().items():
+        found += [f"{name} on {part.plugin.name}: {remark}" for remark in remarks_of(part)]
+    return found
+
+
+def _sum_of(parts: list[Mapping[str, Any]]) -> NodeCounts:
+    names = ("nodes", "reference_nodes", "work", "reference_work")
+    return NodeCounts(*(sum(part[name] for part in parts) for name in names))
