@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from engine.core.core import Core
-    from engine.ir import Model
-    from engine.plugin_api import ExecutableNetwork, RemoteContext
+from engine.plugin_api import ExecutableNetwork, RemoteContext
+
+
+class Compiling(Protocol):
+    """What is needed of the core."""
+
+    def compile_part(
+        self, model: Any, device: str | RemoteContext | None = None, config: Mapping[str, object] | None = None
+    ) -> ExecutableNetwork:
+        """Compile without a warning."""
 
 
 class PluginCore:
     """A core that issues no warnings of its own: the network that contains a part tells what is to be told of it."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Compiling) -> None:
         self._core = core
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._core, name)
 
     def compile_model(
-        self, model: Model | Any, device: str | RemoteContext | None = None, config: Mapping[str, object] | None = None
+        self, model: Any, device: str | RemoteContext | None = None, config: Mapping[str, object] | None = None
     ) -> ExecutableNetwork:
         """As `Core.compile_model`, without a warning."""
         return self._core.compile_part(model, device, config)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from engine.properties import EXECUTION_DEVICES, EXECUTION_PRECISION, EXECUTION_SUMMARY
-
-if TYPE_CHECKING:
-    from engine.hosting.network import HostedNetwork
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,26 @@ class NodeCounts:
     reference_work: int
 
 
-def summary_of(network: HostedNetwork[Any]) -> dict[str, Any]:
+class Summarised(Protocol):
+    """What a summary needs of a network."""
+
+    remarks: list[str]
+
+    @property
+    def plugin(self) -> Any:
+        """Its plugin, which has a name."""
+
+    def get_metric(self, name: str) -> Any:
+        """A metric."""
+
+    def parts(self) -> Mapping[str, Summarised]:
+        """The networks on which it runs."""
+
+    def node_counts(self) -> NodeCounts | None:
+        """What it counts itself."""
+
+
+def summary_of(network: Summarised) -> dict[str, Any]:
     """The value of EXECUTION_SUMMARY; that of a network that runs on others has theirs, and their sums."""
     parts = {name: part.get_metric(EXECUTION_SUMMARY.name) for name, part in network.parts().items()}
     precisions = dict.fromkeys(part["precision"] for part in parts.values() if part["precision"])
@@ -47,7 +63,7 @@ def summary_of(network: HostedNetwork[Any]) -> dict[str, Any]:
     }
 
 
-def remarks_of(network: HostedNetwork[Any]) -> list[str]:
+def remarks_of(network: Summarised) -> list[str]:
     """What a user should know of a network and of those that it runs on, one sentence each."""
     found = list(network.remarks)
     for name, part in network.parts().items():
