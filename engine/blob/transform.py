@@ -12,7 +12,6 @@ sections, so one is restored before anything is used; a blob without any is refu
 
 from __future__ import annotations
 
-import hmac
 import os
 import re
 from abc import ABC, abstractmethod
@@ -102,6 +101,8 @@ def sealed(manifest: BlobManifest, transform: SectionTransform) -> BlobManifest:
 
 def why_not_authentic(manifest: BlobManifest, transform: SectionTransform) -> str | None:
     """Why the seal of a manifest is not what `transform` makes of it, as a sentence; None if it is, or without one."""
+    import hmac  # it imports hashlib, which takes milliseconds
+
     found = Transformed.of(manifest)
     if found is None or found.seal is None:
         return None

@@ -113,7 +113,9 @@ class CpuNetwork(GraphNetwork):
         self.weights = weights
         asked = self.config[INFERENCE_PRECISION_HINT]
         if asked != precision:
-            self.remarks.append(f"{INFERENCE_PRECISION_HINT.name} is {asked}, and is ignored: {why_ignored(precision)}")
+            self.remarks.append(
+                f"{INFERENCE_PRECISION_HINT.name} is {asked}, and is ignored: {why_ignored(default_isa(), precision)}"
+            )
         self.reference_steps = self._check_reference(prepared)
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from engine.native import ProductRates, default_isa, has_feature, product_rates
+from engine.native import ProductRates, has_feature, product_rates
 from engine.plugin_api import Config
 from engine_cpu.compiler import logger
 from engine_cpu.properties import INFERENCE_PRECISION_HINT
@@ -29,14 +29,10 @@ def precision_of(config: Config, isa: str) -> str:
     return str(config[INFERENCE_PRECISION_HINT])
 
 
-def why_ignored(precision: str) -> str:
+def why_ignored(isa: str, precision: str) -> str:
     """Why a network computes in another precision than the one that was asked for."""
-    refused = why_not_bf16(default_isa(), product_rates())
-    return (
-        f"this CPU {refused}, so that products are computed in {precision}"
-        if refused
-        else (f"the network was compiled for {precision}")
-    )
+    refused = why_not_bf16(isa, product_rates())
+    return f"this CPU {refused}; computing in {precision}" if refused else f"it was compiled for {precision}"
 
 
 def why_not_bf16(isa: str, rates: ProductRates | None) -> str | None:
