@@ -40,6 +40,7 @@ def read_attribute(
 
     Raises `ModelReadError`.
     """
+    _check_given(proto)
     if kind == _A.INT:
         return proto.i
     if kind == _A.INTS:
@@ -66,9 +67,18 @@ def read_constant(proto: onnx.NodeProto, store: TensorStore) -> Constant:
     read = _VALUES.get(attribute.name)
     if read is None:
         raise ModelReadError(f"Constant has no attribute `{attribute.name}`; it has {', '.join(_VALUES)}")
+    _check_given(attribute)
     constant = read(attribute, store)
     constant.friendly_name = proto.output[0]
     return constant
+
+
+def _check_given(proto: onnx.AttributeProto) -> None:
+    if proto.ref_attr_name:
+        raise ModelReadError(
+            f"attribute `{proto.name}` refers to attribute `{proto.ref_attr_name}` of a local function, but is not in "
+            "one; give it a value"
+        )
 
 
 _VALUES: Final[dict[str, Callable[[onnx.AttributeProto, TensorStore], Constant]]] = {

@@ -13,9 +13,9 @@ from engine.ir import DECLARED_LENGTHS, Model
 from engine.ir.collector import paused_collector
 from engine.onnx.calls import CallChecker
 from engine.onnx.external_data import ExternalData
-from engine.onnx.functions import inline_functions
 from engine.onnx.graph_builder import GraphBuilder, ImportContext
 from engine.onnx.graph_inference import infer_graph
+from engine.onnx.inlining import inline_functions
 from engine.onnx.ordering import order_graph
 from engine.onnx.safetensors import Weights
 from engine.onnx.shapes import DeclaredTypes, TypeReader
