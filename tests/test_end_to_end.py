@@ -110,10 +110,10 @@ def control_flow_model() -> onnx.ModelProto:
         helper.make_node(
             "If", ["flag"], ["chosen"], then_branch=branch("then", "Add"), else_branch=branch("other", "Sub")
         ),
-        helper.make_node("Loop", ["most", "", "x"], ["looped", "history"], body=loop_body),
+        helper.make_node("Loop", ["most", "true", "x"], ["looped", "history"], body=loop_body),
         helper.make_node("Scan", ["looped", "history"], ["final", "sums"], body=scan_body, num_scan_inputs=1),
     ]
-    constants = {"one": np.float32(1), "limit": np.float32(20), "most": np.int64(10)}
+    constants = {"one": np.float32(1), "limit": np.float32(20), "most": np.int64(10), "true": np.True_}
     graph = helper.make_graph(
         nodes,
         "control_flow",

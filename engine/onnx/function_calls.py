@@ -18,7 +18,7 @@ _MAX_FACTOR: Final = 50
 
 
 class Limits:
-    """The nodes and bytes that a model may have once its functions are inlined, and those counted so far."""
+    """The nodes, calls and bytes that a model may have once its functions are inlined, and those counted so far."""
 
     __slots__ = ("_bytes", "_most_bytes", "_most_nodes", "_nodes")
 
@@ -33,13 +33,13 @@ class Limits:
         """Raise `ModelReadError` if this is too much."""
         if nodes > self._most_nodes or nbytes > self._most_bytes:
             raise ModelReadError(
-                f"once its functions are inlined, the model has more than {self._most_nodes} nodes, or "
+                f"once its functions are inlined, the model has more than {self._most_nodes} nodes and calls, or "
                 f"{self._most_bytes} bytes without its weights; call fewer functions from each other, or inline them "
                 "before export"
             )
 
     def count(self, node: onnx.NodeProto) -> None:
-        """Count a node that was made, with the nodes of its bodies."""
+        """Count a node that was made, with the nodes of its bodies, or a call."""
         self._nodes += 1 + sum(1 for body in subgraphs(node) for _ in walk_nodes(body.node))
         self._bytes += node.ByteSize()
         self.check(self._nodes, self._bytes)
@@ -50,6 +50,10 @@ def check_signature(call: onnx.NodeProto, function: onnx.FunctionProto, label: s
     for what, actual, formal in (("inputs", call.input, function.input), ("outputs", call.output, function.output)):
         if len(actual) > len(formal):
             raise ModelReadError(f"{describe(call)} has {len(actual)} {what}; local function {label} has {len(formal)}")
+
+
+def check_function(function: onnx.FunctionProto, label: str) -> None:
+    """Raise `GraphError` if two inputs of the function have one name."""
     if len(set(function.input)) != len(function.input):
         raise GraphError(f"local function {label} has two inputs of one name: {', '.join(function.input)}")
 
@@ -77,7 +81,7 @@ def _refers(nodes: Iterable[onnx.NodeProto], name: str) -> bool:
 
 
 def is_required(node: onnx.NodeProto, name: str, opsets: Mapping[str, int]) -> bool:
-    """Whether the node\'s operator has no default of an attribute."""
+    """Whether the node's operator has no default of an attribute."""
     domain = onnx_domain(node.domain)
     if node.op_type == "Constant" and not domain:
         return True

@@ -35,6 +35,7 @@ from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_correc
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
 from engine.onnx.values import Values
+from engine.ops.loop import NUM_FIXED
 from engine.ops.spec import check_spec
 
 _log: Final = logging.getLogger("engine.onnx")
@@ -139,7 +140,8 @@ class GraphBuilder:
             return  # only custom operators have side effects, unless metadata says so
         values, find = self._values.by_name, self._values.get
         inputs = [(values.get(name) or find(name)) if name else None for name in proto.input]
-        while inputs and inputs[-1] is None:
+        least = NUM_FIXED if op_type == "Loop" and not domain else 0
+        while len(inputs) > least and inputs[-1] is None:
             inputs.pop()
         try:
             if op_type == "Constant" and not domain:

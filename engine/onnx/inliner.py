@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import onnx
 
 from engine.errors import GraphError, ModelReadError
-from engine.onnx.function_calls import Limits, check_attributes, check_signature, is_required
+from engine.onnx.function_calls import Limits, check_attributes, check_function, check_signature, is_required
 from engine.onnx.functions import (
     MAX_CALL_DEPTH,
     OPSET_TAG,
@@ -24,8 +24,27 @@ from engine.onnx.functions import (
 )
 from engine.onnx.naming import UniqueNames
 
-_Attributes: TypeAlias = Mapping[str, onnx.AttributeProto]
 _LONGEST_PREFIX: Final = 100  # characters; names of calls within calls do not grow further
+
+
+@dataclass(frozen=True, slots=True)
+class _Callee:
+    """A function, and what its calls need of it.
+
+    Attributes:
+        label: its name in messages.
+        opsets: its versions by domain.
+        produced: the values that its nodes compute, without those in bodies.
+        defaults: those of its attributes that have one.
+        declared: its attributes.
+    """
+
+    function: onnx.FunctionProto
+    label: str
+    opsets: Mapping[str, int]
+    produced: Mapping[str, None]
+    defaults: Mapping[str, onnx.AttributeProto]
+    declared: set[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +53,23 @@ class _Frame:
 
     Attributes:
         names: the names in the result of values visible here; None in the model's graph, which keeps its names.
-        given: the values of the function's attributes, in terms of the result.
-        defaults: the function's defaults of attributes that are not given.
-        label: the function, for messages.
+        given: the attributes that the call gives, in terms of the result.
+        callee: the function; None in the model's graph.
         call: the call, for messages.
         prefix: the beginning of new names.
         metadata: the entries that nodes get unless they have the same keys.
-        opsets: the function's versions by domain.
     """
 
-    names: ChainMap[str, str] | None
-    given: _Attributes
-    defaults: _Attributes
-    label: str = ""
+    names: ChainMap[str, str] | None = None
+    given: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+    callee: _Callee | None = None
     call: str = ""
     prefix: str = ""
     metadata: tuple[onnx.StringStringEntryProto, ...] = ()
-    opsets: Mapping[str, int] | None = None
+
+    @property
+    def label(self) -> str:
+        return "" if self.callee is None else self.callee.label
 
 
 class Inliner:
@@ -63,7 +82,7 @@ class Inliner:
         limits: how much the result may have.
     """
 
-    __slots__ = ("_functions", "_limits", "_names", "_opsets", "_path", "_stated")
+    __slots__ = ("_callees", "_functions", "_limits", "_names", "_opsets", "_path", "_stated")
 
     def __init__(
         self,
@@ -75,6 +94,7 @@ class Inliner:
         self._functions = functions
         self._opsets = opsets
         self._limits = limits
+        self._callees: dict[FunctionKey, _Callee] = {}
         self._path: list[FunctionKey] = []
         self._stated: list[onnx.ValueInfoProto] = []  # types that functions state, of the graph that is being made
         self._names = UniqueNames()
@@ -84,7 +104,7 @@ class Inliner:
 
     def run(self, graph: onnx.GraphProto) -> None:
         """Replace the calls in `graph` and its bodies. Raises `ModelReadError`, and `GraphError` for recursion."""
-        self._replace_nodes(graph, _Frame(None, {}, {}))
+        self._replace_nodes(graph, _Frame())
 
     def _replace_nodes(self, graph: onnx.GraphProto, frame: _Frame) -> None:
         outer, self._stated = self._stated, []
@@ -129,40 +149,37 @@ class Inliner:
             raise GraphError(f"local functions call themselves: {cycle}")
         if len(self._path) >= MAX_CALL_DEPTH:
             raise ModelReadError(f"local functions call each other more than {MAX_CALL_DEPTH} deep")
-        function = self._functions[key]
-        check_signature(call, function, label_of(key))
+        callee = self._callees.get(key) or self._prepare(key)
+        function = callee.function
+        check_signature(call, function, callee.label)
         inputs = [self._name(name, call, frame) for name in call.input]
         outputs = [name if frame.names is None or not name else frame.names[name] for name in call.output]
         given = {attribute.name: attribute for attribute in self._attributes(call, frame)}
-        check_attributes(call, function, given, label_of(key))
+        if not callee.declared.issuperset(given):
+            check_attributes(call, function, given, callee.label)
         prefix = _joined(frame.prefix, call.name or call.op_type)
         names = dict.fromkeys(function.input, "") | dict(zip(function.input, inputs, strict=False))
-        produced = [name for node in function.node for name in node.output if name]
-        repeated = self._name_outputs(function, names, set(produced), outputs)
-        made = {name: self._names.take(f"{prefix}/{name}") for name in produced if name not in names}
+        repeated = _name_outputs(function, names, callee.produced, outputs)
+        made = {name: self._names.take(f"{prefix}/{name}") for name in callee.produced if name not in names}
         names |= made
         self._stated += [_renamed(value, made[value.name]) for value in function.value_info if value.name in made]
-        inner = _Frame(
-            ChainMap(names), given, {default.name: default for default in function.attribute_proto}, label_of(key),
-            describe(call), prefix, _merged(call.metadata_props, frame.metadata), self._opsets[key],
-        )  # fmt: skip
+        metadata = _merged(call.metadata_props, frame.metadata)
+        inner = _Frame(ChainMap(names), given, callee, describe(call), prefix, metadata)
+        self._limits.count(call)
         self._path.append(key)
         yield from self._expanded(function.node, inner)
         self._path.pop()
         for formal, actual in repeated:
             yield self._identity(names, formal, actual, inner)
 
-    def _name_outputs(
-        self, function: onnx.FunctionProto, names: dict[str, str], produced: set[str], outputs: Sequence[str]
-    ) -> list[tuple[str, str]]:
-        """Give values that are outputs the names of the call; return outputs that need an Identity: formal, actual."""
-        repeated: list[tuple[str, str]] = []
-        for formal, actual in zip(function.output, outputs, strict=False):
-            if actual and formal in produced and formal not in names:
-                names[formal] = actual
-            elif actual:
-                repeated.append((formal, actual))
-        return repeated
+    def _prepare(self, key: FunctionKey) -> _Callee:
+        function, label = self._functions[key], label_of(key)
+        check_function(function, label)
+        defaults = {default.name: default for default in function.attribute_proto}
+        produced = dict.fromkeys(name for node in function.node for name in node.output if name)
+        made = _Callee(function, label, self._opsets[key], produced, defaults, {*function.attribute, *defaults})
+        self._callees[key] = made
+        return made
 
     def _identity(self, names: Mapping[str, str], formal: str, actual: str, frame: _Frame) -> onnx.NodeProto:
         source = names.get(formal)
@@ -200,7 +217,7 @@ class Inliner:
                 copy.CopyFrom(value)
                 copy.name = attribute.name
                 found.append(copy)
-            elif is_required(node, attribute.name, frame.opsets or {}):
+            elif frame.callee is not None and is_required(node, attribute.name, frame.callee.opsets):
                 raise ModelReadError(
                     f"{frame.call}: attribute `{attribute.ref_attr_name}` of local function {frame.label} has no "
                     f"value, and {describe(node)} requires it as `{attribute.name}`; give it in the call, or a default "
@@ -210,12 +227,12 @@ class Inliner:
 
     def _value(self, name: str, node: onnx.NodeProto, frame: _Frame) -> onnx.AttributeProto | None:
         """The value of an attribute of the function."""
-        if frame.names is None:
+        if frame.callee is None:
             raise ModelReadError(f"{describe(node)} refers to attribute `{name}` of a function, but is not in one")
         given = frame.given.get(name)
         if given is not None:
             return given
-        default = frame.defaults.get(name)
+        default = frame.callee.defaults.get(name)
         return None if default is None else self._own(default, frame)
 
     def _own(self, attribute: onnx.AttributeProto, frame: _Frame) -> onnx.AttributeProto:
@@ -244,6 +261,19 @@ class Inliner:
         for value in body.output:
             value.name = self._name(value.name, reader, inner)
         self._replace_nodes(body, inner)
+
+
+def _name_outputs(
+    function: onnx.FunctionProto, names: dict[str, str], produced: Mapping[str, None], outputs: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Give values that are outputs the names of the call; return outputs that need an Identity: formal, actual."""
+    repeated: list[tuple[str, str]] = []
+    for formal, actual in zip(function.output, outputs, strict=False):
+        if actual and formal in produced and formal not in names:
+            names[formal] = actual
+        elif actual:
+            repeated.append((formal, actual))
+    return repeated
 
 
 def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:

@@ -96,8 +96,8 @@ def _check_expansion(model: onnx.ModelProto, functions: Functions, limits: Limit
         for node in walk_nodes(nodes):
             callee = callee_of(node, functions)
             # A node with bodies counts these bytes with its own, and again with theirs.
-            more = (1, node.ByteSize()) if callee is None else size_of_function(callee)
-            count, nbytes = count + more[0], nbytes + more[1]
+            more = (0, 0) if callee is None else size_of_function(callee)
+            count, nbytes = count + 1 + more[0], nbytes + node.ByteSize() + more[1]
             limits.check(count, nbytes)
         return count, nbytes
 

@@ -31,6 +31,7 @@ from engine.ir import (
     undefined,
 )
 from engine.ops.evaluator import ModelEvaluator
+from engine.ops.loop import LoopForm, formal_inputs
 from engine.ops.registry import Evaluator, compiles, get_op, infers
 from engine.ops.rules import fail, normalize_axis
 from engine.ops.scan import ScanSpec
@@ -53,14 +54,17 @@ def _infer_if(node: Node) -> Sequence[ValueType]:
 
 @infers("Loop")
 def _infer_loop(node: Node) -> Sequence[ValueType]:
-    num_carried = node.num_formal_inputs - 2
-    if not 0 <= num_carried <= node.num_outputs:
+    form = LoopForm.of(node)
+    num_carried = form.num_carried
+    if num_carried > node.num_outputs:
         fail(node, f"{num_carried} loop-carried inputs do not fit {node.num_outputs} outputs")
+    if form.count is None and form.condition is None:
+        fail(node, "it has neither a number of iterations nor a condition, so it would never end; give one of them")
     body = _body(node, "body", 2 + num_carried, 1 + node.num_outputs)
     scalar = PartialShape([])
     fixed: list[ValueType] = [TensorType(i64, scalar), TensorType(boolean, scalar)]
     results, carried = _infer_repeated(node, body, fixed, _types(node, 2, 2 + num_carried), [], 1)
-    count = _trip_count(node)
+    count = _trip_count(form, body)
     return [*carried, *(_stacked(node, t, count, 0) for t in results[1 + num_carried :])]
 
 
@@ -212,18 +216,17 @@ def _without_shape(value_type: ValueType) -> ValueType:
     return value_type
 
 
-def _trip_count(node: Node) -> Dimension:
+def _trip_count(form: LoopForm, body: Model) -> Dimension:
     """The number of iterations: if the first input is constant, its value, or less if a condition may end the loop."""
-    source, condition = node.input_values[:2]
+    source = form.count
     if source is None or not isinstance(source.node, Constant) or source.node.data.size != 1:
         return as_dimension(None)
     most = max(0, int(source.node.data.reshape(-1)[0]))
-    body: Model = node.attributes["body"]
-    is_ended = not (
-        (condition is None or _is_constant_true(condition))
+    goes_on = form.condition is None or (
+        _is_constant_true(form.condition)
         and (_is_constant_true(result := _origin(body.results[0])) or result.node is body.parameters[1])
     )
-    return Dimension(0 if is_ended else most, most)
+    return Dimension(most if goes_on else 0, most)
 
 
 def _origin(result: Node) -> Output:
@@ -283,18 +286,21 @@ def _compile_if(node: Node) -> Evaluator:
 def _compile_loop(node: Node) -> Evaluator:
     model: Model = node.attributes["body"]
     body = ModelEvaluator(model)
-    title, formal, num_carried = str(node), node.num_formal_inputs, node.num_formal_inputs - 2
+    title, formal, form = str(node), node.num_formal_inputs, LoopForm.of(node)
+    num_carried, is_conditional = form.num_carried, form.condition is not None
     num_stacks, outer = node.num_outputs - num_carried, node.captured_values("body")
 
     def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
-        limit = math.inf if inputs[0] is None else int(np.asarray(inputs[0]).reshape(-1)[0])
-        condition = True if inputs[1] is None else _as_bool(inputs[1])
-        carried, captured = list(inputs[2:formal]), inputs[formal:]
+        count, given, *carried = formal_inputs(inputs, formal)
+        limit = math.inf if count is None else int(np.asarray(count).reshape(-1)[0])
+        condition = _as_bool(given) if is_conditional else True
+        captured = inputs[formal:]
         stacks = Stacks(title, num_stacks)
         iteration = 0
         while condition and iteration < limit:
             outputs = body.run([np.asarray(iteration, np.int64), np.asarray(condition), *carried, *captured])
-            condition, carried = _as_bool(outputs[0]), outputs[1 : 1 + num_carried]
+            condition = _as_bool(outputs[0]) if is_conditional else True
+            carried = outputs[1 : 1 + num_carried]
             stacks.append(outputs[1 + num_carried :])
             iteration += 1
         if iteration == 0:

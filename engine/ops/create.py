@@ -81,7 +81,7 @@ def _build(
     num_outputs: int | None,
     friendly_name: str | None,
 ) -> Node:
-    while inputs and inputs[-1] is None:
+    while inputs and inputs[-1] is None and not _is_counted(op, len(inputs)):
         inputs = inputs[:-1]
     checked = _check_attributes(op, attributes or {}) if attributes or op.required else {}
     count = len(inputs)
@@ -95,6 +95,11 @@ def _build(
     elif not op.min_outputs <= num_outputs <= op.max_outputs:
         raise ModelError(f"{op} has {_range(op.min_outputs, op.max_outputs)} outputs, not {num_outputs}")
     return _connect(op, inputs, checked, num_outputs, friendly_name)
+
+
+def _is_counted(op: OpDef, count: int) -> bool:
+    """Whether the last of `count` inputs is given even if it is omitted: the condition of a Loop is."""
+    return count <= op.min_inputs and op.input_port(count - 1).is_optional
 
 
 def _connect(

@@ -266,7 +266,7 @@ def loop(g: Graph) -> None:
         [create("And", [go, go_on]), kept, scanned], [iteration, go_on, carried], captures=[captured], name="b"
     )
     trips = g.leaf(np.array(g.random.randint(0, 4), np.int64))
-    g.outputs("Loop", trips, None, a, a, body=body)
+    g.outputs("Loop", trips, g.constant(np.array(True)), a, a, body=body)
 
 
 def scan(g: Graph) -> None:

@@ -303,5 +303,5 @@ def test_graphs_that_functions_pass_on_twice_do_not_explode(monkeypatch: pytest.
         graph = helper.make_graph([*twice, node("Add", ["p", "q"], ["n"])], "b", [], [value("n")])
         inner = call(f"f{level + 1}", "c x", "y", g=graph) if level < 39 else node("Neg", ["x"], ["y"])
         functions.append(function(f"f{level}", [inner], attributes=["g"], inputs="c x"))
-    with pytest.raises(ModelReadError, match="more than 20000 nodes"):
+    with pytest.raises(ModelReadError, match="more than 20000 nodes and calls"):
         read_model(model_of([call("f0", "c x", "y", g=_GRAPH)], functions))

@@ -94,7 +94,7 @@ def loop_body(grows: bool = False) -> Model:
 
 def test_loop_counts_carries_and_scans() -> None:
     trips, step = Parameter(i64, [], "m"), Parameter(f32, [], "s")
-    node = ops.create("Loop", [trips, None, Constant(f(0.0)), step], {"body": loop_body()})
+    node = ops.create("Loop", [trips, Constant(True), Constant(f(0.0)), step], {"body": loop_body()})
     assert types(node) == ["f32[1]", "f32[?]"]
     model = Model(node.outputs, [trips, step])
     total, scanned = ops.evaluate_model(model, [np.array(3), f(0.5)[0]])
@@ -103,6 +103,22 @@ def test_loop_counts_carries_and_scans() -> None:
     assert (total.tolist(), scanned.tolist()) == ([14], [2, 5, 9, 14])
     total, scanned = ops.evaluate_model(model, [np.array(0), f(2)[0]])
     assert (total.tolist(), scanned.shape, scanned.dtype) == ([0], (0,), np.float32)
+
+
+def test_loop_without_a_condition_ignores_that_of_its_body() -> None:
+    node = ops.create("Loop", [Constant(5), None, Constant(f(0.0)), Constant(np.float32(2))], {"body": loop_body()})
+    assert types(node) == ["f32[1]", "f32[5]"]
+    total, scanned = ops.evaluate_model(Model(node.outputs), [])
+    assert (total.tolist(), scanned.tolist()) == ([20], [2, 5, 9, 14, 20])
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_loop_without_an_end_is_refused(captures: bool) -> None:
+    body = loop_body()
+    if not captures:
+        body = Model([body.parameters[1], body.parameters[0]], body.parameters[:2])
+    with pytest.raises(TypeInferenceError, match="never end; give one of them"):
+        ops.create("Loop", [None, None, *([Constant(f(0.0)), Constant(f(2))] if captures else [])], {"body": body})
 
 
 def test_loop_condition_may_come_from_outside() -> None:
@@ -115,7 +131,7 @@ def test_loop_condition_may_come_from_outside() -> None:
 
 def test_loop_state_that_grows_has_an_unknown_length() -> None:
     node = ops.create("Loop", [Constant(4), None, Constant(f(0.0)), Constant(np.float32(1))], {"body": loop_body(True)})
-    assert types(node) == ["f32[?]", "f32[0..4]"]
+    assert types(node) == ["f32[?]", "f32[4]"]
     assert node.attributes["body"].parameters[2].output(0).shape == PartialShape([None])
     total, scanned = ops.evaluate_model(Model(node.outputs), [])
     assert (total.shape, scanned.shape) == ((16,), (4,))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.ir import Model, Node, Output
+import numpy as np
+
+from engine.ir import Constant, Model, Node, Output
 from engine.ops import find_op
+from engine.ops.loop import LoopForm
 from engine.passes.base import ModelPass
 from engine.passes.runtime_info import copy_runtime_info
 
@@ -17,7 +20,8 @@ class DeadCodeElimination(ModelPass):
 
     A node without consumers is dropped from the graph automatically. This pass removes unused parts of nodes in use:
     trailing outputs such as the mask of a Dropout or the mean of a LayerNormalization, a result of both branches of an
-    If with the nodes that compute it, a value that a Loop or Scan collects, and a capture that a body no longer reads.
+    If with the nodes that compute it, a value that a Loop or Scan collects, the condition that a Loop ignores, and a
+    capture that a body no longer reads.
     """
 
     def run_on_model(self, model: Model) -> bool:
@@ -29,6 +33,8 @@ class DeadCodeElimination(ModelPass):
                 continue  # it is read, or a sink
             if not node.is_attached or not node.num_outputs or self.transformation_callback(node):
                 continue
+            if node.op_type == "Loop" and not node.domain and LoopForm.of(node).condition is None:
+                changed |= _forget_condition(bodies["body"])
             for body in bodies.values():
                 changed |= self.run_on_model(body)
             kept = _kept_outputs(node)
@@ -39,6 +45,15 @@ class DeadCodeElimination(ModelPass):
                 self.rewrites += 1
                 changed = True
         return changed
+
+
+def _forget_condition(body: Model) -> bool:
+    """Drop what computes the condition in the body of a Loop that ignores it; return whether there was any."""
+    result = body.results[0]
+    if isinstance(result.input_value(0).node, Constant):
+        return False
+    result.input(0).replace_source_output(Constant(np.array(True)))
+    return True
 
 
 def _kept_outputs(node: Node) -> list[int]:
@@ -62,7 +77,7 @@ def _kept_outputs(node: Node) -> list[int]:
 def _carried(node: Node) -> int:
     """The number of outputs that carry state from one iteration to the next."""
     if node.op_type == "Loop":
-        return node.num_formal_inputs - 2
+        return LoopForm.of(node).num_carried
     if any(node.attributes.get(name) for name in _SCAN_LISTS):
         return node.num_outputs  # lists by output, which dropping one would shift
     return node.num_formal_inputs - int(node.attributes["num_scan_inputs"])

@@ -35,9 +35,10 @@ def loop(
     *,
     captured: Sequence[Output] = (),
     trips: Any = "input",
-    condition: Any = None,
+    condition: Any = True,
 ) -> tuple[Model, Node]:
     """A model of one Loop over inputs x0, x1, ...; `trips` is "input", a number or None."""
+    condition = Constant(True, boolean) if condition is True else condition
     inputs = [Parameter(f32, shape, f"x{index}") for index, shape in enumerate(shapes)]
     m = Parameter(i64, [], "m")
     count = m if trips == "input" else None if trips is None else Constant(trips, i64)
@@ -126,9 +127,42 @@ def test_numbers_of_iterations(build: Build, trips: int) -> None:
 
 
 def test_without_a_number_of_iterations_the_condition_ends_the_loop() -> None:
-    model, _ = loop([[5]], until_small, trips=None, condition=Constant(True, boolean))
+    model, _ = loop([[5]], until_small, trips=None)
     assert is_native(model)
     assert_like_others(model, values([5]))
+
+
+@pytest.mark.parametrize("shape", [[5], ["n"]], ids=["native", "by length"])
+def test_without_a_condition_the_number_of_iterations_ends_the_loop(shape: list[Any]) -> None:
+    """That of the body is ignored, and what it reads is true; onnxruntime and onnx.reference end the loop by it."""
+
+    def build(trip: Output, go: Output, carried: Sequence[Output], captured: Sequence[Output]) -> Any:
+        (small, half), _ = until_small(trip, go, carried, captured)
+        return [ops.And(small, go), half], [ops.Where(go, half, carried[0])]
+
+    for trips in (0, 1, 20):
+        model, _ = loop([shape], build, condition=None)
+        given = values([5])
+        found = assert_like_others(model, {"m": np.array(trips), **given}, peer=False)
+        expected = given["x0"] * np.float32(0.5) ** np.arange(1, trips + 1, dtype=np.float32)[:, None]
+        np.testing.assert_array_equal(found[1], expected)
+        np.testing.assert_array_equal(found[0], expected[-1] if trips else given["x0"])
+    assert shape == ["n"] or is_native(model)
+
+
+@pytest.mark.parametrize("captured", [True, False])
+@pytest.mark.parametrize("condition", [None, True])
+def test_loops_that_only_stack(condition: bool | None, captured: bool) -> None:
+    def build(trip: Output, go: Output, carried: Sequence[Output], captured: Sequence[Output]) -> Any:
+        square = ops.Cast(ops.Mul(trip, trip), to=f32)
+        return [go], [square, *(ops.Add(square, each) for each in captured)]
+
+    outer = [Parameter(f32, [3], "k").output(0)] if captured else []
+    model, _ = loop([], build, captured=outer, condition=condition)
+    for trips in (0, 4):
+        feeds = {"m": np.array(trips), **({"k": np.float32([1, 2, 3])} if captured else {})}
+        found = assert_like_others(model, feeds)
+        np.testing.assert_array_equal(found[0], np.arange(trips) ** 2)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 from engine.errors import InputError, ModelError
-from engine.ir import Node, Output, TensorType
+from engine.ir import Constant, Node, Output, TensorType
 from engine.native import NO_VALUE, Plan
+from engine.ops.loop import formal_inputs
 from engine.ops.stacks import empty_stacks
 from engine_cpu.bodies import Body, BodyCompiler, BodyGraph
 from engine_cpu.body_profile import profiled_body
@@ -33,8 +34,12 @@ class RepetitionSegment(Segment):
         self.name, self.op_type = node.friendly_name, node.op_type
         self.form = RepetitionForm.of(node)
         graph = BodyGraph.of(node, "body", self.form.num_parameters, self.form.num_results)
+        if self.form.is_loop and not self.form.is_conditional:
+            graph.model.results[0].input(0).replace_source_output(Constant(np.array(True)))
         self._body = Body(graph, compiler)
         formal = node.input_values[: node.num_formal_inputs]
+        if self.form.is_loop:
+            formal = formal_inputs(formal, len(formal))
         self._positions = [index for index, value in enumerate(formal) if value is not None]
         self._reads: list[Output] = [value for value in formal if value is not None] + list(graph.captured)
         self._num_formal = len(formal)

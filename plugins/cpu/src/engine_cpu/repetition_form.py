@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.errors import UnsupportedError
 from engine.ir import Node
+from engine.ops.loop import NUM_FIXED, LoopForm
 from engine.ops.scan import ScanSpec
 
 
@@ -18,12 +19,14 @@ class RepetitionForm:
         carried: the number of values that an iteration passes on to the next one.
         elements: for each scanned input, its axis, and whether it is scanned from the end.
         stacks: for each stacked output, its axis, and whether it is stacked from the end.
+        is_conditional: whether the condition that the body of a Loop computes may end it.
     """
 
     is_loop: bool
     carried: int
     elements: tuple[tuple[int, bool], ...]
     stacks: tuple[tuple[int, bool], ...]
+    is_conditional: bool = False
 
     @classmethod
     def of(cls, node: Node) -> RepetitionForm:
@@ -33,15 +36,16 @@ class RepetitionForm:
             elements = tuple(zip(spec.scan_input_axes, spec.scan_input_directions, strict=True))
             stacks = tuple(zip(spec.scan_output_axes, spec.scan_output_directions, strict=True))
             return cls(False, spec.num_states, elements, stacks)
-        carried = node.num_formal_inputs - 2
-        if not 0 <= carried <= node.num_outputs:
-            raise UnsupportedError(f"{node} has {carried} carried inputs and {node.num_outputs} outputs")
-        return cls(True, carried, (), ((0, False),) * (node.num_outputs - carried))
+        loop = LoopForm.of(node)
+        if loop.num_carried > node.num_outputs:
+            raise UnsupportedError(f"{node} has {loop.num_carried} carried inputs and {node.num_outputs} outputs")
+        stacks = ((0, False),) * (node.num_outputs - loop.num_carried)
+        return cls(True, loop.num_carried, (), stacks, is_conditional=loop.condition is not None)
 
     @property
     def fixed(self) -> int:
         """The number of inputs before the carried ones, of the node and of the body."""
-        return 2 if self.is_loop else 0
+        return NUM_FIXED if self.is_loop else 0
 
     @property
     def num_parameters(self) -> int:
