@@ -168,5 +168,5 @@ def _exact_type(value_type: ValueType) -> onnx.TypeProto:
     if isinstance(inner, TensorType) and inner.shape.rank.is_static:
         for dim, target in zip(inner.shape.dims, place.tensor_type.shape.dim, strict=True):
             if dim.is_dynamic and (dim.min or dim.max is not None):
-                target.dim_param = str(dim)
+                target.dim_param = str(dim) if dim.symbol else f":{dim}"
     return proto

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -45,6 +46,8 @@ GraphFromProto = Callable[[onnx.GraphProto], Model]
 GraphToProto = Callable[[Model], onnx.GraphProto]
 
 _A: Final = onnx.AttributeProto
+_WITH_BOUNDS: Final = re.compile(r"(?P<symbol>[^:\s]*):(?P<low>\d{1,19})\.\.(?P<high>\d{0,19})")
+"""How the exporter writes a symbol with bounds, or in blobs bounds alone (":1..8")."""
 _VALUE_TYPES: Final = (TensorType, SequenceType, OptionalType, SparseTensorType, MapType)
 
 
@@ -82,7 +85,7 @@ def type_to_proto(value_type: ValueType) -> onnx.TypeProto:
     """`value_type` as a `TypeProto`; `UNKNOWN` gives an empty one.
 
     A symbol is written with its bounds (`N:1..8`), which `type_from_proto` reads back; bounds without a symbol
-    are dropped, because ONNX would treat equal texts as equal lengths.
+    are dropped, because ONNX would treat equal texts as equal lengths. Any other text is a symbol, also "3".
     """
     proto = onnx.TypeProto()
     _fill_type(proto, value_type)
@@ -127,7 +130,18 @@ def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
     kind = proto.WhichOneof("value")
     if kind == "dim_value":
         return as_dimension(proto.dim_value)
-    return as_dimension(proto.dim_param) if kind == "dim_param" else as_dimension(None)
+    return _named(proto.dim_param) if kind == "dim_param" else as_dimension(None)
+
+
+def _named(text: str) -> Dimension:
+    """The dimension with a name from a file: a symbol whatever its characters, also "3" and "1..2"."""
+    if text in ("", "?"):
+        return as_dimension(None)
+    written = _WITH_BOUNDS.fullmatch(text)
+    if written is None:
+        return Dimension(symbol=text)
+    symbol, low, high = written["symbol"], int(written["low"]), written["high"]
+    return Dimension.at_least(low, symbol) if not high else Dimension(low, int(high), symbol)
 
 
 # -- attributes -------------------------------------------------------------------------------------------

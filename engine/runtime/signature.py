@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from engine.errors import DeclarationError, InputError, PluginContractError
-from engine.ir import TensorType
+from engine.ir import Dimension, TensorType, as_dimension
 from engine.runtime.port import Port
 from engine.runtime.remote import RemoteContext, RemoteTensor
 from engine.runtime.states import StatePort
@@ -128,7 +128,22 @@ class Signature:
             if len(set(lengths)) > 1:
                 names = [f"`{self._name(i)}`[{axis}]" for i, axis in places]
                 listed = ", ".join(f"{name} is {length}" for name, length in zip(names, lengths, strict=True))
-                raise InputError(f"{self.network}: dimension {symbol} must be the same everywhere: {listed}")
+                raise InputError(
+                    f"{self.network}: dimension {symbol} must be the same everywhere: {listed}{self._way_out(places)}"
+                )
+
+    def _way_out(self, places: Sequence[tuple[int, int]]) -> str:
+        """How to give the last input of `places` lengths of its own."""
+        last = max((i for i, _ in places if i < len(self.inputs)), default=None)
+        if last is None:
+            return ""
+        axes = [axis for i, axis in places if i == last]
+        port = self.inputs[last]
+        dims = ", ".join("None" if axis in axes else _written(dim) for axis, dim in enumerate(port.shape))
+        return (
+            f"; if they may differ in this model, compile it after `model.reshape({{{port.name!r}: [{dims}]}})`, which "
+            f"gives `{port.name}` a length of its own"
+        )
 
     def _name(self, position: int) -> str:
         """The name of a value that stages read."""
@@ -151,6 +166,12 @@ class Signature:
     def is_tied(self) -> bool:
         """Whether any symbolic dimension occurs in several inputs."""
         return bool(self._ties)
+
+
+def _written(dim: Dimension) -> str:
+    if dim.is_static:
+        return str(dim)
+    return repr(str(dim)) if as_dimension(str(dim)) == dim else "None"  # a symbol may look like a length
 
 
 def _result_check(port: Port, network: str, *, may_grow: bool) -> PortCheck:

@@ -17,14 +17,15 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from engine import ops
-from engine.errors import ModelError, ModelWriteError
+from engine import Core, ops
+from engine.errors import InputError, ModelError, ModelWriteError
 from engine.ir import (
     Constant,
     Dimension,
     Model,
     Node,
     Parameter,
+    PartialShape,
     Result,
     SequenceType,
     TensorType,
@@ -338,6 +339,28 @@ def test_dimensions_keep_their_symbols_and_bounds() -> None:
     x = Parameter(f32, shape, "x")
     model = Model([Result(ops.create("Relu", [x]), "y")], [x])
     assert read_model(checked(model)).parameter("x").type == x.type
+
+
+@pytest.mark.parametrize("name", ["0", "3", "128", "1..2", "..", "3..", "-1", "a b", "n:", "9" * 30, "1..2:0..9"])
+def test_the_name_of_a_dimension_is_never_its_length(name: str) -> None:
+    """Symbols of a file, whatever they look like: any length fits, but the same in both inputs."""
+    info = [helper.make_tensor_value_info(each, TensorProto.FLOAT, [name, 3]) for each in "xzy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "z"], ["y"])], "g", info[:2], info[2:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    if name == "1..2:0..9":  # how this symbol is written with its bounds
+        assert read_model(proto).parameter("x").type.shape[0] == Dimension(0, 9, "1..2")  # type: ignore[union-attr]
+        return
+    model = read_model(proto)
+    assert model.parameter("x").type == TensorType(f32, PartialShape([Dimension(symbol=name), 3]))
+    assert model.result("y").type == model.parameter("x").type
+    assert read_model(checked(model)).parameter("x").type == model.parameter("x").type
+    network = Core().compile_model(model, "CPU")
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(network([x, x])["y"], 2 * x)
+    with pytest.raises(InputError, match="must be the same everywhere"):
+        network([x, x[:1]])
+    model.reshape({"z": [None, 3]})
+    np.testing.assert_array_equal(Core().compile_model(model, "CPU")([x, x[:1]])["y"], 2 * x)
 
 
 def test_an_attribute_that_onnx_does_not_have_is_refused() -> None:

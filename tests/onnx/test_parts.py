@@ -56,7 +56,13 @@ def test_a_model_joined_is_the_model_split(path: Path) -> None:
 
 
 def test_names_types_and_annotations_that_onnx_cannot_state_are_kept() -> None:
-    shape: list[Dimension | str | None] = [Dimension(1, 8), "n", Dimension(2, 4, symbol="m"), None]
+    shape: list[Dimension | str | None] = [
+        Dimension(1, 8),
+        "n",
+        Dimension(2, 4, symbol="m"),
+        None,
+        Dimension(symbol="1..8"),
+    ]
     x = Parameter(f32, shape, "x")
     types: list[ValueType] = [UNKNOWN, OptionalType(SequenceType(TensorType(i64, PartialShape([Dimension(3, 9)]))))]
     custom = Node("Split", [x], {"parts": 2}, domain="my", friendly_name="twin", types=types)

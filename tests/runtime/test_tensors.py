@@ -231,6 +231,10 @@ def test_a_symbol_must_mean_one_length_within_and_across_inputs():
         request.infer([X, X])
     with pytest.raises(InputError, match=r"dimension N must be the same everywhere: `x0`\[0\] is 2"):
         request.infer([square, np.zeros((3, 1), np.float32)])
+    with pytest.raises(
+        InputError, match=r"compile it after `model\.reshape\({'x1': \[None, 'M'\]}\)`, which gives `x1`"
+    ):
+        request.infer([square, np.zeros((3, 1), np.float32)])
     request.infer([square, X])
 
 
