@@ -93,7 +93,8 @@ class GraphBuilder:
         self._add_leaves()
         for proto in self._graph.node:
             self._add_node(proto)
-        results = [self._result(info) for info in self._graph.output]
+        names = _distinct([info.name for info in self._graph.output])
+        results = [self._result(info, name) for info, name in zip(self._graph.output, names, strict=True)]
         name = self._graph.name or "graph"
         model = Model(results, self._parameters, self._sinks, name)
         captures, sources = self._values.captures(model)
@@ -120,14 +121,15 @@ class GraphBuilder:
             self._parameters.append(parameter)
             values[info.name] = parameter.output(0)
 
-    def _result(self, info: onnx.ValueInfoProto) -> Result:
+    def _result(self, info: onnx.ValueInfoProto, name: str) -> Result:
+        """The output of `info`; a value that is listed twice has the name once, and then others."""
         source = self._values.get(info.name)
         declared = self._context.types.read(info.type, info.name) if self._declared is None else None
         if self._declared is not None:
             declared = self._declared.get(info.name, self._context.types)
         if declared is not None:
             _check_declared(source, declared, info.name)
-        return annotated(Result(source, info.name), info)
+        return annotated(Result(source, name), info)
 
     # -- nodes --------------------------------------------------------------------------------------------
 
@@ -344,6 +346,15 @@ class GraphBuilder:
                 "pass them as inputs of the node"
             )
         return body
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """`names`, with numbers appended to those that occur again."""
+    if len(set(names)) == len(names):
+        return list(names)
+    unique = UniqueNames()
+    first = {name: unique.take(name) for name in dict.fromkeys(names)}
+    return [first.pop(name, None) or unique.take(name) for name in names]
 
 
 def _without_tail(names: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from engine import Core
 from engine.errors import GraphError, ModelReadError, TypeInferenceError, UnknownOperatorError, UnsupportedError
 from engine.ir import UNKNOWN, Constant, Model, Node, PartialShape, SequenceType, TensorType, bf16, f32, i64, string
 from engine.onnx import model_to_proto, read_model
@@ -518,6 +519,34 @@ def test_loops_carry_state_and_captures() -> None:
     assert [v and v.name for v in found.input_values] == ["n", None, "x", "x"]
     (y,) = infer(model, {"x": np.ones((2, 3), np.float32), "n": np.array(3)})
     np.testing.assert_array_equal(y, np.full((2, 3), 4, np.float32))
+
+
+def test_values_that_are_listed_as_outputs_twice_have_names_of_their_own() -> None:
+    """PyTorch's older exporter writes this for `return y, y`; onnxruntime gives both, too."""
+    listed = [value(name) for name in ("y", "x", "y", "y_1", "y", "w")]
+    nodes = [node("Neg", "x", "y"), node("Abs", "x", "y_1")]
+    weight = numpy_helper.from_array(np.float32([[1, 2, 3]] * 2), "w")
+    model = read_model(model_of(nodes, outputs=listed, initializers=[weight]))
+    assert [result.friendly_name for result in model.results] == ["y", "x", "y_2", "y_1", "y_3", "w"]
+    x = np.float32([[1, -2, 3]] * 2)
+    for device in ("CPU", "TEMPLATE"):
+        result = Core().compile_model(model, device)(x)
+        found = [result[index] for index in range(6)]
+        for index, (got, expected) in enumerate(zip(found, [-x, x, -x, abs(x), -x, 0 * x + [1, 2, 3]], strict=True)):
+            np.testing.assert_array_equal(got, expected)
+            got += 1  # which changes no other result
+            assert not any(np.may_share_memory(got, other) for other in found[index + 1 :])
+    np.testing.assert_array_equal(infer(model, {"x": x})[2], -x)
+
+
+def test_bodies_may_list_an_output_twice() -> None:
+    names = [value("still", (), BOOL), value("next"), value("next")]
+    steps = [node("Add", "state x", "next"), node("Identity", "go", "still")]
+    body = helper.make_graph(steps, "body", [value("i", (), INT64), value("go", (), BOOL), value("state")], names)
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y", "z"], body=body, name="loop")
+    model = read_model(model_of([loop], [value("x"), value("n", (), INT64)], [value("y"), value("z", None)]))
+    y, z = infer(model, {"x": np.ones((2, 3), np.float32), "n": np.array(2)})
+    np.testing.assert_array_equal(z, np.stack([y - 1, y]))
 
 
 # -- local functions --------------------------------------------------------------------------------------
