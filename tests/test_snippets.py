@@ -143,7 +143,7 @@ RUN = {
     "docs/transformations.md": Document(38),
     "docs/debugging.md": Document(10),
     "docs/low-precision.md": Document(4, 2, prepare=calibrated),
-    "docs/models.md": Document(1, 1, prepare=model_and_weights),
+    "docs/models.md": Document(2, 1, prepare=model_and_weights),
     "docs/blobs.md": Document(9, 1, prepare=small_model),
     "docs/scaling.md": Document(4, 2, prepare=vectors, packages=("ray", "pyarrow"), extra="ray"),
     "docs/security.md": Document(6, prepare=compiled),

@@ -43,6 +43,7 @@ from engine.errors import (
 )
 from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
 from engine.files import ModelSource
+from engine.hosting.overrides import Overrides
 from engine.html import html_table
 from engine.installed import InstalledEntryPoints
 from engine.ir import Model
@@ -153,6 +154,9 @@ class Core:
         model is not changed, and later changes to it do not affect the network. An `EngineWarning` says what a user
         should know of it, such as that nodes run on the reference evaluator; EXECUTION_SUMMARY has the same.
 
+        Initializers that the file lists as inputs, too, are constants of the network; an inference that gives one
+        another value compiles the model a second time, with it as an input (`ExecutableNetwork.overridable`).
+
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
         node that the device cannot run, `MissingExtensionError`, and other `EngineError`s of the device.
         """
@@ -168,14 +172,19 @@ class Core:
     ) -> ExecutableNetwork:
         """Compile like `compile_model`, without an `EngineWarning`: for a network that is a part of another one."""
         start = time.perf_counter()
-        network = self._compiled_or_cached(model, self.default_device if device is None else device, config)
+        target = self.default_device if device is None else device
+        network, ready = self._compiled_or_cached(model, target, config)
+        if ready.overridable:
+            kept = ready.clone() if ready is model else ready
+            network.overrides = Overrides(kept, lambda changed: self._compiled_or_cached(changed, target, config)[0])
         network.compile_seconds = time.perf_counter() - start
         report(network, "loaded from the cache" if network.loaded_from_cache else "compiled")
         return network
 
     def _compiled_or_cached(
         self, model: Model | ModelSource, device: str | RemoteContext, config: Mapping[str, object] | None
-    ) -> ExecutableNetwork:
+    ) -> tuple[ExecutableNetwork, Model]:
+        """The network, and the model as it was read."""
         context, device = self._target(device)
         plugin, stated = self._settled(device, config)
         _require_owner(context, plugin)
@@ -185,7 +194,7 @@ class Core:
         extensions = self._extensions.check(ready)
         is_cached = complete[CACHE_DIR] and not plugin.caches_parts and plugin.get_metric(IMPORT_EXPORT_SUPPORT.name)
         if not is_cached:
-            return self._compiled(plugin, ready, stated, extensions, context)
+            return self._compiled(plugin, ready, stated, extensions, context), ready
         cache = CompileCache(
             complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES], is_shared=complete[ALLOW_SHARED_CACHE]
         )
@@ -197,7 +206,7 @@ class Core:
             # If defaults or files changed meanwhile, the network may use the new ones, and the key the old ones.
             if plugin.config is defaults and self._identity(plugin, complete) == identity:
                 cache.store(key, network)
-        return network
+        return network, ready
 
     def import_model(
         self,

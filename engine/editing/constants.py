@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from numpy.typing import ArrayLike
 
 from engine.editing.extraction import find_value
+from engine.editing.reshape import reshape
 from engine.errors import GraphError
-from engine.ir import Constant, Model, Parameter
+from engine.ir import Constant, Model, Node, Output, Parameter
+
+_MAX_SCALES: Final = 8
 
 
 def make_input(model: Model, name: str) -> Parameter:
@@ -15,7 +20,9 @@ def make_input(model: Model, name: str) -> Parameter:
     parameter = Parameter(constant.output(0).type, friendly_name=name)
     parameter.output(0).name = name
     model.add_parameter(parameter)
-    constant.output(0).replace(parameter)
+    replace_everywhere(model, constant, parameter.output(0))
+    if _may_decide(constant):  # types that follow from the former value
+        reshape(model, {name: constant.shape})
     return parameter
 
 
@@ -28,13 +35,66 @@ def set_constant(model: Model, name: str, value: ArrayLike) -> None:
     new.output(0).name = old.output(0).name
     new.rt_info.update(old.annotations)
     targets = old.output(0).target_inputs
-    old.output(0).replace(new)
+    replace_everywhere(model, old, new.output(0))
     for target in targets:
         target.node.forget_inferred_types()  # the value may decide a shape
 
 
+def replace_everywhere(graph: Model, constant: Constant, value: Output) -> None:
+    """Make all nodes read `value` instead of `constant`, also those in bodies, which have copies of small constants."""
+    for node in graph.ordered_nodes():
+        is_copy = isinstance(node, Constant) and node.friendly_name == constant.friendly_name
+        if is_copy and node.shares_data(constant):  # type: ignore[attr-defined]
+            node.output(0).replace(value)
+        added: dict[str, Parameter] = {}
+        for name, body in node.bodies.items():
+            capture = Parameter(value.type, friendly_name=constant.friendly_name)
+            replace_everywhere(body, constant, capture.output(0))
+            if capture.is_consumed:
+                added[name] = capture
+        if added:
+            _add_captures(graph, node, added, value)
+
+
+def _add_captures(graph: Model, node: Node, added: dict[str, Parameter], value: Output) -> None:
+    """Replace `node` by one whose bodies capture `value`, too."""
+    inputs: list[Output | None] = node.input_values[: node.num_formal_inputs]
+    for name in node.bodies:
+        inputs += node.captured_values(name)
+        if name in added:
+            inputs.append(value)
+    for name, body in node.bodies.items():
+        if name in added:
+            body.captures = [*body.captures, added[name]]
+    new = Node(
+        node.op_type, inputs, node.attributes, domain=node.domain, num_outputs=node.num_outputs,
+        types=node.output_types, friendly_name=node.friendly_name if node.has_own_name else None,
+    )  # fmt: skip
+    new.rt_info.update(node.annotations)
+    new.output_names = node.output_names
+    if node in graph.sinks:
+        graph.remove_sink(node)
+        graph.add_sink(new)
+    for index in range(node.num_outputs):
+        node.output(index).replace(new.output(index))
+
+
+def _may_decide(constant: Constant) -> bool:
+    """Whether types may follow from the value: of a shape, axes, or the scales of a Resize."""
+    return len(constant.shape) < 2 and (constant.element_type.is_integral or constant.data.size <= _MAX_SCALES)
+
+
 def _constant(model: Model, name: str) -> Constant:
-    node = find_value(model, name).node
+    try:
+        node = find_value(model, name).node
+    except GraphError:
+        try:
+            node = model.constant(name)  # which only bodies read
+        except GraphError:
+            pass
+        else:
+            return node
+        raise
     if not isinstance(node, Constant):
         raise GraphError(f"`{name}` of model `{model.name}` is computed by {node}, so it is not a constant")
     return node

@@ -7,7 +7,7 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, TypeAlias, final
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, TypeAlias, cast, final
 
 from engine.blob import (
     BlobManifest,
@@ -21,6 +21,7 @@ from engine.blob import (
     transform_of,
 )
 from engine.errors import BlobError, BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
+from engine.hosting.overrides import Overrides
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.summary import NodeCounts, summary_of
 from engine.hosting.version import API_VERSION, engine_version
@@ -96,7 +97,9 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self._plugin = plugin
         self.config = config
         self.name, inputs, outputs, states, self.model_identity = _interface(source)
-        self.signature = Signature(inputs, outputs, f"{plugin.name} network `{self.name}`", states)
+        self.signature = Signature(
+            inputs, outputs, f"{plugin.name} network `{self.name}`", states, fixed=_fixed_inputs(source)
+        )
         self.is_profiling = config[PERF_COUNT]
         self.loaded_from_cache = False
         self.compile_seconds = 0.0
@@ -107,6 +110,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         """Opens a file that has sections of a blob; set by the core, which also reads models."""
         self.remarks: list[str] = []
         """What a user should know of how the network runs, one sentence each: the core warns of them, once."""
+        self.overrides: Overrides | None = None
+        """The initializers that inferences may give other values; set by the core."""
         self.extensions = _extensions_of(source)
         """The extensions whose operators the model uses, each as "name version"; its blob requires them."""
         self.task_executor = self._make_task_executor()
@@ -196,6 +201,16 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         return self.signature.outputs
 
     @final
+    @property
+    def overridable(self) -> tuple[Port, ...]:
+        """The initializers that the model's file lists as inputs, too; an inference may give other values, by name.
+
+        They are constants until one is given; then the model is compiled again, once, with it as an input. A blob has
+        none: there, what shall change has to be an input before the network is compiled (`Model.make_input`).
+        """
+        return () if self.overrides is None else tuple(self.overrides.ports.values())
+
+    @final
     def input(self, key: str | int | None = None) -> Port:
         """The input of this name or index; without one, the only input. Raises `InputError` listing the inputs."""
         return self.signature.port(key, self.inputs, "input")
@@ -230,6 +245,9 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         have their initial values in each call: use a request to keep them. Raises the errors of
         `SyncInferRequest.infer`, and `Cancelled` when the interpreter exits.
         """
+        if self.overrides is not None and (names := self.overrides.given(inputs)):
+            network = self.overrides.network(names)
+            return network(self.overrides.completed(cast("Mapping[Any, Any]", inputs), network))
         request = self._idle_request() or self.create_sync_request()
         self._called.add(request)
         try:
@@ -253,6 +271,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
         Raises `Cancelled` when the interpreter exits.
         """
+        if self.overrides is not None and (names := self.overrides.given(inputs)):
+            network = self.overrides.network(names)
+            completed = self.overrides.completed(cast("Mapping[Any, Any]", inputs), network)
+            return network.submit(completed, deadline=deadline)
         with self._creating:
             if self._submissions is None:
                 limit = self.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
@@ -495,6 +517,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     def _metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = {"network_name": self.name}
+        if self.overrides is not None:
+            metadata["overridable"] = list(self.overrides.ports)
         if self.signature.states:
             metadata["model_identity"] = self.model_identity
             metadata["variables"] = [state.to_json() for state in self.signature.states]
@@ -532,6 +556,14 @@ def _extensions_of(source: Model | BlobManifest) -> tuple[str, ...]:
     """Those that a blob requires; the core sets those of a model."""
     required = source.requirements.get(_EXTENSIONS, ()) if isinstance(source, BlobManifest) else ()
     return (required,) if isinstance(required, str) else tuple(required)
+
+
+def _fixed_inputs(source: Model | BlobManifest) -> frozenset[str]:
+    """The initializers that were inputs, too, of the model from which a blob was made."""
+    names = source.metadata.get("overridable", []) if isinstance(source, BlobManifest) else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BlobFormatError("the manifest's metadata has an overridable of the wrong type")
+    return frozenset(names)
 
 
 def _interface(

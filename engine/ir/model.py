@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
@@ -280,10 +280,24 @@ class Model(Subgraph):
         """
         _editing().set_constant(self, name, value)
 
+    def constant(self, name: str) -> Constant:
+        """The constant with this name, as the file has it; one that only bodies read is found there.
+
+        Linear in the number of nodes. Raises `GraphError`.
+        """
+        for node in _with_bodies(self):
+            if isinstance(node, Constant) and node.output(0).name == name:
+                return node
+        raise GraphError(f"model `{self.name}` has no constant `{name}`")
+
     @property
     def overridable(self) -> list[str]:
-        """The constants that the file lists among its inputs, too, by name: for `make_input` and `set_constant`."""
-        return [node.output(0).name for node in self._ordered() if node.annotations.get("overridable")]
+        """The constants that the file lists among its inputs, too, by name.
+
+        An inference may give them other values: see `ExecutableNetwork`. `make_input` and `set_constant` change them.
+        """
+        names = (node.output(0).name for node in _with_bodies(self) if node.annotations.get("overridable"))
+        return list(dict.fromkeys(names))
 
     def save(self, path: str | os.PathLike[str], f16: bool = False, *, external_data: int | None = None) -> None:
         """Write the model as an ONNX file; see `engine.onnx.write_model`.
@@ -457,6 +471,16 @@ class _Kinds:
             found.append(self._with_bodies)
         chosen = found[0] if len(found) == 1 else sorted({position for each in found for position in each})
         return [self.order[position] for position in chosen]
+
+
+def _with_bodies(model: Model) -> Iterator[Node]:
+    """The nodes of a model, then those of its bodies at any depth."""
+    pending = [model]
+    while pending:
+        for node in pending.pop()._ordered():
+            yield node
+            if node.attributes and node.has_bodies:
+                pending += node.bodies.values()
 
 
 def _unpickled(skeleton: bytes, sections: dict[str, bytes]) -> Model:

@@ -66,7 +66,17 @@ class ImportContext:
 class GraphBuilder:
     """Builds one graph; its bodies have their own builders, whose `outer` is this graph's values."""
 
-    __slots__ = ("_context", "_declared", "_graph", "_inferred", "_names", "_parameters", "_sinks", "_values")
+    __slots__ = (
+        "_context",
+        "_declared",
+        "_graph",
+        "_inferred",
+        "_is_body",
+        "_names",
+        "_parameters",
+        "_sinks",
+        "_values",
+    )
 
     def __init__(
         self,
@@ -78,6 +88,7 @@ class GraphBuilder:
         self._context = context
         self._graph = graph
         self._declared = declared
+        self._is_body = outer is not None
         self._inferred = {value.name: value.type for value in (*graph.value_info, *graph.output)}
         self._values = Values(graph.name, outer)
         self._parameters: list[Parameter] = []
@@ -113,7 +124,8 @@ class GraphBuilder:
         for info in graph.input:
             constant = values.get(info.name)
             if constant is not None:
-                constant.node.rt_info["overridable"] = True
+                if not self._is_body:
+                    constant.node.rt_info["overridable"] = True
                 continue
             value_type = self._context.types.read(info.type, info.name)
             parameter = Parameter(value_type, friendly_name=info.name)
@@ -354,7 +366,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
         return list(names)
     unique = UniqueNames()
     first = {name: unique.take(name) for name in dict.fromkeys(names)}
-    return [first.pop(name, None) or unique.take(name) for name in names]
+    return [first.pop(name) if name in first else unique.take(name) for name in names]
 
 
 def _without_tail(names: Sequence[str]) -> list[str]:

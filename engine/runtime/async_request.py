@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
@@ -69,12 +69,10 @@ class AsyncInferRequest(Participant):
         self, request: SyncInferRequest, pipeline: Pipeline, callback_executor: Executor, network: object = None
     ) -> None:
         self._request = request
-        self._steps = [
-            (executor, [stage for _, stage in group])
-            for executor, group in itertools.groupby(_checked(request, pipeline), key=lambda pair: pair[0])
-        ]
+        self._steps = _grouped(request, pipeline)
         self._callback_executor = callback_executor
-        self._network = network
+        self._network: Any = network
+        self._overrides: Any = getattr(network, "overrides", None)
         self._name = f"{request.signature.network}: request {request.request_id}"
         self._callback: Callback | None = None
         self._lock = threading.Lock()
@@ -105,6 +103,7 @@ class AsyncInferRequest(Participant):
             with self._lock:
                 self._require_idle("infer")
                 lifecycle.refuse_at_exit(self._name)
+                inputs = self._overridden(inputs)  # which may replace the request
                 self._request.begin(inputs)
                 run = Run(None)
                 run.has_begun, run.thread = True, threading.get_ident()
@@ -141,6 +140,7 @@ class AsyncInferRequest(Participant):
             with self._lock:
                 self._require_idle("start_async")
                 lifecycle.refuse_at_exit(self._name)
+                inputs = self._overridden(inputs)  # which may replace the request
                 self._request.begin(inputs)
                 run = Run(self._callback)
                 if time_limit is not None:
@@ -300,6 +300,7 @@ class AsyncInferRequest(Participant):
         """
         with self._lock:
             self._require_idle("set_input_tensor")
+            self._overridden({key: value})
             self._request.set_input_tensor(key, value)
 
     def set_output_tensor(self, key: str | int, array: Array | RemoteTensor | None) -> None:
@@ -315,6 +316,8 @@ class AsyncInferRequest(Participant):
         """Return the value bound to an input. Raises `InputError` if there is none; `Busy`."""
         with self._lock:
             self._require_idle("get_input_tensor")
+            if self._has_default(key):
+                return self._overrides.default(key)
             return self._request.get_input_tensor(key)
 
     def get_output_tensor(self, key: str | int) -> Value:
@@ -429,7 +432,8 @@ class AsyncInferRequest(Participant):
 
     def _is_input(self, name: str) -> bool:
         signature = self._request.signature
-        is_input, is_output = name in signature.input_index, name in signature.output_index
+        is_input = name in signature.input_index or self._has_default(name)
+        is_output = name in signature.output_index
         if is_input != is_output and isinstance(name, str):
             return is_input
         if not isinstance(name, str) or is_input:
@@ -437,6 +441,36 @@ class AsyncInferRequest(Participant):
             raise InputError(f"{self._name}: {name!r} {reason}; use set_/get_input_tensor or _output_tensor")
         listed = ", ".join(port.name for port in (*signature.inputs, *signature.outputs))
         raise InputError(f"{self._name}: no tensor is called {name!r}; tensors: {listed}")
+
+    def _has_default(self, key: object) -> bool:
+        """Whether this is an initializer that has not been given a value."""
+        return (
+            self._overrides is not None
+            and key in self._overrides.ports
+            and key not in self._request.signature.input_index
+        )
+
+    def _overridden(self, inputs: object) -> object:
+        """`inputs` for the request; initializers that they name become inputs (`HostedNetwork.overridable`)."""
+        if self._overrides is None:
+            return inputs
+        known = self._request.signature.input_index
+        if new := [name for name in self._overrides.given(inputs) if name not in known]:
+            self._continue_on(
+                self._overrides.network({*new, *(name for name in known if name in self._overrides.ports)})
+            )
+        elif self._request.signature is not self._network.signature and not isinstance(inputs, (Mapping, type(None))):
+            values = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+            if len(values) == len(self._network.inputs):  # the initializers keep their values
+                return dict(enumerate(values))
+        return inputs
+
+    def _continue_on(self, network: Any) -> None:
+        """Let a request of another network do the work, in which further initializers are inputs."""
+        request = network.create_sync_request()
+        request.take_over(self._request, self._overrides.defaults(network))
+        self._steps = _grouped(request, network.pipeline(request))
+        self._request = request
 
     # -- one run, step by step ----------------------------------------------------------------------------
 
@@ -643,6 +677,13 @@ def wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:
             future.get_loop().call_soon_threadsafe(wake, future)
         except RuntimeError:
             continue
+
+
+def _grouped(request: SyncInferRequest, pipeline: Pipeline) -> list[tuple[Executor, list[Stage]]]:
+    return [
+        (executor, [stage for _, stage in group])
+        for executor, group in itertools.groupby(_checked(request, pipeline), key=lambda pair: pair[0])
+    ]
 
 
 def _checked(request: SyncInferRequest, pipeline: Pipeline) -> Pipeline:

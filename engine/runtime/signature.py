@@ -21,19 +21,26 @@ class Signature:
 
     Immutable once it is given its context, but for its observer, and thread-safe. `network` names the network in
     messages. `states` are the variables: stages see them as further inputs and outputs, behind those of the user.
+    `fixed` are inputs of the model that a blob has as constants.
     `observer` is called at the end of each inference with its inputs, its outputs, and whether the user has set no
     output tensors; it never raises.
     """
 
     __slots__ = (
-        "_ties", "input_checks", "input_index", "inputs", "network", "observer", "output_checks", "output_index",
-        "outputs", "result_checks", "states",
+        "_fixed", "_ties", "input_checks", "input_index", "inputs", "network", "observer", "output_checks",
+        "output_index", "outputs", "result_checks", "states",
     )  # fmt: skip
 
     def __init__(
-        self, inputs: Sequence[Port], outputs: Sequence[Port], network: str, states: Sequence[StatePort] = ()
+        self,
+        inputs: Sequence[Port],
+        outputs: Sequence[Port],
+        network: str,
+        states: Sequence[StatePort] = (),
+        fixed: frozenset[str] = frozenset(),
     ) -> None:
         self.network = network
+        self._fixed = fixed
         self.observer: Callable[[Sequence[Value], Sequence[Value], bool], None] | None = None
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -76,6 +83,11 @@ class Signature:
         except (KeyError, TypeError):
             pass
         names = [name for name in index if isinstance(name, str)]
+        if key in self._fixed and what == "input":
+            raise InputError(
+                f"{self.network}: `{key}` has the value of the model's file, where it is an initializer, in this blob; "
+                f"compile the model after `model.make_input({key!r})` to give it others"
+            )
         close = difflib.get_close_matches(str(key), names, n=1)
         hint = f"; did you mean `{close[0]}`?" if close else ""
         raise InputError(f"{self.network}: no {what} {key!r}{hint}; {what}s: {', '.join(names) or 'none'}")

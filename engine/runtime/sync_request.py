@@ -267,6 +267,27 @@ class SyncInferRequest(ABC):
             self._copied_inputs = self._still_copied(bound) | copied
         self.inputs = bound
 
+    def take_over(self, other: SyncInferRequest, defaults: Mapping[str, Value]) -> None:
+        """Go on with the tensors and the variables of `other`, a request of the same model with fewer inputs.
+
+        `defaults` are the values of the further inputs, by name, until they are set, and after `clear_tensors`.
+        """
+        known = other.signature.input_index
+        self._no_inputs = [
+            self.signature.input_checks[position].admit(defaults[port.name]) if port.name in defaults else value
+            for position, (port, value) in enumerate(zip(self.signature.inputs, self._no_inputs, strict=True))
+        ]
+        self.inputs = [
+            other.inputs[known[port.name]] if port.name in known else value
+            for port, value in zip(self.signature.inputs, self._no_inputs, strict=True)
+        ]
+        places = self.signature.input_index
+        self._copied_inputs = {
+            places[other.signature.inputs[position].name]: value for position, value in other._copied_inputs.items()
+        }
+        self._user_outputs = dict(other._user_outputs)
+        self.states = other.states if self.states is not None else None
+
     def _still_copied(self, bound: list[Value]) -> dict[int, Value]:
         """The items of `_copied_inputs` that stay bound when the inputs become `bound`."""
         inputs = self.inputs

@@ -1,0 +1,73 @@
+"""`Overrides`: values for initializers that a model's file lists as inputs, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from engine.ir import Model
+from engine.runtime import Port
+from engine.runtime.lifecycle import ForkSafeLock
+
+
+class Network(Protocol):
+    """The part of a network that is needed here."""
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """The inputs, in order."""
+
+
+class Overrides:
+    """The initializers that an inference may give other values, and the networks in which they are inputs.
+
+    A network has them as constants, which is what makes it fast. When one is first given a value, the model is compiled
+    again with it as its last input; that network serves all further inferences that give one. Thread-safe.
+
+    Args:
+        model: the model, which must not change any more.
+        compiled: compiles a model as the network was.
+
+    Attributes:
+        ports: the initializers by name.
+    """
+
+    __slots__ = ("_compiled", "_lock", "_made", "_model", "_names", "ports")
+
+    def __init__(self, model: Model, compiled: Callable[[Model], Any]) -> None:
+        found = (model.constant(name) for name in model.overridable)
+        self.ports = {each.output(0).name: Port(each.output(0).name, each.output(0).type) for each in found}
+        self._model = model
+        self._compiled = compiled
+        self._lock = ForkSafeLock()
+        self._names: set[str] = set()
+        self._made: Any | None = None
+
+    def given(self, inputs: object) -> frozenset[str]:
+        """The names of initializers among the keys of `inputs`."""
+        return frozenset(self.ports.keys() & inputs.keys()) if isinstance(inputs, Mapping) else frozenset()
+
+    def network(self, names: Iterable[str]) -> Any:
+        """A network in which at least these initializers are inputs. Raises the errors of compiling."""
+        with self._lock:
+            wanted = self._names.union(names)
+            if self._made is None or wanted != self._names:
+                model = self._model.clone()
+                for name in self.ports:
+                    if name in wanted:
+                        model.make_input(name)
+                self._made, self._names = self._compiled(model), wanted
+            return self._made
+
+    def defaults(self, network: Network) -> dict[str, Any]:
+        """The values in the file of the initializers that are inputs of `network`, by name."""
+        names = [port.name for port in network.inputs if port.name in self.ports]
+        return {name: self.default(name) for name in names}
+
+    def default(self, name: str) -> Any:
+        """The value of an initializer in the file."""
+        return self._model.constant(name).data
+
+    def completed(self, inputs: Mapping[Any, Any], network: Network) -> dict[Any, Any]:
+        """`inputs` for such a network, with the values in the file of the initializers that are not given."""
+        return self.defaults(network) | dict(inputs)

@@ -1,0 +1,160 @@
+"""Initializers that a file lists as inputs, too: constants, unless an inference gives them another value."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from engine import Core, ExecutableNetwork
+from engine.errors import InputError
+from engine.passes import MakeStateful
+
+X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+W, GIVEN = np.array([1, 2, 3], np.float32), np.array([5, 6, 7], np.float32)
+DEVICES = ("CPU", "TEMPLATE", "HETERO:CPU,TEMPLATE", "AUTO:CPU")
+
+
+def info(name: str, shape: Any = (2, 3), kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model_of(
+    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], constants: dict[str, Any], ir_version: int = 8
+) -> onnx.ModelProto:
+    """`constants` are initializers, and those in `inputs` inputs, too; the output is `y`."""
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [info("y", None)], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir_version)
+
+
+def scaled(ir_version: int = 8) -> onnx.ModelProto:
+    """y = x * w + b."""
+    nodes = [helper.make_node("Mul", ["x", "w"], ["t"]), helper.make_node("Add", ["t", "b"], ["y"])]
+    constants = {"w": W, "b": np.float32(1)}
+    return model_of(nodes, [info("w", (3,)), info("x"), info("b", ())], constants, ir_version)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_calls_may_give_initializers_other_values(device: str, ir_version: int) -> None:
+    proto = scaled(ir_version)
+    network = Core().compile_model(proto, device)
+    assert [port.name for port in network.inputs] == ["x"]
+    assert sorted(port.name for port in network.overridable) == ["b", "w"]
+    for feeds in ({}, {"w": GIVEN}, {"w": GIVEN, "b": np.float32(3)}, {"b": np.array(2, np.float32)}, {}):
+        expected = X * feeds.get("w", W) + feeds.get("b", np.float32(1))
+        np.testing.assert_array_equal(network({"x": X, **feeds})["y"], expected)
+        np.testing.assert_array_equal(network.submit({"x": X, **feeds}).result()["y"], expected)
+        np.testing.assert_array_equal(asyncio.run(network.infer_async({0: X, **feeds}))["y"], expected)
+        if ir_version > 3:  # before, onnxruntime takes them for constants
+            session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+            given = {name: np.asarray(value) for name, value in feeds.items()}
+            np.testing.assert_array_equal(session.run(None, {"x": X, **given})[0], expected)
+    np.testing.assert_array_equal(network(X)["y"], X * W + 1)
+    with pytest.raises(InputError, match="input `w`: shape is"):
+        network({"x": X, "w": W[:2]})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_requests_keep_what_is_set(device: str) -> None:
+    request = Core().compile_model(scaled(), device).create_infer_request()
+    np.testing.assert_array_equal(request.get_tensor("w"), W)
+    request.set_input_tensor("x", X)
+    output = np.zeros((2, 3), np.float32)
+    request.set_output_tensor("y", output)
+    assert request.infer()["y"] is output
+    request.set_tensor("w", GIVEN)
+    assert request.infer()["y"] is output
+    np.testing.assert_array_equal(output, X * GIVEN + 1)
+    np.testing.assert_array_equal(request.infer(2 * X)["y"], 2 * X * GIVEN + 1)
+    request.start_async({"b": np.float32(4)})
+    request.wait()
+    np.testing.assert_array_equal(request.results["y"], 2 * X * GIVEN + 4)
+    np.testing.assert_array_equal(request.infer([X])["y"], X * GIVEN + 4)
+    assert request.get_input_tensor("w") is GIVEN
+    request.clear_tensors()
+    np.testing.assert_array_equal(request.infer(X)["y"], X * W + 1)
+
+
+def test_initializers_that_bodies_read_and_that_decide_shapes() -> None:
+    """Bodies have copies of small constants; the shape of the output follows from `shape`."""
+    inner = helper.make_graph([helper.make_node("Sub", ["x", "w"], ["n"])], "inner", [], [info("n", None)])
+    nested = helper.make_node("If", ["c"], ["m"], then_branch=inner, else_branch=inner)
+    outer = helper.make_graph([nested, helper.make_node("Add", ["m", "w"], ["k"])], "outer", [], [info("k", None)])
+    nodes = [
+        helper.make_node("If", ["c"], ["t"], then_branch=outer, else_branch=inner),
+        helper.make_node("Mul", ["t", "w"], ["u"]),
+        helper.make_node("Reshape", ["u", "shape"], ["y"]),
+    ]
+    inputs = [info("x"), info("c", (), TensorProto.BOOL), info("w", (3,)), info("shape", (1,), TensorProto.INT64)]
+    proto = model_of(nodes, inputs, {"w": W, "shape": np.array([6])})
+    for device in DEVICES:
+        network = Core().compile_model(proto, device)
+        for c in (True, False):
+            for w in (W, GIVEN):
+                expected = (X if c else X - w) * w
+                feeds = {"x": X, "c": np.array(c), "w": w}
+                np.testing.assert_array_equal(network(feeds)["y"], expected.reshape(6))
+        with pytest.raises(InputError, match="input `shape`"):
+            network({**feeds, "shape": np.array([2, 3])})
+        assert network({**feeds, "shape": np.array([-1])})["y"].shape == (6,)
+
+
+def test_a_changed_constant_changes_the_copies_in_bodies() -> None:
+    branch = helper.make_graph([helper.make_node("Sub", ["x", "w"], ["n"])], "b", [], [info("n", None)])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    inputs = [info("x"), info("c", (), TensorProto.BOOL)]
+    model = Core().read_model(model_of([node], inputs, {"w": W}))
+    model.set_constant("w", GIVEN)
+    np.testing.assert_array_equal(Core().compile_model(model, "TEMPLATE")([X, np.array(True)])["y"], X - GIVEN)
+    model.make_input("w")
+    np.testing.assert_array_equal(Core().compile_model(model, "TEMPLATE")([X, np.array(True), W])["y"], X - W)
+
+
+def test_variables_go_on_when_an_initializer_is_given() -> None:
+    nodes = [helper.make_node("Mul", ["x", "w"], ["t"]), helper.make_node("Add", ["t", "past"], ["present"]),
+             helper.make_node("Identity", ["present"], ["y"])]  # fmt: skip
+    proto = model_of(nodes, [info("x"), info("past"), info("w", (3,))], {"w": W})
+    proto.graph.output.append(info("present"))
+    model = Core().read_model(proto)
+    MakeStateful({"past": "present"}).run_on_model(model)
+    request = Core().compile_model(model, "CPU").create_infer_request()
+    request.infer({"x": X})
+    np.testing.assert_array_equal(request.infer({"x": X, "w": GIVEN})["y"], X * W + X * GIVEN)
+    request.reset_state()
+    np.testing.assert_array_equal(request.infer({"x": X})["y"], X * GIVEN)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_blob_has_the_values_of_the_file_and_says_so(device: str) -> None:
+    network = Core().compile_model(scaled(), device)
+    stream = io.BytesIO()
+    network.export_model(stream)
+    imported = Core().import_model(stream.getvalue())
+    np.testing.assert_array_equal(imported(X)["y"], X * W + 1)
+    with pytest.raises(InputError, match=r"`w` has the value of the model's file, .* `model\.make_input\('w'\)`"):
+        imported({"x": X, "w": GIVEN})
+
+
+def test_networks_from_the_cache_take_other_values_too(tmp_path: Any) -> None:
+    for _ in range(2):
+        network: ExecutableNetwork = Core().compile_model(scaled(), "CPU", {"CACHE_DIR": tmp_path})
+        np.testing.assert_array_equal(network({"x": X, "w": GIVEN})["y"], X * GIVEN + 1)
+    assert network.loaded_from_cache
+    with pytest.raises(InputError, match="no input 'v'"):
+        network({"x": X, "v": GIVEN})
+
+
+def test_an_initializer_that_decides_a_length() -> None:
+    node = helper.make_node("TopK", ["x", "k"], ["y", "i"])
+    proto = model_of([node], [info("x"), info("k", (1,), TensorProto.INT64)], {"k": np.array([2])})
+    network = Core().compile_model(proto, "CPU")
+    assert network(X)["y"].shape == (2, 2)
+    assert network({"x": X, "k": np.array([1])})["y"].shape == (2, 1)
