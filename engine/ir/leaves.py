@@ -272,7 +272,10 @@ def _converted(data: Array, element_type: ElementType) -> Array:
     with np.errstate(all="ignore"):
         converted = data.astype(element_type.numpy)
         rounds = element_type.is_complex or element_type.is_real
-        is_same = rounds or np.array_equal(converted.astype(data.dtype), data)
+        is_same = rounds or (
+            np.array_equal(converted.astype(data.dtype), data)
+            and (not element_type.is_integral or np.array_equal(converted < 0, data < 0))  # u64 and i64 wrap
+        )
     if not is_same:
         raise ModelError(f"a constant of {element_type} cannot hold the values {_shown(data)}; use another type")
     return converted

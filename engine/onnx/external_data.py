@@ -81,20 +81,31 @@ class ExternalData:
         if not location or "\0" in location:
             raise ExternalDataError(f"tensor `{tensor.name}` has external data with no usable location: {location!r}")
         parts = location.replace("\\", "/").split("/")
-        if os.path.isabs(location) or location.startswith("\\") or ".." in parts or parts[0].endswith(":"):
+        if os.path.isabs(location) or location.startswith("\\") or parts[0].endswith(":") or _leaves(parts):
             raise ExternalDataError(_outside(tensor, location))
         # If the model is a symbolic link, as in a download cache, its data may be beside the link or its target.
         folders = [Path(os.path.realpath(self._model.parent)), Path(os.path.realpath(self._model)).parent]
         found = folders[0] / location
         for folder in folders:
             path = folder / location
-            if os.path.lexists(path):
+            # What is before a ".." need not exist.
+            if os.path.lexists(path) or os.path.exists(os.path.realpath(path)):
                 found = path
                 break
         real = Path(os.path.realpath(found))
         if not any(real.is_relative_to(folder) for folder in folders):
             raise ExternalDataError(_outside(tensor, location))
         return real
+
+
+def _leaves(parts: list[str]) -> bool:
+    """Whether a relative path leaves its folder on the way, without regard to links."""
+    depth = 0
+    for part in parts:
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            return True
+    return False
 
 
 def _outside(tensor: onnx.TensorProto, location: str) -> str:

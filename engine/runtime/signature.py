@@ -120,7 +120,7 @@ class Signature:
             names = ", ".join(port.name for port in self.inputs) or "none"
             raise InputError(
                 f"{self.network}: got {len(values)} inputs, expected {len(checks)} ({names}); "
-                f"pass a mapping of names to values, or one value for each"
+                f"pass a mapping of names to values, or a list with one value for each"
             )
         bound = [check.admit(value) for check, value in zip(checks, values, strict=True)]
         for position, (admitted, value) in enumerate(zip(bound, values, strict=True)):

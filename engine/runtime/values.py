@@ -1,4 +1,4 @@
-"""Checks of a request's inputs and outputs: nothing is cast, and copies are made only if necessary."""
+"""Checks of a request's inputs and outputs: no array is cast, and copies are made only if necessary."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import EngineError, InputError
+from engine.errors import EngineError, InputError, ModelError
 from engine.ir import ElementType, MapType, OptionalType, SequenceType, TensorType, ValueType, string, undefined
 from engine.runtime.growing import GrowingArray
+from engine.runtime.numbers import array_of_numbers
 from engine.runtime.port import Port
 from engine.runtime.remote import RemoteContext, RemoteTensor, refusal
 
@@ -19,6 +20,7 @@ Value: TypeAlias = Any
 """A tensor: numpy array or `RemoteTensor`; a sequence: list of values; an optional: a value or None; a map: dict."""
 
 _REMEMBERED_SHAPES = 64
+_NUMBERS = (bool, int, float, complex, str, list, tuple)
 
 
 class _Mismatch(Exception):
@@ -35,7 +37,7 @@ class PortCheck:
         context: the context whose remote tensors it admits; None admits none.
     """
 
-    __slots__ = ("_error", "_fitting", "_may_grow", "_where", "context", "dtype", "port")
+    __slots__ = ("_error", "_fitting", "_may_grow", "_takes_numbers", "_where", "context", "dtype", "port")
 
     def __init__(
         self, port: Port, where: str, error: type[EngineError] = InputError, *, may_grow: bool = False
@@ -44,6 +46,7 @@ class PortCheck:
         self._may_grow = may_grow
         self._where = where
         self._error = error
+        self._takes_numbers = error is InputError  # a device gives arrays
         self._fitting: set[tuple[int, ...]] = set()
         self.context: RemoteContext | None = None
         is_plain = isinstance(port.type, TensorType) and port.type.element_type not in (string, undefined)
@@ -102,8 +105,8 @@ class PortCheck:
             self._check_remote(value)
             return value
         if self.dtype is None and not isinstance(self.port.type, TensorType):
-            return _admit(value, self.port.type)
-        array = _as_array(value, self.port.element_type)
+            return _admit(value, self.port.type, self._takes_numbers)
+        array = _as_array(value, self.port.element_type, self._takes_numbers)
         self._check_tensor(array)
         return array
 
@@ -127,18 +130,20 @@ def is_copy(admitted: Value, given: Value) -> bool:
     return isinstance(given, (list, tuple, Mapping))
 
 
-def _admit(value: Value, value_type: ValueType | None) -> Value:
+def _admit(value: Value, value_type: ValueType | None, takes_numbers: bool) -> Value:
     match value_type:
         case TensorType():
-            array = _as_array(value, value_type.element_type)
+            array = _as_array(value, value_type.element_type, takes_numbers)
             _check_tensor(array, value_type)
             return array
         case SequenceType():
             if not isinstance(value, (list, tuple)):
                 raise _Mismatch(f"a sequence must be a list of values; got {type(value).__name__}")
-            return [_admit_member(element, value_type.element, f"[{i}]") for i, element in enumerate(value)]
+            return [
+                _admit_member(element, value_type.element, f"[{i}]", takes_numbers) for i, element in enumerate(value)
+            ]
         case OptionalType():
-            return None if value is None else _admit(value, value_type.element)
+            return None if value is None else _admit(value, value_type.element, takes_numbers)
         case MapType():
             if not isinstance(value, Mapping):
                 raise _Mismatch(f"a map must be a dict; got {type(value).__name__}")
@@ -148,15 +153,15 @@ def _admit(value: Value, value_type: ValueType | None) -> Value:
     raise _Mismatch(f"values of type {value_type} are not supported; use a dense tensor")
 
 
-def _admit_member(value: Value, value_type: ValueType | None, position: str) -> Value:
+def _admit_member(value: Value, value_type: ValueType | None, position: str, takes_numbers: bool) -> Value:
     try:
-        return _admit(value, value_type)
+        return _admit(value, value_type, takes_numbers)
     except _Mismatch as e:
         raise _Mismatch(f"{position}: {e}") from None
 
 
-def _as_array(value: object, element_type: ElementType) -> Array:
-    array = value if isinstance(value, np.ndarray) else _imported(value, element_type)
+def _as_array(value: object, element_type: ElementType, takes_numbers: bool) -> Array:
+    array = value if isinstance(value, np.ndarray) else _imported(value, element_type, takes_numbers)
     # The first use of numpy.ma imports it, which takes a megabyte and milliseconds of the first inference.
     if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
         raise _Mismatch("a masked array would lose its mask; fill it first")
@@ -166,11 +171,16 @@ def _as_array(value: object, element_type: ElementType) -> Array:
     return np.require(np.asarray(array), requirements=["C", "A"])
 
 
-def _imported(value: object, element_type: ElementType) -> Array:
+def _imported(value: object, element_type: ElementType, takes_numbers: bool) -> Array:
     if isinstance(value, np.generic) or (element_type is string and isinstance(value, str)):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(value)
+    if takes_numbers and isinstance(value, _NUMBERS) and element_type is not undefined:
+        try:
+            return array_of_numbers(value, element_type)
+        except ModelError as e:
+            raise _Mismatch(f"the {type(value).__name__} is not an array of {element_type}: {e}") from e
     dtype = "object" if element_type is string else f"np.{element_type.numpy}"
     raise _Mismatch(f"expected an array, got {type(value).__name__}; use np.asarray(value, dtype={dtype})")
 

@@ -48,15 +48,17 @@ def test_calls_may_give_initializers_other_values(device: str, ir_version: int) 
     network = Core().compile_model(proto, device)
     assert [port.name for port in network.inputs] == ["x"]
     assert sorted(port.name for port in network.overridable) == ["b", "w"]
-    for feeds in ({}, {"w": GIVEN}, {"w": GIVEN, "b": np.float32(3)}, {"b": np.array(2, np.float32)}, {}):
-        expected = X * feeds.get("w", W) + feeds.get("b", np.float32(1))
+    b: Any = np.float32(3)
+    given: list[dict[Any, Any]] = [{}, {"w": GIVEN}, {"w": GIVEN, "b": b}, {"b": 2.0}, {}]
+    for feeds in given:
+        expected = X * feeds.get("w", W) + np.float32(feeds.get("b", 1))
         np.testing.assert_array_equal(network({"x": X, **feeds})["y"], expected)
         np.testing.assert_array_equal(network.submit({"x": X, **feeds}).result()["y"], expected)
         np.testing.assert_array_equal(asyncio.run(network.infer_async({0: X, **feeds}))["y"], expected)
         if ir_version > 3:  # before, onnxruntime takes them for constants
             session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-            given = {name: np.asarray(value) for name, value in feeds.items()}
-            np.testing.assert_array_equal(session.run(None, {"x": X, **given})[0], expected)
+            arrays = {name: np.asarray(value, np.float32) for name, value in feeds.items()}
+            np.testing.assert_array_equal(session.run(None, {"x": X, **arrays})[0], expected)
     np.testing.assert_array_equal(network(X)["y"], X * W + 1)
     with pytest.raises(InputError, match="input `w`: shape is"):
         network({"x": X, "w": W[:2]})

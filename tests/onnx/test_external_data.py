@@ -90,18 +90,39 @@ def test_what_the_onnx_package_writes_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "location",
-    ["/etc/passwd", "../w.bin", "a/../../w.bin", "..", "C:\\w.bin", "..\\w.bin", "\\\\host\\w.bin", "a/../w.bin"],
+    [
+        "/etc/passwd",
+        "../w.bin",
+        "a/../../w.bin",
+        "..",
+        "C:\\w.bin",
+        "..\\w.bin",
+        "\\\\host\\w.bin",
+        "a/.././../model/w.bin",
+        "link/../w.bin",
+    ],
 )
 def test_locations_outside_of_the_folder_are_refused(tmp_path: Path, location: str) -> None:
     folder = tmp_path / "model"
     (folder / "a").mkdir(parents=True)
     for place in (tmp_path, folder):
         (place / "w.bin").write_bytes(WEIGHT.tobytes())
+    (folder / "link").symlink_to(tmp_path / "else" / "where")
+    (tmp_path / "else" / "where").mkdir(parents=True)
+    (tmp_path / "else" / "w.bin").write_bytes(WEIGHT.tobytes())
     path = save(folder, model_of(tensor(location=location)))
     with pytest.raises(ExternalDataError, match="outside the model's folder") as error:
         read_model(path)
     assert "tensor `w`" in str(error.value)
     assert location in str(error.value)
+
+
+@pytest.mark.parametrize("location", ["a/../w.bin", "./a/../w.bin", "a/b/../../w.bin", "missing/../w.bin", ".//w.bin"])
+def test_locations_that_stay_in_the_folder_are_read(tmp_path: Path, location: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    path = save(tmp_path, model_of(tensor(location=location)))
+    np.testing.assert_array_equal(weight_of(read_model(path)).data, WEIGHT)
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])

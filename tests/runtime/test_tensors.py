@@ -1,6 +1,7 @@
 """What crosses a request's border: accepted in place, or refused with nothing changed."""
 
 import json
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -18,9 +19,13 @@ from engine.ir import (
     SequenceType,
     TensorType,
     bf16,
+    boolean,
+    f16,
     f32,
+    i8,
     i64,
     string,
+    u64,
     undefined,
 )
 from engine.plugin_api import Port, SyncInferRequest
@@ -192,7 +197,13 @@ WRONG = [
     ({"x0": X.astype(">f4")}, "element type is >f4, expected float32"),
     ({"x0": X[0]}, r"rank is 1 \(3,\), expected 2 \[2,3..8\]"),
     ({"x0": np.zeros((2, 9), np.float32)}, "dimension 1 is 9, expected 3..8"),
-    ({"x0": X.tolist()}, "expected an array, got list; use np.asarray"),
+    ({"x0": [[1, 2, 3], [4, 5]]}, "the list is not an array of f32: its lists have unequal lengths"),
+    ({"x0": [[1, True, 3]] * 2}, "it holds a bool; expected float or int for f32"),
+    ({"x0": [X[0], X[1]]}, "it holds a ndarray; expected float or int for f32"),
+    ({"x0": [[1, 1e39, 3]] * 2}, r"not every number fits f32: the largest is 1e\+39"),
+    ({"x0": [[10**400, 2, 3]] * 2}, "not every number fits f32"),
+    ({"x0": [1, 2, 3]}, r"rank is 1 \(3,\), expected 2"),
+    ({"x0": object()}, "expected an array, got object; use np.asarray"),
     ({"x0": None}, "expected an array, got NoneType"),
     ({"x0": np.ma.masked_array(X)}, "would lose its mask"),
     ({"x0": OnlyDLPack(X, BufferError("on a GPU"))}, r"cannot be read through DLPack \(on a GPU\)"),
@@ -209,6 +220,37 @@ def test_a_wrong_input_names_itself_and_what_is_expected(inputs, message):
     with pytest.raises(InputError, match=message):
         request.infer(inputs)
     np.testing.assert_array_equal(request.infer(X)[0], X)
+
+
+@pytest.mark.parametrize(
+    ("element_type", "good", "bad"),
+    [
+        (f32, [1, 2.5], ["1"]),
+        (i64, [1, -(2**63)], [1.0]),
+        (i64, [], [2**63]),
+        (u64, [2**64 - 1], [-1]),
+        (i8, [-128, 127], [128]),
+        (boolean, [True, False], [1]),
+        (string, ["a", ""], [b"a"]),
+        (f16, [65504], [1e5]),
+    ],
+)
+def test_lists_of_numbers_become_arrays_of_the_inputs_type(element_type, good, bad):
+    request = echo(TensorType(element_type, PartialShape.dynamic()))
+    for value in (good, tuple(good), [good, good], *good):
+        found = request.infer({"x0": value})[0]
+        assert (found.dtype, found.shape) == (element_type.numpy, np.shape(value))
+        assert found.tolist() == (list(value) if isinstance(value, tuple) else value)
+    with pytest.raises(InputError, match="input `x0`: the list is not an array of"):
+        request.infer({"x0": bad})
+    nested: list[Any] = []
+    nested.append(nested)
+    with pytest.raises(InputError, match="nested more than 64 deep"):
+        request.infer({"x0": nested})
+    values = [*good]
+    request.set_input_tensor("x0", values)
+    values += good
+    assert request.infer()[0].shape == (2 * len(good),)  # lists are read when an inference begins
 
 
 def test_nothing_is_bound_where_one_of_several_inputs_is_wrong():
