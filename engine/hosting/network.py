@@ -246,8 +246,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         `SyncInferRequest.infer`, and `Cancelled` when the interpreter exits.
         """
         if self.overrides is not None and (names := self.overrides.given(inputs)):
-            network = self.overrides.network(names)
-            return network(self.overrides.completed(cast("Mapping[Any, Any]", inputs), network))
+            other: HostedNetwork = self.overrides.network(names)
+            return other(self.overrides.completed(cast("Mapping[Any, Any]", inputs), other))
         request = self._idle_request() or self.create_sync_request()
         self._called.add(request)
         try:
@@ -272,9 +272,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         Raises `Cancelled` when the interpreter exits.
         """
         if self.overrides is not None and (names := self.overrides.given(inputs)):
-            network = self.overrides.network(names)
-            completed = self.overrides.completed(cast("Mapping[Any, Any]", inputs), network)
-            return network.submit(completed, deadline=deadline)
+            other: HostedNetwork = self.overrides.network(names)
+            return other.submit(self.overrides.completed(cast("Mapping[Any, Any]", inputs), other), deadline=deadline)
         with self._creating:
             if self._submissions is None:
                 limit = self.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")

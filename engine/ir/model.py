@@ -23,6 +23,9 @@ from engine.ir.variable import Variable
 DECLARED_LENGTHS: Final = "declared_lengths"
 """The rt_info key of a model of which some lengths are known only because its file declares them for values."""
 
+UNREAD_CONSTANTS: Final = "unread_constants"
+"""The rt_info key of the constants that the file lists as inputs, too, and that no node reads: a tuple."""
+
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=Node)
 
@@ -281,12 +284,15 @@ class Model(Subgraph):
         _editing().set_constant(self, name, value)
 
     def constant(self, name: str) -> Constant:
-        """The constant with this name, as the file has it; one that only bodies read is found there.
+        """The constant with this name. One of `overridable` may be in a body, if only bodies read it.
 
         Linear in the number of nodes. Raises `GraphError`.
         """
+        own = set(self._ordered())
         for node in _with_bodies(self):
-            if isinstance(node, Constant) and node.output(0).name == name:
+            if not isinstance(node, Constant) or node.output(0).name != name:
+                continue
+            if node in own or node.annotations.get("overridable"):
                 return node
         raise GraphError(f"model `{self.name}` has no constant `{name}`")
 
@@ -474,7 +480,8 @@ class _Kinds:
 
 
 def _with_bodies(model: Model) -> Iterator[Node]:
-    """The nodes of a model, then those of its bodies at any depth."""
+    """Constants that are inputs which nothing reads, the nodes of a model, and those of its bodies at any depth."""
+    yield from model.rt_info.get(UNREAD_CONSTANTS, ())
     pending = [model]
     while pending:
         for node in pending.pop()._ordered():

@@ -13,6 +13,7 @@ from engine import ops
 from engine.errors import ModelError, TypeInferenceError, UnsupportedError
 from engine.ir import (
     UNKNOWN,
+    UNREAD_CONSTANTS,
     Constant,
     Model,
     Node,
@@ -35,7 +36,7 @@ from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_correc
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
 from engine.onnx.values import Values
-from engine.ops.loop import NUM_FIXED
+from engine.ops.loop import formal_inputs
 from engine.ops.spec import check_spec
 
 _log: Final = logging.getLogger("engine.onnx")
@@ -73,6 +74,7 @@ class GraphBuilder:
         "_inferred",
         "_is_body",
         "_names",
+        "_overridable",
         "_parameters",
         "_sinks",
         "_values",
@@ -93,6 +95,7 @@ class GraphBuilder:
         self._values = Values(graph.name, outer)
         self._parameters: list[Parameter] = []
         self._sinks: list[Node] = []
+        self._overridable: list[Node] = []
         self._names = UniqueNames()
 
     def build(self) -> tuple[Model, list[Output]]:
@@ -111,6 +114,11 @@ class GraphBuilder:
         captures, sources = self._values.captures(model)
         if captures:
             model = Model(results, self._parameters, self._sinks, name, captures=captures)
+        if self._overridable:
+            read = set(model.overridable)
+            unread = tuple(each for each in self._overridable if each.output(0).name not in read)
+            if unread:
+                model.rt_info[UNREAD_CONSTANTS] = unread
         return model, sources
 
     # -- values -------------------------------------------------------------------------------------------
@@ -126,6 +134,7 @@ class GraphBuilder:
             if constant is not None:
                 if not self._is_body:
                     constant.node.rt_info["overridable"] = True
+                    self._overridable.append(constant.node)
                 continue
             value_type = self._context.types.read(info.type, info.name)
             parameter = Parameter(value_type, friendly_name=info.name)
@@ -154,9 +163,10 @@ class GraphBuilder:
             return  # only custom operators have side effects, unless metadata says so
         values, find = self._values.by_name, self._values.get
         inputs = [(values.get(name) or find(name)) if name else None for name in proto.input]
-        least = NUM_FIXED if op_type == "Loop" and not domain else 0
-        while len(inputs) > least and inputs[-1] is None:
+        while inputs and inputs[-1] is None:
             inputs.pop()
+        if op_type == "Loop" and not domain:
+            inputs = formal_inputs(inputs, len(inputs))
         try:
             if op_type == "Constant" and not domain:
                 constant = read_constant(proto, self._context.store)

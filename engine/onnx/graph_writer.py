@@ -68,6 +68,8 @@ class GraphWriter:
         model = scope.model
         for parameter in model.parameters:
             graph.input.append(self._value(scope.names[parameter.output(0)], parameter.type, parameter))
+        for constant in scope.overridable:
+            self._add_constant(constant)
         outputs = set(scope.results)
         for node in model.ordered_nodes():
             if isinstance(node, Constant):
@@ -100,7 +102,7 @@ class GraphWriter:
         if tensor is not None:
             self._annotate(tensor, node, name)
             self._graph.initializer.append(tensor)
-        if not self._context.exact and node.rt_info.get("overridable"):
+        if not (self._context.exact or self._scope.is_body) and node.rt_info.get("overridable"):
             self._graph.input.append(self._value(name, node.output(0).type))
 
     def _add_node(self, node: Node, outputs: set[str]) -> None:

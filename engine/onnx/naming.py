@@ -63,6 +63,7 @@ class Scope:
         identities: for results that need one, the added Identity node.
         results: the names of the outputs, in order.
         shared: constants that are written in an enclosing graph.
+        overridable: constants to be written here that no node of this graph reads.
         bodies: the scopes of the bodies, by the id of the body.
     """
 
@@ -75,6 +76,7 @@ class Scope:
         "identities",
         "model",
         "names",
+        "overridable",
         "results",
         "shared",
     )
@@ -88,6 +90,7 @@ class Scope:
         self.results: list[str] = []
         self.shared: set[Node] = set()
         self.bodies: dict[int, Scope] = {}
+        self.overridable: list[Constant] = []
         self._constants: dict[str, Constant] = {}
         self._outer = outer
         self._strict = strict
@@ -97,6 +100,8 @@ class Scope:
                 self.names[capture.output(0)] = outer.names[value]
         self._name_border()
         nodes = model.ordered_nodes()
+        if strict and outer is None:
+            self._name_overridable(set(nodes))
         for node in nodes:
             for output in node.outputs:
                 if output not in self.names:
@@ -137,6 +142,15 @@ class Scope:
                 self.names[identity.output(0)] = name
             else:
                 self.names[source] = name
+
+    def _name_overridable(self, nodes: set[Node]) -> None:
+        """Name the constants that are inputs of the file, too, and that only bodies read, or nothing."""
+        for name in self.model.overridable:
+            constant = self.model.constant(name)
+            if constant not in nodes and name not in self._taken:
+                self.names[constant.output(0)] = self._taken.take(name)
+                self._constants[name] = constant
+                self.overridable.append(constant)
 
     def _name(self, output: Output) -> str:
         if isinstance(output.node, Constant) and self._find_shared(output.node):

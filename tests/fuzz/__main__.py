@@ -15,7 +15,7 @@ from pathlib import Path
 from .supervisor import Report, run_cases
 from .worker import DEVICES
 
-GENERATORS = ("graphs", "mutants", "blame", "blobs", "seals", "load", "interrupts")
+GENERATORS = ("graphs", "structures", "mutants", "blame", "blobs", "seals", "load", "interrupts")
 
 
 def main() -> int:

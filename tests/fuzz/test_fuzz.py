@@ -16,7 +16,16 @@ from .worker import DEVICES
 
 FACTOR = float(os.environ.get("ENGINE_FUZZ_FACTOR", "1"))
 # About 20 seconds of one core each.
-CASES = {"graphs": 120, "mutants": 2500, "blame": 1200, "blobs": 1500, "seals": 1500, "load": 15, "interrupts": 100}
+CASES = {
+    "graphs": 120,
+    "structures": 200,
+    "mutants": 2500,
+    "blame": 1200,
+    "blobs": 1500,
+    "seals": 1500,
+    "load": 15,
+    "interrupts": 100,
+}
 
 
 @pytest.mark.parametrize("share", [0.1, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
