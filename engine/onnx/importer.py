@@ -18,6 +18,7 @@ from engine.onnx.graph_inference import infer_graph
 from engine.onnx.inlining import inline_functions
 from engine.onnx.ordering import order_graph
 from engine.onnx.safetensors import Weights
+from engine.onnx.scopes import separate_scopes
 from engine.onnx.shapes import DeclaredTypes, TypeReader
 from engine.onnx.skeleton import Skeleton, parse_model
 from engine.onnx.source import OpenedModel, describe_other_format, open_model
@@ -75,6 +76,7 @@ def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto, weig
     if weights is not None:
         weights.apply(proto)
     mixed = inline_functions(proto)
+    separate_scopes(proto.graph)
     order_graph(proto.graph, CallChecker(opsets_of(proto)))
     declared = DeclaredTypes(proto.graph)
     inferred = infer_graph(proto, is_mixed=mixed)

@@ -31,11 +31,13 @@ class Scope:
     opset: int = 18
     floats: list[str] = field(default_factory=list)
     graphs: list[str] = field(default_factory=list)
+    is_distinct: bool = False
 
     def inner(self) -> Scope:
-        """A body in this graph, whose names differ from all that are visible."""
-        made = Scope([*self.visible], [*self.truths], {*self.taken}, is_function=self.is_function, opset=self.opset)
-        made.floats, made.graphs = self.floats, self.graphs
+        """A body in this graph, whose names differ from those that are visible now, or from all."""
+        taken = self.taken if self.is_distinct else {*self.taken}
+        made = Scope([*self.visible], [*self.truths], taken, is_function=self.is_function, opset=self.opset)
+        made.floats, made.graphs, made.is_distinct = self.floats, self.graphs, self.is_distinct
         return made
 
 
@@ -64,7 +66,7 @@ class Writer:
         opset = r.choice((13, 17, 18, 21))
         for index in range(r.choice((0, 1, 2, 4))):
             self.functions.append(self.function(index))
-        scope = Scope(["x", "y"], ["p"], {"x", "y", "p"}, opset=opset)
+        scope = Scope(["x", "y"], ["p"], {"x", "y", "p"}, opset=opset, is_distinct=r.random() < 0.6)
         infos = [info("x"), info("y"), info("p", B, ())]
         r.shuffle(infos)
         feeds = {name: self.array() for name in "xy"} | {"p": np.array(r.random() < 0.5)}
@@ -101,7 +103,12 @@ class Writer:
     def name(self, scope: Scope) -> str:
         """A new name of few, so that scopes, functions and bodies share them."""
         while True:
-            name = self.random.choice("abtuvwxyz") + self.random.choice(("", "", "0", "_1", "/y", "__1"))
+            end = (
+                f"_{len(scope.taken)}"
+                if len(scope.taken) > 40
+                else self.random.choice(("", "", "0", "_1", "/y", "__1"))
+            )
+            name = self.random.choice("abtuvwxyz") + end
             if name not in scope.taken:
                 scope.taken.add(name)
                 return name

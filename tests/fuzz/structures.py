@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from engine import Core
 from engine.onnx import model_to_proto
-from engine.onnx.functions import walk_nodes
+from engine.onnx.functions import subgraphs, walk_nodes
 
 from .finding import Finding, note
 from .rounding import Array
@@ -68,14 +68,35 @@ def run(seed: int) -> str:
 
 
 def _polite(proto: onnx.ModelProto, writer: Writer) -> onnx.ModelProto:
-    """The model as the other runtimes want it: nodes without names, and functions before those that call them."""
+    """The model as the other runtimes want it: nodes without names, functions before those that call them, and outputs
+    of functions and bodies that their own nodes compute."""
     copy: onnx.ModelProto = onnx.ModelProto.FromString(proto.SerializeToString())
     copy.ClearField("functions")
     copy.functions.extend(each.proto for each in writer.functions)
     for nodes in (copy.graph.node, *(each.node for each in copy.functions)):
         for node in walk_nodes(nodes):
             node.name = ""
+            for body in subgraphs(node):
+                own = {name for each in body.node for name in each.output} | {each.name for each in body.initializer}
+                names = _computed(body.node, [each.name for each in body.output], own)
+                for each, name in zip(body.output, names, strict=True):
+                    each.name = name
+    for function in copy.functions:
+        own = {name for each in function.node for name in each.output}
+        function.output[:] = _computed(function.node, list(function.output), own)
     return copy
+
+
+def _computed(nodes: Any, outputs: Sequence[str], own: set[str]) -> list[str]:
+    """Names of the same values that are distinct, and outputs of `nodes`, to which Identities are added."""
+    found: list[str] = []
+    for index, name in enumerate(outputs):
+        if name not in own or name in found:
+            new = f"{name}//{index}"
+            nodes.add(op_type="Identity", input=[name], output=[new])
+            name = new
+        found.append(name)
+    return found
 
 
 def _on_device(proto: onnx.ModelProto, feeds: Mapping[str, Array], expected: Sequence[Any], device: str) -> None:

@@ -549,6 +549,33 @@ def test_bodies_may_list_an_output_twice() -> None:
     np.testing.assert_array_equal(z, np.stack([y - 1, y]))
 
 
+@pytest.mark.parametrize("where", ["node", "initializer", "input"])
+def test_a_body_may_define_names_of_the_graphs_around_it(where: str) -> None:
+    """Inside, they mean its own values, also for types; in bodies within, too."""
+    inner = helper.make_graph([node("Mul", "v v", "z")], "inner", [], [value("z", None, INT64)])
+    steps = [node("If", "go", "s", then_branch=inner, else_branch=inner), node("Identity", "go", "still")]
+    names, tensors = [value("i", (), INT64), value("go", (), BOOL)], []
+    results = [value("still", (), BOOL), value("s", None, INT64)]
+    feeds: list[str] = []
+    if where == "node":
+        steps.insert(0, node("Add", "i i", "v"))
+    elif where == "initializer":
+        tensors = [numpy_helper.from_array(np.array(6), "v")]
+    else:
+        names.append(value("v", (), INT64))
+        results.insert(1, value("v", (), INT64))
+        feeds = ["n"]
+    body = helper.make_graph(steps, "body", names, results, tensors)
+    loop = helper.make_node("Loop", ["n", "true", *feeds], ["l", "y"][1 - len(feeds) :], body=body)
+    constants = [numpy_helper.from_array(np.float32([1, 2, 3]), "v"), numpy_helper.from_array(np.array(True), "true")]
+    outputs = [value("y", None, INT64), value("v", (3,))]
+    model = read_model(model_of([loop], [value("n", (), INT64)], outputs, constants))
+    assert model.result("y").type == TensorType(i64, PartialShape([None]))
+    found = Core().compile_model(model, "CPU")({"n": 3})
+    np.testing.assert_array_equal(found["y"], {"node": [0, 4, 16], "initializer": [36] * 3, "input": [9] * 3}[where])
+    np.testing.assert_array_equal(infer(model, {"n": np.array(3)})[0], found["y"])
+
+
 # -- local functions --------------------------------------------------------------------------------------
 
 
