@@ -86,15 +86,9 @@ def _may_decide(constant: Constant) -> bool:
 
 def _constant(model: Model, name: str) -> Constant:
     try:
-        node = find_value(model, name).node
+        return model.constant(name)
     except GraphError:
-        try:
-            node = model.constant(name)  # which only bodies read
-        except GraphError:
-            pass
-        else:
-            return node
-        raise
+        node = find_value(model, name).node  # by the name of an output or of a node
     if not isinstance(node, Constant):
         raise GraphError(f"`{name}` of model `{model.name}` is computed by {node}, so it is not a constant")
     return node

@@ -284,17 +284,23 @@ class Model(Subgraph):
         _editing().set_constant(self, name, value)
 
     def constant(self, name: str) -> Constant:
-        """The constant with this name. One of `overridable` may be in a body, if only bodies read it.
+        """The constant with this name, which is in a body if only bodies read it.
 
-        Linear in the number of nodes. Raises `GraphError`.
+        Linear in the number of nodes. Raises `GraphError`, also if bodies have different constants of this name.
         """
         own = set(self._ordered())
+        inner: list[Constant] = []
         for node in _with_bodies(self):
             if not isinstance(node, Constant) or node.output(0).name != name:
                 continue
             if node in own or node.annotations.get("overridable"):
                 return node
-        raise GraphError(f"model `{self.name}` has no constant `{name}`")
+            inner.append(node)
+        if not inner:
+            raise GraphError(f"model `{self.name}` has no constant `{name}`")
+        if not all(node.shares_data(inner[0]) for node in inner):
+            raise GraphError(f"bodies in model `{self.name}` have different constants `{name}`")
+        return inner[0]
 
     @property
     def overridable(self) -> list[str]:

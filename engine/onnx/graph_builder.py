@@ -107,7 +107,7 @@ class GraphBuilder:
         self._add_leaves()
         for proto in self._graph.node:
             self._add_node(proto)
-        names = _distinct([info.name for info in self._graph.output])
+        names = _distinct([info.name for info in self._graph.output], self._values.by_name)
         results = [self._result(info, name) for info, name in zip(self._graph.output, names, strict=True)]
         name = self._graph.name or "graph"
         model = Model(results, self._parameters, self._sinks, name)
@@ -370,11 +370,13 @@ class GraphBuilder:
         return body
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
-    """`names`, with numbers appended to those that occur again."""
+def _distinct(names: Sequence[str], taken: Iterable[str]) -> list[str]:
+    """`names`, with numbers appended to those that occur again, so that they differ from those of other values."""
     if len(set(names)) == len(names):
         return list(names)
     unique = UniqueNames()
+    for other in set(taken).difference(names):
+        unique.take(other)
     first = {name: unique.take(name) for name in dict.fromkeys(names)}
     return [first.pop(name) if name in first else unique.take(name) for name in names]
 
