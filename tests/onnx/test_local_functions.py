@@ -131,6 +131,33 @@ def test_a_type_as_default() -> None:
     assert not results(model_of([call("has", "")], [has]))[0]
 
 
+def _body(name: str) -> onnx.GraphProto:
+    return helper.make_graph([node("Constant", [], ["k"], value_float=1.0)], name, [], [value("k", FLOAT, ())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        (AttributeProto.STRING, "s"),
+        (AttributeProto.GRAPH, _body("a")),
+        (AttributeProto.GRAPHS, [_body("a")]),
+        (AttributeProto.TENSORS, [tensor(np.float32, [1, 2]), tensor(np.int64, 3)]),
+        (AttributeProto.SPARSE_TENSORS, [_SPARSE]),
+        (AttributeProto.TYPE_PROTO, helper.make_tensor_type_proto(FLOAT, [2])),
+        (AttributeProto.TYPE_PROTOS, [helper.make_tensor_type_proto(kind, None) for kind in (FLOAT, INT64)]),
+    ],
+)
+def test_defaults_that_only_custom_operators_take(kind: int, default: Any) -> None:
+    own = referring(node("Own", ["x"], ["y"], domain="their"), "attr", "d", kind)
+    imports = [OPSET, helper.make_opsetid("their", 1)]
+    inner = function("f", [own], [helper.make_attribute("d", default)], imports=imports)
+    direct = node("Own", ["x"], ["y"], domain="their", attr=default)
+    models = [read_model(model_of([call("f")], [inner])), read_model(model_of([direct], [inner]))]
+    again = [read_model(model_to_proto(model)) for model in models]
+    found, expected, *_ = (repr(model.outputs[0].node.attributes) for model in (*models, *again))
+    assert found.replace("f/k", "k") == expected
+
+
 def test_strings_as_default() -> None:
     made = referring(node("Constant", [], ["y"]), "value_strings", "a", AttributeProto.STRINGS)
     texts = function("texts", [made], [helper.make_attribute("a", ["p", "q"])], inputs="")
