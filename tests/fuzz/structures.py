@@ -155,5 +155,7 @@ def _agrees(name: str, run: Any, proto: onnx.ModelProto, feeds: Mapping[str, Arr
     try:
         _check(name, found, expected)
     except Finding:
+        if name == "onnxruntime":  # which has agreed with the text in all that it took; onnx.reference has not
+            raise
         return False
     return True
