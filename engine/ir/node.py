@@ -17,6 +17,7 @@ from engine.errors import GraphError, ModelError
 from engine.ir import inference
 from engine.ir.element_type import ElementType
 from engine.ir.shape import PartialShape
+from engine.ir.single_floats import as_stored
 from engine.ir.types import UNKNOWN, TensorType, ValueType, merge_types
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class Node:
         inputs: producers, in port order; None for an omitted optional input. For a node with bodies, the formal
             inputs are followed by the values that the bodies capture: see `Model.captures`.
         attributes: values by name: int, float, str, bytes, numpy array, a value type, a `Model` (a body), or
-            tuples of these.
+            tuples of these. Floats are rounded to f32, which ONNX stores (`ModelError` if one is beyond).
         domain: the operator's domain, "" for ONNX's own.
         num_outputs: the number of output ports.
         types: the output types if known; otherwise they are inferred (`TypeInferenceError`).
@@ -237,7 +238,7 @@ class Node:
         self._attached = False
         self.op_type = op_type
         self.domain = domain
-        self.attributes = dict(attributes) if attributes else {}
+        self.attributes = {name: as_stored(name, value) for name, value in attributes.items()} if attributes else {}
         self.id = new_id()
         self._name = friendly_name
         self._names = output_names
@@ -415,8 +416,8 @@ class Node:
     # -- changes ------------------------------------------------------------------------------------------
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Set one attribute; types are inferred again at the next validation."""
-        self.attributes[name] = value
+        """Set one attribute, floats rounded to f32; types are inferred again at the next validation."""
+        self.attributes[name] = as_stored(name, value)
         self._seen = None
 
     def forget_inferred_types(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.ir.leaves import Constant
 from engine.ir.node import Node, Subgraph
+from engine.ir.single_floats import shown_attribute
 
 _SHOWN_ELEMENTS = 8
 
@@ -72,4 +73,4 @@ def _attribute_to_text(value: Any) -> str:
         return f"<{value.dtype} {np.array2string(value, separator=', ')}>".replace("\n", "")
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_attribute_to_text, value)) + "]"
-    return str(value) if not isinstance(value, str) else repr(value)
+    return str(shown_attribute(value)) if not isinstance(value, str) else repr(value)

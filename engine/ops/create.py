@@ -11,6 +11,7 @@ import onnx
 
 from engine.errors import GraphError, ModelError
 from engine.ir import ElementType, Model, Node, OutputLike
+from engine.ir.single_floats import as_float, shown_attribute
 from engine.ops.protos import SparseTensor, attribute_kind
 from engine.ops.registry import AttributeDef, OpDef, get_op
 
@@ -180,7 +181,7 @@ def _check_attribute(op: OpDef, definition: AttributeDef, value: Any) -> Any:
         return tuple(_check_attribute(op, of_item, item) for item in items)
     given = attribute_kind(value)
     if given == _A.INT and kind in (_A.INT, _A.FLOAT):
-        return int(value) if kind == _A.INT else float(value)
+        return int(value) if kind == _A.INT else as_float(definition.name, value)
     if given == kind:
         return float(value) if kind == _A.FLOAT else value
     if kind == _A.TENSOR and isinstance(value, np.generic):
@@ -228,7 +229,9 @@ def _signature(op: OpDef) -> inspect.Signature:
         for port in op.inputs
     ]
     taken = {parameter.name for parameter in parameters}
-    defaults: dict[str, Any] = {name: kinds.empty if a.required else a.default for name, a in op.attributes.items()}
+    defaults: dict[str, Any] = {
+        name: kinds.empty if a.required else shown_attribute(a.default) for name, a in op.attributes.items()
+    }
     for name, default in {**defaults, "num_outputs": None, "friendly_name": None}.items():
         if name not in taken:
             parameters.append(kinds(name, kinds.KEYWORD_ONLY, default=default))
@@ -244,7 +247,7 @@ def _document(op: OpDef) -> str:
     if op.attributes:
         lines += ["", "Attributes:"]
         for name, a in sorted(op.attributes.items()):
-            default = "required" if a.required else f"default {a.default!r}"
+            default = "required" if a.required else f"default {shown_attribute(a.default)!r}"
             lines.append(f"    {name}: {_TEXTS.get(a.kind, 'a value')}, {default}")
     lines += ["", (op.schema.doc or "").strip()]
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -38,8 +38,8 @@ from engine.ops.tensors import (
 
 __all__ = [
     "SparseTensor", "attribute_from_proto", "attribute_kind", "attribute_to_proto", "decode_text", "encode_text",
-    "shape_from_proto", "shape_to_proto", "shortest_float", "shortest_floats", "sparse_from_proto", "sparse_to_proto",
-    "tensor_from_proto", "tensor_from_raw", "tensor_to_proto", "tensor_to_raw", "type_from_proto", "type_to_proto",
+    "shape_from_proto", "shape_to_proto", "sparse_from_proto", "sparse_to_proto", "tensor_from_proto",
+    "tensor_from_raw", "tensor_to_proto", "tensor_to_raw", "type_from_proto", "type_to_proto",
 ]  # fmt: skip
 
 GraphFromProto = Callable[[onnx.GraphProto], Model]
@@ -151,8 +151,8 @@ def attribute_from_proto(proto: onnx.AttributeProto, graph_from_proto: GraphFrom
     """The attribute's value in the IR: int, float, str (bytes if not UTF-8), numpy array, value type, `Model`,
     `SparseTensor`, or a tuple of these.
 
-    A float is the shortest decimal that rounds to the stored f32: a stored 0.01 is read as 0.01.
-    Graphs need `graph_from_proto`. Raises `ModelReadError`.
+    A float is the stored f32 value: one written as 0.1 is 0.10000000149011612. Graphs need `graph_from_proto`.
+    Raises `ModelReadError`.
     """
     kind = proto.type
     if kind in _READ_ONE:
@@ -217,41 +217,6 @@ def attribute_kind(value: Any) -> int | None:
     return None
 
 
-def shortest_float(value: float) -> float:
-    """The shortest decimal that rounds to the same f32 as `value`."""
-    return float(str(np.float32(value)))
-
-
-_FEW: Final = 32
-_DIGITS: Final = range(6, 10)
-"""Six decimal digits survive as f32, so that no number of fewer digits gives another result; nine are always enough."""
-
-
-def shortest_floats(values: Sequence[float]) -> list[float]:
-    """`shortest_float` of each value. A tree ensemble has hundreds of thousands of them."""
-    if len(values) < _FEW:
-        return [shortest_float(value) for value in values]
-    exact = np.array(values, np.float32)
-    wide = exact.astype(np.float64)
-    found, is_open = wide.copy(), wide != 0
-    # Below and above, a power of ten would not be exact. A power of two is nearer to its neighbour below than above.
-    is_odd = is_open & (~((abs(wide) > 1e-10) & (abs(wide) < 1e10)) | (abs(np.frexp(wide)[0]) == 0.5))
-    with np.errstate(all="ignore"):
-        magnitude = np.floor(np.log10(abs(wide)))
-        for digits in _DIGITS:
-            scale = 10.0 ** abs(digits - 1 - magnitude)
-            is_fraction = digits - 1 >= magnitude
-            # Integers below 2**53 and powers of ten up to 10**22 are exact, so that the result is rounded once.
-            near = np.where(is_fraction, np.rint(wide * scale) / scale, np.rint(wide / scale) * scale)
-            ends = is_open & (near.astype(np.float32) == exact)
-            found[ends] = near[ends]
-            is_open &= ~ends
-    for index in np.flatnonzero(is_odd | is_open).tolist():
-        found[index] = shortest_float(values[index])
-    decimals: list[float] = found.tolist()
-    return decimals
-
-
 def _kind_of(name: str, value: Any) -> int:
     kind = attribute_kind(value)
     if kind is None:
@@ -301,7 +266,7 @@ _PLURAL: Final[dict[int | None, int]] = {
 }
 _READ_ONE: Final[dict[int, Callable[[Any], Any]]] = {
     _A.INT: lambda a: a.i,
-    _A.FLOAT: lambda a: shortest_float(a.f),
+    _A.FLOAT: lambda a: a.f,
     _A.STRING: lambda a: _text(a.s),
     _A.TENSOR: lambda a: tensor_from_proto(a.t),
     _A.TYPE_PROTO: lambda a: type_from_proto(a.tp),
@@ -309,7 +274,7 @@ _READ_ONE: Final[dict[int, Callable[[Any], Any]]] = {
 }
 _READ_MANY: Final[dict[int, Callable[[Any], Any]]] = {
     _A.INTS: lambda a: a.ints,
-    _A.FLOATS: lambda a: shortest_floats(a.floats),
+    _A.FLOATS: lambda a: a.floats,
     _A.STRINGS: lambda a: _texts(a.strings),
     _A.TENSORS: lambda a: map(tensor_from_proto, a.tensors),
     _A.TYPE_PROTOS: lambda a: map(type_from_proto, a.type_protos),

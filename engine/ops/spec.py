@@ -31,6 +31,7 @@ import onnx
 
 from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node, Output, TensorType
+from engine.ir.single_floats import shown_attribute
 from engine.ops.protos import attribute_kind
 from engine.ops.registry import AttributeDef, Evaluator, OpDef, compiles, find_op
 from engine.ops.rules import describe_inputs
@@ -260,7 +261,9 @@ def refuse(node: Node, name: str, found: object, allowed: object, cause: Excepti
     """Raise `OperatorSpecError` for attribute or input `name` with value `found`; `allowed` describes valid values."""
     op = find_op(node.op_type, node.domain)
     kind = "input" if op is not None and any(port.name == name for port in op.inputs) else "attribute"
-    raise OperatorSpecError(_described(node, f"{kind} {name} is {found!r}; allowed: {allowed}")) from cause
+    raise OperatorSpecError(
+        _described(node, f"{kind} {name} is {shown_attribute(found)!r}; allowed: {allowed}")
+    ) from cause
 
 
 def refuse_rank(node: Node, index: int, rank: int, allowed: object) -> NoReturn:

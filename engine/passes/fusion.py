@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from engine.ir import Constant, Dimension, Model, Node, Output, PartialShape, TensorType
+from engine.ir import Constant, Dimension, Model, Node, Output, PartialShape, TensorType, f64
 from engine.ops.tensors import Array
 from engine.passes.pattern import Matcher
 from engine.passes.rewrite import BackwardGraphRewrite, MatcherPass
@@ -123,6 +123,13 @@ def scalar(value: Output | None) -> float | None:
     if not value.shape.is_static or value.shape.size() != 1 or value.element_type.is_complex:
         return None
     return float(value.node.data.reshape(-1)[0])
+
+
+def float_attribute(number: float, value: Output) -> float | None:
+    """`number` as a float attribute, which is f32, of an operator on `value`; None if f64 data tell the difference."""
+    with np.errstate(over="ignore"):
+        stored = float(np.float32(number))
+    return None if value.element_type is f64 and stored != number else stored
 
 
 def integers(value: Output | None) -> list[int] | None:

@@ -12,6 +12,7 @@ from engine.drawing.graph import Graph, GraphEdge, GraphNode, Role
 from engine.drawing.svg import LONGEST
 from engine.drawing.table import printable
 from engine.ir import Constant, Model, Node, TensorType
+from engine.ir.single_floats import shown_attribute
 
 TIME: Final = "time_ms"
 """The rt_info key whose value, in milliseconds, a graph has for a node that `times` does not name."""
@@ -112,7 +113,8 @@ class _Builder:
 
 def _details(node: Node) -> dict[str, str]:
     """Attributes and annotations as text."""
-    found = {key: _shown(value) for key, value in node.attributes.items() if not isinstance(value, Model)}
+    attributes = {k: shown_attribute(v) for k, v in node.attributes.items() if not isinstance(v, Model)}
+    found = {key: _shown(value) for key, value in attributes.items()}
     if isinstance(node, Constant):
         found = {"value": _shown(node.data)} if node.output(0).shape.size() <= _FEW else {}
     return found | {f"rt_info {key}": _shown(value) for key, value in node.annotations.items() if key != TIME}

@@ -31,6 +31,7 @@ from engine.ir import (
     TensorType,
     boolean,
     f32,
+    f64,
     i4,
     i64,
     string,
@@ -313,9 +314,19 @@ def test_constants_that_are_not_contiguous_or_empty_or_strings_come_back() -> No
         np.testing.assert_array_equal(found.data, array)
 
 
+def test_a_constructed_model_computes_what_its_file_does() -> None:
+    x = Parameter(f64, [4], "x")
+    model = Model([Result(ops.Elu(ops.LeakyRelu(x, alpha=0.1), alpha=0.3), "y")], [x])
+    stream = io.BytesIO()
+    write_model(model, stream)
+    values = np.array([-1e9, -3.0, -1 / 3, 2.0])
+    (made,), (read,) = (ops.evaluate_model(each, [values]) for each in (model, read_model(stream.getvalue())))
+    np.testing.assert_array_equal(made, read)
+
+
 def test_attributes_of_every_kind_come_back() -> None:
     attributes: dict[str, Any] = {
-        "i": -3, "f": 0.1, "s": "é", "raw": b"\xff\x00", "t": np.arange(6, dtype=np.int16).reshape(2, 3),
+        "i": -3, "f": 0.25, "s": "é", "raw": b"\xff\x00", "t": np.arange(6, dtype=np.int16).reshape(2, 3),
         "ints": (1, 2), "floats": (0.5, 1.5), "strings": ("a", "b"), "tensors": (np.ones(2, np.float32),),
         "type": TensorType(f32, ops.Parameter(f32, [1, "n"]).output(0).shape),
         "types": (SequenceType(TensorType(i64, ops.Parameter(i64, [2]).output(0).shape)),),

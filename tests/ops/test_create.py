@@ -9,7 +9,9 @@ import pytest
 
 from engine import ops
 from engine.errors import GraphError, ModelError, TypeInferenceError, UnknownOperatorError, UnsupportedError
-from engine.ir import Model, Parameter, f16, f32, i64
+from engine.ir import Model, Node, Parameter, Result, f16, f32, i64
+
+TENTH = float(np.float32(0.1))
 
 
 @pytest.fixture
@@ -19,9 +21,25 @@ def x() -> Parameter:
 
 def test_constructor_makes_a_typed_node(x: Parameter) -> None:
     node = ops.LeakyRelu(x, alpha=0.1, friendly_name="act")
-    assert (node.op_type, node.domain, node.friendly_name, node.attributes) == ("LeakyRelu", "", "act", {"alpha": 0.1})
+    assert (node.op_type, node.domain, node.friendly_name) == ("LeakyRelu", "", "act")
+    assert node.attributes == {"alpha": TENTH}
     assert str(node.output(0).type) == "f32[1,N]"
     assert node.input_value(0) == x.output(0)
+
+
+def test_floats_are_f32_as_onnx_stores_them(x: Parameter) -> None:
+    node = ops.LeakyRelu(x, alpha=np.float64(0.1))
+    assert node.attributes["alpha"] == TENTH
+    node.set_attribute("alpha", 0.2)
+    assert node.attributes["alpha"] == float(np.float32(0.2))
+    assert "{alpha=0.2}" in str(Model([Result(node)], [x]))
+    custom = Node("Any", [x], {"mixed": (1, 0.1), "ints": (2**40, 1), "infinite": float("-inf")}, domain="my", types=[])
+    assert custom.attributes == {"mixed": (1.0, TENTH), "ints": (2**40, 1), "infinite": float("-inf")}
+    with pytest.raises(ModelError, match=r"attribute 'alpha' is 1e\+39, beyond f32, .* expected -3\.40282e\+38\.\."):
+        ops.LeakyRelu(x, alpha=1e39)
+    with pytest.raises(ModelError, match=r"attribute 'alpha' is 1000.*, beyond f32"):
+        ops.LeakyRelu(x, alpha=10**400)
+    assert inspect.signature(ops.LeakyRelu).parameters["alpha"].default == 0.01
 
 
 def test_create_equals_constructor(x: Parameter) -> None:
@@ -56,7 +74,7 @@ def test_default_attribute_values(x: Parameter) -> None:
     node = ops.Softmax(x)
     assert ops.attribute(node, "axis") == -1
     assert ops.attribute(ops.Softmax(x, axis=0), "axis") == 0
-    assert ops.attribute(ops.LeakyRelu(x), "alpha") == 0.01
+    assert ops.attribute(ops.LeakyRelu(x), "alpha") == float(np.float32(0.01))
     assert ops.attribute(ops.Conv(Parameter(f32, [1, 1, 4]), Parameter(f32, [1, 1, 2])), "strides") is None
     with pytest.raises(ModelError, match="has no attribute 'axes'; it has axis"):
         ops.attribute(node, "axes")

@@ -85,6 +85,22 @@ def test_regressors(aggregate: str, dtype: Any) -> None:
         np.testing.assert_allclose(evaluated(REGRESSOR, x, attributes)[0], wanted, rtol=0, atol=bound)
 
 
+def test_thresholds_are_f32_values_for_double_features() -> None:
+    stump = {"treeids": (0,) * 3, "nodeids": (0, 1, 2), "featureids": (0,) * 3, "modes": ("BRANCH_LEQ", "LEAF", "LEAF"),
+             "truenodeids": (1, 0, 0), "falsenodeids": (2, 0, 0)}  # fmt: skip
+    for threshold in (0.1, 1234567936.0, 1e-40):  # of the second, f32 has a shorter decimal
+        value = float(np.float32(threshold))
+        x = np.array(
+            [[np.nextafter(value, -1)], [value], [np.nextafter(value, 2e9)], [float(str(np.float32(threshold)))]]
+        )
+        attributes: dict[str, Any] = {f"nodes_{name}": values for name, values in stump.items()}
+        attributes |= {"nodes_values": (threshold, 0.0, 0.0), "target_treeids": (0, 0), "target_nodeids": (1, 2)}
+        attributes |= {"target_ids": (0, 0), "target_weights": (1.0, 2.0), "n_targets": 1}
+        scores = evaluated(REGRESSOR, x, attributes)[0]
+        np.testing.assert_array_equal(scores, np.where(x <= value, 1, 2))
+        np.testing.assert_array_equal(scores, by_onnxruntime(REGRESSOR, x, attributes)[0])
+
+
 def test_a_missing_value_is_not_unequal_unless_it_tracks_true() -> None:
     rng = np.random.default_rng(4)
     attributes = random_ensemble(rng, "target", modes=["BRANCH_NEQ"], trees=8)

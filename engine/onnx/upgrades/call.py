@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.errors import ModelError, UnsupportedError
 from engine.ir import ElementType, Output, undefined
+from engine.ir.single_floats import as_stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,11 @@ class OldCall:
         return int(value)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A FLOAT attribute; required if `default` is None. Raises `ModelError`."""
+        """A FLOAT attribute, a default as its f32 value; required if `default` is None. Raises `ModelError`."""
         value = self._attribute(name, default)
         if not isinstance(value, (int, float, np.integer, np.floating)):
             self.invalid(f"attribute `{name}` is {value!r}; expected a number")
-        return float(value)
+        return float(as_stored(name, float(value)))
 
     def text(self, name: str, default: str | None = None) -> str:
         """A STRING attribute; required if `default` is None. Raises `ModelError`."""

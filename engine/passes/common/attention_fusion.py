@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from engine import ops
 from engine.ir import Dimension, Node, Output
 from engine.ops.internal import FusedAttention
@@ -17,6 +15,7 @@ from engine.passes.common.transpose_merge import permutation, transposed
 from engine.passes.fusion import (
     FusionPass,
     dims_of,
+    float_attribute,
     has_one_exit,
     operation,
     replace_by,
@@ -79,7 +78,8 @@ class AttentionFusion(FusionPass):
             scale *= number**power
         parts = _AttentionInputs(scale)
         sources = parts.collect(values[self._q], values[self._k], values[self._v])
-        if sources is None or not (0 < parts.scale < math.inf):
+        number = None if sources is None else float_attribute(parts.scale, sources[0])
+        if sources is None or number is None or not (0 < number < math.inf):
             return False
         shape = _scores_shape(sources)
         if shape is None:
@@ -89,7 +89,7 @@ class AttentionFusion(FusionPass):
             found = as_mask(values[self._mask], shape, sources[0].element_type, self.takes_all_rows)
         if found is None:
             return False
-        attributes = {"scale": float(np.float32(parts.scale)), "is_causal": int(found.is_causal)}
+        attributes = {"scale": number, "is_causal": int(found.is_causal)}
         attention = self.make(sources, found.value, attributes, is_guarded=self._guarded in values)
         return replace_by(root, [*m.matched_nodes, *parts.absorbed, *found.absorbed], [*parts.made, attention])
 

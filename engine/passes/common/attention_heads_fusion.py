@@ -16,6 +16,7 @@ from engine.passes.common.transpose_merge import permutation
 from engine.passes.fusion import (
     FusionPass,
     dims_of,
+    float_attribute,
     operation,
     replace_by,
     reshape_target,
@@ -54,9 +55,10 @@ class AttentionHeadsFusion(FusionPass):
         mask = node.input_value(3) if node.has_input(3) else None
         heads: dict[str, Any] = {"q_num_heads": split.counts[0], "kv_num_heads": split.counts[1]}
         if split.scale != 1.0:
-            heads["scale"] = float(np.float32(split.scale * _scale(node)))
-            if not 0 < heads["scale"] < math.inf:
+            number = float_attribute(split.scale * _scale(node), node.input_value(0))
+            if number is None or not 0 < number < math.inf:
                 return False
+            heads["scale"] = number
         fused = ops.create(node.op_type, [*sources, mask], {**node.attributes, **heads}, domain=node.domain)
         made = [*split.made, fused]
         result, own = dims_of(m.match_root.output(0)), dims_of(fused.output(0))

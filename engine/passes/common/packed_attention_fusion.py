@@ -6,7 +6,7 @@ from engine.ir import Node, Output
 from engine.ops.attention import AttentionSpec, default_scale
 from engine.ops.internal import FusedAttention, FusedAttentionSpec
 from engine.ops.registry import attribute
-from engine.passes.fusion import FusionPass, dims_of, operation
+from engine.passes.fusion import FusionPass, dims_of, float_attribute, operation
 from engine.passes.pattern import Matcher, wrap_type
 
 
@@ -34,7 +34,10 @@ class PackedAttentionFusion(FusionPass):
             return None
         scale = spec.scale
         if scale is None:
-            scale = default_scale(packed.shape[2].get_length() // (heads + 2 * kv_heads))
+            size = packed.shape[2].get_length() // (heads + 2 * kv_heads)
+            scale = float_attribute(default_scale(size), packed)
+            if scale is None:
+                return None
         return FusedAttention(
             packed,
             mask=spec.mask,

@@ -11,7 +11,7 @@ import pytest
 
 from engine import ops
 from engine.errors import PassError
-from engine.ir import Constant, Model, Node, Parameter, boolean, f16, f32, i4, i8
+from engine.ir import Constant, Model, Node, Parameter, boolean, f16, f32, f64, i4, i8
 from engine.ops.evaluator import evaluate_model
 from engine.ops.internal import FusedAttention
 from engine.passes import Manager, check_equivalence
@@ -58,6 +58,11 @@ def test_without_mask_it_is_exact_and_named(apply: Apply) -> None:
     node = model.node("out")
     assert node.op_type == "Attention"
     assert node.attributes["scale"] == 0.25
+
+
+def test_a_scale_of_f64_is_taken_over_only_if_the_attribute_holds_it(apply: Apply) -> None:
+    assert "Attention" in apply(attention(scale=0.25, element=f64), AttentionFusion)
+    assert "Attention" not in apply(attention(scale=0.3, element=f64), AttentionFusion, modified=False)
 
 
 def test_a_finite_mask_is_taken_over(apply: Apply) -> None:

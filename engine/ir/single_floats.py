@@ -1,0 +1,69 @@
+"""Float attributes: ONNX stores them as f32, so that a node holds the f32 values, whoever made it."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from engine.errors import ModelError
+
+_LARGEST: Final = float(np.finfo(np.float32).max)
+_UNCHANGED: Final = frozenset([int, str, bytes, np.ndarray])
+
+
+def as_stored(name: str, value: Any) -> Any:
+    """The value of attribute `name` as ONNX stores it: floats, alone or in a tuple or list, become their f32 values.
+
+    A tuple of floats and integers becomes one of floats. All other values are returned as they are. A model then
+    computes the same before it is written and after it is read. Raises `ModelError` for a finite number beyond f32.
+    """
+    if type(value) in _UNCHANGED:
+        return value
+    if isinstance(value, (float, np.floating)):
+        return as_float(name, value)
+    if isinstance(value, (tuple, list)):
+        kinds = set(map(type, value))
+        if any(issubclass(kind, (float, np.floating)) for kind in kinds) and all(map(_is_number, kinds)):
+            stored = _stored(name, value)
+            return stored if isinstance(value, tuple) else list(stored)
+    return value
+
+
+def as_float(name: str, value: float) -> float:
+    """The value of float attribute `name` as ONNX stores it. Raises `ModelError` for a finite number beyond f32."""
+    return _stored(name, (value,))[0]
+
+
+def shortest_float(value: float) -> float:
+    """The shortest decimal that rounds to the same f32 as `value`, for texts: 0.1 for the attribute 0.1."""
+    return float(str(np.float32(value)))
+
+
+def shown_attribute(value: Any) -> Any:
+    """The value of an attribute for messages: f32 values, alone or in a tuple, as their shortest decimals."""
+    if isinstance(value, float):
+        return shortest_float(value) if abs(value) <= _LARGEST and np.float32(value) == value else value
+    return tuple(map(shown_attribute, value)) if isinstance(value, tuple) else value
+
+
+def _is_number(kind: type) -> bool:
+    return issubclass(kind, (int, float, np.integer, np.floating))
+
+
+def _stored(name: str, values: Sequence[Any]) -> tuple[float, ...]:
+    try:
+        stored = tuple(array("f", values))
+    except OverflowError:  # an integer beyond f64
+        stored = (math.inf,)
+    if any(map(math.isinf, stored)):
+        for value in values:
+            if abs(value) > _LARGEST and value not in (math.inf, -math.inf):
+                raise ModelError(
+                    f"attribute {name!r} is {value!r:.40}, beyond f32, which ONNX's float attributes are; "
+                    f"expected -{_LARGEST:g}..{_LARGEST:g}, or an infinity"
+                )
+    return stored
