@@ -24,7 +24,7 @@ def as_stored(name: str, value: Any) -> Any:
     if type(value) in _UNCHANGED:
         return value
     if isinstance(value, (float, np.floating)):
-        return as_float(name, value)
+        return as_float(name, float(value))
     if isinstance(value, (tuple, list)):
         kinds = set(map(type, value))
         if any(issubclass(kind, (float, np.floating)) for kind in kinds) and all(map(_is_number, kinds)):

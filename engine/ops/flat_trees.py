@@ -98,8 +98,22 @@ class FlatTrees:
             yield self.skip[at], self.kind[at]
 
 
+def comparisons(linked: LinkedTrees, node: int) -> tuple[Sequence[float], int, bool]:
+    """The thresholds with which a node compares one after another, the `kind`, and whether the false branch is next."""
+    mode = linked.modes[node]
+    if mode == _MEMBER:
+        values, flags, is_swapped = linked.members[node], NE, True
+        values = values or (np.nan,)  # in an empty set, there is nothing
+    else:
+        flags, is_swapped = _KINDS[mode]
+        values = (linked.values[node],)
+    if bool(linked.missing[node]) != is_swapped:
+        flags |= NAN_IS_NEXT
+    return values, flags, is_swapped
+
+
 def flatten(linked: LinkedTrees, dtype: np.dtype[np.floating]) -> FlatTrees:
-    """The trees as flat arrays. Raises `TreeError` for branches that are no nodes or reached twice, as in a cycle."""
+    """The trees as flat arrays. No node but leaves may be the branch of two: see `flatten_graphs`."""
     threshold: list[float] = []
     feature: list[int] = []
     skip: list[int] = []
@@ -107,7 +121,6 @@ def flatten(linked: LinkedTrees, dtype: np.dtype[np.floating]) -> FlatTrees:
     roots: list[int] = []
     targets: list[int] = []
     weights: list[float] = []
-    seen = bytearray(len(linked.modes))
     for root in linked.roots:
         roots.append(len(kind))
         stack: list[tuple[int, tuple[int, ...]]] = [(root, ())]
@@ -116,9 +129,6 @@ def flatten(linked: LinkedTrees, dtype: np.dtype[np.floating]) -> FlatTrees:
             at, mode = len(kind), linked.modes[node]
             for source in sources:
                 skip[source] = at - source - 1
-            if seen[node] and mode != _IS_LEAF:
-                raise TreeError("nodes_truenodeids", f"node {node} is reached twice; expected trees, without cycles")
-            seen[node] = 1
             if mode == _IS_LEAF:
                 here = linked.weights.get(node, ())
                 threshold.append(0.0)
@@ -128,15 +138,7 @@ def flatten(linked: LinkedTrees, dtype: np.dtype[np.floating]) -> FlatTrees:
                 targets += [target for target, _ in here]
                 weights += [weight for _, weight in here]
                 continue
-            follows_missing = bool(linked.missing[node])
-            if mode == _MEMBER:
-                values, flags, is_swapped = linked.members[node], NE, True
-                values = values or (np.nan,)  # in an empty set, there is nothing
-            else:
-                flags, is_swapped = _KINDS[mode]
-                values = (linked.values[node],)
-            if follows_missing != is_swapped:
-                flags |= NAN_IS_NEXT
+            values, flags, is_swapped = comparisons(linked, node)
             for value in values:
                 threshold.append(value)
                 feature.append(linked.features[node])

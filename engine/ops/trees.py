@@ -9,9 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, f64, i64, string
-from engine.ops.flat_trees import MODES, FlatTrees, LinkedTrees, TreeError, flatten
+from engine.ops.flat_trees import MODES, FlatTrees, LinkedTrees, TreeError
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
+from engine.ops.shared_branches import flatten_graphs
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
 from engine.ops.tensors import Array
 
@@ -181,7 +182,7 @@ def _resolve_regressor(node: Node, given: dict[str, Any]) -> None:
         refuse(node, "n_targets", targets, "the number of targets, 1 or more")
     linked, _, _, dtype = _tree_of_ids(node, "target", targets)
     given |= {"aggregate": aggregate, "targets": targets, "columns": targets, "base": _numbers(node, "base_values")}
-    given |= {"transform": _transform(node), "trees": flatten(linked, dtype)}
+    given |= {"transform": _transform(node), "trees": flatten_graphs(linked, dtype)}
 
 
 def _transform(node: Node) -> Any:
@@ -210,7 +211,7 @@ def _resolve_classifier(node: Node, given: dict[str, Any]) -> None:
         if classes == 1:
             given["labels"] = (0, 1)
     given["is_share"] = classes == 2 and used == {1} and is_positive and transform == "NONE"
-    given["trees"] = flatten(linked, dtype)
+    given["trees"] = flatten_graphs(linked, dtype)
 
 
 def _resolve_linked(node: Node, given: dict[str, Any]) -> None:
@@ -258,7 +259,7 @@ def _resolve_linked(node: Node, given: dict[str, Any]) -> None:
     )
     given["aggregate"] = _coded(node, "aggregate_function", AGGREGATES, default=1)
     given["transform"] = _coded(node, "post_transform", TRANSFORMS, default=0)
-    trees = flatten(linked, _dtype(node, splits, weights))
+    trees = flatten_graphs(linked, _dtype(node, splits, weights))
     given |= {"targets": targets, "columns": targets, "base": (), "trees": trees}
 
 

@@ -62,6 +62,30 @@ def random_ensemble(
     return attributes
 
 
+def random_shared(
+    rng: np.random.Generator, *, trees: int = 4, nodes: int = 12, features: int = 4, modes: Sequence[str] = ANY_MODE
+) -> dict[str, Any]:
+    """The attributes of a TreeEnsembleRegressor of one target, whose branches lead to any later node, as they like."""
+    rows: list[tuple[int, int, int, float, str, int, int, int]] = []
+    weights = []
+    for tree in range(trees):
+        leaves = int(rng.integers(1, nodes))
+        for node in range(nodes):
+            is_leaf = node >= nodes - leaves
+            branches = (0, 0) if is_leaf else [int(min(node + 1 + rng.integers(4), nodes - 1)) for _ in range(2)]
+            mode = "LEAF" if is_leaf else str(rng.choice(modes))
+            rows.append((tree, node, int(rng.integers(features)), _quarter(rng), mode, *branches, int(rng.integers(2))))
+            if is_leaf:
+                weights.append((tree, node, 0, float(rng.integers(-64, 64)) / 64))
+    names = ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids",
+             "missing_value_tracks_true")  # fmt: skip
+    attributes: dict[str, Any] = {f"nodes_{n}": v for n, v in zip(names, zip(*rows, strict=True), strict=True)}
+    leaf_names = ("treeids", "nodeids", "ids", "weights")
+    return attributes | {f"target_{n}": v for n, v in zip(leaf_names, zip(*weights, strict=True), strict=True)} | {
+        "n_targets": 1
+    }  # fmt: skip
+
+
 def random_linked(
     rng: np.random.Generator, dtype: Any, *, trees: int = 5, depth: int = 3, features: int = 6, targets: int = 3
 ) -> dict[str, Any]:

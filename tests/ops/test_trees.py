@@ -15,7 +15,7 @@ from engine import ops
 from engine.errors import OperatorSpecError, TypeInferenceError
 from engine.ir import ElementType, Parameter, PartialShape
 from engine.ops.trees import ML, TreeSpec
-from engine.testing.random_trees import ANY_MODE, random_ensemble, random_linked, random_rows
+from engine.testing.random_trees import ANY_MODE, random_ensemble, random_linked, random_rows, random_shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REGRESSOR, CLASSIFIER, LINKED = "TreeEnsembleRegressor", "TreeEnsembleClassifier", "TreeEnsemble"
@@ -200,6 +200,90 @@ def test_a_tree_of_one_leaf_and_a_missing_member() -> None:
     assert evaluated(LINKED, x[0], attributes)[0].tolist() == [[110]]
 
 
+def walked(attributes: dict[str, Any], x: Array) -> Array:
+    """The scores [N, 1] by the text: a NaN goes where its node says, another number by the comparison."""
+    names = ("featureids", "modes", "values", "missing_value_tracks_true", "truenodeids", "falsenodeids")
+    ids = zip(attributes["nodes_treeids"], attributes["nodes_nodeids"], strict=True)
+    nodes = dict(zip(ids, zip(*(attributes[f"nodes_{name}"] for name in names), strict=True), strict=True))
+    leaves = zip(attributes["target_treeids"], attributes["target_nodeids"], strict=True)
+    weights = dict(zip(leaves, attributes["target_weights"], strict=True))
+    compare = {"LEQ": "__le__", "LT": "__lt__", "GTE": "__ge__", "GT": "__gt__", "EQ": "__eq__", "NEQ": "__ne__"}
+    scores = np.zeros((len(x), 1))
+    for row, data in enumerate(x.astype(float)):
+        for tree in dict.fromkeys(attributes["nodes_treeids"]):
+            at = 0
+            while (node := nodes[tree, at])[1] != "LEAF":
+                feature, mode, value, missing, true, false = node
+                number = float(data[feature])
+                holds = missing if number != number else getattr(number, compare[mode[7:]])(value)
+                at = true if holds else false
+            scores[row] += weights[tree, at]
+    return scores
+
+
+@pytest.mark.parametrize("modes", [ANY_MODE, ("BRANCH_EQ",), ("BRANCH_NEQ", "BRANCH_LT")])
+def test_branches_share_nodes(modes: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(11)
+    for nodes in (2, 5, 12, 25):
+        attributes = random_shared(rng, nodes=nodes, modes=modes)
+        values = list(attributes["nodes_values"])
+        values[int(rng.integers(len(values)))] = float("nan")  # only != holds
+        attributes["nodes_values"] = tuple(values)
+        x = random_rows(rng, 30, 4, np.float32)
+        np.testing.assert_array_equal(evaluated(REGRESSOR, x, attributes)[0], walked(attributes, x))
+
+
+def ladder(count: int, mode: str) -> dict[str, Any]:
+    """Nodes of which both branches lead on, the true one past a node: the paths are as many as Fibonacci's numbers."""
+    ids = tuple(range(count))
+    return {
+        "nodes_treeids": (0,) * count, "nodes_nodeids": ids, "nodes_featureids": tuple(i % 3 for i in ids),
+        "nodes_modes": (mode,) * (count - 1) + ("LEAF",), "nodes_values": tuple(float(i % 5) for i in ids),
+        "nodes_truenodeids": tuple(min(i + 2, count - 1) for i in ids),
+        "nodes_falsenodeids": tuple(min(i + 1, count - 1) for i in ids),
+        "target_treeids": (0,), "target_nodeids": (count - 1,), "target_ids": (0,), "target_weights": (3.0,),
+        "n_targets": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["BRANCH_LEQ", "BRANCH_EQ"])
+def test_shared_nodes_are_not_repeated(mode: str) -> None:
+    x = random_rows(np.random.default_rng(1), 4, 3, np.float32)
+    attributes = ladder(2000, mode)
+    trees = TreeSpec.of(make(REGRESSOR, x, attributes)).trees
+    assert len(trees.kind) <= 2 * 2000 + 2
+    np.testing.assert_array_equal(evaluated(REGRESSOR, x, attributes)[0], np.full((4, 1), 3))
+
+
+def test_categories_are_one_set() -> None:
+    """A chain of BRANCH_EQ with one true branch takes no more nodes than BRANCH_MEMBER."""
+    count = 50
+    attributes = ladder(count + 2, "BRANCH_EQ")
+    attributes["nodes_modes"] = ("BRANCH_EQ",) * count + ("LEAF", "BRANCH_LEQ")
+    attributes["nodes_truenodeids"] = (count + 1,) * count + (0, count)
+    attributes["nodes_falsenodeids"] = (*range(1, count + 1), 0, count)
+    attributes |= {"nodes_values": (*map(float, range(count)), 0.0, 0.5), "target_nodeids": (count,)}
+    attributes["nodes_featureids"] = (0,) * (count + 2)
+    trees = TreeSpec.of(make(REGRESSOR, (1, 1), attributes)).trees
+    assert len(trees.kind) == count + 4
+
+
+def test_linked_trees_share_nodes_and_roots() -> None:
+    """x0 in {1, 3}, or x1 > 0.5, leads to node 2; it is a tree of its own, too, and counts twice there."""
+    attributes = {
+        "n_targets": 1, "tree_roots": (0, 2, 2), "nodes_featureids": (0, 1, 1),
+        "nodes_splits": np.array([0, 0.5, 8], np.float32), "nodes_modes": np.array([6, 3, 0], np.uint8),
+        "membership_values": np.array([1, 3, np.nan], np.float32),
+        "nodes_truenodeids": (2, 2, 0), "nodes_trueleafs": (0, 0, 1),
+        "nodes_falsenodeids": (1, 2, 1), "nodes_falseleafs": (0, 1, 1),
+        "leaf_targetids": (0, 0, 0), "leaf_weights": np.array([1, 10, 100], np.float32),
+    }  # fmt: skip
+    x = np.array([[1, 0], [3, 9], [2, 0], [2, 1], [2, 9], [np.nan, 0]], np.float32)
+    assert evaluated(LINKED, x, attributes)[0].ravel().tolist() == [3, 30, 102, 3, 30, 102]
+    with pytest.raises(OperatorSpecError, match=r"nodes_truenodeids .* node [02] leads back to itself"):
+        make(LINKED, x, attributes | {"nodes_trueleafs": (0, 0, 0), "nodes_truenodeids": (2, 2, 0)})
+
+
 def broken(name: str, change: Any) -> dict[str, Any]:
     attributes = random_ensemble(np.random.default_rng(1), "target")
     values = list(attributes[name])
@@ -215,7 +299,7 @@ def cycle(values: list[int]) -> None:
     ("attributes", "message"),
     [
         (broken("nodes_truenodeids", lambda v: v.__setitem__(0, 99)), "nodes_truenodeids .* names none"),
-        (broken("nodes_truenodeids", cycle), "reached twice"),
+        (broken("nodes_truenodeids", cycle), "leads back to itself"),
         (broken("nodes_featureids", lambda v: v.__setitem__(0, -1)), "nodes_featureids .* 0 or more"),
         (broken("nodes_values", lambda v: v.pop()), "nodes_values .* values, one for each"),
         (broken("nodes_modes", lambda v: v.__setitem__(0, "BRANCH")), "nodes_modes .* BRANCH_LEQ"),
@@ -228,7 +312,7 @@ def cycle(values: list[int]) -> None:
     ],
 )
 def test_what_is_no_tree_is_refused(attributes: dict[str, Any], message: str) -> None:
-    if "reached" in message:  # whichever node 1 is, its branch back to the root is not read if it is a leaf
+    if "back" in message:  # whichever node 1 is, its branch back to the root is not read if it is a leaf
         attributes["nodes_modes"] = ("BRANCH_LEQ", "BRANCH_LEQ", *attributes["nodes_modes"][2:])
     with pytest.raises(OperatorSpecError, match=f"{REGRESSOR} .*{message}"):
         make(REGRESSOR, (2, 6), attributes)

@@ -10,7 +10,7 @@ import pytest
 
 from engine import Core, ops
 from engine.ir import ElementType, Model, Parameter, PartialShape
-from engine.testing.random_trees import ANY_MODE, random_ensemble, random_linked, random_rows
+from engine.testing.random_trees import ANY_MODE, random_ensemble, random_linked, random_rows, random_shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NATIVE = {"ALLOW_REFERENCE": False}
@@ -51,6 +51,12 @@ def test_modes_of_many_trees(mode: str) -> None:
     rng = np.random.default_rng(2)
     attributes = random_ensemble(rng, "target", targets=1, trees=150, depth=3, modes=[mode])
     compare("TreeEnsembleRegressor", attributes, batches(rng))
+
+
+@pytest.mark.parametrize("modes", [ANY_MODE, ["BRANCH_EQ"], ["BRANCH_LEQ"], ["BRANCH_LT"]])
+def test_branches_share_nodes(modes: list[str]) -> None:
+    rng = np.random.default_rng(9)
+    compare("TreeEnsembleRegressor", random_shared(rng, nodes=20, features=6, modes=modes), batches(rng))
 
 
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"])
