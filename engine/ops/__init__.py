@@ -24,6 +24,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     images,
     index_values,
     inference,
+    label_encoder,
     linear_attention,
     losses,
     matmul,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from engine import ops
-from engine.ir import Constant, Node, Output, f32
+from engine.ir import Constant, Node, Output, f32, i32, i64
 from engine.ops import attribute
-from engine.ops.tensors import Array
+from engine.ops.label_encoder import LabelEncoderSpec
 
 
 def _array_feature_extractor(node: Node) -> Sequence[Output] | None:
@@ -55,37 +55,15 @@ def _linear_regressor(node: Node) -> Sequence[Output] | None:
 
 def _label_encoder(node: Node) -> Sequence[Output] | None:
     """A few numbers by equality; the operator's tables of text stay."""
-    keys, values = _table(node, "keys"), _table(node, "values")
-    if keys is None or values is None or len(keys) != len(values) or not 0 < len(keys) <= _MAX_KEYS:
+    spec, x = LabelEncoderSpec.of(node), node.input_value(0)
+    is_numeric = x.element_type in (f32, i64, i32) and spec.values.dtype != object
+    if not is_numeric or not 0 < len(spec.keys) <= _MAX_KEYS:
         return None
-    x = node.input_value(0)
-    default = _default(node, values.dtype)
-    if x.element_type.numpy != keys.dtype or default is None or x.element_type.is_real:
-        return None
-    result = ops.Expand(Constant(default), ops.Shape(x)).output(0)
-    for key, value in zip(reversed(keys), reversed(values), strict=True):  # of equal keys, the first counts
-        result = ops.Where(ops.Equal(x, Constant(np.asarray(key))), Constant(np.asarray(value)), result).output(0)
+    result = ops.Expand(Constant(np.asarray(spec.default, spec.values.dtype)), ops.Shape(x)).output(0)
+    for key, value in zip(spec.keys, spec.values, strict=True):
+        is_key = ops.Equal(x, Constant(np.asarray(key))) if key == key else ops.IsNaN(x)
+        result = ops.Where(is_key, Constant(np.asarray(value)), result).output(0)
     return [result]
-
-
-def _table(node: Node, name: str) -> Array | None:
-    tensor = attribute(node, f"{name}_tensor")
-    if isinstance(tensor, np.ndarray):
-        return tensor.reshape(-1) if tensor.dtype.kind in "if" else None
-    for suffix, dtype in (("int64s", np.int64), ("floats", np.float32)):
-        found = attribute(node, f"{name}_{suffix}")
-        if found:
-            return np.array(found, dtype)
-    return None
-
-
-def _default(node: Node, dtype: np.dtype[Any]) -> Array | None:
-    tensor = attribute(node, "default_tensor")
-    if isinstance(tensor, np.ndarray):
-        return tensor.reshape(()) if tensor.dtype == dtype and tensor.size == 1 else None
-    if dtype == np.int64:
-        return np.array(attribute(node, "default_int64"), dtype)
-    return np.array(attribute(node, "default_float"), dtype) if dtype == np.float32 else None
 
 
 def _real(x: Output) -> Output:

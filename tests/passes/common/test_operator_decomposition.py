@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ir import Model, Node, Parameter, PartialShape, f32, i64
+from engine.ir import ElementType, Model, Node, Parameter, PartialShape, f32
 from engine.onnx import read_model
 from engine.ops import evaluate_model
 from engine.passes.common.operator_decomposition import OperatorDecomposition
@@ -65,14 +65,19 @@ def test_classical_arithmetic(op_type: str, attributes: dict[str, object]) -> No
     np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
 
 
-def test_a_table_of_numbers() -> None:
-    """Of equal keys, the last counts, as in the reference; what is in no table gets the default."""
-    x = Parameter(i64, PartialShape([6]), "x")
-    attributes = {"keys_int64s": [1, 2, 5], "values_floats": [0.5, 1.5, -2.0], "default_float": 9.0}
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_a_table_of_numbers(dtype: type[np.generic]) -> None:
+    """Of equal keys, the last counts; what is in no table gets the default; a NaN is a key."""
+    x, values = Parameter(ElementType.from_numpy(np.dtype(dtype)), PartialShape([6]), "x"), [5, 1, 2, 7, -1, 1]
+    keys: dict[str, object] = {"keys_int64s": [1, 2, 1, 5]}
+    if dtype is np.float32:
+        keys, values[3] = {"keys_floats": [1.0, np.nan, 1.0, 5.0]}, np.nan
+    attributes = {**keys, "values_floats": [9.0, 1.5, 0.5, -2.0], "default_float": 8.0}
     node = ops.create("LabelEncoder", [x], attributes, domain="ai.onnx.ml")
-    before, after = _replaced(node, x, np.array([5, 1, 2, 7, -1, 1]))
+    before, after = _replaced(node, x, np.array(values, dtype))
     np.testing.assert_array_equal(after, before)
-    np.testing.assert_array_equal(after, np.array([-2.0, 0.5, 1.5, 9.0, 9.0, 0.5], np.float32))
+    wanted = [-2, 0.5, 1.5, 8, 8, 0.5] if dtype is np.int64 else [-2, 0.5, 8, 1.5, 8, 0.5]
+    np.testing.assert_array_equal(after, np.array(wanted, np.float32))
 
 
 def test_a_device_keeps_what_it_runs_whole() -> None:
