@@ -37,6 +37,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     reduce,
     reshape,
     resize,
+    roi_align,
     rotary,
     sample,
     select,

@@ -125,16 +125,22 @@ class CenterCropPadSpec(OperatorSpec):
 
 @evaluates_with_spec("GridSample")
 def _grid_sample(spec: GridSampleSpec, x: Array, grid: Array) -> Array:
-    """Coordinates along the grid's last axis are in reverse order of axes, (x, y), and in -1..1."""
+    """Coordinates along the grid's last axis are in reverse order of axes, (x, y), and in -1..1.
+
+    At a coordinate that is not finite, also after scaling, the value is NaN.
+    """
     lengths, mode, padding_mode = x.shape[2:], spec.mode, spec.padding_mode
     places = widened(grid)[..., ::-1].reshape(grid.shape[0], math.prod(grid.shape[1:-1]), len(lengths))
     coordinates, bounds = [], []
+    is_finite = np.ones(places.shape[:2], bool)
     for axis, length in enumerate(lengths):
         place = places[..., axis]
         if spec.align_corners:
             coordinate, bound = (place + 1) / 2 * (length - 1), (0.0, length - 1.0)
         else:
             coordinate, bound = ((place + 1) * length - 1) / 2, (-0.5, length - 0.5)
+        is_finite &= np.isfinite(coordinate)
+        coordinate = np.where(np.isfinite(coordinate), coordinate, coordinate.dtype.type(0))
         if mode == "nearest":
             coordinate = np.rint(coordinate)
         bounds.append(bound)
@@ -143,6 +149,7 @@ def _grid_sample(spec: GridSampleSpec, x: Array, grid: Array) -> Array:
         inside = coordinate if mode == "cubic" else _moved_inside(coordinate, length, bound, padding_mode)
         coordinates.append(inside)
     values = _interpolate(widened(x), coordinates, bounds, mode, padding_mode)
+    values = np.where(is_finite[:, None], values, values.dtype.type(np.nan))
     return values.reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype)
 
 
