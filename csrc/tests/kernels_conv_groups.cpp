@@ -177,7 +177,7 @@ void every_residue(const Target& target) {
   for (std::int64_t kernel = 1; kernel <= 5; ++kernel)
     for (std::int64_t stride = 1; stride <= 4; ++stride)
       for (const std::int64_t dilation : {1, 2, 3})
-        for (const std::int64_t pad : {0, 1, 4})
+        for (const std::int64_t pad : {-3, -1, 0, 1, 4})
           for (const std::int64_t more : {0, 2}) {
             const ConvShape s = transposed(1, 17, 20, kernel, stride, pad, dilation, more);
             if (s.out_h > 0 && s.out_w > 0) check(target, s, {true, -1, more == 2});

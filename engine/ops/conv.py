@@ -83,19 +83,20 @@ class ConvSpec(WindowSpec):
     def transposed_axis(self, window: Window, axis: int, length: int) -> tuple[int, int]:
         """For a transposed one: positions of the full result removed at the start of an axis, and the output's length.
 
-        The length is negative if padding removes more than there is.
+        An `output_shape` beyond the full result has zeros on both sides: then the positions are below 0. The length is
+        negative if padding removes more than there is.
         """
         size = (length - 1) * window.strides[axis] + window.reach(axis)
         grown = size + (self.output_padding[axis] if self.output_padding else 0)
         if self.output_shape is not None:
             wanted = self.output_shape[axis]
-        elif window.pads is not None:
+            return split_same(grown - wanted, self.auto_pad)[0], wanted
+        if window.pads is not None:
             before, behind = window.pads[axis]
             return before, grown - before - behind
-        else:
-            # If the window is smaller than the stride, nothing is removed, but nothing is added either.
-            wanted = min(grown, length * window.strides[axis])
-        return split_same(max(0, grown - wanted), self.auto_pad)[0], wanted
+        # If the window is smaller than the stride, nothing is removed, but nothing is added either.
+        wanted = min(grown, length * window.strides[axis])
+        return split_same(grown - wanted, self.auto_pad)[0], wanted
 
 
 @infers("Conv")

@@ -71,13 +71,14 @@ def conv_transpose(spec: ConvSpec, x: Array, w: Array, b: Array | None = None) -
     weights = w.astype(wide, copy=False).reshape(group, channels // group, rows).swapaxes(1, 2)
     planes = x.astype(wide, copy=False).reshape(x.shape[0], group, channels // group, places)
     columns = np.matmul(weights, planes).reshape(x.shape[0], group * per_group, *g.kernel, *g.inputs)
-    # Including the positions removed at the start and the end, and those added at the end.
-    sizes = [cut + n + max(0, rest) for cut, n, rest in zip(g.pads_begin, g.outputs, g.pads_end, strict=True)]
+    # Including the positions removed at the start and the end, and those added there, which are zeros.
+    sizes = [max(0, cut) + n + max(0, rest) for cut, n, rest in zip(g.pads_begin, g.outputs, g.pads_end, strict=True)]
     full = np.zeros((x.shape[0], group * per_group, *sizes), dtype=wide)
+    added: Any = (..., *(slice(max(0, -cut), None) for cut in g.pads_begin))
     for position, slices in offsets(g, g.inputs):
         source: Any = (slice(None), slice(None), *position)
-        full[slices] += columns[source]
-    inside: Any = (..., *(slice(cut, cut + n) for cut, n in zip(g.pads_begin, g.outputs, strict=True)))
+        full[added][slices] += columns[source]
+    inside: Any = (..., *(slice(max(0, cut), max(0, cut) + n) for cut, n in zip(g.pads_begin, g.outputs, strict=True)))
     result = full[inside]
     if b is not None:
         result = result + b.astype(wide, copy=False).reshape(-1, *(1,) * len(g.kernel))

@@ -100,6 +100,20 @@ def test_what_a_transposed_convolution_leaves_out(attributes: dict[str, Any]) ->
     assert found.reshape(-1).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(
+    ("auto_pad", "before"), [("NOTSET", {-1: 0, -2: -1, -3: -1}), ("SAME_UPPER", {-1: -1, -2: -1, -3: -2})]
+)
+def test_a_transposed_convolution_beyond_its_full_result(auto_pad: str, before: dict[int, int]) -> None:
+    """By ONNX's formula, a negative padding is of both sides; onnxruntime takes none."""
+    for total, start in before.items():
+        attributes = {"strides": (2,), "output_shape": (6 - total,), "auto_pad": auto_pad}
+        made = node("ConvTranspose", [1, 1, 3], [1, 1, 2], **attributes)
+        x, weights = np.array([[[1, 2, 3]]], np.float32), np.array([[[1, 10]]], np.float32)
+        expected = np.zeros(6 - total)
+        expected[-start : 6 - start] = [1, 10, 2, 20, 3, 30]
+        assert ops.evaluate(made, [x, weights])[0].reshape(-1).tolist() == expected.tolist()
+
+
 def run_onnxruntime(single: Any, **inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The output of a node of f32 tensors."""
     given = [helper.make_tensor_value_info(name, 1, value.shape) for name, value in inputs.items()]

@@ -167,7 +167,7 @@ struct TransposedParts {
 };
 
 TransposedParts read_transposed(const StepRequest& request) {
-  const ConvShape s = read_conv_shape(request.attributes);
+  const ConvShape s = read_conv_shape(request.attributes, true);
   if (s.kernel_h < s.stride_h || s.kernel_w < s.stride_w || s.dilation_h != 1 || s.dilation_w != 1)
     throw PlanError(
         "a kernel smaller than its stride, or a dilation; expected neither in a transposed convolution "
@@ -195,7 +195,7 @@ TransposedParts read_transposed(const StepRequest& request) {
 }
 
 PreparedStep prepare_conv_transpose_amx_bf16(const StepRequest& request) {
-  const ConvShape s = read_conv_shape(request.attributes);
+  const ConvShape s = read_conv_shape(request.attributes, true);
   const TransposedParts transposed = read_transposed(request);
   const ConvOperands operands = read_conv_operands(request.attributes);
   const EpilogueArgs epilogue = read_epilogue(request.attributes);
@@ -221,7 +221,7 @@ PreparedStep prepare_conv_transpose_amx_bf16(const StepRequest& request) {
 }
 
 PreparedStep prepare_pack_conv_transpose_amx_bf16(const StepRequest& request) {
-  const ConvShape s = read_conv_shape(request.attributes);
+  const ConvShape s = read_conv_shape(request.attributes, true);
   const TransposedParts transposed = read_transposed(request);
   request.expect_operands(1, 1);
   request.expect_input(0, checked_product({s.in_channels, s.out_channels, s.kernel_h, s.kernel_w, 4}));

@@ -44,7 +44,7 @@ bool read_flag(const Attributes& attributes, const char* name) {
 
 }  // namespace
 
-ConvShape read_conv_shape(const Attributes& attributes) {
+ConvShape read_conv_shape(const Attributes& attributes, bool is_transposed) {
   ConvShape shape;
   shape.batch = attributes.integer("batch", 0, kLargest);
   shape.groups = attributes.has("groups") ? attributes.integer("groups", 1, kLargest) : 1;
@@ -55,7 +55,7 @@ ConvShape read_conv_shape(const Attributes& attributes) {
   const auto kernel = read_sizes(attributes, "kernel", 2, 1, kLargest, -1);
   const auto strides = read_sizes(attributes, "strides", 2, 1, kLargestKernel, 1);
   const auto dilations = read_sizes(attributes, "dilations", 2, 1, kLargestKernel, 1);
-  const auto pads = read_sizes(attributes, "pads", 4, 0, kLargest, 0);
+  const auto pads = read_sizes(attributes, "pads", 4, is_transposed ? -kLargest : 0, kLargest, 0);
   shape.in_h = in[0];
   shape.in_w = in[1];
   shape.out_h = out[0];

@@ -18,7 +18,8 @@ struct ImageSteps {
   std::int64_t x, y, residual;
 };
 
-ConvShape read_conv_shape(const Attributes& attributes);
+// Pads are below 0, where outputs precede the full result, only for a transposed convolution.
+ConvShape read_conv_shape(const Attributes& attributes, bool is_transposed = false);
 ConvOperands read_conv_operands(const Attributes& attributes);
 EpilogueArgs read_epilogue(const Attributes& attributes);
 // The tiling chosen for the shape, unless overridden by attributes. Throws PlanError unless tiles of that shape exist.

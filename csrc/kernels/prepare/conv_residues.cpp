@@ -30,7 +30,8 @@ AxisPart part_of_axis(std::int64_t residue, std::int64_t out, std::int64_t kerne
   if (first_index == part.index_step || first_index >= kernel) return part;
   part.taps = (kernel - 1 - first_index) / part.index_step + 1;
   part.last_index = first_index + (part.taps - 1) * part.index_step;
-  part.pad = (part.last_index * dilation - residue) / stride - (part.first_output + pad) / stride;
+  const std::int64_t first_place = (part.first_output + pad - residue) / stride;  // exact, and may be below 0
+  part.pad = (part.last_index * dilation - residue) / stride - first_place;
   return part;
 }
 

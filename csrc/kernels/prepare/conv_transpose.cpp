@@ -38,7 +38,7 @@ struct Transposed {
 Transposed read_transposed(const StepRequest& request, const TileTraits& traits) {
   const Attributes& attributes = request.attributes;
   const std::int64_t vectors = attributes.has("vectors") ? attributes.integer("vectors", 0, traits.max_vectors) : 0;
-  return {read_conv_shape(attributes), read_conv_operands(attributes), read_epilogue(attributes),
+  return {read_conv_shape(attributes, true), read_conv_operands(attributes), read_epilogue(attributes),
           static_cast<std::int32_t>(vectors)};
 }
 

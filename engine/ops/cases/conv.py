@@ -85,6 +85,7 @@ CASES: Final = [
     _conv("ConvTranspose/overlapping", (1, 20, 7, 6), (20, 9, 4, 3), strides=[2, 1], pads=[1, 0, 1, 2]),
     _conv("ConvTranspose/output-padding", (1, 6, 5, 4), (6, 5, 3, 3), strides=[3, 2], output_padding=[2, 1]),
     _conv("ConvTranspose/output-shape", (1, 6, 5, 4), (6, 5, 3, 3), strides=[2, 2], output_shape=[10, 8]),
+    _conv("ConvTranspose/output-shape-beyond", (1, 6, 3, 4), (6, 5, 2, 3), strides=[2, 3], output_shape=[9, 17]),
     _conv("ConvTranspose/grouped", (2, 12, 5, 6), (12, 3, 3, 3), strides=[2, 2], group=4, dilations=[1, 2]),
     _conv("ConvTranspose/one-dimension", (1, 8, 20), (8, 6, 5), strides=[3]),
     *_padded("ConvTranspose"),
