@@ -32,7 +32,7 @@ constexpr std::int64_t small_format(int exponent_bits, int mantissa_bits, int bi
   return exponent_bits | mantissa_bits << 4 | bias << 8;
 }
 // Casts to powers of two, of 8 bits of exponent, state how they round the magnitude, too; `nearest` rounds ties up.
-// What rounds above 2^127 becomes NaN, or 2^127 if it saturates. NaN and infinity are NaN.
+// What is below 2^-127 or above 2^127 becomes NaN, or that end if it saturates. NaN is NaN.
 enum class PowerRounding { kDown = 1, kUp = 2, kNearest = 3 };
 constexpr std::int64_t power_format(PowerRounding rounding, bool saturates) {
   return small_format(8, 0, 128) | static_cast<std::int64_t>(rounding) << 16 | (saturates ? 1 : 0) << 18;

@@ -109,18 +109,21 @@ ENGINE_CAST_INLINE S to_small(float value) {
   return {static_cast<std::uint8_t>(result)};
 }
 
-// f32 has 0 where this type has 2^-127. ONNX rounds to it the subnormal numbers up to the middle between 0 and 2^-126,
-// and other ties up.
+// By the table of ONNX's Cast: what is not from 2^-127, which has the code 0, to 2^127 becomes the nearer end if the
+// cast saturates, else NaN. Ties round up. 2^-127 is subnormal in f32.
 template <PowerRounding kRounding, bool kSaturates>
 ENGINE_CAST_INLINE PowerOfTwo to_power(float value) {
   const std::uint32_t magnitude = bits_of(value) & 0x7fffffffu, exponent = magnitude >> 23;
   const std::uint32_t fraction = magnitude & 0x7fffffu;
-  const std::uint32_t half = exponent == 0 ? 0x400001u : 0x400000u;
+  constexpr std::uint32_t kLeast = 0x400000u, kLargest = 0x7f000000u;
+  const std::uint32_t whole = exponent == 0 ? kLeast : 0u, half = exponent == 0 ? 0x600000u : 0x400000u;
   std::uint32_t next = 0;
-  if constexpr (kRounding == PowerRounding::kUp) next = fraction != 0 ? 1 : 0;
+  if constexpr (kRounding == PowerRounding::kUp) next = fraction > whole ? 1 : 0;
   if constexpr (kRounding == PowerRounding::kNearest) next = fraction >= half ? 1 : 0;
-  if constexpr (kSaturates) next = exponent >= 254 ? 0 : next;
-  return {static_cast<std::uint8_t>(exponent == 255 ? 255 : exponent + next)};
+  std::uint32_t code = exponent + next;
+  code = magnitude < kLeast ? (kSaturates ? 0u : 255u) : code;
+  code = magnitude > kLargest ? (kSaturates ? 254u : 255u) : code;
+  return {static_cast<std::uint8_t>(magnitude > 0x7f800000u ? 255u : code)};
 }
 
 ENGINE_CAST_INLINE Half to_half(float value) {

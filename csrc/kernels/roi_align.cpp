@@ -1,7 +1,8 @@
 // roi_align_f32: see roi_align.hpp.
 //
 // Operands: map, regions [regions, 4] of x, y of two corners, image of each region (int64), result [regions, channels,
-// cells_h, cells_w]; element alignment; none may overlap. A region that is not finite yields NaN; one of an image that
+// cells_h, cells_w]; element alignment; none may overlap. A region that is not finite yields NaN, and a NaN
+// of the map a maximum NaN; a region of an image that
 // does not exist is a fault, and yields zeros. Split over regions and blocks of
 // channels.
 //
@@ -79,6 +80,11 @@ struct Block {
   std::int64_t channels;
 };
 
+// A NaN counts as the largest.
+ENGINE_INLINE float larger(float a, float b) {
+  return a > b || a != a ? a : b;
+}
+
 void add_samples(const RoiAlignArgs& args, const Block& block, const Sample* samples, int count) {
   const std::int64_t pixels = args.height * args.width, cells = args.cells_h * args.cells_w;
   for (std::int64_t channel = 0; channel < block.channels; ++channel) {
@@ -89,8 +95,7 @@ void add_samples(const RoiAlignArgs& args, const Block& block, const Sample* sam
       const float a = s.weight[0] * plane[s.at[0]], b = s.weight[1] * plane[s.at[1]];
       const float c = s.weight[2] * plane[s.at[2]], d = s.weight[3] * plane[s.at[3]];
       if (args.is_max) {
-        const float ab = a > b ? a : b, cd = c > d ? c : d, most = ab > cd ? ab : cd;
-        if (most > results[s.cell]) results[s.cell] = most;
+        results[s.cell] = larger(results[s.cell], larger(larger(a, b), larger(c, d)));
       } else {
         results[s.cell] += a + b + c + d;
       }

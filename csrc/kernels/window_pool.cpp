@@ -1,8 +1,8 @@
 // window_pool: see window_pool.hpp.
 //
 // Operands: x [maps, in...], y [maps, out...], and with positions int64 of the shape of y; element alignment; they must
-// not overlap. A NaN is the maximum of its windows; the position is that of the first largest number. Sums are in f64.
-// Split over rows of the output. Scratch without positions: a row of the map, as f64.
+// not overlap. A NaN is the maximum of its windows; the position is that of the first one, NaN or number. Sums are in
+// f64. Split over rows of the output. Scratch without positions: a row of the map, as f64.
 #include "kernels/window_pool.hpp"
 
 #include <cmath>
@@ -59,7 +59,7 @@ void pool_maximum(const WindowPoolArgs& args, const T* map, const Span* spans, T
     for (std::int64_t h = spans[1].first; h < spans[1].end; h += spans[1].step)
       for (std::int64_t w = spans[2].first; w < spans[2].end; w += spans[2].step) {
         const T value = map[(d * args.in[1] + h) * args.in[2] + w];
-        if (value > best || place < 0)
+        if (value > best || place < 0 || (value != value && best == best))
           place = args.column_major ? d * args.in[1] * args.in[2] + w * args.in[1] + h
                                     : (d * args.in[1] + h) * args.in[2] + w;
         if (value > best || value != value) best = value;

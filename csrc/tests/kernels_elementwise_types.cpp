@@ -249,16 +249,16 @@ double nearest(double value, const Format& f) {
 
 // By search: the exponent of the largest power of two up to the magnitude, or of the next one.
 int power(double value, PowerRounding rounding, bool saturates) {
-  if (!std::isfinite(value)) return 255;
+  if (std::isnan(value)) return 255;
   const double magnitude = std::fabs(value);
+  if (magnitude < std::ldexp(1.0, -127)) return saturates ? 0 : 255;
+  if (magnitude > std::ldexp(1.0, 127)) return saturates ? 254 : 255;
   int below = 0;
   while (below < 254 && std::ldexp(1.0, below - 126) <= magnitude) ++below;
-  // Numbers of the exponent 0 are multiples of 2^-149; the format of f32 has 0 where this type has 2^-127.
-  const double low = below == 0 ? 0 : std::ldexp(1.0, below - 127), high = std::ldexp(1.0, below - 126);
+  const double low = std::ldexp(1.0, below - 127), high = std::ldexp(1.0, below - 126);
   const double middle = (low + high) / 2;
   bool is_next = rounding == PowerRounding::kUp && magnitude > low;
-  if (rounding == PowerRounding::kNearest) is_next = below == 0 ? magnitude > middle : magnitude >= middle;
-  if (below == 254 && saturates) is_next = false;
+  if (rounding == PowerRounding::kNearest) is_next = magnitude >= middle;
   return below + (is_next ? 1 : 0);
 }
 

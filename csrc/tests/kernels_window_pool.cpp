@@ -99,7 +99,7 @@ void maxima(const Target& target) {
       std::int64_t place = -1;
       for (const std::int64_t at : taps[i % taps.size()].inside) {
         const float value = x[static_cast<std::size_t>(map + at)];
-        if (value > best || place < 0) place = map + at;
+        if (value > best || place < 0 || (std::isnan(value) && !std::isnan(best))) place = map + at;
         best = value > best || std::isnan(value) ? value : best;
       }
       const float got = value_at<float>(result[0], static_cast<std::int64_t>(i));

@@ -16,6 +16,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     control_flow,
     conv,
     conv_transpose,
+    conversions,
     creation,
     einsum,
     elementwise,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from engine.ir import Node
-from engine.ops.precision import widened
+from engine.ops.precision import truncated, widened
 from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, specifies
 from engine.ops.tensors import Array
@@ -146,9 +146,11 @@ def _error_functions(x: Array) -> tuple[Array, Array]:
 def power(x: Array, exponent: Array) -> Array:
     """x to the power of the exponent, in x's type (ONNX Pow-15).
 
-    Of integers, negative powers are cut off to 0, 1 or -1, as on the devices.
+    Of integers, negative powers are cut off to 0, 1 or -1. A real power is computed in f64 and converted as by Cast.
     """
     shape = np.broadcast_shapes(x.shape, exponent.shape)
+    if x.dtype.kind in "iu" and exponent.dtype.kind not in "iu":
+        return truncated(np.power(x.astype(np.float64), exponent.astype(np.float64)), x.dtype)
     if x.dtype.kind in "iu" and exponent.dtype.kind == "i" and (exponent < 0).any():
         inverse = np.where(np.abs(x) == 1, np.where(exponent % 2 == 1, x, 1), 0)
         return np.where(exponent < 0, inverse, np.power(x, np.maximum(exponent, 0))).astype(x.dtype)
@@ -157,6 +159,12 @@ def power(x: Array, exponent: Array) -> Array:
         x, exponent = x.reshape(-1), np.full(x.size, exponent.item(), exponent.dtype)
     result: Array = np.power(x, exponent)
     return result.astype(x.dtype).reshape(shape)
+
+
+@evaluates("Relu")
+def relu(x: Array) -> Array:
+    """0 for values below 0, others as they are, NaN and -0 too (ONNX Relu-14)."""
+    return np.where(x < x.dtype.type(0), x.dtype.type(0), x)
 
 
 @evaluates("Sqrt")

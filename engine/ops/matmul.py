@@ -11,7 +11,8 @@ import numpy as np
 from engine.ir import Node, PartialShape, TensorType, ValueType, undefined
 from engine.ops.fused_activation import Activation, fused_activation
 from engine.ops.quantize import are_usual, quantize, requantize, scaled
-from engine.ops.registry import INTERNAL_DOMAIN, evaluates, get_op, infers
+from engine.ops.reference import compile_onnx
+from engine.ops.registry import INTERNAL_DOMAIN, Evaluator, compiles, evaluates, get_op, infers
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, specifies
 from engine.ops.tensors import Array
@@ -130,3 +131,17 @@ def _along(parameter: Array, rank: int, summed: int) -> Array:
     if parameter.ndim == 1 and rank > 1:
         return np.expand_dims(parameter, summed)
     return parameter
+
+
+@compiles("Gemm")
+def _compile_gemm(node: Node) -> Evaluator:
+    """ONNX's reference does not read C if beta is 0; by the formula, 0 times NaN or infinity is NaN."""
+    run, spec = compile_onnx(node), GemmSpec.of(node)
+    if spec.beta or not node.has_input(2) or not node.output(0).element_type.is_real:
+        return run
+
+    def gemm(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        product, c = run(inputs)[0], inputs[2]
+        return ((product + c * c.dtype.type(0)).astype(product.dtype),)
+
+    return gemm

@@ -152,7 +152,7 @@ def max_pool(spec: PoolSpec, x: Array) -> Any:
         if flat is not None:
             assert places is not None
             # Padding is never the maximum, not even against the lowest value, so that every index is in the input.
-            better = (values > best) | ((places < 0) & (flat[slices] >= 0))
+            better = (values > best) | ((places < 0) & (flat[slices] >= 0)) | ((values != values) & (best == best))
             np.copyto(places, flat[slices], where=better)
         np.maximum(best, values, out=best)
     return best if places is None else (best, places)
@@ -235,12 +235,18 @@ def _infer_max_unpool(node: Node) -> Sequence[ValueType] | None:
 
 @evaluates_with_spec("MaxRoiPool")
 def max_roi_pool(spec: MaxRoiPoolSpec, x: Array, rois: Array) -> Array:
-    """The largest value of each cell of each region (ONNX MaxRoiPool-22); `rois` is [num_rois, 5]."""
+    """The largest value of each cell of each region (ONNX MaxRoiPool-22); `rois` is [num_rois, 5].
+
+    A region with a coordinate that is not finite is NaN.
+    """
     height, width = x.shape[2:]
     out = np.zeros((len(rois), x.shape[1], *spec.pooled_shape), dtype=x.dtype)
     for index, roi in enumerate(rois):
         if not 0 <= roi[0] < len(x):
             raise ModelError(f"batch index {roi[0]} of region {index} is out of range for {len(x)} samples")
+        if not np.isfinite(roi[1:]).all():
+            out[index] = np.nan
+            continue
         left, top, right, bottom = (math.floor(float(v) * spec.spatial_scale + 0.5) for v in roi[1:])
         rows = _cells(top, bottom, spec.pooled_shape[0], height)
         columns = _cells(left, right, spec.pooled_shape[1], width)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 
 from engine.ops.tensors import Array
@@ -10,3 +13,13 @@ from engine.ops.tensors import Array
 def widened(x: Array) -> Array:
     """`x` in the type of intermediate results: f32, or f64 for f64."""
     return x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+
+
+def truncated(x: Array, dtype: Any) -> Array:
+    """Real numbers as integers of `dtype`, towards zero: the nearest there is for those out of range, 0 for NaN."""
+    wide, limits, target = widened(x), ml_dtypes.iinfo(dtype), np.dtype(dtype)
+    is_low, is_high = wide <= limits.min, wide >= limits.max  # a limit that the real type rounds up is out of range
+    inside = np.where(is_low | is_high | np.isnan(wide), 0, wide)
+    whole: Array = inside.astype(target if target.isbuiltin == 1 else np.int8)  # those of 4 and 2 bits take integers
+    whole[is_low], whole[is_high] = limits.min, limits.max
+    return whole.astype(target)

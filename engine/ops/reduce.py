@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,8 +13,9 @@ from numpy.typing import ArrayLike
 from engine.errors import InputError
 from engine.ir import Constant, Node, Output, PartialShape, TensorType, ValueType
 from engine.ops.axis_lengths import AxisLengths
-from engine.ops.precision import widened
-from engine.ops.registry import get_op, infers
+from engine.ops.precision import truncated, widened
+from engine.ops.reference import compile_onnx
+from engine.ops.registry import Evaluator, compiles, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import (
     OperatorSpec,
@@ -154,6 +156,29 @@ def reduce_log_sum_exp(spec: ReduceSpec, x: Array, axes: Array | None = None) ->
     powers = np.exp(wide - base).sum(axis=along, keepdims=True)
     result: Array = np.log(powers) + base
     return (result if spec.keepdims else result.squeeze(axis=along)).astype(x.dtype)
+
+
+@compiles("ReduceMean", "ReduceL2")
+def _compile_whole_reduction(node: Node) -> Evaluator:
+    """Of integers, whose sum ONNX's reference takes in their own type, as if the result did not fit it."""
+    if not node.output(0).element_type.is_integral:
+        return compile_onnx(node)
+    spec, is_mean = ReduceSpec.of(node), node.op_type == "ReduceMean"
+
+    def reduce(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, axes = inputs[0], inputs[1] if len(inputs) > 1 else None
+        along = spec.at(x.ndim, axes)
+        if not along:
+            return (x if is_mean else np.abs(x),)
+        if not is_mean:
+            squares = np.square(x.astype(np.float64)).sum(axis=along, keepdims=spec.keepdims)
+            return (truncated(np.sqrt(squares), x.dtype),)
+        count = math.prod(x.shape[axis] for axis in along)
+        total = x.sum(axis=along, keepdims=spec.keepdims, dtype=np.uint64 if x.dtype.kind == "u" else np.int64)
+        quotient = np.abs(total) // max(count, 1)
+        return (np.where(total < 0, -quotient, quotient).astype(x.dtype),)
+
+    return reduce
 
 
 @evaluates_with_spec("CumSum")

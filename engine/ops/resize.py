@@ -12,7 +12,18 @@ import numpy as np
 from onnx.numpy_helper import saturate_cast
 
 from engine.errors import ModelError, OperatorSpecError
-from engine.ir import Constant, Dimension, Node, PartialShape, TensorType, ValueType, as_dimension, boolean, string
+from engine.ir import (
+    Constant,
+    Dimension,
+    ElementType,
+    Node,
+    PartialShape,
+    TensorType,
+    ValueType,
+    as_dimension,
+    boolean,
+    string,
+)
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, rank_of, refuse, resolved_axes, specifies
@@ -292,7 +303,9 @@ def _resize(
         if outside.any():
             value = result.dtype.type(spec.extrapolation_value)
             result = np.where(_along(outside, each.axis, x.ndim), value, result)
-    return result if is_nearest else saturate_cast(result, x.dtype)
+    if is_nearest:
+        return result
+    return result.astype(x.dtype) if ElementType.from_numpy(x.dtype).is_real else saturate_cast(result, x.dtype)
 
 
 def _sum_of_taps(x: Array, places: Array, weights: Array, axis: int) -> Array:

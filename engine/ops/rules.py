@@ -18,12 +18,15 @@ from engine.ir import (
     as_dimension,
     undefined,
 )
+from engine.ir.single_floats import shown_attribute
 from engine.ops.registry import OpDef, Port, find_op, get_op
 
 
 def fail(node: Node, problem: str, cause: Exception | None = None) -> NoReturn:
     """Raise `TypeInferenceError` with the node, the problem, and the type of each input."""
-    attributes = [f"{k}={v!r}" for k, v in node.attributes.items() if isinstance(v, (int, float, str, tuple))]
+    attributes = [
+        f"{k}={shown_attribute(v)!r}" for k, v in node.attributes.items() if isinstance(v, (int, float, str, tuple))
+    ]
     text = f"{node}: {problem}; {describe_inputs(node)}"
     if attributes:
         text += f"; attributes: {', '.join(attributes)}"

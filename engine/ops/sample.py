@@ -221,15 +221,17 @@ def _interpolate(
     for choice in itertools.product(*taps):
         index = np.zeros(coordinates[0].shape, dtype=np.int64)
         weight = np.ones(coordinates[0].shape, dtype=x.dtype)
+        is_read = np.ones(coordinates[0].shape, bool)
         for axis, (place, factor) in enumerate(choice):
             length = lengths[axis]
             if padding_mode == "zeros":
-                factor = np.where((place >= 0) & (place < length), factor, 0)
+                is_read &= (place >= 0) & (place < length)
             elif padding_mode == "reflection":
                 place = np.trunc(_reflected(place.astype(x.dtype), bounds[axis]))
             index = index * length + np.clip(place, 0, length - 1).astype(np.int64)
             weight = weight * factor
-        total = total + np.take_along_axis(flat, index[:, None, :], axis=2) * weight[:, None, :].astype(x.dtype)
+        values = np.take_along_axis(flat, index[:, None, :], axis=2)  # 0 times one that is not read may be NaN
+        total = total + np.where(is_read[:, None], values, 0) * weight[:, None, :].astype(x.dtype)
     result: Array = total
     return result
 

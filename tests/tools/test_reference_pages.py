@@ -11,6 +11,7 @@ from engine.tools.command_line_reference import command_line_reference
 from engine.tools.main import COMMANDS, EXAMPLES, EXIT_CODES, command_name, make_parser
 from engine.tools.properties_reference import properties_reference
 from engine.tools.specs_reference import specs_reference
+from engine.tools.undefined_reference import undefined_reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -30,6 +31,11 @@ def test_properties_page_is_current() -> None:
 def test_specs_page_is_current() -> None:
     committed = (DOCS / "reference" / "specs.md").read_text(encoding="utf-8")
     assert committed == specs_reference(), "run: python -m engine.tools.specs_reference > docs/reference/specs.md"
+
+
+def test_page_of_what_is_undefined_is_current() -> None:
+    committed = (DOCS / "undefined.md").read_text(encoding="utf-8")
+    assert committed == undefined_reference(), "run: python -m engine.tools.undefined_reference > docs/undefined.md"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=command_name)

@@ -32,9 +32,10 @@ def read_code(element_type: ElementType, pointer: str, index: str) -> str:
 
 
 def write_code(element_type: ElementType, pointer: str, index: str, value: str) -> str:
-    """A statement that stores a value which the element type holds; rounded up, 2^-127 would become 2^-126."""
+    """A statement that stores a value which the element type holds, or 0 where the device flushes 2^-127."""
     if element_type in CONVERTED:
-        return f"{pointer}[{index}] = {_code(element_type, value, 'nearest', saturate=False)};"
+        saturate = element_type is f8e8m0
+        return f"{pointer}[{index}] = {_code(element_type, value, 'nearest', saturate=saturate)};"
     return store_code(element_type, pointer, index, value)
 
 

@@ -63,9 +63,14 @@ inline long power(long x, long n) {{
   return (long)unsigned_power((ulong)x, (ulong)n);
 }}
 inline long real_power(long x, float y) {{
-  if (rint(y) == y && fabs(y) < 1e9f) return power(x, (long)y);
   const float value = pow((float)x, y), whole = rint(value);
-  return (long)(fabs(value - whole) <= 2e-6f * fabs(whole) ? whole : value);
+  if (isnan(value)) return 0;
+  if (fabs(value) >= 9.3e18f) return convert_long_sat(value);
+  if (rint(y) == y && fabs(y) < 1e9f) {{
+    const long exact = power(x, (long)y);
+    return (exact < 0) == (value < 0.0f) || exact == 0 ? exact : convert_long_sat(copysign(1e19f, value));
+  }}
+  return convert_long_sat(fabs(value - whole) <= 2e-6f * fabs(whole) ? whole : value);
 }}
 inline float rounded_to_half(float x) {{
   ushort bits;

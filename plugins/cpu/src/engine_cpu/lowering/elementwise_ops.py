@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from engine.ir import ElementType
+from engine.ir import Constant, ElementType
 from engine.ir.element_type import bf16, boolean, f8e8m0, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from engine.ops.activations import ActivationSpec, GeluSpec
 from engine.ops.elementwise import BitShiftSpec, ConversionSpec, IsInfSpec, ModSpec
@@ -190,10 +190,18 @@ def _clip(p: ElementwiseProgram, spec: OperatorSpec, x: Sequence[Value]) -> Valu
     bounds = list(x[1:])
     low = bounds.pop(0) if spec.input(1) is not None else None
     high = bounds.pop(0) if spec.input(2) is not None else None
-    if low is not None and high is not None:
+    if low is not None and high is not None and _are_numbers(spec):
         return p.op(Opcode.CLIP, x[0], low, high)
     value = x[0] if low is None else p.op(Opcode.MAX, x[0], low)
     return value if high is None else p.op(Opcode.MIN, value, high)
+
+
+def _are_numbers(spec: OperatorSpec) -> bool:
+    """Whether no bound can be NaN, which `CLIP` would ignore: Min and Max have it for their result."""
+    bounds = [spec.node.input_value(index) for index in (1, 2)]
+    if not bounds[0].element_type.is_real:
+        return True
+    return all(isinstance(bound.node, Constant) and not np.isnan(bound.node.data).any() for bound in bounds)
 
 
 @_emits("Pow", NUMBERS)

@@ -1,6 +1,7 @@
 // Elements of an image at computed coordinates, (x, y) or (x, y, z) in -1 .. 1 for each position of the result. An item
 // computes its coordinates once for all channels; neighbouring items are neighbours in the result. Padding is applied
-// to the coordinates for nearest and linear, and to each element for cubic interpolation.
+// to the coordinates for nearest and linear, and to each element for cubic interpolation. At a coordinate that is not
+// finite, the value is NaN.
 inline float reflected(float at, int length) {
   const float low = ALIGN ? 0.0f : -0.5f, span = ALIGN ? length - 1.0f : (float)length;
   if (span == 0.0f) return low;
@@ -21,9 +22,10 @@ inline float moved_inside(float at, int length) {
 #endif
 }
 
-// The indices of TAPS elements along an axis, not yet limited to the image, and their weights.
+// The indices of TAPS elements along an axis, -1 for a zero, and their weights.
 inline void find_taps(float g, int length, int* index, float* weight) {
   float at = ALIGN ? (g + 1.0f) * 0.5f * (length - 1) : ((g + 1.0f) * length - 1.0f) * 0.5f;
+  const float missing = at - at;  // NaN, or 0 for a finite coordinate
 #if TAPS == 1
   at = moved_inside(rint(at), length);
   weight[0] = 1.0f;
@@ -43,10 +45,12 @@ inline void find_taps(float g, int length, int* index, float* weight) {
     float place = first + k;
 #if REFLECTION
     place = trunc(reflected(place, length));
-#elif !BORDER
-    if (!(place >= 0.0f && place < length)) weight[k] = 0.0f;
 #endif
     index[k] = (int)fmin(fmax(place, 0.0f), length - 1.0f);  // 0 for NaN
+#if !BORDER && !REFLECTION
+    if (place < 0.0f || place >= length) index[k] = -1;
+#endif
+    if (isnan(missing)) weight[k] = missing;
   }
 }
 
@@ -72,8 +76,11 @@ __kernel void grid_sample(__global const real* restrict x, __global const real* 
     float sum = 0.0f;
     for (int i = 0; i < (RANK == 3 ? TAPS : 1); ++i) {
       for (int j = 0; j < TAPS; ++j) {
-        for (int k = 0; k < TAPS; ++k)
-          sum += load_real(x, ((ulong)id[i] * H + ih[j]) * W + iw[k]) * (wd[i] * wh[j] * ww[k]);
+        for (int k = 0; k < TAPS; ++k) {
+          const bool is_inside = id[i] >= 0 && ih[j] >= 0 && iw[k] >= 0;
+          const float value = is_inside ? load_real(x, ((ulong)id[i] * H + ih[j]) * W + iw[k]) : 0.0f;
+          sum += value * (wd[i] * wh[j] * ww[k]);
+        }
       }
     }
     store_real(y, c * PLACES, sum);

@@ -47,7 +47,7 @@ inline Axis axis_at(Side side, long i, int length) {
   return axis;
 }
 
-inline float larger(float a, float b) { return a > b ? a : b; }
+inline float larger(float a, float b) { return a > b || isnan(a) ? a : b; }  // a NaN counts as the largest
 
 __kernel void roi_align(__global const real* restrict x, __global const real* restrict regions,
                         __global const long* restrict images, __global real* restrict y, const float scale,

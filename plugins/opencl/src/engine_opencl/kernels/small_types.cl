@@ -38,15 +38,17 @@ inline uint small_code(const float x, const int exponent_bits, const int mantiss
   return specials == UNSIGNED_ZERO && code == 0 ? 0 : code | sign;
 }
 
-// f8e8m0: powers of two. f32 has 0 where it has 2^-127. ONNX rounds to that the subnormal numbers up to the middle
-// between 0 and 2^-126, and other ties up. `rounding`: 0 down, 1 up, 2 to nearest.
+// f8e8m0: powers of two, by the table of ONNX's Cast: what is not from 2^-127, which has the code 0, to 2^127 becomes the
+// nearer end if the cast saturates, else NaN. Ties round up. 2^-127 is subnormal in f32. `rounding`: 0 down, 1 up, 2 to
+// nearest.
 inline float power_value(const uint code) {
   return as_float(code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : code << 23);
 }
 inline uint power_code(const float x, const int rounding, const int saturates) {
   const uint magnitude = as_uint(x) & 0x7fffffffu, exponent = magnitude >> 23, fraction = magnitude & 0x7fffffu;
-  if (exponent == 255) return 255;
-  if (saturates && exponent == 254) return 254;
-  const uint half_way = exponent == 0 ? 0x400001u : 0x400000u;
-  return exponent + (rounding == 1 ? fraction != 0 : rounding == 2 && fraction >= half_way);
+  if (magnitude > 0x7f800000u) return 255;
+  if (magnitude < 0x400000u) return saturates ? 0 : 255;
+  if (magnitude > 0x7f000000u) return saturates ? 254 : 255;
+  const uint whole = exponent == 0 ? 0x400000u : 0, half_way = exponent == 0 ? 0x600000u : 0x400000u;
+  return exponent + (rounding == 1 ? fraction > whole : rounding == 2 && fraction >= half_way);
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.ir import ElementType
-from engine.ir.element_type import bf16, boolean, f8e8m0, f16, f64, u64
+from engine.ir.element_type import bf16, boolean, f8e8m0, f16, f64
 from engine.lowering import Refusal
 from engine.ops.elementwise import ConversionSpec
 from engine_opencl.conversions import register_type, rounded_code
@@ -16,7 +16,7 @@ from engine_opencl.plan_builder import LaunchPlanBuilder
 
 @lowers("Cast", "CastLike", spec=ConversionSpec)
 class CastLowering(JoinableLowering[ConversionSpec]):
-    """Conversion between stored types; float to integer truncates, and bool is true for nonzero values."""
+    """Conversion between stored types; float to integer truncates and saturates; bool is true for nonzero values."""
 
     def check(self, spec: ConversionSpec) -> Refusal | None:
         values = (spec.node.input_value(0),)
@@ -31,7 +31,10 @@ def _code(spec: ConversionSpec) -> str:
     source, target = spec.node.input_value(0).element_type, spec.output().element_type
     if target is source:
         return "{0}"
-    if source is f64 and target is f8e8m0:  # ONNX's reference rounds to f32 first, beyond whose range all is NaN
+    is_real = register_type(source) in ("float", "double")
+    if is_real and target in SMALL_INTEGERS:
+        return _rounded(target, spec, _limited(target, register_type(source)))
+    if source is f64 and target is f8e8m0:  # ONNX's reference rounds to f32 first
         return _rounded(target, spec, "convert_float_rte({0})")
     if source is f64 and target in {f16, bf16, *CONVERTED} - SMALL_INTEGERS:
         return _rounded(target, spec, "to_odd({0})")
@@ -39,12 +42,16 @@ def _code(spec: ConversionSpec) -> str:
         return _rounded(target, spec, "{0}")
     if target is boolean:
         return "({0} != 0)"
-    if target not in INTEGERS or register_type(source) not in ("float", "double"):
+    if target not in INTEGERS or not is_real:
         return "{0}"
-    # Converting an out-of-range float is undefined in C; ONNX's reference wraps around.
-    if target is u64:
-        return "({0} < 0 ? (ulong)(long){0} : (ulong){0})"
-    return f"({c_type(target)})(long){{0}}"
+    return f"({{0}} != {{0}} ? ({c_type(target)})0 : convert_{c_type(target)}_sat({{0}}))"
+
+
+def _limited(target: ElementType, real: str) -> str:
+    """A real number as an int within the limits of an integer type of 4 or 2 bits; 0 for NaN."""
+    least = -(1 << (target.bits - 1)) if target.is_signed else 0
+    low, high = (f"({real}){limit}" for limit in (least, least + (1 << target.bits) - 1))
+    return f"({{0}} != {{0}} ? 0 : (int)clamp(({real}){{0}}, {low}, {high}))"
 
 
 def _rounded(target: ElementType, spec: ConversionSpec, value: str) -> str:

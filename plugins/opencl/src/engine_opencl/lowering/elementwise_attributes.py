@@ -84,7 +84,7 @@ class BitShiftLowering(ParametricLowering[BitShiftSpec]):
 
 @lowers("Pow")
 class PowLowering(ParametricLowering[OperatorSpec]):
-    """Float bases with any exponent; integer bases with integer exponents modulo 2^bits, or float ones, truncated."""
+    """Float bases with any exponent; integer bases with integer exponents modulo 2^bits, or float ones, saturated."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         base, exponent = spec.node.input_values
@@ -100,7 +100,7 @@ class PowLowering(ParametricLowering[OperatorSpec]):
             wide = "double" if f64 in (base, exponent) else "float"
             return f"pow(({wide}){{0}}, ({wide}){{1}})"
         if exponent in REALS:
-            return "real_power({0}, {1})"
+            return f"convert_{c_type(base)}_sat(real_power({{0}}, {{1}}))"
         if not exponent.is_signed:
             return "unsigned_power({0}, {1})"
         return "({1} < 0 ? {0} == 1 : unsigned_power({0}, {1}))" if base is u64 else "power({0}, {1})"
