@@ -9,7 +9,8 @@ import numpy as np
 
 from engine.errors import ModelError, UnsupportedError
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, i64, string
-from engine.ops.classical_specs import ImputerSpec
+from engine.ops.classical_specs import ImputerSpec, OneHotEncoderSpec
+from engine.ops.precision import truncated
 from engine.ops.reference import compile_onnx
 from engine.ops.registry import Evaluator, attribute, compiles, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
@@ -157,6 +158,23 @@ def category_mapper(
     return np.array(mapped, dtype=object).reshape(x.shape)
 
 
+@evaluates_with_spec("OneHotEncoder", domain=_ML)
+def one_hot_encoder(spec: OneHotEncoderSpec, x: Array) -> Array:
+    """For each element of x, ones and zeros along a new last axis; real numbers are cast to integers first.
+
+    Raises `ModelError` for what is no category, unless `zeros`.
+    """
+    categories: Sequence[Any] = spec.cats_int64s or spec.cats_strings or ()
+    places = {category: place for place, category in enumerate(categories)}
+    whole = x if x.dtype == object or x.dtype.kind in "iu" else truncated(x, np.int64)
+    found = np.array([places.get(each, -1) for each in whole.reshape(-1).tolist()], np.int64).reshape(x.shape)
+    if not spec.zeros and (found < 0).any():
+        missing = whole.reshape(-1)[np.flatnonzero(found < 0)[0]]
+        known = f"{len(categories)}, {categories[0]!r} to {categories[-1]!r}"
+        raise ModelError(f"{missing!s:.80} is not one of the categories ({known}); the attribute zeros allows others")
+    return np.asarray(found[..., None] == np.arange(len(categories)), np.float32)
+
+
 @evaluates("ZipMap", domain=_ML)
 def zip_map(
     x: Array, *, classlabels_int64s: Sequence[int] | None, classlabels_strings: Sequence[str] | None
@@ -183,4 +201,5 @@ def cast_map(x: dict[int, Any], *, cast_to: str, map_form: str, max_map: int) ->
         return np.array([str(value) for value in values], dtype=object).reshape(1, -1)
     if cast_to not in _CAST_TYPES:
         raise ModelError(f"cast_to {cast_to!r} must be TO_FLOAT, TO_STRING or TO_INT64")
-    return np.array([float(value) for value in values]).astype(_CAST_TYPES[cast_to].numpy).reshape(1, -1)
+    numbers = np.array([float(value) for value in values]).reshape(1, -1)
+    return truncated(numbers, np.int64) if cast_to == "TO_INT64" else numbers.astype(_CAST_TYPES[cast_to].numpy)

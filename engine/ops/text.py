@@ -14,7 +14,7 @@ from engine.ir import Node, PartialShape, TensorType, ValueType, as_dimension, s
 from engine.ops.interruption import current_check
 from engine.ops.registry import Evaluator, compiles, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
-from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
+from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array, encode_text
 
 
@@ -55,6 +55,33 @@ class StringNormalizerSpec(OperatorSpec):
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
         check_choice(node, "case_change_action", given["case_change_action"], ("LOWER", "UPPER", "NONE"))
+
+
+@evaluates_with_spec("StringNormalizer")
+def string_normalizer(spec: StringNormalizerSpec, x: Array) -> Array:
+    """The strings of x [C] or [1, C] that are no stop words; an empty one if none remains.
+
+    ONNX's reference keeps stop words in another case, drops empty strings, and sets the locale of the process. Cases
+    here are Unicode's, whatever the locale.
+    """
+    fold = str if spec.is_case_sensitive else str.casefold
+    stops = {fold(word) for word in spec.stopwords or ()}
+    change: Callable[[str], str] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}[spec.case_change_action]
+    kept = [change(text) for text in map(str, x.reshape(-1).tolist()) if fold(text) not in stops]
+    found = np.array(kept or [""] * bool(stops), object)
+    return found if x.ndim == 1 else found.reshape(1, -1)
+
+
+@evaluates("StringSplit")
+def string_split(x: Array, *, delimiter: str | None, maxsplit: int | None) -> tuple[Array, Array]:
+    """The parts of each string along a new last axis, filled up with empty ones, and their numbers (StringSplit-20)."""
+    most = -1 if maxsplit is None else maxsplit
+    parts = [str(text).split(delimiter or None, most) for text in x.reshape(-1).tolist()]
+    counts = np.array([len(each) for each in parts], np.int64)
+    found = np.full((len(parts), int(counts.max(initial=0))), "", object)
+    for row, each in zip(found, parts, strict=True):
+        row[: len(each)] = each
+    return found.reshape(*x.shape, found.shape[1]), counts.reshape(x.shape)
 
 
 @specifies("RegexFullMatch")

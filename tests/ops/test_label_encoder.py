@@ -1,4 +1,4 @@
-"""LabelEncoder where ONNX's reference, or onnxruntime, departs from the text; else labels are silently wrong."""
+"""LabelEncoder and OneHotEncoder where the reference or onnxruntime departs from ONNX; else labels are silently wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.errors import OperatorSpecError
+from engine.errors import InputError, OperatorSpecError
 from engine.ir import ElementType, Parameter, PartialShape
 
 NAN = float("nan")
@@ -50,6 +50,20 @@ def test_values_of_no_elements_and_of_no_axes() -> None:
     assert encoded(np.zeros((0, 3)), np.float32, **table) == []
     assert encoded(1, np.float32, **table) == 7
     assert encoded(np.zeros((2, 0)), object, keys_strings=["a"], values_int64s=[7]) == [[], []]
+
+
+def one_hot(x: Any, dtype: Any, **attributes: Any) -> Any:
+    data = np.array(x, dtype)
+    parameter = Parameter(ElementType.from_numpy(data.dtype), PartialShape(data.shape))
+    node = ops.create("OneHotEncoder", [parameter], attributes, domain="ai.onnx.ml")
+    return ops.evaluate(node, [data])[0].tolist()
+
+
+def test_one_hot_categories_of_real_numbers_are_whole() -> None:
+    assert one_hot([1.5, 2, -0.5, 7], np.float32, cats_int64s=[0, 1, 2]) == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
+    assert one_hot([], np.int64, cats_int64s=[0, 1], zeros=0) == []
+    with pytest.raises(InputError, match=r"OneHotEncoder .*7 is not one of the categories \(2, 0 to 1\); .* zeros"):
+        one_hot([1, 7], np.int64, cats_int64s=[0, 1], zeros=0)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,33 @@ from engine.ops.interruption import interruptible
 TEXTS = ["", "a", "aB", "9", "٣", "३4", "é", "ß", "snake_case", "a b", "a\tb", "a\nb", "-", "\u00a0", "日本"]
 
 
+def texts(*values: str) -> Any:
+    return np.array(values, object)
+
+
+def result(op_type: str, x: Any, **attributes: Any) -> list[Any]:
+    outputs = evaluate(ops.create(op_type, [Parameter(string, x.shape)], attributes), [x])
+    return [value.tolist() for value in outputs]
+
+
+def test_stop_words_are_removed_in_any_case_and_empty_strings_stay() -> None:
+    x = texts("The", "the", "", "cat")
+    assert result("StringNormalizer", x, stopwords=["the"]) == [["", "cat"]]
+    assert result("StringNormalizer", x, stopwords=["the"], is_case_sensitive=1, case_change_action="UPPER") == [
+        ["THE", "", "CAT"]
+    ]
+    assert result("StringNormalizer", x[None, :2], stopwords=["THE"]) == [[[""]]]
+    assert result("StringNormalizer", x[:0]) == [[]]
+    assert result("StringNormalizer", texts("\u0130"), case_change_action="LOWER", locale="tr_TR") == [["i\u0307"]]
+
+
+def test_splits_of_any_shape() -> None:
+    assert result("StringSplit", np.array("a b", object)) == [["a", "b"], 2]
+    assert result("StringSplit", texts("a,,b", ""), delimiter=",") == [[["a", "", "b"], ["", "", ""]], [3, 1]]
+    assert result("StringSplit", texts(" a  b c"), maxsplit=1) == [[["a", "b c"]], [2]]
+    assert result("StringSplit", texts()) == [[], []]
+
+
 def matching(pattern: str | bytes) -> Node:
     return ops.RegexFullMatch(Parameter(string, [None]), pattern=pattern)
 
