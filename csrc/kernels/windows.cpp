@@ -147,7 +147,7 @@ void window_add(const void* raw_args, void* const* buffers, const KernelContext&
   }
 }
 
-// The pixels around a place, and their weights: zero for those outside the image.
+// The pixels around a place, -1 for a zero outside of the image, and their weights.
 struct Corners {
   std::int64_t at[4];
   float weight[4];
@@ -160,7 +160,7 @@ struct AxisCorners {
 
 AxisCorners axis_corners(float place, std::int64_t length) {
   const float below = std::floor(place), t = place - below;
-  AxisCorners found = {{0, 0}, {0.0f, 0.0f}};
+  AxisCorners found = {{-1, -1}, {0.0f, 0.0f}};
   for (int i = 0; i < 2; ++i) {
     const float at = below + static_cast<float>(i);
     if (!(at >= 0 && at < static_cast<float>(length))) continue;  // nor NaN
@@ -175,10 +175,16 @@ Corners corners_at(float y, float x, std::int64_t height, std::int64_t width) {
   const AxisCorners rows = axis_corners(y, height), columns = axis_corners(x, width);
   Corners found;
   for (int i = 0; i < 4; ++i) {
-    found.at[i] = rows.at[i / 2] * width + columns.at[i % 2];
+    const std::int64_t row = rows.at[i / 2], column = columns.at[i % 2];
+    found.at[i] = row < 0 || column < 0 ? -1 : row * width + column;
     found.weight[i] = rows.weight[i / 2] * columns.weight[i % 2];
   }
   return found;
+}
+
+// 0 times a pixel that is not read may be NaN.
+ENGINE_INLINE float pixel(const float* from, std::int64_t at) {
+  return at < 0 ? 0.0f : from[at];
 }
 
 void window_deform(const void* raw_args, void* const* buffers, const KernelContext& context) {
@@ -213,8 +219,8 @@ void window_deform(const void* raw_args, void* const* buffers, const KernelConte
         float* to = columns + (channel / per_group * deep + channel % per_group * taps + number) * count + begin;
         for (std::int64_t p = 0; p < some; ++p) {
           const Corners& c = corners[p];
-          to[p] = (from[c.at[0]] * c.weight[0] + from[c.at[1]] * c.weight[1]) +
-                  (from[c.at[2]] * c.weight[2] + from[c.at[3]] * c.weight[3]);
+          to[p] = (pixel(from, c.at[0]) * c.weight[0] + pixel(from, c.at[1]) * c.weight[1]) +
+                  (pixel(from, c.at[2]) * c.weight[2] + pixel(from, c.at[3]) * c.weight[3]);
         }
       }
     }

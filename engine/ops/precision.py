@@ -17,7 +17,8 @@ def widened(x: Array) -> Array:
 
 def truncated(x: Array, dtype: Any) -> Array:
     """Real numbers as integers of `dtype`, towards zero: the nearest there is for those out of range, 0 for NaN."""
-    wide, limits, target = widened(x), ml_dtypes.iinfo(dtype), np.dtype(dtype)
+    wide, target = widened(x), np.dtype(dtype)
+    limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     is_low, is_high = wide <= limits.min, wide >= limits.max  # a limit that the real type rounds up is out of range
     inside = np.where(is_low | is_high | np.isnan(wide), 0, wide)
     whole: Array = inside.astype(target if target.isbuiltin == 1 else np.int8)  # those of 4 and 2 bits take integers

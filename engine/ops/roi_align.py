@@ -37,7 +37,8 @@ def roi_align(spec: RoiAlignSpec, x: Array, rois: Array, batch_indices: Array) -
 
 def _scaled(spec: RoiAlignSpec, regions: Array) -> Array:
     offset = 0.5 if spec.coordinate_transformation_mode == "half_pixel" else 0.0
-    return regions * regions.dtype.type(spec.spatial_scale) - regions.dtype.type(offset)
+    scaled: Array = regions * regions.dtype.type(spec.spatial_scale) - regions.dtype.type(offset)
+    return scaled
 
 
 def _aligned(spec: RoiAlignSpec, data: Array, starts: tuple[float, float], sides: list[float]) -> Array:

@@ -64,9 +64,10 @@ def string_normalizer(spec: StringNormalizerSpec, x: Array) -> Array:
     ONNX's reference keeps stop words in another case, drops empty strings, and sets the locale of the process. Cases
     here are Unicode's, whatever the locale.
     """
-    fold = str if spec.is_case_sensitive else str.casefold
+    fold: Callable[[str], str] = str if spec.is_case_sensitive else str.casefold
     stops = {fold(word) for word in spec.stopwords or ()}
-    change: Callable[[str], str] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}[spec.case_change_action]
+    changes: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+    change = changes[spec.case_change_action]
     kept = [change(text) for text in map(str, x.reshape(-1).tolist()) if fold(text) not in stops]
     found = np.array(kept or [""] * bool(stops), object)
     return found if x.ndim == 1 else found.reshape(1, -1)

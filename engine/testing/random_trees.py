@@ -72,9 +72,10 @@ def random_shared(
         leaves = int(rng.integers(1, nodes))
         for node in range(nodes):
             is_leaf = node >= nodes - leaves
-            branches = (0, 0) if is_leaf else [int(min(node + 1 + rng.integers(4), nodes - 1)) for _ in range(2)]
+            true, false = (0 if is_leaf else min(node + 1 + int(rng.integers(4)), nodes - 1) for _ in range(2))
             mode = "LEAF" if is_leaf else str(rng.choice(modes))
-            rows.append((tree, node, int(rng.integers(features)), _quarter(rng), mode, *branches, int(rng.integers(2))))
+            feature, tracks = int(rng.integers(features)), int(rng.integers(2))
+            rows.append((tree, node, feature, _quarter(rng), mode, true, false, tracks))
             if is_leaf:
                 weights.append((tree, node, 0, float(rng.integers(-64, 64)) / 64))
     names = ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids",

@@ -1,4 +1,4 @@
-"""LabelEncoder and OneHotEncoder where the reference or onnxruntime departs from ONNX; else labels are silently wrong."""
+"""LabelEncoder and OneHotEncoder where the reference, or onnxruntime, departs from the text of ONNX."""
 
 from __future__ import annotations
 
