@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from engine.ops.tensors import Array
@@ -16,11 +15,15 @@ def widened(x: Array) -> Array:
 
 
 def truncated(x: Array, dtype: Any) -> Array:
-    """Real numbers as integers of `dtype`, towards zero: the nearest there is for those out of range, 0 for NaN."""
-    wide, target = widened(x), np.dtype(dtype)
-    limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    """Real numbers as integers of `dtype`, towards zero: the nearest there is for those out of range, 0 for NaN.
+
+    Of types of 4 and 2 bits, they are the lowest bits of 32, as ONNX's node tests have them.
+    """
+    target = np.dtype(dtype)
+    if target.isbuiltin != 1:
+        return truncated(x, np.int32).astype(target)
+    wide, limits = widened(x), np.iinfo(target)
     is_low, is_high = wide <= limits.min, wide >= limits.max  # a limit that the real type rounds up is out of range
-    inside = np.where(is_low | is_high | np.isnan(wide), 0, wide)
-    whole: Array = inside.astype(target if target.isbuiltin == 1 else np.int8)  # those of 4 and 2 bits take integers
+    whole: Array = np.where(is_low | is_high | np.isnan(wide), 0, wide).astype(target)
     whole[is_low], whole[is_high] = limits.min, limits.max
-    return whole.astype(target)
+    return whole

@@ -88,10 +88,10 @@ class OldCall:
 
     def number(self, name: str, default: float | None = None) -> float:
         """A FLOAT attribute, a default as its f32 value; required if `default` is None. Raises `ModelError`."""
-        value = self._attribute(name, default)
+        value = self._attribute(name, as_stored(name, default))
         if not isinstance(value, (int, float, np.integer, np.floating)):
             self.invalid(f"attribute `{name}` is {value!r}; expected a number")
-        return float(as_stored(name, float(value)))
+        return float(value)
 
     def text(self, name: str, default: str | None = None) -> str:
         """A STRING attribute; required if `default` is None. Raises `ModelError`."""

@@ -74,9 +74,16 @@ UNDEFINED: Final = (
             _cast(f32, i64, _LARGE, [0, 2**63 - 1, -(2**63), 2**63 - 1, -(2**63), 0]),
             _cast(f64, u64, (NAN, 1e300, -1.0, 2.0**63), [0, 2**64 - 1, 0, 2**63]),
             _cast(f16, i16, (NAN, 65504.0, -INF), [0, 32767, -32768]),
-            _cast(f32, i4, (*_LARGE, 9.5), [0, 7, -8, 7, -8, 0, 7]),
-            _cast(f32, u2, (*_LARGE, 2.5), [0, 3, 0, 3, 0, 0, 2]),
-            _cast(f32, u4, (NAN, 99.0, -1.0), [0, 15, 0]),
+        ),
+    ),
+    Undefined(
+        operators="Cast, CastLike",
+        what="a real number beyond an integer type of 4 or 2 bits",
+        answer="the lowest bits of the integer of 32 bits",
+        cases=(
+            _cast(f32, i4, (*_LARGE, 9.5), [0, -1, 0, -1, 0, 0, -7]),
+            _cast(f32, u2, (*_LARGE, 6.5), [0, 3, 0, 3, 0, 0, 2]),
+            _cast(f32, u4, (NAN, 99.0, -1.0), [0, 3, 15]),
         ),
     ),
     Undefined(

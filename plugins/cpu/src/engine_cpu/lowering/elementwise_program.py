@@ -236,12 +236,7 @@ class ElementwiseProgram:
 
     def _low_bits(self, source: Value, target: ElementType) -> Value:
         byte = SMALL_INTEGERS[target]
-        if source.element_type.is_real:
-            wide = source if source.element_type is f64 else self.cast(source, f32)
-            low = -(1 << (target.bits - 1)) if target.is_signed else 0
-            limits = (self.constant(limit, wide.element_type) for limit in (low, low + (1 << target.bits) - 1))
-            source = self.cast(self.op(Opcode.CLIP, wide, *limits), i32)
-        whole = self.cast(source, byte)
+        whole = self.cast(self.cast(source, i32) if source.element_type.is_real else source, byte)
         return self._append(Opcode.BIT_AND, byte, (whole, self.constant((1 << target.bits) - 1, byte)), target)
 
     def attributes(self, outputs: list[Value]) -> dict[str, list[int]]:

@@ -33,7 +33,7 @@ def _code(spec: ConversionSpec) -> str:
         return "{0}"
     is_real = register_type(source) in ("float", "double")
     if is_real and target in SMALL_INTEGERS:
-        return _rounded(target, spec, _limited(target, register_type(source)))
+        return _rounded(target, spec, "({0} != {0} ? 0 : convert_int_sat({0}))")  # whose lowest bits remain
     if source is f64 and target is f8e8m0:  # ONNX's reference rounds to f32 first
         return _rounded(target, spec, "convert_float_rte({0})")
     if source is f64 and target in {f16, bf16, *CONVERTED} - SMALL_INTEGERS:
@@ -45,13 +45,6 @@ def _code(spec: ConversionSpec) -> str:
     if target not in INTEGERS or not is_real:
         return "{0}"
     return f"({{0}} != {{0}} ? ({c_type(target)})0 : convert_{c_type(target)}_sat({{0}}))"
-
-
-def _limited(target: ElementType, real: str) -> str:
-    """A real number as an int within the limits of an integer type of 4 or 2 bits; 0 for NaN."""
-    least = -(1 << (target.bits - 1)) if target.is_signed else 0
-    low, high = (f"({real}){limit}" for limit in (least, least + (1 << target.bits) - 1))
-    return f"({{0}} != {{0}} ? 0 : (int)clamp(({real}){{0}}, {low}, {high}))"
 
 
 def _rounded(target: ElementType, spec: ConversionSpec, value: str) -> str:
