@@ -129,7 +129,7 @@ py::dict features_dict() {
 
 }  // namespace
 
-PYBIND11_MODULE(_core, module) {
+PYBIND11_MODULE(_core_of_main_interpreter, module) {
   module.doc() = "The native core. Use engine.native.";
   py::register_local_exception_translator(translate);
   module.def("set_error_types", set_error_types, py::kw_only(), py::arg("plan"), py::arg("setting"), py::arg("input"),
@@ -235,3 +235,13 @@ PYBIND11_MODULE(_core, module) {
 }
 
 }  // namespace engine
+
+// What Python calls to import the module. The threads of the core belong to one interpreter, the main one: in another
+// one, pybind11 waits for a lock that this thread holds (CPython 3.11), so it must not be called at all.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return engine::PyInit__core_of_main_interpreter();
+  PyErr_SetString(PyExc_ImportError,
+                  "engine._core: this is not the main interpreter of the process; expected an import there, since the "
+                  "native core cannot be shared by interpreters: use threads or processes");
+  return nullptr;
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from engine.errors import (
     Busy,
@@ -21,6 +21,8 @@ from engine.errors import (
     PropertyError,
 )
 
+_NAME: Final = "engine._core"
+
 
 class _MissingCore:
     """The substitute for an extension that cannot be imported: using it raises."""
@@ -29,6 +31,8 @@ class _MissingCore:
         self._reason = reason
 
     def __getattr__(self, name: str) -> Any:
+        if str(self._reason).startswith(f"{_NAME}: "):  # the extension was found, and says itself what to do
+            raise NativeCoreError(str(self._reason)) from self._reason
         raise NativeCoreError(f"the native core cannot be loaded ({self._reason}); {_remedy()}")
 
 
