@@ -90,38 +90,84 @@ ENGINE_INLINE TilePosition position(const WinogradArgs& args, std::int64_t tile)
   return {tile / per_image, in_image / args.tiles_w * args.output_tile, in_image % args.tiles_w * args.output_tile};
 }
 
-// Transforms tiles [begin, end) of channel block `block`; tile `begin` is stored in slot `at` of V.
+// The input of a tile in a block of channels: rows of `row` values, 16 for each pixel.
+template <class Map>
+struct TileInput {
+  const Map* from;
+  std::int64_t row;
+};
+
+// Finds the input of the tile at `at`; copies it into `padded` if a part of it is padding.
+template <int kSide, class Map>
+ENGINE_INLINE TileInput<Map> tile_input(const WinogradArgs& args, const Map* x, std::int64_t block,
+                                        const TilePosition& at, Map* padded) {
+  const ConvShape& s = args.shape;
+  const std::int64_t h = at.h - s.pad_top, w = at.w - s.pad_left;
+  const Map* map = x + at.image * args.x_batch + block * s.in_h * s.in_w * 16;
+  if (h >= 0 && w >= 0 && h + kSide <= s.in_h && w + kSide <= s.in_w) return {map + (h * s.in_w + w) * 16, s.in_w * 16};
+  for (int i = 0; i < kSide; ++i)
+    for (int j = 0; j < kSide; ++j) {
+      const bool is_inside = h + i >= 0 && h + i < s.in_h && w + j >= 0 && w + j < s.in_w;
+      for (int l = 0; l < 16; l += kLanes)
+        store(padded + (i * kSide + j) * 16 + l, is_inside ? load(map + ((h + i) * s.in_w + w + j) * 16 + l) : zero());
+    }
+  return {padded, kSide * 16};
+}
+
+// Magnitudes are compared as integers, among which those of NaN are the largest.
+typedef std::int32_t Four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef std::int32_t Lane __attribute__((may_alias));
+
+ENGINE_INLINE VecInt larger(VecInt a, VecInt b) {
+  return a > b ? a : b;
+}
+
+// Which peak pixel i, j of a tile belongs to: that of the square of windows that contain it, or the rest.
+template <int kTile>
+constexpr int peak_of(int i, int j) {
+  const bool is_inner = i >= 1 && j >= 1 && i <= kTile && j <= kTile;
+  return is_inner ? (i - 1) / 2 * (kTile / 2) + (j - 1) / 2 : kTile * kTile / 4;
+}
+
+// The largest of lanes with the same position in fours.
+ENGINE_INLINE Four largest_four(VecInt lanes) {
+  Four parts[kLanes / 4];
+  __builtin_memcpy(parts, &lanes, sizeof(lanes));
+  Four most = parts[0];
+#pragma GCC unroll 3
+  for (int i = 1; i < kLanes / 4; ++i) most = parts[i] > most ? parts[i] : most;
+  return most;
+}
+
+// Transforms tiles [begin, end) of channel block `block`, whose first `channels` are used. The tiles' peaks are
+// `peaks_step` apart.
 template <int kTile, class Map>
-ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const Map* x, std::int64_t block, std::int64_t begin,
-                                     std::int64_t end, float* v, std::int64_t stride) {
+ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const Map* x, std::int64_t block, std::int64_t channels,
+                                     std::int64_t begin, std::int64_t end, float* v, std::int64_t stride,
+                                     float* peaks) {
   using T = Transform<kTile>;
   constexpr int kSide = T::kPoints;
-  const ConvShape& s = args.shape;
-  for (std::int64_t tile = begin; tile < end; ++tile, v += 16) {
-    const TilePosition at = position(args, tile);
-    const std::int64_t h = at.h - s.pad_top, w = at.w - s.pad_left;
-    const Map* map = x + at.image * args.x_batch + block * s.in_h * s.in_w * 16;
-    const Map* from = map + (h * s.in_w + w) * 16;
-    std::int64_t row = s.in_w * 16;
+  constexpr int kPeaks = kTile * kTile / 4 + 1;
+  const bool by_channel = args.has_merged_groups;
+  alignas(64) std::int32_t used[16];
+  for (int l = 0; l < 16; ++l) used[l] = l < channels ? 0x7fffffff : 0;
+  for (std::int64_t tile = begin; tile < end; ++tile, v += 16, peaks += winograd_peak_floats(args)) {
     alignas(64) Map padded[kSide * kSide * 16];
-    if (h < 0 || w < 0 || h + kSide > s.in_h || w + kSide > s.in_w) {
-      for (int i = 0; i < kSide; ++i)
-        for (int j = 0; j < kSide; ++j) {
-          const bool is_inside = h + i >= 0 && h + i < s.in_h && w + j >= 0 && w + j < s.in_w;
-          for (int l = 0; l < 16; l += kLanes)
-            store(padded + (i * kSide + j) * 16 + l,
-                  is_inside ? load(map + ((h + i) * s.in_w + w + j) * 16 + l) : zero());
-        }
-      from = padded;
-      row = kSide * 16;
-    }
+    const auto [from, row] = tile_input<kSide>(args, x, block, position(args, tile), padded);
+    VecInt all[kPeaks] = {};
     for (int l = 0; l < 16; l += kLanes) {
+      const VecInt magnitude = *reinterpret_cast<const VecInt*>(used + l);
       Vec half[kSide][kSide];
+      VecInt found[kPeaks] = {};
 #pragma GCC unroll 6
       for (int j = 0; j < kSide; ++j) {
         Vec column[kSide], out[kSide];
 #pragma GCC unroll 6
-        for (int i = 0; i < kSide; ++i) column[i] = load(from + i * row + j * 16 + l);
+        for (int i = 0; i < kSide; ++i) {
+          column[i] = load(from + i * row + j * 16 + l);
+          VecInt& peak = found[peak_of<kTile>(i, j)];
+          peak = larger(peak, (VecInt)column[i] & magnitude);
+        }
         T::input(column, out);
 #pragma GCC unroll 6
         for (int i = 0; i < kSide; ++i) half[i][j] = out[i];
@@ -133,7 +179,69 @@ ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const Map* x, std
 #pragma GCC unroll 6
         for (int j = 0; j < kSide; ++j) store(v + (i * kSide + j) * stride + l, out[j]);
       }
+#pragma GCC unroll 5
+      for (int p = 0; p < kPeaks; ++p)
+        if (by_channel)
+          store(peaks + p * 16 + l, (Vec)found[p]);
+        else
+          all[p] = larger(all[p], found[p]);
     }
+    if (by_channel) continue;
+#pragma GCC unroll 5
+    for (int p = 0; p < kPeaks; ++p) *reinterpret_cast<Four*>(peaks + p * 4) = largest_four(all[p]);
+  }
+}
+
+// Whether a tile with these peaks is computed directly. `rows` and `cols` are those of its outputs that exist.
+template <int kTile>
+ENGINE_INLINE bool is_direct(const WinogradArgs& args, float limit, const std::int32_t* bits, std::int64_t rows,
+                             std::int64_t cols) {
+  constexpr int kSquares = kTile * kTile / 4;
+  std::int32_t largest_bits = bits[kSquares];
+  for (int i = 0; i < kSquares; ++i) largest_bits = bits[i] > largest_bits ? bits[i] : largest_bits;
+  if (largest_bits >= 0x7f800000) return true;
+  float peaks[kSquares], largest;
+  __builtin_memcpy(peaks, bits, sizeof(peaks));
+  __builtin_memcpy(&largest, &largest_bits, sizeof(largest));
+  if (largest > limit) return true;
+  for (int i = 0; i < kSquares; ++i) {
+    const bool has_outputs = i / (kTile / 2) * 2 < rows && i % (kTile / 2) * 2 < cols;
+    if (has_outputs && largest > args.range * peaks[i]) return true;
+  }
+  return false;
+}
+
+// Writes whether each of the tiles [begin, end) of `ins` channels, starting at `in_first`, is computed directly.
+// `peaks` are those of tile `begin` in the first of these channels' blocks, and `step` floats before those of the next.
+template <int kTile>
+ENGINE_NOINLINE void judge_tiles(const WinogradArgs& args, float limit, std::int64_t ins, std::int64_t begin,
+                                 std::int64_t end, const float* peaks, std::int64_t step, std::uint8_t* direct) {
+  constexpr int kPeaks = kTile * kTile / 4 + 1;
+  const std::int64_t per_group = args.has_merged_groups ? args.shape.in_channels / args.shape.groups : ins;
+  for (std::int64_t tile = begin; tile < end; ++tile, peaks += winograd_peak_floats(args)) {
+    const TilePosition at = position(args, tile);
+    const std::int64_t rows = args.shape.out_h - at.h, cols = args.shape.out_w - at.w;
+    bool found = false;
+    for (std::int64_t first = 0; first < ins; first += per_group) {
+      std::int32_t most[kPeaks] = {};
+      if (args.has_merged_groups) {
+        for (std::int64_t c = first; c < first + per_group; ++c) {
+          const Lane* peak = reinterpret_cast<const Lane*>(peaks + c / 16 * step + c % 16);
+          for (int p = 0; p < kPeaks; ++p) most[p] = peak[p * 16] > most[p] ? peak[p * 16] : most[p];
+        }
+      } else {
+        Four all[kPeaks] = {};
+        for (std::int64_t b = 0; b < blocks_of(ins); ++b)
+          for (int p = 0; p < kPeaks; ++p) {
+            const Four peak = *reinterpret_cast<const Four*>(peaks + b * step + p * 4);
+            all[p] = peak > all[p] ? peak : all[p];
+          }
+        for (int p = 0; p < kPeaks; ++p)
+          for (int l = 0; l < 4; ++l) most[p] = all[p][l] > most[p] ? all[p][l] : most[p];
+      }
+      found = found || is_direct<kTile>(args, limit, most, rows, cols);
+    }
+    direct[tile - begin] = found;
   }
 }
 
@@ -144,72 +252,185 @@ struct OutputOperands {
   Map* y;
 };
 
-// Inverse-transforms tiles [begin, end) of channels [channel, channel + 16) and stores them after the epilogue.
+// Channels that are computed apart, and their weights.
+struct Group {
+  std::int64_t in_first, ins, out_first, outs;
+  std::int64_t tile_channels, tiles;  // of outputs
+  std::int64_t weights, direct;       // floats before them, transformed and as they were
+
+  std::int64_t width(std::int64_t tile) const {
+    const std::int64_t rest = outs - tile * tile_channels;
+    return min64(tile_channels, (rest + kLanes - 1) / kLanes * kLanes);
+  }
+};
+ENGINE_INLINE Group group_at(const WinogradArgs& args, std::int64_t index) {
+  Group group = {};
+  group.in_first = index * args.in_group;
+  group.ins = min64(args.in_group, args.shape.in_channels - group.in_first);
+  group.out_first = index * args.out_group;
+  group.outs = min64(args.out_group, args.shape.out_channels - group.out_first);
+  group.tile_channels = args.tile_channels;
+  group.tiles = (group.outs + args.tile_channels - 1) / args.tile_channels;
+  const std::int64_t points = (args.output_tile + 2) * (args.output_tile + 2);
+  group.weights = index * points * args.in_group * args.out_group;
+  group.direct = args.weights_at + index * 9 * args.in_group * args.out_group;
+  return group;
+}
+
+// What tiles are computed directly from.
+template <class Map>
+struct DirectOperands {
+  const Map* x;
+  const float* weights;  // of the group
+};
+
+// Computes the tile at `at` for channels [channel, channel + 16) of a group directly, into `sums`. A channel of several
+// groups that are computed as one adds to the outputs of its own group only: zero times infinity would be NaN.
 template <int kTile, class Map>
-ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, std::int64_t stride,
+ENGINE_NOINLINE void sum_directly(const WinogradArgs& args, const Group& group, const DirectOperands<Map>& operands,
+                                  const TilePosition& at, std::int64_t channel, float* sums) {
+  constexpr int kSide = Transform<kTile>::kPoints;
+  const ConvShape& s = args.shape;
+  const std::int64_t ins = s.in_channels / s.groups, outs = s.out_channels / s.groups;
+  const float* w = operands.weights + channel / 16 * group.ins * 9 * 16;
+  alignas(64) Map padded[kSide * kSide * 16];
+  alignas(64) float window[kSide * kSide * 16];
+  for (int i = 0; i < kTile * kTile * 16; i += kLanes) store(sums + i, zero());
+  for (std::int64_t c = 0; c < group.ins; ++c, w += 9 * 16) {
+    if (c % 16 == 0) {
+      const auto [from, row] = tile_input<kSide>(args, operands.x, (group.in_first + c) / 16, at, padded);
+      for (int i = 0; i < kSide; ++i)
+        for (int j = 0; j < kSide * 16; j += kLanes) store(window + i * kSide * 16 + j, load(from + i * row + j));
+    }
+    std::int64_t first = 0, last = 16;
+    if (args.has_merged_groups) {
+      first = c / ins * outs - channel;
+      last = first + outs;
+      if (first >= 16 || last <= 0) continue;
+    }
+    for (int l = 0; l < 16; l += kLanes) {
+      VecInt is_own;
+      for (int lane = 0; lane < kLanes; ++lane) is_own[lane] = l + lane >= first && l + lane < last ? -1 : 0;
+      Vec taps[9];
+#pragma GCC unroll 9
+      for (int tap = 0; tap < 9; ++tap) taps[tap] = load(w + tap * 16 + l);
+      for (int i = 0; i < kTile; ++i) {
+        float* row = sums + i * kTile * 16 + l;
+        Vec sum[kTile];
+#pragma GCC unroll 4
+        for (int j = 0; j < kTile; ++j) sum[j] = load(row + j * 16);
+#pragma GCC unroll 9
+        for (int tap = 0; tap < 9; ++tap) {
+          const float* values = window + ((i + tap / 3) * kSide + tap % 3) * 16 + c % 16;
+#pragma GCC unroll 4
+          for (int j = 0; j < kTile; ++j)
+            sum[j] = fma((Vec)((VecInt)broadcast(values[j * 16]) & is_own), taps[tap], sum[j]);
+        }
+#pragma GCC unroll 4
+        for (int j = 0; j < kTile; ++j) store(row + j * 16, sum[j]);
+      }
+    }
+  }
+}
+
+// Where the sums of a row of a tile go, in some lanes of a block of channels.
+template <class Map>
+struct RowTarget {
+  Vec bias, scale, low, high;
+  bool has_scale, finish;
+  int cols;
+};
+
+// Stores the sums of a row after the epilogue.
+template <int kTile, class Map>
+ENGINE_INLINE void finish_row(const EpilogueArgs& epilogue, const Vec (&sums)[kTile], const RowTarget<Map>& target,
+                              const Map* residual, Map* y) {
+  // The steps after the clip are computed in f32: in place, or in a temporary so that a bf16 map is rounded once.
+  constexpr bool kIsAside = sizeof(Map) != sizeof(float);
+  [[maybe_unused]] float aside[kTile * kLanes];
+  const int cols = target.cols;
+#pragma GCC unroll 4
+  for (int j = 0; j < kTile; ++j) {
+    if (j >= cols) break;
+    Vec value = target.has_scale ? fma(sums[j], target.scale, target.bias) : sums[j] + target.bias;
+    if (residual && !epilogue.residual_after) value += load(residual + j * 16);
+    value = min(target.high, max(target.low, value));
+    if (kIsAside && target.finish)
+      store(aside + j * kLanes, value);
+    else
+      store(y + j * 16, value);
+  }
+  if (!target.finish) return;
+  const Map* added = residual && epilogue.residual_after ? residual : nullptr;
+  if constexpr (kIsAside) {
+    finish_column(epilogue, cols, aside, kLanes, nullptr, 0);
+    for (int j = 0; j < cols; ++j) {
+      Vec value = load(aside + j * kLanes);
+      if (added) value += load(added + j * 16);
+      store(y + j * 16, value);
+    }
+  } else {
+    finish_column(epilogue, cols, y, 16, added, 16);
+  }
+}
+
+// Inverse-transforms tiles [begin, end) of channels [channel, channel + 16) of a group, or computes those marked in
+// `direct`, and stores them after the epilogue.
+template <int kTile, class Map>
+ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, std::int64_t stride, const Group& group,
                                       std::int64_t channel, std::int64_t begin, std::int64_t end,
+                                      const std::uint8_t* direct, const DirectOperands<Map>& direct_operands,
                                       const OutputOperands<Map>& operands) {
   using T = Transform<kTile>;
   constexpr int kSide = T::kPoints;
   const ConvShape& s = args.shape;
   const EpilogueArgs& epilogue = args.epilogue;
   const bool is_clip = epilogue.activation == Activation::kClip;
-  const Vec low = broadcast(is_clip ? epilogue.alpha : -__builtin_inff());
-  const Vec high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
-  const bool finish = !is_clip || (operands.residual && epilogue.residual_after);
+  RowTarget<Map> target = {};
+  target.low = broadcast(is_clip ? epilogue.alpha : -__builtin_inff());
+  target.high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
+  target.finish = !is_clip || (operands.residual && epilogue.residual_after);
+  target.has_scale = operands.scale != nullptr;
+  const std::int64_t out = group.out_first + channel;
   for (std::int64_t tile = begin; tile < end; ++tile, m += 16) {
     const TilePosition at = position(args, tile);
-    const std::int64_t first = (channel / 16 * s.out_h + at.h) * s.out_w * 16 + at.w * 16;
+    const std::int64_t first = (out / 16 * s.out_h + at.h) * s.out_w * 16 + at.w * 16;
     const int rows = static_cast<int>(min64(kTile, s.out_h - at.h));
-    const int cols = static_cast<int>(min64(kTile, s.out_w - at.w));
+    target.cols = static_cast<int>(min64(kTile, s.out_w - at.w));
+    alignas(64) float sums[kTile * kTile * 16];
+    const bool is_summed = direct[tile - begin];
+    if (is_summed) sum_directly<kTile>(args, group, direct_operands, at, channel, sums);
     for (int l = 0; l < 16; l += kLanes) {
-      const Vec bias = operands.bias ? load(operands.bias + channel + l) : zero();
-      const Vec scale = operands.scale ? load(operands.scale + channel + l) : zero();
+      target.bias = operands.bias ? load(operands.bias + out + l) : zero();
+      target.scale = operands.scale ? load(operands.scale + out + l) : zero();
       Map* y = operands.y + at.image * args.y_batch + first + l;
       const Map* residual =
           operands.residual ? operands.residual + at.image * args.residual_batch + first + l : nullptr;
+      const std::int64_t row = s.out_w * 16;
+      Vec finished[kTile];
+      if (is_summed) {
+        for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 4
+          for (int j = 0; j < kTile; ++j) finished[j] = load(sums + (i * kTile + j) * 16 + l);
+          finish_row(epilogue, finished, target, residual ? residual + i * row : nullptr, y + i * row);
+        }
+        continue;
+      }
       Vec half[kTile][kSide];
 #pragma GCC unroll 6
       for (int j = 0; j < kSide; ++j) {
-        Vec column[kSide], out[kTile];
+        Vec column[kSide], transformed[kTile];
 #pragma GCC unroll 6
         for (int i = 0; i < kSide; ++i) column[i] = load(m + (i * kSide + j) * stride + l);
-        T::output(column, out);
+        T::output(column, transformed);
 #pragma GCC unroll 4
-        for (int i = 0; i < kTile; ++i) half[i][j] = out[i];
+        for (int i = 0; i < kTile; ++i) half[i][j] = transformed[i];
       }
 #pragma GCC unroll 4
       for (int i = 0; i < kTile; ++i) {
         if (i >= rows) break;
-        Vec out[kTile];
-        T::output(half[i], out);
-        const std::int64_t row = i * s.out_w * 16;
-        // The steps after the clip are computed in f32: in place, or in a temporary so that a bf16 map is rounded once.
-        constexpr bool kIsAside = sizeof(Map) != sizeof(float);
-        [[maybe_unused]] float aside[kTile * kLanes];
-#pragma GCC unroll 4
-        for (int j = 0; j < kTile; ++j) {
-          if (j >= cols) break;
-          Vec value = operands.scale ? fma(out[j], scale, bias) : out[j] + bias;
-          if (residual && !epilogue.residual_after) value += load(residual + row + j * 16);
-          value = min(high, max(low, value));
-          if (kIsAside && finish)
-            store(aside + j * kLanes, value);
-          else
-            store(y + row + j * 16, value);
-        }
-        if (!finish) continue;
-        const Map* added = residual && epilogue.residual_after ? residual + row : nullptr;
-        if constexpr (kIsAside) {
-          finish_column(epilogue, cols, aside, kLanes, nullptr, 0);
-          for (int j = 0; j < cols; ++j) {
-            Vec value = load(aside + j * kLanes);
-            if (added) value += load(added + j * 16);
-            store(y + row + j * 16, value);
-          }
-        } else {
-          finish_column(epilogue, cols, y + row, 16, added, 16);
-        }
+        T::output(half[i], finished);
+        finish_row(epilogue, finished, target, residual ? residual + i * row : nullptr, y + i * row);
       }
     }
   }
@@ -263,30 +484,6 @@ ENGINE_INLINE int temporaries_at(const WinogradArgs& args) {
   return 3 + args.operands.has_bias + args.operands.has_scale + args.operands.has_residual;
 }
 
-// Channels that are computed apart, and their weights.
-struct Group {
-  std::int64_t in_first, ins, out_first, outs;
-  std::int64_t tile_channels, tiles;  // of outputs
-  std::int64_t weights;               // floats before them
-
-  std::int64_t width(std::int64_t tile) const {
-    const std::int64_t rest = outs - tile * tile_channels;
-    return min64(tile_channels, (rest + kLanes - 1) / kLanes * kLanes);
-  }
-};
-ENGINE_INLINE Group group_at(const WinogradArgs& args, std::int64_t index) {
-  Group group = {};
-  group.in_first = index * args.in_group;
-  group.ins = min64(args.in_group, args.shape.in_channels - group.in_first);
-  group.out_first = index * args.out_group;
-  group.outs = min64(args.out_group, args.shape.out_channels - group.out_first);
-  group.tile_channels = args.tile_channels;
-  group.tiles = (group.outs + args.tile_channels - 1) / args.tile_channels;
-  const std::int64_t points = (args.output_tile + 2) * (args.output_tile + 2);
-  group.weights = index * points * args.in_group * args.out_group;
-  return group;
-}
-
 // A channel tile of any group.
 struct ChannelTile {
   Group group;
@@ -328,13 +525,19 @@ void fuse_group(const WinogradArgs& args, const Group& group, const Map* x, cons
   const std::int64_t v_stride = winograd_point_stride(in_blocks, args.block_tiles);
   const std::int64_t m_stride = winograd_point_stride(blocks_of(args.tile_channels), args.block_tiles);
   float* m = v + kPoints * v_stride;
+  float* peaks = m + kPoints * m_stride;
+  const std::int64_t peaks_step = args.block_tiles * winograd_peak_floats(args);
+  std::uint8_t* direct = reinterpret_cast<std::uint8_t*>(peaks + in_blocks * peaks_step);
+  const DirectOperands<Map> direct_operands = {x, u + group.direct};
   const float* group_weights = u + group.weights;
   const float* first_weights = group_weights + channels.begin * args.tile_channels * ins * kPoints;
   for (std::int64_t part = 0; part < parts; ++part) {
     const WorkRange share = split_work(range.end - range.begin, static_cast<int>(part), static_cast<int>(parts));
     const std::int64_t begin = range.begin + share.begin, end = range.begin + share.end, tiles = end - begin;
     for (std::int64_t b = 0; b < in_blocks; ++b)
-      transform_input<kTile>(args, x, group.in_first / 16 + b, begin, end, v + b * tiles * 16, v_stride);
+      transform_input<kTile>(args, x, group.in_first / 16 + b, ins - b * 16, begin, end, v + b * tiles * 16, v_stride,
+                             peaks + b * peaks_step);
+    judge_tiles<kTile>(args, u[args.limit_at], ins, begin, end, peaks, peaks_step, direct);
     // A vector narrower than a block (lanes 4, one vector) fills a block in several channel tiles.
     for (std::int64_t t = channels.begin; t < channels.end; ++t) {
       const std::int64_t width = group.width(t), channel = t * args.tile_channels;
@@ -348,8 +551,8 @@ void fuse_group(const WinogradArgs& args, const Group& group, const Map* x, cons
       const bool is_block_done = (channel + width) % 16 == 0 || t == group.tiles - 1;
       if (!is_block_done) continue;
       for (std::int64_t c = channel / 16 * 16; c < channel + width; c += 16)
-        transform_output<kTile>(args, m + (c - channel / 16 * 16) * tiles, m_stride, group.out_first + c, begin, end,
-                                operands);
+        transform_output<kTile>(args, m + (c - channel / 16 * 16) * tiles, m_stride, group, c, begin, end, direct,
+                                direct_operands, operands);
     }
   }
 }
@@ -383,15 +586,17 @@ void winograd_input(const void* raw_args, void* const* buffers, const KernelCont
   float* v = static_cast<float*>(buffers[temporaries_at(args)]);
   const std::int64_t blocks = blocks_of(args.shape.in_channels);
   const std::int64_t stride = winograd_point_stride(blocks, args.tiles);
+  const std::int64_t peak = winograd_peak_floats(args);
+  float* peaks = v + (args.output_tile + 2) * (args.output_tile + 2) * stride;
   const WorkRange range = split_work(blocks * args.tiles, context.worker, context.workers);
   for (std::int64_t i = range.begin; i < range.end;) {
     const std::int64_t block = i / args.tiles, begin = i % args.tiles;
-    const std::int64_t end = min64(args.tiles, begin + range.end - i);
+    const std::int64_t end = min64(args.tiles, begin + range.end - i), channels = args.shape.in_channels - block * 16;
     float* to = v + (block * args.tiles + begin) * 16;
     if (args.output_tile == 2)
-      transform_input<2>(args, x, block, begin, end, to, stride);
+      transform_input<2>(args, x, block, channels, begin, end, to, stride, peaks + i * peak);
     else
-      transform_input<4>(args, x, block, begin, end, to, stride);
+      transform_input<4>(args, x, block, channels, begin, end, to, stride, peaks + i * peak);
     i += end - begin;
   }
 }
@@ -418,23 +623,44 @@ void winograd_gemm_f32(const void* raw_args, void* const* buffers, const KernelC
   }
 }
 
+// Transforms tiles [begin, end) of channels [channel, channel + 16) of a group, which are `block` of the output.
+template <int kTile, class Map>
+void finish_tiles(const WinogradArgs& args, void* const* buffers, const Group& group, std::int64_t channel,
+                  std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kMost = 64;
+  const float* v = static_cast<const float*>(buffers[temporaries_at(args)]);
+  const float* m = static_cast<const float*>(buffers[temporaries_at(args) + 1]);
+  const float* u = static_cast<const float*>(buffers[1]);
+  const std::int64_t peak = winograd_peak_floats(args), points = (kTile + 2) * (kTile + 2);
+  const float* peaks = v + points * winograd_point_stride(blocks_of(args.shape.in_channels), args.tiles) +
+                       group.in_first / 16 * args.tiles * peak;
+  const std::int64_t stride = winograd_point_stride(blocks_of(args.shape.out_channels), args.tiles);
+  const std::int64_t block = (group.out_first + channel) / 16;
+  const DirectOperands<Map> direct_operands = {static_cast<const Map*>(buffers[0]), u + group.direct};
+  const OutputOperands<Map> operands = output_operands<Map>(args, buffers, 2);
+  for (std::int64_t next; begin < end; begin = next) {
+    std::uint8_t direct[kMost];
+    next = min64(end, begin + kMost);
+    judge_tiles<kTile>(args, u[args.limit_at], group.ins, begin, next, peaks + begin * peak, args.tiles * peak, direct);
+    transform_output<kTile>(args, m + (block * args.tiles + begin) * 16, stride, group, channel, begin, next, direct,
+                            direct_operands, operands);
+  }
+}
+
 // Split over (channel block, tile).
 template <class Map>
 void winograd_output(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
-  const float* m = static_cast<const float*>(buffers[temporaries_at(args) + 1]);
-  const OutputOperands<Map> operands = output_operands<Map>(args, buffers, 2);
   const std::int64_t blocks = blocks_of(args.shape.out_channels);
-  const std::int64_t stride = winograd_point_stride(blocks, args.tiles);
   const WorkRange range = split_work(blocks * args.tiles, context.worker, context.workers);
   for (std::int64_t i = range.begin; i < range.end;) {
     const std::int64_t block = i / args.tiles, begin = i % args.tiles;
     const std::int64_t end = min64(args.tiles, begin + range.end - i);
-    const float* from = m + (block * args.tiles + begin) * 16;
+    const Group group = group_at(args, min64(block * 16 / args.out_group, args.groups - 1));
     if (args.output_tile == 2)
-      transform_output<2>(args, from, stride, block * 16, begin, end, operands);
+      finish_tiles<2, Map>(args, buffers, group, block * 16 - group.out_first, begin, end);
     else
-      transform_output<4>(args, from, stride, block * 16, begin, end, operands);
+      finish_tiles<4, Map>(args, buffers, group, block * 16 - group.out_first, begin, end);
     i += end - begin;
   }
 }
@@ -480,10 +706,54 @@ void transform_weights(const WinogradArgs& args, const float* w, float* u, const
   }
 }
 
+// The weights as they were; zero between groups, and for channels that fill a block. Split over blocks of outputs.
+void copy_weights(const WinogradArgs& args, const float* w, float* u, const KernelContext& context) {
+  const ConvShape& s = args.shape;
+  const std::int64_t stored = s.in_channels / s.groups, outs_of_stored = s.out_channels / s.groups;
+  const WorkRange range = split_work(blocks_of(s.out_channels), context.worker, context.workers);
+  for (std::int64_t block = range.begin; block < range.end; ++block) {
+    const Group group = group_at(args, min64(block * 16 / args.out_group, args.groups - 1));
+    float* to = u + group.direct + (block * 16 - group.out_first) * group.ins * 9;
+    for (std::int64_t c = 0; c < group.ins; ++c)
+      for (int tap = 0; tap < 9; ++tap, to += 16)
+        for (int lane = 0; lane < 16; ++lane) {
+          const std::int64_t in = group.in_first + c, out = block * 16 + lane;
+          const bool is_stored = out < s.out_channels && in / stored == out / outs_of_stored;
+          to[lane] = is_stored ? w[(out * stored + in % stored) * 9 + tap] : 0.0f;
+        }
+  }
+}
+
+// The largest input for which no intermediate result overflows: each is at most the amplification (winograd.hpp) times
+// the sum of an output's largest weights. Negative if transformed weights could overflow, or be denormal numbers.
+float largest_input(const WinogradArgs& args, const float* w) {
+  const double amplification = args.output_tile == 2 ? 64.0 : 2304.0, most = 1.5e38;
+  const std::int64_t ins = args.shape.in_channels / args.shape.groups;
+  double largest = 1.0;
+  for (std::int64_t out = 0; out < args.shape.out_channels; ++out) {
+    double sum = 0.0, peak = 0.0;
+    for (std::int64_t c = 0; c < ins; ++c, w += 9) {
+      double tap = 0.0;
+      for (int i = 0; i < 9; ++i) {
+        const double magnitude = __builtin_fabs(static_cast<double>(w[i]));
+        if (!(magnitude <= most)) return -1.0f;
+        tap = magnitude > tap ? magnitude : tap;
+      }
+      sum += tap;
+      peak = tap > peak ? tap : peak;
+    }
+    if (peak > 0.0 && peak < 1e-35) return -1.0f;
+    largest = sum > largest ? sum : largest;
+  }
+  return static_cast<float>(most / (amplification * largest));
+}
+
 void winograd_weights_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
   const float* w = static_cast<const float*>(buffers[0]);
   float* u = static_cast<float*>(buffers[1]);
+  copy_weights(args, w, u, context);
+  if (context.worker == 0) u[args.limit_at] = largest_input(args, w);
   if (args.output_tile == 2)
     transform_weights<2>(args, w, u, context);
   else

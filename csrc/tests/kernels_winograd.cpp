@@ -1,4 +1,6 @@
 // Winograd convolution, fused and in phases, with f32 and bf16 maps, against a scalar direct convolution.
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/reference.hpp"
@@ -11,6 +13,13 @@ using namespace engine::test;
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// What differs from random values: `value` in a place of the input, or in all of the first `rows` rows of its maps.
+struct Outlier {
+  float value = 0.0f;
+  std::int64_t place = -1, rows = 0;
+};
 
 ConvShape shape(std::int64_t batch, std::int64_t in_c, std::int64_t out_c, std::int64_t h, std::int64_t w,
                 std::int64_t pad) {
@@ -27,16 +36,49 @@ ConvShape shape(std::int64_t batch, std::int64_t in_c, std::int64_t out_c, std::
   return s;
 }
 
+// For each output, the largest finite product in its window, at least 1: what its error is relative to.
+std::vector<float> reaches(const ConvShape& s, const std::vector<float>& x, float weights) {
+  const std::int64_t ins = s.in_channels / s.groups, outs = s.out_channels / s.groups;
+  std::vector<float> found;
+  for (std::int64_t n = 0; n < s.batch; ++n)
+    for (std::int64_t out = 0; out < s.out_channels; ++out)
+      for (std::int64_t h = 0; h < s.out_h; ++h)
+        for (std::int64_t w = 0; w < s.out_w; ++w) {
+          float most = 1.0f;
+          for (std::int64_t i = 0; i < ins * 9; ++i) {
+            const std::int64_t c = n * s.in_channels + out / outs * ins + i / 9;
+            const std::int64_t row = h + i % 9 / 3 - s.pad_top, col = w + i % 3 - s.pad_left;
+            if (row < 0 || col < 0 || row >= s.in_h || col >= s.in_w) continue;
+            const float product = std::fabs(x[(c * s.in_h + row) * s.in_w + col]) * weights;
+            if (product <= std::numeric_limits<float>::max()) most = std::max(most, product);
+          }
+          found.push_back(most);
+        }
+  return found;
+}
+
+std::vector<float> divided(std::vector<float> values, const std::vector<float>& by) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] /= by[i];
+  return values;
+}
+
 template <bool kIsBf16>
 void check(const Target& target, const ConvShape& s, const ConvOperands& operands, const EpilogueArgs& epilogue,
-           int output_tile, int vectors = 0, int block = 0, int workers = 3, std::int64_t merge = 1) {
+           int output_tile, int vectors = 0, int block = 0, int workers = 3, std::int64_t merge = 1,
+           const std::vector<Outlier>& outliers = {}, float weights = 1.0f) {
   const std::string what = "F" + std::to_string(output_tile) + " n" + std::to_string(s.batch) + " c" +
                            std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " in" +
                            std::to_string(s.in_h) + "x" + std::to_string(s.in_w) + " v" + std::to_string(vectors) +
                            " g" + std::to_string(s.groups) + "/" + std::to_string(merge);
   const std::int64_t in_hw = s.in_h * s.in_w, out_hw = s.out_h * s.out_w;
   auto x = random_floats(s.batch * s.in_channels * in_hw, 1);
-  const auto w = random_floats(s.out_channels * (s.in_channels / s.groups) * 9, 2);
+  for (const Outlier& each : outliers) {
+    if (each.place >= 0) x[each.place] = each.value;
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(x.size()); ++i)
+      if (i % in_hw < each.rows * s.in_w) x[i] = each.value;
+  }
+  auto w = random_floats(s.out_channels * (s.in_channels / s.groups) * 9, 2);
+  for (float& each : w) each *= weights;
   auto bias = random_floats(s.out_channels, 3), scale = random_floats(s.out_channels, 4);
   auto residual = random_floats(s.batch * s.out_channels * out_hw, 5);
   if (kIsBf16) {
@@ -61,8 +103,12 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
   scale.resize(padded, kNan);
   Guarded bias_buffer(bias), scale_buffer(scale), v(winograd_input_floats(args), kNan);
   Guarded m(winograd_product_floats(args), kNan);
-  for (const char* way : {" fused by tiles", " fused by channels", " phases"}) {
+  std::vector<float> reach(expected.size(), 1.0f);
+  if (!outliers.empty()) reach = reaches(s, x, weights);
+  std::vector<std::vector<float>> found;
+  for (const char* way : {" fused by tiles", " fused by channels", " phases", " directly"}) {
     if (args.groups > 1 && way == std::string(" fused by channels")) continue;
+    if (way == std::string(" directly")) args.range = 0.0f;
     const bool in_phases = way == std::string(" phases");
     args.by_channels = way == std::string(" fused by channels");
     GuardedEither output(std::vector<float>(s.batch * padded * out_hw, kNan), !kIsBf16);
@@ -79,11 +125,15 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
     run(in_phases ? target.find("winograd_output_" + type) : fused, &args, buffers, workers,
         in_phases ? 0 : winograd_scratch_bytes(args));
     expect(output.intact() && u.intact() && v.intact() && m.intact(), what + ": overrun");
+    found.push_back(reference::from_blocked(output.values(), s.batch, s.out_channels, out_hw));
     // The transforms amplify rounding: for F(4, 3) by about ten.
-    expect_close(expected, reference::from_blocked(output.values(), s.batch, s.out_channels, out_hw),
-                 (output_tile == 4 ? 10 : 2) * sum_tolerance(s.in_channels * 9) + (kIsBf16 ? 1.0 / 256 : 0.0),
-                 what + way);
+    const int amplification = args.range == 0.0f ? 1 : output_tile == 4 ? 10 : 2;
+    expect_close(divided(expected, reach), divided(found.back(), reach),
+                 amplification * sum_tolerance(s.in_channels * 9) + (kIsBf16 ? 1.0 / 256 : 0.0), what + way);
   }
+  // Another order of the sums, so other roundings: usual values are not computed directly.
+  if (!kIsBf16 && outliers.empty() && weights == 1.0f && s.in_channels >= 16 && s.batch > 0)
+    expect(found.front() != found.back(), what + ": computed directly");
 }
 
 template <bool kIsBf16>
@@ -143,6 +193,41 @@ void epilogues(const Target& target) {
                      {static_cast<Activation>(i), 0.3f, 0.6f, after}, 4);
 }
 
+// A value that is large, or not finite, changes what sees it, and nothing else; nor does the border of zeros.
+template <bool kIsBf16>
+void outliers(const Target& target) {
+  struct Grouping {
+    std::int64_t groups, ins, outs, merge;
+  };
+  for (const Grouping& g : {Grouping{1, 33, 20, 1}, {2, 16, 16, 1}, {10, 4, 4, 4}, {3, 24, 8, 2}, {2, 5, 7, 2}})
+    for (const int tile : {2, 4}) {
+      ConvShape s = shape(2, g.groups * g.ins, g.groups * g.outs, 10, 13, 1);
+      s.groups = g.groups;
+      const std::int64_t image = s.in_channels * s.in_h * s.in_w, pixel = 6 * s.in_w + 6;
+      const auto run_with = [&](const std::vector<Outlier>& outliers) {
+        check<kIsBf16>(target, s, {true, false, true}, {}, tile, 0, 5, 3, g.merge, outliers);
+      };
+      for (const float value : {1e4f, 1e6f, -1e30f, 1e38f, kInf, kNan}) {
+        run_with({{value, pixel}});
+        run_with({{value, image + (g.ins - 1) * s.in_h * s.in_w + pixel + 1}, {value, 2 * image - 1}});
+      }
+      run_with({{0.0f, -1, 5}});
+      run_with({{0.0f, -1, 5}, {1e5f, pixel}});
+      run_with({{1e6f, -1, 4}});
+    }
+}
+
+// Weights and inputs of which transforms overflow, or lose bits of denormal numbers.
+template <bool kIsBf16>
+void magnitudes(const Target& target) {
+  for (const int tile : {2, 4})
+    for (const float weights : {1e-41f, 1e-37f, 1e-30f, 1e30f, 2e38f}) {
+      const float input = weights > 1 ? 1e-30f : weights < 1e-36f ? 1e36f : 1e30f;
+      check<kIsBf16>(target, shape(1, 16, 16, 7, 7, 1), {true, false, false}, {}, tile, 0, 0, 3, 1, {{input, -1, 7}},
+                     weights);
+    }
+}
+
 template <bool kIsBf16>
 void empty(const Target& target) {
   for (const int tile : {2, 4}) check<kIsBf16>(target, shape(0, 16, 16, 7, 7, 1), {true, false, false}, {}, tile);
@@ -150,9 +235,10 @@ void empty(const Target& target) {
 
 template <bool kIsBf16>
 std::vector<Case> cases() {
-  return {{"sizes", sizes<kIsBf16>},         {"channels", channels<kIsBf16>},
-          {"groups", groups<kIsBf16>},       {"batches, workers, blocks", batches_workers_blocks<kIsBf16>},
-          {"epilogues", epilogues<kIsBf16>}, {"empty", empty<kIsBf16>}};
+  return {{"sizes", sizes<kIsBf16>},           {"channels", channels<kIsBf16>},
+          {"groups", groups<kIsBf16>},         {"batches, workers, blocks", batches_workers_blocks<kIsBf16>},
+          {"epilogues", epilogues<kIsBf16>},   {"outliers", outliers<kIsBf16>},
+          {"magnitudes", magnitudes<kIsBf16>}, {"empty", empty<kIsBf16>}};
 }
 
 }  // namespace

@@ -48,5 +48,5 @@ def test_import_in_a_second_interpreter_says_what_to_do() -> None:
 
 def test_a_core_that_refuses_is_not_called_missing() -> None:
     """Installing it again would change nothing."""
-    with pytest.raises(NativeCoreError, match="^engine._core: not here; use threads$"):
+    with pytest.raises(NativeCoreError, match=r"^engine\._core: not here; use threads$"):
         _MissingCore(ImportError("engine._core: not here; use threads")).cores()

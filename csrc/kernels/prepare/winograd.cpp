@@ -13,8 +13,19 @@ namespace {
 // the weights only once.
 constexpr std::int64_t kStreamedWeightBytes = 3 * 1024 * 1024;
 
+// Between the largest values of a tile and of a window, see winograd.hpp.
+constexpr float kRange2 = 1024.0f, kRange4 = 64.0f;
+
 std::int64_t points(const WinogradArgs& args) {
   return std::int64_t{args.output_tile + 2} * (args.output_tile + 2);
+}
+
+// Floats of weights with `taps` values for each pair of channels, if outputs of the last group fill whole `lanes`.
+std::int64_t weight_floats(const WinogradArgs& args, std::int64_t taps, std::int64_t lanes) {
+  const std::int64_t before = args.groups - 1;
+  const std::int64_t ins = args.shape.in_channels - before * args.in_group;
+  const std::int64_t outs = args.shape.out_channels - before * args.out_group;
+  return taps * (before * args.in_group * args.out_group + ins * divide_up(outs, lanes) * lanes);
 }
 
 }  // namespace
@@ -39,8 +50,11 @@ WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& oper
   args.tiles_w = divide_up(shape.out_w, output_tile);
   args.tiles = shape.batch * args.tiles_h * args.tiles_w;
   args.block_tiles = block_tiles == 0 ? 2 * args.pixels : block_tiles;
-  args.by_channels =
-      args.groups == 1 && winograd_weight_floats(args) * std::int64_t{sizeof(float)} > kStreamedWeightBytes;
+  args.range = output_tile == 2 ? kRange2 : kRange4;
+  args.has_merged_groups = args.groups < shape.groups;
+  args.weights_at = weight_floats(args, points(args), args.lanes);
+  args.limit_at = args.weights_at + weight_floats(args, 9, 16);
+  args.by_channels = args.groups == 1 && args.weights_at * std::int64_t{sizeof(float)} > kStreamedWeightBytes;
   args.x_batch = divide_up(shape.in_channels, 16) * 16 * shape.in_h * shape.in_w;
   args.y_batch = divide_up(shape.out_channels, 16) * 16 * shape.out_h * shape.out_w;
   args.residual_batch = args.y_batch;
@@ -48,14 +62,12 @@ WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& oper
 }
 
 std::int64_t winograd_weight_floats(const WinogradArgs& args) {
-  const std::int64_t before = args.groups - 1;
-  const std::int64_t ins = args.shape.in_channels - before * args.in_group;
-  const std::int64_t outs = args.shape.out_channels - before * args.out_group;
-  return points(args) * (before * args.in_group * args.out_group + ins * divide_up(outs, args.lanes) * args.lanes);
+  return args.limit_at + 1;
 }
 
 std::int64_t winograd_input_floats(const WinogradArgs& args) {
-  return points(args) * winograd_point_stride(divide_up(args.shape.in_channels, 16), args.tiles);
+  const std::int64_t blocks = divide_up(args.shape.in_channels, 16);
+  return points(args) * winograd_point_stride(blocks, args.tiles) + blocks * args.tiles * winograd_peak_floats(args);
 }
 
 std::int64_t winograd_product_floats(const WinogradArgs& args) {
@@ -65,7 +77,8 @@ std::int64_t winograd_product_floats(const WinogradArgs& args) {
 std::size_t winograd_scratch_bytes(const WinogradArgs& args) {
   const std::int64_t input = winograd_point_stride(divide_up(args.in_group, 16), args.block_tiles);
   const std::int64_t product = winograd_point_stride(divide_up(args.tile_channels, 16), args.block_tiles);
-  return static_cast<std::size_t>(points(args) * (input + product)) * sizeof(float);
+  const std::int64_t peaks = divide_up(args.in_group, 16) * args.block_tiles * winograd_peak_floats(args);
+  return static_cast<std::size_t>(points(args) * (input + product) + peaks) * sizeof(float) + args.block_tiles;
 }
 
 namespace {

@@ -31,7 +31,7 @@ from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import ARCHITECTURE, needed_isa
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.precision import precision_of, why_ignored
+from engine_cpu.precision import check_mode, is_accurate, precision_of, why_ignored
 from engine_cpu.program import Program
 from engine_cpu.programs import Programs
 from engine_cpu.properties import (
@@ -71,7 +71,8 @@ class CpuNetwork(GraphNetwork):
     def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
         """Compile the user's model."""
         network = cls(plugin, config, model)
-        prepared = prepare_model(model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE])
+        accurate = is_accurate(config)
+        prepared = prepare_model(model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE], is_accurate=accurate)
         mark_weights(prepared.graph)
         for constant in (*_all_constants(model), *_all_constants(prepared.graph)):
             constant.release()  # pages of the mapped file that the passes have read
@@ -81,7 +82,7 @@ class CpuNetwork(GraphNetwork):
         threads = threads_of(config)
         precision = precision_of(config, default_isa())
         weights = WeightStore(needed_isa(prepared.graph, precision, default_isa()))
-        tuner = CpuTuner(threads, effort.inferences, budget=effort.seconds, cache=cache)
+        tuner = CpuTuner(threads, effort.inferences, budget=effort.seconds, cache=cache, is_accurate=accurate)
         network._load(prepared, weights, tuner, precision)
         if cache is not None:
             cache.save()
@@ -95,6 +96,7 @@ class CpuNetwork(GraphNetwork):
         blob.verify_ahead()
         graph = read_graph(blob)
         made = _read_compilation(blob)
+        check_mode(network.name, made_accurate=made.is_accurate, config=config)
         hint = config[INFERENCE_PRECISION_HINT]
         # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
         check_precision(
@@ -104,7 +106,8 @@ class CpuNetwork(GraphNetwork):
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
         # Kernels and weight formats depend on the number of threads that the network was compiled for.
         prepared = PreparedGraph.of(graph, LOWERINGS)
-        network._load(prepared, weights, CpuTuner(made.threads, choices=made.choices), made.precision)
+        tuner = CpuTuner(made.threads, choices=made.choices, is_accurate=made.is_accurate)
+        network._load(prepared, weights, tuner, made.precision)
         return network
 
     def _load(self, prepared: CpuGraph, weights: WeightStore, tuner: CpuTuner, precision: str) -> None:
@@ -202,7 +205,8 @@ class CpuNetwork(GraphNetwork):
         if self.config[EXPORT_PACKED_WEIGHTS]:
             for key, array in self.weights.packed.items():
                 writer.add_section(PACKED + key, array)
-        made = Compilation(self.weights.isa, self.precision, self.tuner.threads, self.tuner.choices)
+        tuner = self.tuner
+        made = Compilation(self.weights.isa, self.precision, tuner.threads, tuner.choices, tuner.is_accurate)
         writer.add_section(COMPILATION, json.dumps(asdict(made)).encode())
 
     def is_omitted(self, constant: Constant) -> bool:
@@ -286,17 +290,19 @@ class Compilation:
     precision: str
     threads: int
     choices: dict[str, str]
+    is_accurate: bool
 
 
 def _read_compilation(blob: BlobReader) -> Compilation:
     try:
         read = json.loads(bytes(blob.section(COMPILATION)))
-        made = Compilation(read["isa"], read["precision"], read["threads"], dict(read["choices"]))
+        made = Compilation(read["isa"], read["precision"], read["threads"], dict(read["choices"]), read["is_accurate"])
         texts = (made.isa, made.precision, *made.choices, *made.choices.values())
         if (
             all(isinstance(text, str) for text in texts)
             and made.isa in built_isas()
             and isinstance(made.threads, int)
+            and isinstance(made.is_accurate, bool)
             and 1 <= made.threads <= _MAX_THREADS
         ):
             return made

@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
+from engine.errors import PropertyError, UnsupportedError
 from engine.native import ProductRates, has_feature, product_rates
-from engine.plugin_api import Config
+from engine.plugin_api import Config, Property
 from engine_cpu.compiler import logger
-from engine_cpu.properties import INFERENCE_PRECISION_HINT
+from engine_cpu.properties import (
+    DYNAMIC_QUANTIZATION_GROUP_SIZE,
+    EXECUTION_MODE_HINT,
+    INFERENCE_PRECISION_HINT,
+    KV_CACHE_PRECISION,
+)
 
+_INEXACT: Final[tuple[Property[Any], ...]] = (
+    INFERENCE_PRECISION_HINT,
+    KV_CACHE_PRECISION,
+    DYNAMIC_QUANTIZATION_GROUP_SIZE,
+)
 _LEAST_GAIN: Final = 1.2
 """The ratio of the rates from which a network in bf16, which also converts, is not slower than in f32."""
+
+
+def is_accurate(config: Config) -> bool:
+    """Whether all inexact choices are ruled out. Raises `PropertyError` if another property asks for one."""
+    if config[EXECUTION_MODE_HINT] != "ACCURACY":
+        return False
+    for inexact in _INEXACT:
+        if config[inexact] != inexact.default:
+            raise PropertyError(
+                f"{EXECUTION_MODE_HINT.name} is ACCURACY, but {inexact.name} is {config[inexact]}; expected "
+                f"{inexact.default}: omit one of them"
+            )
+    return True
+
+
+def check_mode(network: str, *, made_accurate: bool, config: Config) -> None:
+    """Raise `UnsupportedError` if ACCURACY is configured for the import of a blob that was compiled without."""
+    if is_accurate(config) and not made_accurate:
+        raise UnsupportedError(
+            f"{network}: the blob was compiled for PERFORMANCE, but {EXECUTION_MODE_HINT.name} is ACCURACY; omit the "
+            "hint, or compile the model again with it"
+        )
 
 
 def precision_of(config: Config, isa: str) -> str:

@@ -32,6 +32,17 @@ DYNAMIC_QUANTIZATION_GROUP_SIZE = Property(
     "blocks than the group size do not round. A model may permit rounding itself (accuracy_level 4 of MatMulNBits).",
     minimum=0,
 )
+EXECUTION_MODE_HINT = Property(
+    "EXECUTION_MODE_HINT",
+    str,
+    "PERFORMANCE",
+    CONFIG,
+    "PERFORMANCE; or ACCURACY: convolutions sum products directly, never by Winograd's algorithm, products with "
+    "weights of few bits do not round activations, even if the model permits it, and properties that ask for less than "
+    "f32 (INFERENCE_PRECISION_HINT, KV_CACHE_PRECISION, DYNAMIC_QUANTIZATION_GROUP_SIZE) are an error. Quantization "
+    "that is part of the model is computed as it says in both modes.",
+    choices=("PERFORMANCE", "ACCURACY"),
+)
 EXPORT_PACKED_WEIGHTS = Property(
     "EXPORT_PACKED_WEIGHTS",
     bool,

@@ -84,6 +84,7 @@ class SegmentBuilder:
         self.isa = weights.isa
         self.precision = precision
         self.threads = tuner.threads
+        self.is_accurate = tuner.is_accurate
         self._plan = PlanBuilder(isa=weights.isa) if plan is None else plan
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self.store, self._tuner = weights, tuner

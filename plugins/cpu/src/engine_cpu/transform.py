@@ -41,7 +41,7 @@ from engine.passes.common.rotary_embedding_fusion import RotaryEmbeddingFusion
 from engine.passes.common.transpose_merge import TransposeMerge, TransposeToReshape
 from engine.passes.common.widen_precision import WidenPrecision
 from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.passes.activation_rounding import ActivationRounding
+from engine_cpu.passes.activation_rounding import ActivationRetention, ActivationRounding
 from engine_cpu.passes.causal_mask_decomposition import CausalMaskDecomposition
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.einsum_forms import stays_whole
@@ -51,11 +51,14 @@ from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
 
-def prepare_model(model: Model, group_size: int = 0) -> CpuGraph:
+def prepare_model(model: Model, group_size: int = 0, *, is_accurate: bool = False) -> CpuGraph:
     """A transformed and folded copy of `model`, with the decisions for its nodes.
 
-    `group_size`: the value of `DYNAMIC_QUANTIZATION_GROUP_SIZE`.
+    `group_size`: the value of `DYNAMIC_QUANTIZATION_GROUP_SIZE`. `is_accurate`: activations are not rounded even if the
+    model permits it.
     """
+    if is_accurate:
+        return prepare(model, LOWERINGS, _ACCURATE)
     return prepare(model, LOWERINGS, _rounding(group_size) if group_size else PASSES)
 
 
@@ -128,6 +131,15 @@ def _register_known(manager: Manager) -> None:
 
 KNOWN_PASSES: Final = PassPipeline(_register_known)
 """The passes that the device runs on a model of unknown lengths once they are known."""
+
+
+def _register_accurate(manager: Manager) -> None:
+    _register(manager)
+    manager.register_pass(ActivationRetention)
+
+
+_ACCURATE: Final = PassPipeline(_register_accurate)
+"""The same, and no product rounds activations."""
 
 
 @cache

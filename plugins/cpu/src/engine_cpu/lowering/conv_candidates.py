@@ -53,12 +53,15 @@ class ConvProblem:
     out_layout: Layout = Layout.BLOCKED
     is_bf16: bool = False
     has_constant_weights: bool = True
+    is_accurate: bool = False
+    """Whether Winograd's algorithm is left out."""
 
     def key(self) -> str:
         """A key that is equal for problems whose candidates take the same time."""
         operands = f"b{int(self.has_bias)}r{int(self.has_residual)}a{self.epilogue.get('activation', '')}"
         layouts = f"{self.layout.value}|{self.out_layout.value}|bf16" if self.is_bf16 else self.layout.value
-        return f"{self.geometry.describe()}|{operands}|{layouts}"
+        mode = "|accurate" if self.is_accurate else ""
+        return f"{self.geometry.describe()}|{operands}|{layouts}{mode}"
 
     def kernel(self, family: str) -> str:
         """The kernel of a family for the precision of the problem."""
@@ -127,7 +130,8 @@ def packed_bytes(geometry: ConvGeometry, kernel: str, attributes: Mapping[str, A
             assert isinstance(tile, int)
             merge = attributes.get("merge", 1)
             assert isinstance(merge, int)
-            floats = (tile + 2) ** 2 * g.in_group * merge * padded_channels(g.out_channels)
+            # Transformed, and as they were; and a number that is derived from them.
+            floats = ((tile + 2) ** 2 + g.taps) * g.in_group * merge * padded_channels(g.out_channels) + 1
         case "conv_amx_bf16" | "conv_transpose_amx_bf16":
             steps = g.kernel[0] if attributes.get("plain") else -(-g.in_channels // _TILE_DEPTH) * g.taps
             floats = -(-g.out_channels // _TILE_COLUMNS) * _TILE_COLUMNS * steps * _TILE_DEPTH // 2
@@ -167,7 +171,8 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
 
 def _winograd(problem: ConvProblem) -> Iterator[_Estimated]:
     # On bf16 maps, both input and output must be bf16.
-    if not problem.geometry.is_winograd or problem.is_bf16 != problem.out_layout.is_bf16:
+    fits = problem.geometry.is_winograd and problem.is_bf16 == problem.out_layout.is_bf16
+    if not fits or problem.is_accurate:
         return
     for merge in _merges(problem.geometry):
         for tile in (2, 4):

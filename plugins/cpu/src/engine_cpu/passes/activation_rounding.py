@@ -1,4 +1,4 @@
-"""`ActivationRounding`: products with weights of few bits may round their other operand to 8 bits."""
+"""Whether products with weights of few bits may round their other operand to 8 bits."""
 
 from __future__ import annotations
 
@@ -33,4 +33,20 @@ class ActivationRounding(MatcherPass):
         if spec.accuracy_level == _INT8 or min(spec.block_size, _LARGEST_PIECE) > self.group_size:
             return False
         m.match_root.set_attribute("accuracy_level", _INT8)
+        return True
+
+
+@dataclass(eq=False)
+class ActivationRetention(MatcherPass):
+    """Has each `engine.CompressedMatMul` that permits rounding to 8 bits keep the precision of f32."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        root = wrap_type(f"{INTERNAL_DOMAIN}.CompressedMatMul")
+        self.register_matcher(Matcher(root, "ActivationRetention"), self._replace)
+
+    def _replace(self, m: Matcher) -> bool:
+        if CompressedMatMulSpec.of(m.match_root).accuracy_level != _INT8:
+            return False
+        m.match_root.set_attribute("accuracy_level", 0)
         return True

@@ -1,0 +1,164 @@
+"""Outputs of a convolution depend on their windows only: one wrong pixel must not damage a whole picture.
+
+Winograd's algorithm computes tiles of outputs together, so that a large value in one window adds rounding errors to the
+outputs of others, and one that is not finite reaches all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from engine.core import Core
+from engine.errors import PropertyError, UnsupportedError
+from engine.testing.values import values
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+EPSILON = float(np.finfo(np.float32).eps)
+ACCURATE = {"EXECUTION_MODE_HINT": "ACCURACY"}
+
+
+def model_of(w: Array, spatial: int, *, group: int = 1, is_dynamic: bool = False, residual: bool = False) -> Any:
+    """A convolution of odd kernels whose result has the size of its input."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 2 * spatial, group=group)]
+    nodes += [helper.make_node("Add", ["c", "r"], ["y"])] if residual else []
+    lengths = [None, w.shape[1] * group, *[None if is_dynamic else 14] * spatial]
+    given = [helper.make_tensor_value_info("x", 1, [lengths[0] if is_dynamic else 2, *lengths[1:]])]
+    if residual:
+        given.append(helper.make_tensor_value_info("r", 1, [2, w.shape[0], *[14] * spatial]))
+    out = helper.make_tensor_value_info("y" if residual else "c", 1, None)
+    graph = helper.make_graph(nodes, "g", given, [out], [numpy_helper.from_array(w, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def windows_of(x: Array) -> Array:
+    """What each output sees: [N, C, ..., 3, 3] of [N, C, ...]."""
+    spatial = x.ndim - 2
+    padded = np.pad(x, [(0, 0)] * 2 + [(1, 1)] * spatial)
+    return np.lib.stride_tricks.sliding_window_view(padded, (3,) * spatial, axis=tuple(range(2, x.ndim)))
+
+
+def check_windows(x: Array, w: Array, y: Array, group: int = 1) -> None:
+    """Against sums in f64, within rounding errors of the largest product in the window of each output.
+
+    They are ten times as large as those of a direct sum.
+    """
+    axes = "".join("efg"[: x.ndim - 2])
+    taps = axes.upper()
+    outs, ins = w.shape[:2]
+    for index in range(group):
+        channels, kept = (
+            slice(index * ins, (index + 1) * ins),
+            slice(index * outs // group, (index + 1) * outs // group),
+        )
+        seen = windows_of(x[:, channels].astype(np.float64))
+        with np.errstate(invalid="ignore"):
+            expected = np.einsum(f"nc{axes}{taps},oc{taps}->no{axes}", seen, w[kept].astype(np.float64))
+        reach = np.abs(seen).max(axis=(1, *range(x.ndim, seen.ndim)))[:, None] * np.abs(w).max()
+        actual = y[:, kept]
+        is_seen = np.broadcast_to(np.isfinite(reach), actual.shape)
+        assert np.array_equal(np.isfinite(actual), is_seen), "a value that is not finite reaches what sees it, only"
+        length = ins * 3 ** (x.ndim - 2)
+        reach, expected = np.broadcast_to(reach, actual.shape)[is_seen], expected[is_seen]
+        tolerance = 50 * EPSILON * math.sqrt(length) * reach + EPSILON * length * np.abs(expected)
+        difference = np.abs(actual[is_seen] - expected)
+        assert (difference <= tolerance).all(), (difference / tolerance).max()
+
+
+def exported(network: Any) -> BytesIO:
+    blob = BytesIO()
+    network.export_model(blob)
+    blob.seek(0)
+    return blob
+
+
+FORMS = [("plain", value) for value in (1e4, 1e6, -1e30, 1e37, math.inf, math.nan)]
+FORMS += [(form, value) for form in ("dynamic", "groups", "slices", "residual") for value in (1e6, math.nan)]
+
+
+@pytest.mark.parametrize(("form", "value"), FORMS)
+def test_a_large_value_changes_what_sees_it_only(form: str, value: float) -> None:
+    group, spatial = (10 if form == "groups" else 1), (3 if form == "slices" else 2)
+    ins, outs = (8, 80) if form == "groups" else (32, 32)
+    size = (6, 14, 14)[-spatial:] if form == "slices" else (14, 14)
+    w = values(outs, ins, *[3] * spatial, seed="w", is_uniform=True)
+    x = values(2, ins * group, *size, seed="x", is_uniform=True)
+    x[0, 5, ..., 3, 6] = value
+    model = model_of(w, spatial, group=group, is_dynamic=form in {"dynamic", "slices"}, residual=form == "residual")
+    r = values(2, outs, *size, seed="r", is_uniform=True)
+    given = {"x": x, "r": r} if form == "residual" else {"x": x}
+    y = np.asarray(Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})(given)[0])
+    check_windows(x, w, y - r if form == "residual" else y, group)
+
+
+def test_a_border_of_zeros_stays_exact() -> None:
+    """Outputs that see zeros only are zero, beside others that are not: a mask stays one."""
+    w, x = values(32, 32, 3, 3, seed="w", is_uniform=True), values(2, 32, 14, 14, seed="x", is_uniform=True)
+    x[:, :, :, 7:] = 0
+    y = np.asarray(Core().compile_model(model_of(w, 2), "CPU")({"x": x})[0])
+    assert not y[..., 8:].any()
+    assert y[..., 7].any()
+    check_windows(x[..., :7], w, y[..., :7])
+
+
+def test_weights_that_transforms_cannot_hold() -> None:
+    """Denormal, and so large that a transform of finite weights overflows."""
+    x = values(1, 32, 14, 14, seed="x", is_uniform=True)
+    for scale, factor in ((1e-38, 1e30), (3e38, 1e-30)):
+        w = (values(32, 32, 3, 3, seed="w", is_uniform=True) * scale).astype(np.float32)
+        given = (x * factor).astype(np.float32)
+        y = np.asarray(Core().compile_model(model_of(w, 2, is_dynamic=True), "CPU")({"x": given})[0])
+        check_windows(given, w, y)
+
+
+def test_accuracy_rules_out_what_rounds_more() -> None:
+    """The mode is part of a blob, and contradicts properties that ask for less than f32."""
+    core = Core()
+    w, x = values(64, 64, 3, 3, seed="w", is_uniform=True), values(2, 64, 14, 14, seed="x", is_uniform=True)
+    model = model_of(w, 2)
+    fast, accurate = (core.compile_model(model, "CPU", mode) for mode in ({}, ACCURATE))
+    exact = np.einsum("ncefEF,ocEF->noef", windows_of(x.astype(np.float64)), w.astype(np.float64))
+    errors = {}
+    for name, network in {"fast": fast, "accurate": accurate}.items():
+        errors[name] = np.abs(np.asarray(network({"x": x})[0]) - exact).max()
+        kernels = [step.kernel for plan in network.native_plans() for step in plan.steps]
+        assert any("winograd" in kernel for kernel in kernels) == (name == "fast"), kernels
+    assert errors["accurate"] < errors["fast"]
+    again = core.import_model(exported(accurate), "CPU", ACCURATE)
+    assert np.array_equal(again({"x": x})[0], accurate({"x": x})[0])
+    with pytest.raises(UnsupportedError, match="compiled for PERFORMANCE, but EXECUTION_MODE_HINT is ACCURACY"):
+        core.import_model(exported(fast), "CPU", ACCURATE)
+    for name, value in {"INFERENCE_PRECISION_HINT": "bf16", "KV_CACHE_PRECISION": "int8"}.items():
+        with pytest.raises(PropertyError, match=f"ACCURACY, but {name} is {value}; expected f32"):
+            core.compile_model(model, "CPU", ACCURATE | {name: value})
+
+
+def test_accuracy_rounds_no_activations() -> None:
+    """A model may permit rounding them to 8 bits; ACCURACY does not make use of it."""
+    rows, depth, columns = 16, 256, 32
+    packed = np.arange(columns * depth // 2, dtype=np.uint64).reshape(columns, depth // 32, 16).astype(np.uint8)
+    scales = values(columns * depth // 32, seed="s", is_uniform=True)
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=depth, N=columns, bits=4, block_size=32,
+        accuracy_level=4,
+    )  # fmt: skip
+    given = helper.make_tensor_value_info("x", 1, [rows, depth])
+    out = helper.make_tensor_value_info("y", 1, [rows, columns])
+    weights = [numpy_helper.from_array(packed, "w"), numpy_helper.from_array(scales, "s")]
+    graph = helper.make_graph([node], "g", [given], [out], weights)
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    x = values(rows, depth, seed="x", is_uniform=True)
+    codes = np.stack([packed & 15, packed >> 4], axis=-1).reshape(columns, depth).astype(np.float64) - 8
+    exact = x.astype(np.float64) @ (codes * np.repeat(scales.reshape(columns, -1), 32, axis=1)).T
+    rounded, accurate = (
+        np.abs(np.asarray(Core().compile_model(model, "CPU", mode)({"x": x})[0]) - exact).max()
+        for mode in ({}, ACCURATE)
+    )
+    assert accurate < 16 * EPSILON * 8 * math.sqrt(depth) < rounded
