@@ -15,7 +15,7 @@
 // ins + 16 roundings: 3 for each of two transforms along each of two axes, the weights', and those of a sum of
 // products. A is the largest amplification: along one axis, the sum over points of |output| |input| |weights|, the
 // norms of the rows of the three transforms, is 16, 17, 24 and 48 for the outputs of m = 4, and 8 for those of m = 2,
-// so A is 48^2 or 8^2. `range` is 64 or 1024. As in any sum, most roundings cancel: errors are below a hundredth of the
+// so A is 48^2 or 8^2. `range` is 32 or 1024. As in any sum, most roundings cancel: errors are below a hundredth of the
 // bound. The last term is that of denormal products.
 //
 // Windows are judged by less than they see: each contains one of the squares that rows 1, 2 and 3, 4 form with columns

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kStreamedWeightBytes = 3 * 1024 * 1024;
 
 // Between the largest values of a tile and of a window, see winograd.hpp.
-constexpr float kRange2 = 1024.0f, kRange4 = 64.0f;
+constexpr float kRange2 = 1024.0f, kRange4 = 32.0f;
 
 std::int64_t points(const WinogradArgs& args) {
   return std::int64_t{args.output_tile + 2} * (args.output_tile + 2);
