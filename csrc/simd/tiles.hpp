@@ -21,6 +21,10 @@
 
 #include "simd/isa.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace engine::ENGINE_ISA_NS::tiles {
 
 constexpr int kTiles = 8;
@@ -67,7 +71,9 @@ template <int kTile>
 ENGINE_INLINE void store(void* to, std::int64_t step) {
   __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(step), "i"(kTile) : "memory");
 }
-// kC += kA * kB, which are three different tiles. Denormal operands count as zero, and denormal sums become zero.
+// kC += kA * kB, which are three different tiles. The first products of all pairs are summed apart from the second
+// ones, each by FMA from zero; their sum is added to kC last. Denormal operands count as zero, and denormal sums become
+// zero, with their sign. Rounding is to nearest, whatever MXCSR says.
 template <int kC, int kA, int kB>
 ENGINE_INLINE void multiply_bf16() {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
@@ -130,6 +136,31 @@ typedef std::uint32_t RowBits __attribute__((vector_size(kRowBytes)));
 typedef std::int32_t RowInts __attribute__((vector_size(kRowBytes)));
 typedef float RowFloats __attribute__((vector_size(kRowBytes)));
 
+constexpr float kNormal = 1.17549435e-38f;
+
+// Vectors are passed by reference: how they are passed by value depends on the instruction set.
+
+// The floats of these bits; denormal ones become zero, with their sign.
+ENGINE_INLINE void flush(const RowBits& bits, RowFloats& result) {
+  result = (RowFloats)(bits & ((RowBits)((bits & 0x7f800000u) != 0) | 0x80000000u));
+}
+
+// sums += value * weights, rounded once.
+ENGINE_INLINE void fuse(float value, const RowFloats& weights, RowFloats& sums) {
+#if defined(__AVX512F__)
+  sums = (RowFloats)_mm512_fmadd_ps(_mm512_set1_ps(value), (__m512)weights, (__m512)sums);
+#elif defined(__FMA__)
+  __m256 halves[2], factors[2];
+  std::memcpy(halves, &sums, kRowBytes);
+  std::memcpy(factors, &weights, kRowBytes);
+  for (int i = 0; i < 2; ++i) halves[i] = _mm256_fmadd_ps(_mm256_set1_ps(value), factors[i], halves[i]);
+  std::memcpy(&sums, halves, kRowBytes);
+#else
+  for (int i = 0; i < kRows; ++i) sums[i] = __builtin_fmaf(value, weights[i], sums[i]);
+#endif
+  flush((RowBits)sums, sums);
+}
+
 // Both halves of pairs of bf16 as f32, whose denormal numbers become zero.
 struct RowPairs {
   RowFloats first, second;
@@ -142,25 +173,74 @@ struct RowPairs {
     bits = pairs & 0xffff0000u;
     flush(bits, second);
   }
-
-  // Vectors are passed by reference: how they are passed by value depends on the instruction set.
-  static ENGINE_ALWAYS_INLINE void flush(const RowBits& bits, RowFloats& result) {
-    result = (RowFloats)(bits & (RowBits)((bits & 0x7f800000u) != 0));
-  }
 };
 
+// Of the operands of an instruction, the first NaN is its result, made quiet; this one where there is none.
+ENGINE_INLINE bool first_nan(const float* operands, int count, float& result) {
+  for (int i = 0; i < count; ++i)
+    if (operands[i] != operands[i]) {
+      std::uint32_t bits;
+      std::memcpy(&bits, operands + i, sizeof(bits));
+      bits |= 0x00400000u;
+      std::memcpy(&result, &bits, sizeof(bits));
+      return true;
+    }
+  if (result == result) return false;
+  const std::uint32_t bits = 0xffc00000u;
+  std::memcpy(&result, &bits, sizeof(bits));
+  return true;
+}
+
+// The value of column n of a row of C, as the loops below compute it: for one that is NaN, whose bits would depend on
+// the order in which the compiler passes operands.
+[[maybe_unused]] static ENGINE_NOINLINE float multiply_nan(const std::uint8_t* c, const std::uint8_t* a,
+                                                           const std::uint8_t (*b)[kRowBytes], int n) {
+  const RowPairs values(a);
+  float sums[3] = {};
+  for (int k = 0; k < kRows; ++k) {
+    const RowPairs weights(b[k]);
+    for (int half = 0; half < 2; ++half) {
+      const RowFloats &left = half ? values.second : values.first, &right = half ? weights.second : weights.first;
+      const float operands[3] = {left[k], right[n], sums[half]};
+      float sum = __builtin_fmaf(operands[0], operands[1], operands[2]);
+      if (!first_nan(operands, 3, sum) && sum < kNormal && sum > -kNormal) sum *= 0.0f;
+      sums[half] = sum;
+    }
+  }
+  RowBits bits;
+  RowFloats added;
+  std::memcpy(&bits, c, kRowBytes);
+  flush(bits, added);
+  for (int i = 1; i < 3; ++i) {
+    const float operands[2] = {i == 1 ? sums[0] : added[n], i == 1 ? sums[1] : sums[2]};
+    float sum = operands[0] + operands[1];
+    if (!first_nan(operands, 2, sum) && sum < kNormal && sum > -kNormal) sum *= 0.0f;
+    sums[2] = sum;
+  }
+  return sums[2];
+}
+
+// Every bit as the hardware computes it (csrc/tests/kernels_tiles.cpp).
 [[maybe_unused]] static ENGINE_NOINLINE void multiply_bf16(std::uint8_t (*c)[kRowBytes],
                                                            const std::uint8_t (*a)[kRowBytes],
                                                            const std::uint8_t (*b)[kRowBytes]) {
   for (int m = 0; m < kRows; ++m) {
     const RowPairs values(a[m]);
-    RowFloats sums;
-    std::memcpy(&sums, c[m], kRowBytes);
+    RowFloats first = {}, second = {};
     for (int k = 0; k < kRows; ++k) {
       const RowPairs weights(b[k]);
-      sums = sums + values.first[k] * weights.first + values.second[k] * weights.second;
-      RowPairs::flush((RowBits)sums, sums);
+      fuse(values.first[k], weights.first, first);
+      fuse(values.second[k], weights.second, second);
     }
+    RowFloats sums = first + second;
+    flush((RowBits)sums, first);
+    RowBits bits;
+    std::memcpy(&bits, c[m], kRowBytes);
+    flush(bits, second);
+    sums = second + first;
+    flush((RowBits)sums, sums);
+    for (int n = 0; n < kRows; ++n)
+      if (sums[n] != sums[n]) sums[n] = multiply_nan(c[m], a[m], b, n);
     std::memcpy(c[m], &sums, kRowBytes);
   }
 }

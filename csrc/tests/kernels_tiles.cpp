@@ -1,5 +1,11 @@
 // The emulation of AMX's tiles against scalar loops; and products on tiles that are larger than in the tests of each
 // kernel: long reductions, and more rows than stay in cache.
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <cmath>
 #include <cstring>
 
@@ -59,6 +65,77 @@ void emulated_denormals(const Target&) {
     expect(c == std::vector<float>(256, 0.0f), "denormals are not zero");
   }
 }
+
+#if defined(__x86_64__)
+// Whether this process may use tiles, and the CPU multiplies bf16 and bytes in them.
+bool has_tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  unsigned eax, ebx, ecx, edx;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx >> 22 & edx >> 24 & edx >> 25 & 1)) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+// bf16 or f32 of the exponents from `least` to `most`, whose upper bits are these.
+std::uint32_t bits_of(std::uint32_t random, int least, int most) {
+  const std::uint32_t exponent =
+      static_cast<std::uint32_t>(least + static_cast<int>(random >> 8 & 0xff) % (most - least + 1));
+  return (random & 0x80000000u) | exponent << 23 | (random & 0xffu) << 15 | (random >> 16 & 0x7fffu);
+}
+
+template <class Product, class EmulatedProduct>
+void same_bits(const std::vector<std::uint32_t>& operands, Product product, EmulatedProduct emulated_product,
+               const std::string& what) {
+  namespace native = engine::generic::tiles::native;
+  std::vector<std::uint32_t> actual(256), expected(256);
+  const std::uint32_t *a = operands.data(), *b = a + 256, *c = b + 256;
+  native::configure();
+  native::load<0>(c, 64);
+  native::load<1>(a, 64);
+  native::load<2>(b, 64);
+  product();
+  native::store<0>(expected.data(), 64);
+  native::release();
+  emulated::configure();
+  emulated::load<0>(c, 64);
+  emulated::load<1>(a, 64);
+  emulated::load<2>(b, 64);
+  emulated_product();
+  emulated::store<0>(actual.data(), 64);
+  emulated::release();
+  expect(actual == expected, "the emulation differs from the CPU: " + what);
+}
+
+// Sums of usual values, that cancel, of denormal products, that overflow, and of all values, those that are not finite
+// included: a test of emulated kernels says what AMX computes.
+void emulated_is_what_the_cpu_computes(const Target&) {
+  namespace native = engine::generic::tiles::native;
+  if (!has_tiles()) return;
+  struct Exponents {
+    int least, most, least_sum, most_sum;
+  };
+  std::uint32_t random = 1;
+  for (const Exponents& e : {Exponents{120, 133, 120, 135},
+                             {60, 67, 0, 12},
+                             {185, 192, 240, 254},
+                             {0, 255, 0, 255},
+                             {0, 130, 0, 20},
+                             {127, 127, 128, 128}})
+    for (int round = 0; round < 100; ++round) {
+      std::vector<std::uint32_t> operands(3 * 256);
+      for (std::size_t i = 0; i < operands.size(); ++i) {
+        const auto next = [&] { return random = random * 1664525u + 1013904223u; };
+        const std::uint32_t value =
+            bits_of(next() ^ next() >> 16, i < 512 ? e.least : e.least_sum, i < 512 ? e.most : e.most_sum);
+        operands[i] = i < 512 ? value >> 16 | (bits_of(next() ^ next() >> 16, e.least, e.most) & 0xffff0000u) : value;
+      }
+      const std::string what = "exponents from " + std::to_string(e.least) + " to " + std::to_string(e.most);
+      same_bits(operands, native::multiply_bf16<0, 1, 2>, emulated::multiply_bf16<0, 1, 2>, what);
+      same_bits(operands, native::multiply_u8s8<0, 1, 2>, emulated::multiply_u8s8<0, 1, 2>, "bytes");
+    }
+}
+#else
+void emulated_is_what_the_cpu_computes(const Target&) {}
+#endif
 
 void emulated_int8(const Target&) {
   const ByteVector a = random_bytes(1024, 4), b = random_bytes(1024, 5);
@@ -155,6 +232,7 @@ void large_int8(const Target& target) {
 int main() {
   const int failed = run_cases({{"emulated bf16", emulated_bf16},
                                 {"emulated denormals", emulated_denormals},
+                                {"emulated as by the CPU", emulated_is_what_the_cpu_computes},
                                 {"emulated int8", emulated_int8},
                                 {"emulated strides", emulated_strides}});
   return failed + run_cases({{"large bf16", large_bf16}, {"large int8", large_int8}}, {"gemm_amx_bf16", "gemm_bf16"});
