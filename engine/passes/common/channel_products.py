@@ -13,6 +13,7 @@ from engine.ir import Constant, Node, Output, bf16, f16, f32, f64
 from engine.ops.conv import ConvSpec
 from engine.ops.matmul import GemmSpec
 from engine.ops.tensors import Array
+from engine.passes.common.ranges import fits, magnitudes
 from engine.passes.fusion import as_vector, derived_constant, dims_of
 
 PRODUCTS: Final = ("Add", "Conv", "Gemm", "MatMul")
@@ -121,6 +122,22 @@ class ChannelProduct:
             return np.concatenate([whole[:, first : first + count] for first, count in kept], axis=1)
 
         return derived_constant([self.weights], (self.outputs, sum(count for _, count in kept)), columns)
+
+    def magnitudes(self, *, by_output: bool) -> Array:
+        """The largest magnitudes in the matrix, of each output or of each input."""
+        shape = (self.inputs, self.outputs) if self.columns_first else (self.outputs, self.inputs)
+        return magnitudes(self.weights, shape, (int(self.columns_first != by_output),))
+
+    def fits_after(self, inner: ChannelProduct) -> bool:
+        """Whether the matrix and bias of `after` neither overflow nor lose digits as denormal numbers."""
+        root = math.sqrt(self.inputs)
+        left, right = (root * product.magnitudes(by_output=product is self) for product in (self, inner))
+        element_type = self.weights.element_type
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = [left * right.max(), right * left.max()]
+            if inner.bias is not None:
+                products.append(left * np.abs(inner.bias.data.astype(np.float64)).max() * root)
+            return all(fits(element_type, largest) for largest in products)
 
     def after(self, inner: ChannelProduct) -> tuple[Constant, Constant | None]:
         """The matrix and bias of this product of the result of `inner`: computed in double precision, rounded once."""

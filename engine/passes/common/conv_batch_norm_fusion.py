@@ -9,6 +9,7 @@ from engine.ir import Constant, Node, Output
 from engine.ops.conv import ConvSpec
 from engine.ops.normalization import BatchNormalizationSpec
 from engine.ops.tensors import Array
+from engine.passes.common.ranges import fits, magnitudes
 from engine.passes.fusion import derived_constant
 from engine.passes.pattern import Matcher, attrs_match, consumers_count, wrap_const, wrap_type
 from engine.passes.rewrite import MatcherPass
@@ -20,7 +21,8 @@ class ConvBatchNormFusion(MatcherPass):
     """Folds `BatchNormalization(Conv(x, w, b))`, both with constant parameters, into one Conv (or ConvTranspose).
 
     With s = scale / sqrt(var + epsilon): w' = w * s for each output channel, b' = (b - mean) * s + shift. The
-    weights are computed in double precision and rounded once.
+    weights are computed in double precision and rounded once. Nothing is folded if weights or biases could overflow, or
+    lose digits as denormal numbers.
     """
 
     def __init__(self) -> None:
@@ -56,8 +58,24 @@ def _fold(convolution: Node, norm: Node) -> tuple[Constant, Constant] | None:
     scale, shift, mean, variance = (p.data.astype(np.float64) for p in parameters if p is not None)
     factor = scale / np.sqrt(variance + epsilon)
     offset = (0.0 if bias is None else bias.data.astype(np.float64)) - mean
-    bias_data = (offset * factor + shift).astype(weights.element_type.numpy)
-    return scaled_weights(convolution, weights, factor), Constant(bias_data)
+    added = offset * factor + shift
+    if not scaled_fits(convolution, weights, factor, added):
+        return None
+    return scaled_weights(convolution, weights, factor), Constant(added.astype(weights.element_type.numpy))
+
+
+def scaled_fits(convolution: Node, weights: Constant, factor: Array, shift: Array | None) -> bool:
+    """Whether `scaled_weights` and what is added to each output channel keep their digits, see `fits`."""
+    if 0 in weights.shape:
+        return True
+    if convolution.op_type == "Conv":
+        largest = magnitudes(weights, weights.shape, range(1, len(weights.shape)))
+    else:
+        group = ConvSpec.of(convolution).group
+        grouped = group, weights.shape[0] // group, weights.shape[1], -1
+        largest = magnitudes(weights, grouped, (1, 3)).reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return fits(weights.element_type, largest * np.abs(factor), shift)
 
 
 def scaled_weights(convolution: Node, weights: Constant, factor: Array) -> Constant:

@@ -7,7 +7,7 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Node, Output
 from engine.ops.tensors import Array
-from engine.passes.common.conv_batch_norm_fusion import scaled_weights
+from engine.passes.common.conv_batch_norm_fusion import scaled_fits, scaled_weights
 from engine.passes.fusion import FusionPass, constant_data, dims_of
 from engine.passes.pattern import Matcher, wrap_const, wrap_type
 
@@ -37,7 +37,7 @@ class ConvBiasFusion(FusionPass):
 class ConvMultiplyFusion(FusionPass):
     """Turns Mul(Conv(x, w, b), c) of constants into scaled weights; c is a scalar or has one value per channel.
 
-    The weights are computed in double precision and rounded once.
+    The weights are computed in double precision and rounded once. None may overflow, or lose digits as denormal number.
     """
 
     def __init__(self) -> None:
@@ -54,8 +54,11 @@ class ConvMultiplyFusion(FusionPass):
         if not isinstance(weights, Constant) or scale is None or (node.has_input(2) and bias is None):
             return None
         wide = scale.astype(np.float64)
+        moved = None if bias is None else bias.astype(np.float64) * wide
+        if not scaled_fits(node, weights, wide, moved):
+            return None
         new = scaled_weights(node, weights, wide)
-        shift = None if bias is None else Constant((bias.astype(np.float64) * wide).astype(bias.dtype))
+        shift = None if bias is None or moved is None else Constant(moved.astype(bias.dtype))
         return _with_parameters(node, new.output(0), shift)
 
 

@@ -89,7 +89,8 @@ class LinearSinking(_LinearPass):
 class LinearMerging(_LinearPass):
     """Turns P2(D(P1(x))) into P(D(x)) with the product of both matrices, where that needs fewer operations.
 
-    D is any number of movements, such as Reshape and Transpose. Does nothing to products through few channels.
+    D is any number of movements, such as Reshape and Transpose. Does nothing to products through few channels, nor to
+    those whose product would overflow, or lose digits as denormal numbers.
     """
 
     def __init__(self) -> None:
@@ -171,7 +172,7 @@ def _merged(node: Node) -> _Exchange | None:
         movements.append(movement)
         value, axis = movement.x, movement.source_axis
     keeps = inner.bias is None or all(movement.keeps_constants for movement in movements)
-    if value.num_consumers > 1 or inner.axis != axis or not keeps:
+    if value.num_consumers > 1 or inner.axis != axis or not keeps or not outer.fits_after(inner):
         return None
     before, after = inner.cost(inner.positions), 0.0
     for movement in movements:

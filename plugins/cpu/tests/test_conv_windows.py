@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_cpu.network import CpuNetwork
 from onnx import helper, numpy_helper
 
 from engine.core import Core
@@ -127,6 +128,7 @@ def test_accuracy_rules_out_what_rounds_more() -> None:
     errors = {}
     for name, network in {"fast": fast, "accurate": accurate}.items():
         errors[name] = np.abs(np.asarray(network({"x": x})[0]) - exact).max()
+        assert isinstance(network, CpuNetwork)
         kernels = [step.kernel for plan in network.native_plans() for step in plan.steps]
         assert any("winograd" in kernel for kernel in kernels) == (name == "fast"), kernels
     assert errors["accurate"] < errors["fast"]
