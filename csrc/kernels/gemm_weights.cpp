@@ -245,7 +245,9 @@ void sum_group(const WeightsFormat& f, const std::uint8_t* w, const Row* rows, f
             if constexpr (kHasZeroPoints) digit = fma(-zero_point, broadcast(start[r]->sums[d]), digit);
             total = d == 0 ? digit : fma(total, broadcast(256.0f), digit);
           }
-          y[p][r][v] = fma(total * start[r]->unit, scale, y[p][r][v]);
+          // In this order, nothing overflows before the result does: sums of codes times activations of 1e36 are
+          // infinite.
+          y[p][r][v] = fma(total * scale, broadcast(start[r]->unit), y[p][r][v]);
         }
       }
     }

@@ -255,3 +255,30 @@ def test_the_answer_is_that_of_onnxruntime(bits: int, has_zero_points: bool) -> 
         x = rows_of(rows, k)
         (actual,) = request.infer({"x": x}).values()
         assert np.allclose(actual, session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("size", [1e36, 1e-25])
+def test_results_within_the_range_do_not_overflow(rows: int, size: float) -> None:
+    """Sums of codes times activations of 1e36 are infinite, though the scales of the weights make them small again."""
+    model = network(96, 45, 32, type=i8)
+    x = rows_of(rows, 96) * np.float32(size)
+    (actual,) = Core().compile_model(model, "CPU")({"x": x}).values()
+    (expected,) = evaluate_model(model, [(x / np.float32(size)).astype(np.float32)])
+    expected = expected.astype(np.float64) * float(np.float32(size))
+    assert np.abs(actual - expected).max() <= 1e-4 * size
+
+
+def test_a_row_with_an_outlier_changes_no_other_row() -> None:
+    """Activations that are rounded to 8 bits share a scale within their own row only."""
+    model, x = network(96, 45, 32), rows_of(40, 96)
+    for group in (0, 32):
+        compiled = Core().compile_model(model, "CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group})
+        (usual,) = compiled({"x": x}).values()
+        for value in (1e6, np.inf, np.nan):
+            changed = x.copy()
+            changed[7, 3] = value
+            (found,) = compiled({"x": changed}).values()
+            others = np.arange(40) != 7
+            assert np.array_equal(found[others], usual[others])
+            assert np.isfinite(found[7]).all() == np.isfinite(value)
