@@ -43,6 +43,9 @@ class GraphError(ModelError):
 class TypeInferenceError(ModelError):
     """The element types or shapes of a node's inputs are not allowed by its operator."""
 
+    node: object = None
+    """The node, if the error was raised by the validation of a model."""
+
 
 class OperatorSpecError(TypeInferenceError):
     """An attribute or a rank is not allowed by the node's operator; the message gives its value and what is allowed."""

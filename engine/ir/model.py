@@ -384,7 +384,8 @@ class Model(Subgraph):
                     raise GraphError(f"{node} reads output {source.index} of {source.node}, which does not exist")
             try:
                 changed |= node.infer_types()
-            except TypeInferenceError:
+            except TypeInferenceError as e:
+                e.node = node
                 raise
             except ModelError as e:
                 raise TypeInferenceError(f"{node}: {e}") from e

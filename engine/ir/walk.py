@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from engine.ir.model import Model
 from engine.ir.node import Node
+
+CANNOT_RUN: Final = "cannot_run"
+"""The rt_info key of a branch of an If that cannot run, with the reason: the condition is known to decide against it,
+or the types of what it reads do not fit. Its own types then mean nothing, so passes leave it as it is."""
 
 
 def all_nodes(model: Model) -> Iterator[Node]:
@@ -15,3 +20,11 @@ def all_nodes(model: Model) -> Iterator[Node]:
             for body in node.bodies.values():
                 yield from all_nodes(body)
         yield node
+
+
+def runnable_bodies(node: Node) -> Iterator[Model]:
+    """The bodies of `node`, without the branches of an If that cannot run; type inference decides which these are."""
+    if node.attributes:
+        for body in node.bodies.values():
+            if CANNOT_RUN not in body.rt_info:
+                yield body

@@ -16,6 +16,7 @@ from engine.lowering.checks import SHAPE_SOURCES, is_omitted
 from engine.lowering.decisions import Decisions
 from engine.lowering.table import LoweringT, LoweringTable
 from engine.passes import Manager, Pass
+from engine.passes.common.branch_elimination import BranchElimination, taken_branch
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.shape_simplification import ShapeSimplification
@@ -85,7 +86,7 @@ def fold(graph: Model, table: LoweringTable[LoweringT]) -> Decisions[LoweringT]:
 def _is_settled(graph: Model, decisions: Decisions[LoweringT]) -> bool:
     """Whether nothing is left to fold, and every operation has a kernel and known lengths."""
     for node in filter(is_operation, graph.ordered_nodes()):
-        if (node.op_type in SHAPE_SOURCES and not node.domain) or is_foldable(node):
+        if (node.op_type in SHAPE_SOURCES and not node.domain) or is_foldable(node) or taken_branch(node) is not None:
             return False
         if decisions.refusal(node) is not None:
             return False
@@ -97,6 +98,7 @@ def _is_settled(graph: Model, decisions: Decisions[LoweringT]) -> bool:
 def _simplify(graph: Model) -> bool:
     changed = _run(ShapeSimplification(), graph)
     changed |= _run(ConstantFolding(), graph)
+    changed |= _run(BranchElimination(), graph)
     return _run(DeadCodeElimination(), graph) or changed
 
 

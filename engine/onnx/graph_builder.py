@@ -26,6 +26,7 @@ from engine.ir import (
 )
 from engine.onnx.annotations import annotated, is_sink
 from engine.onnx.attributes import attribute_type, read_attribute, read_constant
+from engine.onnx.branches import is_decided_by_types
 from engine.onnx.calls import opset_of
 from engine.onnx.contrib import ContribCall, expand, is_known
 from engine.onnx.functions import describe
@@ -86,13 +87,17 @@ class GraphBuilder:
         graph: onnx.GraphProto,
         declared: DeclaredTypes | None = None,
         outer: Values | None = None,
+        *,
+        is_unshaped: bool = False,
     ) -> None:
         self._context = context
         self._graph = graph
         self._declared = declared
         self._is_body = outer is not None
         self._inferred = {value.name: value.type for value in (*graph.value_info, *graph.output)}
-        self._values = Values(graph.name, outer)
+        if is_unshaped:
+            self._inferred = {}
+        self._values = Values(graph.name, outer, is_unshaped=is_unshaped)
         self._parameters: list[Parameter] = []
         self._sinks: list[Node] = []
         self._overridable: list[Node] = []
@@ -351,12 +356,29 @@ class GraphBuilder:
         for attribute in proto.attribute:
             kind = attribute.type or attribute_type(attribute)
             if kind == _GRAPH:
-                body, captured = GraphBuilder(self._context, attribute.g, outer=self._values).build()
+                body, captured = self._body(proto, attribute.g, inputs)
                 attributes[attribute.name] = body
                 inputs += captured
             else:
                 attributes[attribute.name] = read_attribute(attribute, kind, self._context.store, self._closed_body)
         return attributes
+
+    def _body(
+        self, proto: onnx.NodeProto, graph: onnx.GraphProto, inputs: Sequence[Output | None]
+    ) -> tuple[Model, list[Output]]:
+        """A body; a branch that does not fit the shapes is built without them if it may be one that is never taken."""
+        is_unshaped = self._values.is_unshaped
+        try:
+            return GraphBuilder(self._context, graph, outer=self._values, is_unshaped=is_unshaped).build()
+        except TypeInferenceError:
+            if (
+                is_unshaped
+                or proto.op_type != "If"
+                or proto.domain
+                or not is_decided_by_types(next(iter(inputs), None))
+            ):
+                raise
+        return GraphBuilder(self._context, graph, outer=self._values, is_unshaped=True).build()
 
     def _closed_body(self, graph: onnx.GraphProto) -> Model:
         """A body in a list of bodies, for which the IR does not support captures."""

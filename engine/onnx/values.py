@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import GraphError
-from engine.ir import Constant, Model, Output, Parameter
+from engine.ir import Constant, Model, Output, Parameter, PartialShape, TensorType
 from engine.onnx.skeleton import INLINE_BYTES
 
 
@@ -14,12 +14,14 @@ class Values:
         name: the graph's name, for messages.
         by_name: the values defined so far, including captures.
         changed: values whose types differ from those that whole-graph inference found.
+        is_unshaped: captures have no shapes: those of the enclosing graph do not fit the graph, which is never run.
     """
 
-    __slots__ = ("_captured", "_outer", "by_name", "changed", "name")
+    __slots__ = ("_captured", "_outer", "by_name", "changed", "is_unshaped", "name")
 
-    def __init__(self, name: str, outer: Values | None) -> None:
+    def __init__(self, name: str, outer: Values | None, *, is_unshaped: bool = False) -> None:
         self.name = name
+        self.is_unshaped = is_unshaped
         self.by_name: dict[str, Output] = {}
         self.changed: set[Output | None] = set()
         self._outer = outer
@@ -39,7 +41,10 @@ class Values:
         if isinstance(source.node, Constant) and source.node.byte_size <= INLINE_BYTES:
             value = source.node.clone_with_new_inputs([]).output(0)
         else:
-            capture = Parameter(source.type, friendly_name=name)
+            value_type = source.type
+            if self.is_unshaped and isinstance(value_type, TensorType):
+                value_type = TensorType(value_type.element_type, PartialShape.dynamic())
+            capture = Parameter(value_type, friendly_name=name)
             self._captured[capture] = source
             value = capture.output(0)
             if source in self._outer.changed:

@@ -30,6 +30,7 @@ from engine.ir import (
     i64,
     undefined,
 )
+from engine.ir.walk import CANNOT_RUN
 from engine.ops.evaluator import ModelEvaluator
 from engine.ops.loop import LoopForm, formal_inputs
 from engine.ops.registry import Evaluator, compiles, get_op, infers
@@ -46,10 +47,60 @@ _MAX_ROUNDS = 4
 def _infer_if(node: Node) -> Sequence[ValueType]:
     if node.num_formal_inputs != 1:
         fail(node, f"If takes its condition and the values that its bodies capture, got {node.num_inputs} inputs")
-    branches = [
-        infer_body(node, name, _body(node, name, 0, node.num_outputs), []) for name in ("then_branch", "else_branch")
-    ]
-    return [_join_or_fail(node, index, a, b) for index, (a, b) in enumerate(zip(*branches, strict=True))]
+    then, otherwise = (_branch_types(node, name) for name in ("then_branch", "else_branch"))
+    if isinstance(then, TypeInferenceError):
+        if isinstance(otherwise, TypeInferenceError):
+            raise otherwise if _taken(node) == "else_branch" else then
+        return otherwise
+    if isinstance(otherwise, TypeInferenceError):
+        return then
+    return [_join_or_fail(node, index, a, b) for index, (a, b) in enumerate(zip(then, otherwise, strict=True))]
+
+
+def _branch_types(node: Node, name: str) -> list[ValueType] | TypeInferenceError:
+    """The types of a branch's results, or why it cannot run.
+
+    An If chooses between branches of which only one fits the shapes that it is given: PyTorch writes a `squeeze` as one
+    of a Squeeze and an Identity. The other one is an error only if it is taken. A branch that other shapes do not mend
+    is an error, unless the condition is known to decide against it.
+    """
+    body = _body(node, name, 0, node.num_outputs)
+    taken = _taken(node)
+    if taken not in (None, name):
+        body.rt_info[CANNOT_RUN] = f"its condition is the constant {taken == 'then_branch'}"
+        return TypeInferenceError(f"{node}, {name}: {body.rt_info[CANNOT_RUN]}")
+    try:
+        types = infer_body(node, name, body, [])
+    except TypeInferenceError as e:
+        if not _is_due_to_shapes(e):
+            raise
+        body.rt_info[CANNOT_RUN] = str(e)
+        return e
+    body.rt_info.pop(CANNOT_RUN, None)
+    return types
+
+
+def _is_due_to_shapes(error: BaseException) -> bool:
+    """Whether the node that an error is about would accept its inputs if they had other shapes."""
+    node: Any = None
+    while error is not None:
+        node, error = getattr(error, "node", None) or node, error.__cause__  # type: ignore[assignment]
+    if not isinstance(node, Node) or node.has_bodies:
+        return True
+    inputs = [None if source is None else Parameter(_without_shape(source.type)) for source in node.sources]
+    try:
+        Node(node.op_type, inputs, node.attributes, domain=node.domain, num_outputs=node.num_outputs)
+    except ModelError:
+        return False
+    return True
+
+
+def _taken(node: Node) -> str | None:
+    """The branch that an If takes; None if its condition is not known."""
+    condition = node.input_value(0).node
+    if not isinstance(condition, Constant) or condition.data.size != 1:
+        return None
+    return "then_branch" if bool(condition.data.reshape(-1)[0]) else "else_branch"
 
 
 @infers("Loop")

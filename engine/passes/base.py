@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from engine.errors import PassError
 from engine.ir import Model, Node
+from engine.ir.walk import runnable_bodies
 from engine.passes.config import PassConfig
 
 
@@ -81,7 +82,14 @@ def run_pass(item: Pass, model: Model) -> bool:
 
 
 class ModelPass(Pass):
-    """A pass over a whole model: override `run_on_model`."""
+    """A pass over a whole model: override `run_on_model`, and call `run_on_bodies` in it for nodes with bodies."""
+
+    def run_on_bodies(self, node: Node) -> bool:
+        """Run on each body of `node` that can run (`runnable_bodies`); True if anything changed."""
+        changed = False
+        for body in runnable_bodies(node):
+            changed |= self.run_on_model(body)
+        return changed
 
 
 class PassViolation(PassError):

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from engine.errors import PassError
 from engine.ir import Model, Node, OutputLike, as_output, paused_collector
+from engine.ir.walk import runnable_bodies
 from engine.passes import regions
 from engine.passes.base import Pass, PassViolation
 from engine.passes.config import PassConfig
@@ -223,9 +224,8 @@ class GraphRewrite(Pass):
             node = pending.popleft()
             if changed and not node.is_attached:
                 continue
-            if node.attributes:
-                for body in node.bodies.values():
-                    changed |= self._rewrite(body, index, open_roots, timed)
+            for body in runnable_bodies(node):
+                changed |= self._rewrite(body, index, open_roots, timed)
             for item in index.get((node.domain, node.op_type), open_roots):
                 done = _timed_apply(item, node) if timed else item.apply(node)
                 if item._new_nodes:

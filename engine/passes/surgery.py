@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from engine.errors import GraphError
+from engine.errors import GraphError, ModelError
 from engine.ir import Node, Output, OutputLike, as_output
 from engine.passes.runtime_info import copy_runtime_info
 
@@ -93,6 +94,15 @@ def insert_after(output: Output, node: Node) -> None:
     for target in targets:
         if target.node not in above:
             target.replace_source_output(replacement)
+
+
+def infer_again(node: Node) -> None:
+    """Infer the types of `node` after a change; an error is left to the validation of the model.
+
+    It is none of the model in a branch that cannot run, which only the validation of the node with the branch decides.
+    """
+    with suppress(ModelError):
+        node.infer_types()
 
 
 def _above(node: Node, end: Node) -> set[Node]:

@@ -57,15 +57,73 @@ def test_if_with_branches_of_different_types_is_refused() -> None:
         ops.create("If", [Parameter(boolean, [])], bodies)
 
 
-def test_errors_inside_a_body_name_the_body() -> None:
+def product(rows: int) -> Model:
     t = Parameter(f32, None, "t")
-    bad = Model([ops.MatMul(t, Constant(np.ones((3, 2), np.float32)))], captures=[t])
-    good = Model([Constant(f(1.0))])
+    return Model([ops.MatMul(t, Constant(np.ones((rows, 2), np.float32)))], captures=[t])
+
+
+def of_products(condition: Node, x: Node, then_rows: int, else_rows: int) -> Node:
+    bodies = {"then_branch": product(then_rows), "else_branch": product(else_rows)}
+    return ops.create("If", [condition, x, x], bodies, friendly_name="i")
+
+
+def test_errors_inside_a_body_name_the_body() -> None:
     with pytest.raises(TypeInferenceError, match=r"If `i`, then_branch: .*MatMul"):
-        ops.create(
-            "If", [Parameter(boolean, []), Parameter(f32, [2, 2])], {"then_branch": bad, "else_branch": good},
-            friendly_name="i",
-        )  # fmt: skip
+        of_products(Parameter(boolean, []), Parameter(f32, [2, 2]), 3, 4)
+
+
+def test_a_branch_of_wrong_element_types_is_refused() -> None:
+    condition, x = Parameter(boolean, []), Parameter(f32, [2, 2])
+    bodies = {"then_branch": product(2), "else_branch": Model([Constant(f(1.0))])}
+    node = ops.create("If", [condition, x], bodies, friendly_name="i")
+    x.type = TensorType(i64, PartialShape([2, 2]))
+    with pytest.raises(TypeInferenceError, match=r"If `i`, then_branch: .*MatMul"):
+        node.infer_types()
+
+
+def test_a_branch_that_does_not_fit_the_shapes_is_an_error_only_if_it_is_taken() -> None:
+    condition, x = Parameter(boolean, [], "c"), Parameter(f32, [5, 2], "x")
+    node = of_products(condition, x, 3, 2)
+    assert types(node) == ["f32[5,2]"]
+    model = Model([node], [condition, x])
+    data = np.ones((5, 2), np.float32)
+    assert ops.evaluate_model(model, [np.array(False), data])[0].tolist() == [[2, 2]] * 5
+    with pytest.raises(InputError, match="MatMul"):
+        ops.evaluate_model(model, [np.array(True), data])
+    x.type = TensorType(f32, PartialShape([5, 3]))  # now it is the other one
+    assert node.infer_types() is False
+    assert ops.evaluate_model(model, [np.array(True), np.ones((5, 3), np.float32)])[0].tolist() == [[3, 3]] * 5
+
+
+def test_only_the_branch_of_a_constant_condition_is_judged() -> None:
+    value = Constant(f(1.0))
+    bodies = {"then_branch": Model([value]), "else_branch": Model([Constant([1])])}
+    assert types(ops.create("If", [Constant(True)], bodies)) == ["f32[1]"]
+    assert types(ops.create("If", [Constant(False)], bodies)) == ["i64[1]"]
+    with pytest.raises(TypeInferenceError, match=r"If `i`, else_branch: .*MatMul"):
+        of_products(Constant(False), Parameter(f32, [2, 2]), 2, 3)
+
+
+def test_branches_nested_deep_are_inferred_in_time_that_does_not_grow_exponentially() -> None:
+    """Neither branch of the innermost If fits, so that each level would try once more."""
+    x = Parameter(f32, [2, 5], "x")
+    levels = 24
+
+    def level(depth: int, condition: Node, value: Node) -> Node:
+        if not depth:
+            return of_products(condition, value, 3, 4)
+        bodies = {}
+        for name in ("then_branch", "else_branch"):
+            c, t = Parameter(boolean, [], "c"), Parameter(f32, None, "t")
+            inner = level(depth - 1, c, t) if name == "then_branch" else ops.MatMul(t, Constant(f(*[1.0] * 3)))
+            bodies[name] = Model([inner], captures=[c, t] if name == "then_branch" else [t])
+        return ops.create("If", [condition, condition, value, value], bodies)
+
+    node = level(levels, Parameter(boolean, []), Parameter(f32, None))
+    node.input(2).replace_source_output(x)
+    node.input(3).replace_source_output(x)
+    with pytest.raises(TypeInferenceError, match="MatMul"):
+        node.infer_types()
 
 
 def test_a_changed_capture_reaches_the_body() -> None:

@@ -24,9 +24,8 @@ class BranchElimination(ModelPass):
         waiting = [node for node in model.ordered_nodes() if node.has_bodies]
         while waiting:
             node = waiting.pop()
-            for body in node.bodies.values():
-                changed |= self.run_on_model(body)
-            branch = _chosen(node)
+            changed |= self.run_on_bodies(node)
+            branch = taken_branch(node)
             if branch is None or self.transformation_callback(node):
                 continue
             waiting += [inner for inner in _inline(node, branch) if inner.has_bodies]
@@ -35,8 +34,8 @@ class BranchElimination(ModelPass):
         return changed
 
 
-def _chosen(node: Node) -> str | None:
-    """The branch that runs; None if that is not known, or has nodes that are there for an effect."""
+def taken_branch(node: Node) -> str | None:
+    """The branch that replaces an If; None if that is not known, or has nodes that are there for an effect."""
     if (node.op_type, node.domain) != ("If", "") or not node.is_attached or node.is_pinned:
         return None
     condition = node.input_value(0).node

@@ -31,8 +31,7 @@ class CommonSubexpressionSharing(ModelPass):
         alone: set[Node] = set()  # visited, but not in `first`
         changed = False
         for node in model.ordered_nodes():
-            for body in node.bodies.values():
-                changed |= self.run_on_model(body)
+            changed |= self.run_on_bodies(node)
             if _is_alone(node):
                 alone.add(node)
                 continue

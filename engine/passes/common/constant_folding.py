@@ -14,7 +14,7 @@ from engine.ops.creation import ShapeSpec
 from engine.passes.base import ModelPass
 from engine.passes.folding import MAX_OUTPUT_BYTES, bytes_allowed, constant_fold, is_foldable
 from engine.passes.runtime_info import copy_runtime_info
-from engine.passes.surgery import replace_node
+from engine.passes.surgery import infer_again, replace_node
 
 
 class ConstantFolding(ModelPass):
@@ -34,8 +34,7 @@ class ConstantFolding(ModelPass):
         made: dict[Node, int] = {}
         stated: dict[Node, list[ValueType]] = {}
         for node in model.ordered_nodes():
-            for body in node.bodies.values():
-                changed |= self.run_on_model(body)
+            changed |= self.run_on_bodies(node)
             if not (_is_typed(node) or is_foldable(node)) or self.transformation_callback(node):
                 continue
             folded = self._fold(node)
@@ -83,7 +82,7 @@ def _keep_types(stated: Mapping[Node, list[ValueType]]) -> None:
     for node, types in stated.items():
         if not node.is_attached:
             continue
-        node.infer_types()
+        infer_again(node)
         for index, known in enumerate(types):
             try:
                 merged = merge_types(known, node.output(index).type)

@@ -45,8 +45,7 @@ class QKVProjectionFusion(ModelPass):
         changed = False
         groups: dict[tuple[Output, object], list[_Projection]] = {}
         for node in model.ordered_nodes():
-            for body in node.bodies.values():
-                changed |= self.run_on_model(body)
+            changed |= self.run_on_bodies(node)
             projection = _projection(node)
             if projection is not None and not self.transformation_callback(node):
                 key = (projection.weights.shape[0], _form(projection.weights))

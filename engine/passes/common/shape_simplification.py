@@ -11,7 +11,7 @@ from engine.passes.base import ModelPass
 from engine.passes.common.shape_elements import STEPS, Length, Shapes
 from engine.passes.fusion import replace_by
 from engine.passes.runtime_info import copy_runtime_info
-from engine.passes.surgery import replace_node, replace_output_update_name
+from engine.passes.surgery import infer_again, replace_node, replace_output_update_name
 
 
 class ShapeSimplification(ModelPass):
@@ -27,10 +27,9 @@ class ShapeSimplification(ModelPass):
         known = Shapes()
         changed = refined = False
         for node in model.ordered_nodes():
-            for body in node.bodies.values():
-                changed |= self.run_on_model(body)
+            changed |= self.run_on_bodies(node)
             if refined:
-                node.infer_types()  # types before this node may have been refined
+                infer_again(node)  # types before this node may have been refined
             if (
                 node.domain
                 or node.op_type not in _HANDLED

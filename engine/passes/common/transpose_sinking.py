@@ -32,8 +32,7 @@ class TransposeSinking(ModelPass):
         changed = False
         seen: set[tuple[Node, Perm]] = set()
         for node in model.ordered_nodes():
-            for body in node.bodies.values():
-                changed |= self.run_on_model(body)
+            changed |= self.run_on_bodies(node)
             perm = _moving(node)
             if perm is None or not node.is_attached or self.transformation_callback(node):
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.ir import Model, TensorType, ValueType
+from engine.ir.walk import CANNOT_RUN
 from engine.lowering import Decisions, Refusal, RefusalCause
 from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import LayoutOption
@@ -19,8 +20,10 @@ class ControlFlow(OpLowering[OperatorSpec]):
     takes_any_type = True
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        """See `Lowering`; a node in a body that has no kernel."""
+        """See `Lowering`; a node in a body that has no kernel. A branch that cannot run needs none."""
         for name, body in spec.node.bodies.items():
+            if CANNOT_RUN in body.rt_info:
+                continue
             if why := _refusal_in(body):
                 return Refusal(why.cause, f"{name}: {why.reason}")
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.ir import Model, TensorType
+from engine.ir.walk import runnable_bodies
 from engine.passes import ModelPass
 from engine.passes.common.widen_precision import NARROW
 
@@ -22,7 +23,7 @@ class NarrowBodies(ModelPass):
         """Linear, beside the passes; True if one of them changed something."""
         changed = False
         for node in model.ordered_nodes():
-            for body in node.bodies.values():
+            for body in runnable_bodies(node):
                 if _is_narrow(body):
                     changed |= self._run(body)
                 else:
