@@ -91,8 +91,9 @@ class FamilyRunner {
 
   py::object fill(const Lengths& lengths, const py::sequence& inputs, const py::sequence& outputs,
                   const py::sequence& states, const CancelFlag* cancel, bool is_profiled) {
-    Seats::Taken seat(seats_, family_->at(lengths));
-    bind_arrays(inputs, "input", false, seat->inputs);
+    const std::shared_ptr<const Plan> plan = family_->at(lengths);
+    Seats::Taken seat(seats_, plan);
+    const py::list copies = bind_inputs(inputs, plan->inputs, seat->inputs);
     bind_arrays(outputs, "output", true, seat->outputs);
     bind_arrays(states, "state", true, seat->states);
     return seats_.run(seat, cancel, is_profiled);

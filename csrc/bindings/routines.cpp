@@ -61,7 +61,8 @@ class RepetitionRunner {
                 const py::sequence& stacked, const CancelFlag* cancel, bool is_profiled) {
     const Repetition& repetition = *repetition_;
     std::vector<Binding> bound_inputs, bound_carried;
-    bind_arrays(inputs, "input", false, bound_inputs);
+    const py::list ordered = in_order_inputs(inputs);
+    bind_arrays(ordered, "input", false, bound_inputs);
     bind_arrays(carried, "carried value", true, bound_carried);
     std::vector<void*> stacks;
     check(bound_inputs, bound_carried, std::max<std::int64_t>(0, limit));
@@ -90,6 +91,16 @@ class RepetitionRunner {
   }
 
  private:
+  py::list in_order_inputs(const py::sequence& inputs) const {
+    const auto& values = repetition_->body->values;
+    const std::size_t first = repetition_->first_input();
+    py::list ordered;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      ordered.append(in_order(inputs[i], first + i < values.size() ? values[first + i].alignment : 1));
+    }
+    return ordered;
+  }
+
   void check(const std::vector<Binding>& inputs, const std::vector<Binding>& carried, std::int64_t length) const {
     const Repetition& repetition = *repetition_;
     const auto& values = repetition.body->values;

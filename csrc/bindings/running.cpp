@@ -86,7 +86,7 @@ class PlanRunner {
 
   py::object fill(const py::sequence& inputs, const py::sequence& outputs, const CancelFlag* cancel, bool is_profiled) {
     Seats::Taken seat(seats_, plan_);
-    bind_arrays(inputs, "input", false, seat->inputs);
+    const py::list copies = bind_inputs(inputs, plan_->inputs, seat->inputs);
     bind_arrays(outputs, "output", true, seat->outputs);
     return seats_.run(seat, cancel, is_profiled);
   }

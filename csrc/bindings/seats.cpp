@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,6 +41,27 @@ void bind_arrays(const py::sequence& arrays, const char* kind, bool is_written, 
     const py::object item = arrays[i];
     bindings.push_back(bind_array(item, kind, i, is_written));
   }
+}
+
+py::object in_order(py::object item, std::size_t alignment) {
+  if (!py::isinstance<py::array>(item)) return item;
+  const auto array = py::reinterpret_borrow<py::array>(item);
+  const bool is_aligned = array.nbytes() == 0 || reinterpret_cast<std::uintptr_t>(array.data()) % alignment == 0;
+  if (is_aligned && (array.flags() & py::array::c_style)) return item;
+  return item.attr("copy")("C");
+}
+
+py::list bind_inputs(const py::sequence& arrays, const std::vector<Buffer>& declared, std::vector<Binding>& bindings) {
+  bindings.clear();
+  py::list copies;
+  const std::size_t count = arrays.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const py::object given = arrays[i];
+    const py::object item = in_order(given, i < declared.size() ? declared[i].alignment : 1);
+    if (!item.is(given)) copies.append(item);
+    bindings.push_back(bind_array(item, "input", i, false));
+  }
+  return copies;
 }
 
 Seats::Taken::Taken(Seats& seats, const std::shared_ptr<const Plan>& plan) : seats_(seats) {

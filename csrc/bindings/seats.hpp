@@ -15,6 +15,15 @@ namespace engine {
 // The arrays' memory; the caller keeps the arrays alive. Throws std::invalid_argument for other objects.
 void bind_arrays(const pybind11::sequence& arrays, const char* kind, bool is_written, std::vector<Binding>& bindings);
 
+// Like `bind_arrays`, for arrays that are read. Values of the host may be at any address, such as constants in a mapped
+// file: an array that is not aligned as declared, or not contiguous, is copied. Returns the copies, which the caller
+// keeps during the run. An array beyond those declared is bound as it is, for the error of the run.
+pybind11::list bind_inputs(const pybind11::sequence& arrays, const std::vector<Buffer>& declared,
+                           std::vector<Binding>& bindings);
+
+// The array, or a copy in C order whose data is aligned.
+pybind11::object in_order(pybind11::object item, std::size_t alignment);
+
 // What one run needs: a context, and the memory that it is bound to.
 struct Seat {
   Context context;

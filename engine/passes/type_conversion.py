@@ -56,7 +56,9 @@ class TypeConversion(ABC):
         made = node.clone_with_new_inputs(inputs)
         made.forget_inferred_types()  # the clone already has inputs of the converted types
         made.infer_types()
-        return made
+        types = zip(node.output_types, made.output_types, strict=True)
+        # Readers of a sequence would not know that its elements have another type.
+        return None if any(old != new for old, new in types if not isinstance(old, TensorType)) else made
 
     def replace(self, node: Node, converted: Node) -> None:
         """Let the consumers of `node` read the converted one."""

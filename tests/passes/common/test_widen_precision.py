@@ -109,3 +109,12 @@ def test_both_types_in_one_model() -> None:
 
 def nodes(model: Model) -> list[Node]:
     return [n for n in model.ordered_nodes() if not isinstance(n, LEAVES)]
+
+
+def test_elements_of_sequences_keep_their_type() -> None:
+    x, index = Parameter(f16, [4], "x"), Parameter(i64, [], "index")
+    sequence = ops.SequenceConstruct(const(WEIGHTS[0, :4]), ops.Relu(x))
+    model = widened(Model([Result(ops.SequenceAt(sequence, index), "y")], [x, index]))
+    assert model.outputs[0].element_type is f16
+    (found,) = evaluate_model(model, [np.ones(4, np.float16), np.array(0)])
+    np.testing.assert_array_equal(found, WEIGHTS[0, :4].astype(np.float16))

@@ -13,7 +13,7 @@ from engine.lowering import PreparedGraph, known_shapes
 from engine.native import Plan
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.program import Inference, Program, Value
+from engine_cpu.program import Inference, Program, Value, in_order
 from engine_cpu.programs import Programs
 from engine_cpu.transform import KNOWN_PASSES
 from engine_cpu.weights import WeightStore
@@ -85,16 +85,16 @@ class _Passed:
     """A result of a body that is not computed: the parameter with an index, or a constant."""
 
     parameter: int
-    constant: Constant | None = None
+    constant: Value = None
 
     @classmethod
     def of(cls, value: Output, model: Model) -> _Passed | None:
         if isinstance(value.node, Constant):
-            return cls(-1, value.node)
+            return cls(-1, in_order(value.node.data))
         return cls(model.parameters.index(value.node)) if isinstance(value.node, Parameter) else None
 
     def value(self, inputs: Sequence[Value]) -> Value:
-        return inputs[self.parameter] if self.constant is None else self.constant.data
+        return inputs[self.parameter] if self.constant is None else self.constant
 
 
 class Body:

@@ -15,13 +15,21 @@ from engine.errors import Cancelled
 from engine.ir import Constant, Model, Output
 from engine.limits import check_bytes
 from engine.native import CancelFlag, Plan, PlanRunner
-from engine.ops.reference import constant_value
 from engine_cpu.routine_draft import RoutineDraft
 from engine_cpu.segment import LoweredSegment
 
 Value = Any
 """A numpy array, a list of values, a dict, or None for an empty optional."""
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def in_order(data: Array) -> Array:
+    """The data of a constant as plans and the evaluation read it: contiguous and aligned, a copy if need be.
+
+    A constant may be anywhere in the file of the model. Plans would copy it for each run; for the evaluation, see
+    `engine.ops.reference.constant_value`.
+    """
+    return np.require(data, requirements=["C", "A"])
 
 
 class Inference(Protocol):
@@ -118,9 +126,7 @@ class Program:
             for value in writes:
                 slots[value] = len(slots)
         self.outputs = tuple(slots[value] for value in outputs)
-        self.constants: dict[int, Array] = {
-            slot: constant_value(read(constant)) for slot, constant in constants.items()
-        }
+        self.constants: dict[int, Array] = {slot: in_order(read(constant)) for slot, constant in constants.items()}
         """The data of the constants that segments read, by slot."""
         self._template: list[Value] = [self.constants.get(slot) for slot in range(len(slots))]
         self.segments = self._scheduled(slots, constants, segments)
