@@ -14,7 +14,8 @@ product of two matrices is computed in double precision and rounded once. In f16
 matrices are not multiplied, nor sums moved, only averages, copies and interpolations. Each pass compares the cost of
 the nodes before and after, multiply-adds and bytes, nodes that stay for other consumers included, and rewrites only if
 the new cost is clearly lower. Unknown lengths that D does not change, such as a batch, do not matter; if D changes
-them, nothing is rewritten.
+them, nothing is rewritten. Two matrices are multiplied only if that pays off: a product of large matrices takes
+longer than what it saves for few positions in many inferences.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Final, TypeAlias
 
 from engine import ops
 from engine.ir import Node, Output
+from engine.limits import current_budget
 from engine.ops import attribute
 from engine.passes.common.channel_products import BYTE_COST, PRODUCTS, ChannelProduct, product_cost
 from engine.passes.common.movements import MOVEMENTS, Movement
@@ -37,6 +39,12 @@ _LEAST_SUMMED: Final = 4
 """The bytes of an element whose range and precision permit other sums: f32, not f16 or bf16."""
 _WORTHWHILE: Final = 0.9
 """The share of the cost before a rewrite that the cost after it may be."""
+_INFERENCES: Final = 16
+"""The product of two matrices is computed if so many inferences save what it costs."""
+_DOUBLE: Final = 2
+"""The cost of a multiply-add in f64, in which it is computed, beside one in f32."""
+_PRODUCTS_PER_UNIT: Final = 8
+"""Multiply-adds in f64 per unit of the work of a compilation, which is about one nanosecond."""
 
 
 class _LinearPass(FusionPass):
@@ -180,7 +188,7 @@ def _merged(node: Node) -> _Exchange | None:
         after += movement.cost(inner.inputs, inner.item)
     before += outer.cost(outer.positions)
     after += product_cost(outer.positions, inner.inputs, outer.outputs, outer.item)
-    if after > _WORTHWHILE * before:
+    if after > _WORTHWHILE * before or not _pays_off(outer, inner, before - after):
         return None
     x, made = inner.x, list[Node]()
     for movement in reversed(movements):
@@ -191,6 +199,19 @@ def _merged(node: Node) -> _Exchange | None:
         x = moved.output(0)
     matched = [*inner.nodes, *(movement.node for movement in movements), *outer.nodes]
     return matched, [*made, *outer.with_matrix(x, *outer.after(inner))]
+
+
+def _pays_off(outer: ChannelProduct, inner: ChannelProduct, saved: float) -> bool:
+    """Whether computing the product of two matrices takes no longer than it saves in a few inferences.
+
+    If it does, it is counted against the budget of the compilation, within which it must fit.
+    """
+    count = outer.outputs * outer.inputs * inner.inputs
+    budget, nbytes, work = current_budget(), outer.item * outer.outputs * inner.inputs, count // _PRODUCTS_PER_UNIT
+    if _DOUBLE * count > _INFERENCES * saved or not budget.allows(nbytes, work):
+        return False
+    budget.spend(nbytes, work)
+    return True
 
 
 @dataclass(frozen=True, slots=True)

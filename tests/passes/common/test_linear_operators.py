@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from engine import ops
 from engine.ir import Constant, ElementType, Model, Node, Parameter, bf16, f16, f32, f64, i32
+from engine.limits import Limits, compilation
 from engine.onnx import model_to_proto, read_model
 from engine.ops import evaluate_model
 from engine.passes import Manager, MatcherPass
@@ -310,6 +311,35 @@ def test_matrices_in_sequence_are_merged(apply: Apply) -> None:
     hidden = ops.Gemm(x, array(64, 16), array(64), transB=1)
     model = Model([linear(ops.Gemm(hidden, array(64, 48)), 24)], [x])
     assert apply(model, LinearMerging) == {"MatMul": 1, "Add": 1}
+
+
+def chain(size: int, rows: int | str, count: int = 3) -> Model:
+    """x [rows, size] times `count` matrices."""
+    x = image(rows, size)
+    value: Node = x
+    for _ in range(count):
+        value = ops.MatMul(value, array(size, size))
+    return Model([value], [x])
+
+
+def test_large_matrices_are_merged_only_for_many_positions(apply: Apply) -> None:
+    """For one row, the product of two matrices costs as much as a thousand inferences save."""
+    apply(chain(512, "rows"), LinearMerging, modified=False)
+    assert apply(chain(512, 2048, count=2), LinearMerging) == {"MatMul": 1}
+    assert apply(chain(64, "rows"), LinearMerging) == {"MatMul": 1}
+
+
+def test_merged_matrices_are_within_the_budget_of_the_compilation() -> None:
+    def products(limits: Limits) -> int:
+        model, manager = chain(64, 256, count=9), Manager()
+        manager.register_pass(LinearMerging)
+        with compilation(limits):
+            manager.run_passes(model)
+        return sum(node.op_type == "MatMul" for node in model.ordered_nodes())
+
+    each = 64**3 // 8
+    assert [products(Limits(folded_work=each * count)) for count in (0, 3, 8)] == [9, 6, 1]
+    assert products(Limits(folded_bytes=3 * 64 * 64 * 4)) == 6
 
 
 @pytest.mark.parametrize(
