@@ -68,6 +68,8 @@ def read_constant(proto: onnx.NodeProto, store: TensorStore) -> Constant:
     if read is None:
         raise ModelReadError(f"Constant has no attribute `{attribute.name}`; it has {', '.join(_VALUES)}")
     _check_given(attribute)
+    if attribute.name == "sparse_value":
+        attribute.sparse_tensor.values.name = proto.output[0]  # which messages name
     constant = read(attribute, store)
     constant.friendly_name = proto.output[0]
     return constant

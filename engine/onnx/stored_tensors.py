@@ -39,7 +39,7 @@ from engine.onnx.safetensors import Weights
 from engine.onnx.skeleton import RAW_DATA, Skeleton
 from engine.onnx.wire import Buffer, count_varints, decode_varints
 from engine.ops.protos import SparseTensor, sparse_from_proto, tensor_from_proto, tensor_from_raw, tensor_to_proto
-from engine.ops.tensors import check_range
+from engine.ops.tensors import check_range, dense_within_budget
 
 Array = NDArray[Any]
 
@@ -98,7 +98,10 @@ class TensorStore(ABC):
         return _checked(sparse_from_proto, tensor)
 
     def sparse_constant(self, tensor: onnx.SparseTensorProto) -> Constant:
-        """A sparse initializer as a dense constant, filled when its data is read. Raises `ModelReadError`."""
+        """A sparse initializer as a dense constant, filled when its data is read. Raises `ModelReadError`.
+
+        Reading the data raises `OutOfMemoryError`; see `dense_within_budget`.
+        """
         name, sparse = tensor.values.name, self.sparse(tensor)
         element_type = ElementType.from_numpy(sparse.values.dtype)
         needed = _byte_size(name, element_type, sparse.shape)
@@ -108,7 +111,8 @@ class TensorStore(ABC):
                 f"at most {_MAX_DENSE_BYTES} are allowed"
             )
         value_type = TensorType(element_type, PartialShape(sparse.shape))
-        return Constant.lazy(value_type, sparse.to_dense, friendly_name=name)
+        load = functools.partial(dense_within_budget, sparse, name)
+        return Constant.lazy(value_type, load, friendly_name=name)
 
 
 class FileTensors(TensorStore):

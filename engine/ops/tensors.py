@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,8 +13,9 @@ import onnx
 import onnx.numpy_helper
 from numpy.typing import NDArray
 
-from engine.errors import ModelError, ModelReadError
+from engine.errors import ModelError, ModelReadError, OutOfMemoryError
 from engine.ir import ElementType, i8, i16, string, u8, u16
+from engine.limits import check_bytes, current_budget, shown_bytes
 
 Array = NDArray[Any]
 Buffer = bytes | bytearray | memoryview | Array
@@ -37,6 +39,26 @@ class SparseTensor:
         else:
             dense.reshape(-1)[self.indices] = self.values
         return dense
+
+
+def dense_within_budget(sparse: SparseTensor, name: str) -> Array:
+    """`to_dense` of the constant `name`, whose bytes count against the budget of the compilation while they are used.
+
+    A sparse tensor of few bytes may take any number in dense form. Raises `OutOfMemoryError` beyond the budget, and if
+    the memory is not available.
+    """
+    nbytes, budget = math.prod(sparse.shape) * sparse.values.dtype.itemsize, current_budget()
+    what = f"sparse constant `{name}` {list(sparse.shape)}"
+    if nbytes > (left := max(0, budget.bytes_left)):
+        raise OutOfMemoryError(
+            f"{what} takes {shown_bytes(nbytes)} in dense form, and {shown_bytes(left)} are left of what this "
+            "compilation may compute in advance; raise MAX_FOLDED_BYTES, or store the tensor in dense form"
+        )
+    check_bytes(nbytes, what)
+    dense = sparse.to_dense()
+    budget.spend(nbytes, 0)
+    weakref.finalize(dense, budget.spend, -nbytes, 0)
+    return dense
 
 
 def transposed_matrix(matrix: Array) -> Array:

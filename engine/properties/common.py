@@ -177,7 +177,8 @@ MAX_FOLDED_BYTES = Property(
     Limits().folded_bytes,
     CONFIG,
     "How many bytes of results one compilation may compute from constants in advance, in total, or 8 times the bytes "
-    "of the model's constants if that is more. Operations beyond it run in each inference.",
+    "of the model's constants if that is more. Operations beyond it run in each inference; sparse constants that take "
+    "more in dense form are refused.",
     minimum=0,
 )
 MAX_FOLDED_WORK = Property(

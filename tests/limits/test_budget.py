@@ -22,6 +22,7 @@ from engine.limits import (
     current_budget,
     total_memory,
 )
+from engine.onnx import read_model
 from engine.ops import evaluate_model
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.folding import bytes_allowed
@@ -87,6 +88,48 @@ def test_an_input_that_is_read_twice_counts_once() -> None:
 def test_a_nested_compilation_shares_the_outer_budget() -> None:
     with compilation(Limits(folded_bytes=7)) as outer, compilation(Limits(folded_bytes=70)):
         assert current_budget() is outer
+
+
+def sparse_model(count: int, side: int) -> bytes:
+    """The sum of `count` constants [side, side] of one element 3 each, and of x."""
+    nodes = []
+    for index in range(count):
+        sparse = helper.make_sparse_tensor(
+            helper.make_tensor("values", TensorProto.FLOAT, [1], [3.0]),
+            helper.make_tensor("indices", TensorProto.INT64, [1], [5]),
+            [side, side],
+        )
+        nodes.append(helper.make_node("Constant", [], [f"k{index}"], sparse_value=sparse))
+    nodes += [helper.make_node("Sum", [f"k{index}" for index in range(count)], ["s"])]
+    nodes += [helper.make_node("Reshape", ["s", "flat"], ["r"]), helper.make_node("Add", ["x", "r"], ["y"])]
+    port = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [side * side]) for name in "xy"]
+    flat = helper.make_tensor("flat", TensorProto.INT64, [1], [-1])
+    graph = helper.make_graph(nodes, "g", port[:1], port[1:], [flat])
+    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]).SerializeToString())
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_sparse_constants_in_dense_form_are_within_the_budget(device: str) -> None:
+    """4 KB of a file could take any number of gigabytes."""
+    side = 64
+    x, nbytes = np.zeros(side * side, np.float32), side * side * 4
+    with pytest.raises(
+        OutOfMemoryError, match=r"sparse constant `k\d` \[64, 64\] takes 16384 bytes .* MAX_FOLDED_BYTES"
+    ):
+        Core().compile_model(sparse_model(5, side), device, {"MAX_FOLDED_BYTES": 2 * nbytes})({"x": x})
+    network = Core().compile_model(sparse_model(5, side), device, {"MAX_FOLDED_BYTES": 20 * nbytes})
+    assert np.flatnonzero(network({"x": x})["y"]).tolist() == [5]
+
+
+def test_dense_forms_that_are_released_no_longer_count() -> None:
+    with compilation(Limits(folded_bytes=20_000)) as budget:
+        model = read_model(sparse_model(3, 64))
+        constants = [node for node in model.ordered_nodes() if isinstance(node, Constant) and node.shape == (64, 64)]
+        for _ in range(3):
+            for constant in constants:
+                assert constant.data[0, 5] == 3
+                constant.release()
+        assert budget.used_bytes == 0
 
 
 def model_bytes() -> bytes:
