@@ -338,8 +338,8 @@ class PlanRunner:
     ) -> list[int] | None:
         """Run all steps as `Context.run` does, with its errors except Busy, and OutOfMemoryError.
 
-        Inputs that are not contiguous, or not aligned as the plan declares, are copied. Releases the GIL unless the last
-        run took less than 20 us and a core is free.
+        Inputs that are not contiguous, or not aligned as the plan declares, are copied. Releases the GIL unless the
+        last run took less than 20 us and a core is free.
         """
         return self._runner.fill(inputs, outputs, cancel._flag, profile)
 

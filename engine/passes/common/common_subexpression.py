@@ -38,7 +38,7 @@ class CommonSubexpressionSharing(ModelPass):
             kept = self._first(node, first)
             if kept is node or _feeds_result(node):
                 continue
-            for reader in [target.node for output in kept.outputs for target in output.target_inputs]:
+            for reader in _only_readers(kept):
                 if reader in alone:  # no longer
                     alone.remove(reader)
                     self._first(reader, first)
@@ -60,6 +60,11 @@ def _is_alone(node: Node) -> bool:
         if source is not None and source.num_consumers == 1:
             return True
     return False
+
+
+def _only_readers(node: Node) -> list[Node]:
+    """The readers of outputs that have one; those of others are not alone because of this node."""
+    return [target.node for output in node.outputs if output.num_consumers == 1 for target in output.target_inputs]
 
 
 def _feeds_result(node: Node) -> bool:

@@ -28,7 +28,8 @@ def group_nodes(nodes: Sequence[Node], outputs: Collection[Output], decisions: C
     grouping = _Grouping(nodes, decisions)
     for node in nodes:
         grouping.place(node)
-    return [_item(group, frozenset(outputs), decisions) for group in grouping.in_order()]
+    outside = frozenset(outputs)
+    return [_item(group, outside, decisions) for group in grouping.in_order()]
 
 
 class _Group:

@@ -87,6 +87,7 @@ class SegmentBuilder:
         self.is_accurate = tuner.is_accurate
         self._plan = PlanBuilder(isa=weights.isa) if plan is None else plan
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._given = frozenset(inputs)
         self.store, self._tuner = weights, tuner
         self._choices = choices or Choices()
         self._options = {node: options[item] for item in items for node in item.nodes}
@@ -373,7 +374,7 @@ class SegmentBuilder:
         root = self._root(source)
         if value in self._bound or value in self._places or root in self._bound or root in self._places:
             return None
-        if root in self._shared or self._uses[root] != 1 or root in self._inputs or isinstance(root.node, Constant):
+        if root in self._shared or self._uses[root] != 1 or root in self._given or isinstance(root.node, Constant):
             return None
         if root in self._states:
             return None
