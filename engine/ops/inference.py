@@ -16,7 +16,7 @@ from engine.ir.inference import set_inferencer
 from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED, OpDef, find_op
 from engine.ops.rules import check_inputs, fail
-from engine.ops.spec import attribute_key, check_spec, refuse
+from engine.ops.spec import LONG, attribute_key, check_spec, has_long_attributes, refuse
 from engine.ops.tensors import Array
 
 _MEMO_SIZE: Final = 20_000
@@ -64,6 +64,8 @@ def _key(node: Node, op: OpDef) -> tuple[object, ...] | None:
     """Everything that the types of the outputs depend on; None if they are not kept."""
     if node.attributes and node.has_bodies:  # bodies change, and keeping them would keep their graphs alive
         return None
+    if node.attributes and has_long_attributes(node):
+        return None
     key = [op, op.rule, *attribute_key(node)]
     for source in node.sources:
         value_type = None if source is None else source.type
@@ -91,6 +93,8 @@ def _infer(node: Node, op: OpDef) -> tuple[ValueType, ...]:
 
 def _check_integers(node: Node, name: str, value: object) -> None:
     """Refuse integers that neither a file nor native code can hold."""
+    if type(value) is tuple and len(value) >= LONG and {*map(type, value)} == {int}:
+        value = (min(value), max(value))
     for item in value if type(value) is tuple else (value,):
         if type(item) is int and not -(1 << 63) <= item < 1 << 63:
             refuse(node, name, value, "integers of 64 bits")

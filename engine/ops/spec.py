@@ -53,6 +53,9 @@ _CONVERSIONS: Final[dict[int, Callable[[Any], Any]]] = {
     _A.FLOATS: lambda values: tuple(map(float, values)),
 }
 _MEMO_SIZE: Final = 20_000
+_FEW: Final = 8
+LONG: Final = 4096
+"""Elements of an attribute that is a long list, such as those of a tree ensemble."""
 _WITHOUT_ZEROS: Final = {int, str}
 """Types of which equal values are equal in everything."""
 
@@ -80,9 +83,9 @@ class OperatorSpec:
             raise OperatorSpecError(
                 f"{node}: {cls.__name__} describes {operators}, not {_name_of(node.domain, node.op_type)}"
             )
-        key, known = _find(node, found)
-        if known is not None:
-            return found(node=node, **known)
+        key, fields = _find(node, found)
+        if fields is not None:
+            return found(node=node, **fields)
         described: Any = found
         op = find_op(node.op_type, node.domain)
         if op is None:  # of a custom domain: fields with defaults may be omitted
@@ -96,9 +99,10 @@ class OperatorSpec:
         except TypeError as e:
             raise OperatorSpecError(f"{node}: {e}") from e
         if key is not None:
-            if len(_resolved) >= _MEMO_SIZE:
-                _resolved.clear()
-            _resolved[key] = given
+            known, size = (_resolved_long, _FEW) if has_long_attributes(node) else (_resolved, _MEMO_SIZE)
+            if len(known) >= size:
+                known.clear()
+            known[key] = given
         return spec
 
     @classmethod
@@ -140,6 +144,8 @@ SpecT = TypeVar("SpecT", bound=OperatorSpec)
 _classes: dict[tuple[str, str], type[OperatorSpec]] = {}
 _resolved: dict[tuple[object, ...], dict[str, Any]] = {}
 """The fields of specs, except the node, by everything that they depend on."""
+_resolved_long: dict[tuple[object, ...], dict[str, Any]] = {}
+"""The same for nodes with long attributes, which take much memory."""
 
 
 def spec_classes() -> dict[str, type[OperatorSpec]]:
@@ -230,7 +236,7 @@ def _find(node: Node, cls: Any) -> tuple[tuple[object, ...] | None, dict[str, An
             key.append(value_type)
     found = tuple(key)
     try:
-        return found, _resolved.get(found)
+        return found, (_resolved_long if has_long_attributes(node) else _resolved).get(found)
     except TypeError:  # an unhashable attribute, such as a tensor
         return None, None
 
@@ -243,17 +249,39 @@ def attribute_key(node: Node) -> list[object]:
     return key
 
 
+class _Same:
+    """A key that is equal only for the same object: comparing lists of millions takes too long."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+
+def has_long_attributes(node: Node) -> bool:
+    """Whether an attribute is a long list, so that little should be kept for the node."""
+    return any(type(value) is tuple and len(value) >= LONG for value in node.attributes.values())
+
+
 def _exact(value: object) -> object:
     """A key for the value of an attribute that distinguishes 0.0 from -0.0, which are equal."""
     if type(value) is float:
         return value.hex()
     if type(value) is not tuple:
         return value
+    if len(value) >= LONG:
+        return _Same(value)
     types = {*map(type, value)}
     if types <= _WITHOUT_ZEROS:
         return value
     if types == {float}:
-        return array("d", value).tobytes()  # thresholds of trees are a hundred thousand numbers
+        return array("d", value).tobytes()
     return tuple(map(_exact, value))
 
 

@@ -15,12 +15,14 @@ from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.shared_branches import flatten_graphs
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.tree_ids import NodeIds
 
 ML: Final = "ai.onnx.ml"
 AGGREGATES: Final = ("AVERAGE", "SUM", "MIN", "MAX")
 TRANSFORMS: Final = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """Names of aggregate_function and post_transform; the numbers in TreeEnsemble-5 are their indices."""
 _MOST_NODES: Final = 1 << 28
+_IS_LEAF: Final = MODES.index("LEAF")
 
 
 @specifies("TreeEnsembleRegressor", "TreeEnsembleClassifier", "TreeEnsemble", domain=ML)
@@ -84,50 +86,51 @@ def _dtype(node: Node, *tensors: Any) -> np.dtype[Any]:
     return np.dtype(np.float64 if is_double else np.float32)
 
 
-def _numbers(node: Node, name: str) -> tuple[float, ...] | tuple[int, ...]:
+def _numbers(node: Node, name: str) -> Array:
     """A list of numbers, or the tensor that may be given instead; empty if there is neither."""
     tensor = node.attributes.get(f"{name}_as_tensor")
-    if isinstance(tensor, np.ndarray):
-        return tuple(tensor.reshape(-1).tolist())
-    found = node.attributes.get(name, ())
-    if not isinstance(found, tuple) or not all(isinstance(each, (int, float)) for each in found):
-        refuse(node, name, _shortened(found), "a list of numbers")
-    return found
+    return (
+        _listed(node, name, "fiub", "a list of numbers") if not isinstance(tensor, np.ndarray) else tensor.reshape(-1)
+    )
 
 
-def _integers(node: Node, name: str, count: int | None = None, *, optional: bool = False) -> Sequence[int]:
-    found = node.attributes.get(name, ())
-    if not isinstance(found, tuple) or not all(isinstance(each, int) for each in found):
-        refuse(node, name, _shortened(found), "a list of integers")
-    if optional and not found and count is not None:
-        return (0,) * count
+def _integers(node: Node, name: str, count: int | None = None, *, optional: bool = False) -> Array:
+    found = _listed(node, name, "iub", "a list of integers")
+    if optional and not len(found) and count is not None:
+        return np.zeros(count, np.int64)
     if count is not None and len(found) != count:
         raise TreeError(name, f"{count} values, one for each of the others")
-    return found
+    return found.astype(np.int64, copy=False)
+
+
+def _listed(node: Node, name: str, kinds: str, wanted: str) -> Array:
+    """A list as an array of one of these kinds of types."""
+    found = node.attributes.get(name, ())
+    try:
+        values = np.array(found if len(found) else (0,))[: len(found)] if isinstance(found, tuple) else None
+    except (ValueError, OverflowError):
+        values = None
+    if values is None or values.ndim != 1 or values.dtype.kind not in kinds:
+        refuse(node, name, _shortened(found), wanted)
+    return values
 
 
 def _tree_of_ids(node: Node, leaves: str, targets: int) -> tuple[LinkedTrees, set[int], bool, np.dtype[Any]]:
     """Trees given by ids, with what their leaves' weights refer to, and whether all weights are 0 or more."""
     tree_ids = _integers(node, "nodes_treeids")
     count = len(tree_ids)
-    node_ids = _integers(node, "nodes_nodeids", count)
-    names = node.attributes.get("nodes_modes", ())
-    if not isinstance(names, tuple) or len(names) != count or not set(names) <= set(MODES) - {"BRANCH_MEMBER"}:
-        allowed = ", ".join(each for each in MODES if each != "BRANCH_MEMBER")
-        raise TreeError("nodes_modes", f"{count} values of {allowed}")
-    modes = [MODES.index(name) for name in names]
+    ids = NodeIds(tree_ids, _integers(node, "nodes_nodeids", count))
+    modes = _modes_by_name(node, count)
     features = _integers(node, "nodes_featureids", count)
     values = _numbers(node, "nodes_values")
     if len(values) != count:
         raise TreeError("nodes_values", f"{count} values, one for each of the others")
-    places = {key: index for index, key in enumerate(zip(tree_ids, node_ids, strict=True))}
-    if len(places) != count:
-        raise TreeError("nodes_nodeids", "each id once for a tree")
     branches = {}
     for name in ("nodes_truenodeids", "nodes_falsenodeids"):
-        ids = _integers(node, name, count)
-        found = [places.get(key, -1) for key in zip(tree_ids, ids, strict=True)]
-        _check_branches(name, modes, found)
+        found = ids.places(tree_ids, _integers(node, name, count))
+        wrong = np.flatnonzero((modes != _IS_LEAF) & (found < 0))
+        if len(wrong):
+            raise TreeError(name, f"ids of nodes of the same tree; that of node {wrong[0]} names none")
         branches[name] = found
     _check_features(modes, features)
     weight_trees = _integers(node, f"{leaves}_treeids")
@@ -136,43 +139,50 @@ def _tree_of_ids(node: Node, leaves: str, targets: int) -> tuple[LinkedTrees, se
     if len(weights) != number:
         raise TreeError(f"{leaves}_weights", f"{number} values, one for each of {leaves}_treeids")
     weight_targets = _integers(node, f"{leaves}_ids", number)
-    if not all(0 <= each < targets for each in weight_targets):
-        raise TreeError(f"{leaves}_ids", f"0..{targets - 1}")
-    by_leaf: dict[int, list[tuple[int, float]]] = {}
-    for tree, leaf, target, weight in zip(
-        weight_trees, _integers(node, f"{leaves}_nodeids", number), weight_targets, weights, strict=True
-    ):
-        place = places.get((tree, leaf))
-        if place is None:
-            raise TreeError(f"{leaves}_nodeids", f"nodes that exist; tree {tree} has no node {leaf}")
-        by_leaf.setdefault(place, []).append((target, weight))
+    _check_range(f"{leaves}_ids", weight_targets, targets)
+    weight_ids = _integers(node, f"{leaves}_nodeids", number)
+    places = ids.places(weight_trees, weight_ids)
+    wrong = np.flatnonzero(places < 0)
+    if len(wrong):
+        tree, leaf = weight_trees[wrong[0]], weight_ids[wrong[0]]
+        raise TreeError(f"{leaves}_nodeids", f"nodes that exist; tree {tree} has no node {leaf}")
+    order = np.argsort(places, kind="stable")
     linked = LinkedTrees(
         modes=modes,
         features=features,
-        values=values,
+        values=values.astype(np.float64),
         true=branches["nodes_truenodeids"],
         false=branches["nodes_falsenodeids"],
-        missing=_integers(node, "nodes_missing_value_tracks_true", count, optional=True),
+        missing=_integers(node, "nodes_missing_value_tracks_true", count, optional=True) != 0,
         members={},
-        roots=list({tree: index for index, tree in reversed(list(enumerate(tree_ids)))}.values())[::-1],
-        weights=by_leaf,
+        roots=ids.roots,
+        weight_starts=np.searchsorted(places[order], np.arange(count + 1)),
+        weight_targets=weight_targets[order],
+        weights=weights[order].astype(np.float64),
     )
     tensors = [
         node.attributes.get(f"{name}_as_tensor") for name in ("nodes_values", f"{leaves}_weights", "base_values")
     ]
-    return linked, set(weight_targets), all(each >= 0 for each in weights), _dtype(node, *tensors)
+    return linked, set(np.unique(weight_targets).tolist()), bool((weights >= 0).all()), _dtype(node, *tensors)
 
 
-def _check_branches(name: str, modes: Sequence[int], found: Sequence[int]) -> None:
-    for index, (mode, branch) in enumerate(zip(modes, found, strict=True)):
-        if mode != len(MODES) - 1 and not 0 <= branch < len(modes):
-            raise TreeError(name, f"ids of nodes of the same tree; that of node {index} names none")
+def _modes_by_name(node: Node, count: int) -> Array:
+    names = node.attributes.get("nodes_modes", ())
+    allowed = [each for each in MODES if each != "BRANCH_MEMBER"]
+    if not isinstance(names, tuple) or len(names) != count or not set(names) <= set(allowed):
+        raise TreeError("nodes_modes", f"{count} values of {', '.join(allowed)}")
+    codes = {name: MODES.index(name) for name in allowed}
+    return np.fromiter(map(codes.__getitem__, names), np.int64, count)
 
 
-def _check_features(modes: Sequence[int], features: Sequence[int]) -> None:
-    for mode, feature in zip(modes, features, strict=True):
-        if mode != len(MODES) - 1 and not 0 <= feature < 1 << 31:
-            raise TreeError("nodes_featureids", "0 or more, less than 2^31")
+def _check_features(modes: Array, features: Array) -> None:
+    if len(features) and not ((modes == _IS_LEAF) | (features >= 0) & (features < 1 << 31)).all():
+        raise TreeError("nodes_featureids", "0 or more, less than 2^31")
+
+
+def _check_range(name: str, values: Array, count: int, what: str = "") -> None:
+    if len(values) and not 0 <= values.min() <= values.max() < count:
+        raise TreeError(name, f"0..{count - 1}{what}")
 
 
 def _resolve_regressor(node: Node, given: dict[str, Any]) -> None:
@@ -181,8 +191,12 @@ def _resolve_regressor(node: Node, given: dict[str, Any]) -> None:
     if not isinstance(targets, int) or not 0 < targets < _MOST_NODES:
         refuse(node, "n_targets", targets, "the number of targets, 1 or more")
     linked, _, _, dtype = _tree_of_ids(node, "target", targets)
-    given |= {"aggregate": aggregate, "targets": targets, "columns": targets, "base": _numbers(node, "base_values")}
+    given |= {"aggregate": aggregate, "targets": targets, "columns": targets, "base": _base(node)}
     given |= {"transform": _transform(node), "trees": flatten_graphs(linked, dtype)}
+
+
+def _base(node: Node) -> tuple[float, ...]:
+    return tuple(_numbers(node, "base_values").tolist())
 
 
 def _transform(node: Node) -> Any:
@@ -198,7 +212,7 @@ def _resolve_classifier(node: Node, given: dict[str, Any]) -> None:
     if node.attributes.get("classlabels_int64s") and node.attributes.get("classlabels_strings"):
         refuse(node, "classlabels_strings", _shortened(labels), "nothing beside classlabels_int64s")
     classes = len(labels)
-    transform, base = _transform(node), _numbers(node, "base_values")
+    transform, base = _transform(node), _base(node)
     linked, used, is_positive, dtype = _tree_of_ids(node, "class", classes)
     given |= {"labels": labels, "targets": classes, "columns": classes, "transform": transform, "base": base}
     has_sum = classes <= 2 and used <= {0}
@@ -216,51 +230,50 @@ def _resolve_classifier(node: Node, given: dict[str, Any]) -> None:
 
 def _resolve_linked(node: Node, given: dict[str, Any]) -> None:
     """TreeEnsemble-5: nodes and leaves by position. Leaves follow the nodes in `LinkedTrees`."""
-    attributes = node.attributes
     splits, codes, weights = (_tensor(node, name) for name in ("nodes_splits", "nodes_modes", "leaf_weights"))
     count, leaves = len(splits), len(weights)
-    modes = [int(each) for each in codes]
-    if len(modes) != count or not all(0 <= each < len(MODES) - 1 for each in modes):
+    modes = codes.astype(np.int64)
+    if len(modes) != count or not ((modes >= 0) & (modes < len(MODES) - 1)).all():
         raise TreeError("nodes_modes", f"{count} values of 0..{len(MODES) - 2}")
     features = _integers(node, "nodes_featureids", count)
     _check_features(modes, features)
-    targets = attributes.get("n_targets", 0)
+    targets = node.attributes.get("n_targets", 0)
     ids = _integers(node, "leaf_targetids", leaves)
     if not isinstance(targets, int) or not 0 < targets < _MOST_NODES:
         refuse(node, "n_targets", targets, "the number of targets, 1 or more")
-    if not all(0 <= each < targets for each in ids):
-        raise TreeError("leaf_targetids", f"0..{targets - 1}")
-    branches = []
-    for side in ("true", "false"):
-        places = _integers(node, f"nodes_{side}nodeids", count)
-        are_leaves = _integers(node, f"nodes_{side}leafs", count)
-        for place, is_leaf in zip(places, are_leaves, strict=True):
-            if not 0 <= place < (leaves if is_leaf else count):
-                what = f"0..{leaves - 1}, the leaves" if is_leaf else f"0..{count - 1}, the nodes"
-                raise TreeError(f"nodes_{side}nodeids", what)
-        branches.append([p + count if is_leaf else p for p, is_leaf in zip(places, are_leaves, strict=True)])
+    _check_range("leaf_targetids", ids, targets)
+    true, false = (_branches(node, side, count, leaves) for side in ("true", "false"))
     roots = _integers(node, "tree_roots")
-    if not all(0 <= each < count for each in roots):
-        raise TreeError("tree_roots", f"0..{count - 1}, the nodes")
-    true, false = branches
+    _check_range("tree_roots", roots, count, ", the nodes")
     # A node whose branches are the same leaf stands for a tree of only this leaf.
-    starts = [true[each] if true[each] == false[each] >= count else each for each in roots]
-    missing = _integers(node, "nodes_missing_value_tracks_true", count, optional=True)
+    starts = np.where((true[roots] == false[roots]) & (true[roots] >= count), true[roots], roots)
+    weight_starts = np.concatenate([np.zeros(count, np.int64), np.arange(leaves + 1)])
     linked = LinkedTrees(
-        modes=[*modes, *(len(MODES) - 1,) * leaves],
+        modes=np.concatenate([modes, np.full(leaves, _IS_LEAF)]),
         features=features,
-        values=splits.tolist(),
+        values=splits.astype(np.float64),
         true=true,
         false=false,
-        missing=missing,
+        missing=_integers(node, "nodes_missing_value_tracks_true", count, optional=True) != 0,
         members=_members(node, modes),
         roots=starts,
-        weights={count + index: [pair] for index, pair in enumerate(zip(ids, weights.tolist(), strict=True))},
+        weight_starts=weight_starts,
+        weight_targets=ids,
+        weights=weights.astype(np.float64),
     )
     given["aggregate"] = _coded(node, "aggregate_function", AGGREGATES, default=1)
     given["transform"] = _coded(node, "post_transform", TRANSFORMS, default=0)
     trees = flatten_graphs(linked, _dtype(node, splits, weights))
     given |= {"targets": targets, "columns": targets, "base": (), "trees": trees}
+
+
+def _branches(node: Node, side: str, count: int, leaves: int) -> Array:
+    """The positions of the branches of one side in `LinkedTrees`."""
+    places = _integers(node, f"nodes_{side}nodeids", count)
+    are_leaves = _integers(node, f"nodes_{side}leafs", count) != 0
+    _check_range(f"nodes_{side}nodeids", places[are_leaves], leaves, ", the leaves")
+    _check_range(f"nodes_{side}nodeids", places[~are_leaves], count, ", the nodes")
+    return np.where(are_leaves, places + count, places)
 
 
 def _coded(node: Node, name: str, names: Sequence[str], default: int) -> str:
@@ -277,9 +290,9 @@ def _tensor(node: Node, name: str) -> Array:
     return found.reshape(-1)
 
 
-def _members(node: Node, modes: Sequence[int]) -> dict[int, Sequence[float]]:
+def _members(node: Node, modes: Array) -> dict[int, Sequence[float]]:
     """The values of each node that tests for membership: in the order of the nodes, each set ending with a NaN."""
-    places = [index for index, mode in enumerate(modes) if MODES[mode] == "BRANCH_MEMBER"]
+    places = np.flatnonzero(modes == MODES.index("BRANCH_MEMBER")).tolist()
     given = _tensor(node, "membership_values").tolist() if "membership_values" in node.attributes else []
     sets: list[list[float]] = [[]]
     for value in given:
