@@ -28,6 +28,7 @@ class CommonSubexpressionSharing(ModelPass):
     def run_on_model(self, model: Model) -> bool:
         """Linear in the number of nodes; True if anything was joined."""
         first: dict[Hashable, Node] = {}
+        joined: dict[Node, list[Node]] = {}
         alone: set[Node] = set()  # visited, but not in `first`
         changed = False
         for node in model.ordered_nodes():
@@ -42,10 +43,12 @@ class CommonSubexpressionSharing(ModelPass):
                 if reader in alone:  # no longer
                     alone.remove(reader)
                     self._first(reader, first)
-            copy_runtime_info([kept, node], kept)
+            joined.setdefault(kept, []).append(node)
             replace_node(node, kept)
             self.rewrites += 1
             changed = True
+        for kept, others in joined.items():  # once for each: the names of all others may be merged
+            copy_runtime_info([kept, *others], kept)
         return changed
 
     def _first(self, node: Node, first: dict[Hashable, Node]) -> Node:

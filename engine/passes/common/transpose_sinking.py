@@ -42,7 +42,7 @@ class TransposeSinking(ModelPass):
                     continue
                 seen.update((inner, perm) for inner in region.nodes)
                 if region.gain() > 0:
-                    self._move(model, region)
+                    self._move(region)
                     self.rewrites += 1
                     changed = True
                     break
@@ -73,13 +73,11 @@ class TransposeSinking(ModelPass):
                 stack.extend(source.node for source in region.sources(node))
         return region
 
-    def _move(self, model: Model, region: _Region) -> None:
+    def _move(self, region: _Region) -> None:
         """Build the region in the new layout, border included, and replace the old one."""
         made: dict[Output, Output] = {}
         back = inverse(region.perm)
-        for node in model.ordered_nodes():
-            if node not in region.nodes:
-                continue
+        for node in region.ordered():
             around = region.border_of(node)
             inputs = node.input_values
             for index in self.inputs(node):
@@ -129,6 +127,21 @@ class _Region:
         """The sources of the inputs that have a layout."""
         found = [node.input_values[index] for index in self.inputs(node)]  # type: ignore[operator]
         return [source for source in found if source is not None]
+
+    def ordered(self) -> list[Node]:
+        """The nodes, each after those of them that it reads; ordering the whole graph for each move takes too long."""
+        found: dict[Node, None] = {}
+        for start in self.nodes:
+            stack = [(start, iter(start.sources))]
+            while stack:
+                node, sources = stack[-1]
+                following = next((s.node for s in sources if s and s.node in self.nodes and s.node not in found), None)
+                if following is None:
+                    found[node] = None
+                    stack.pop()
+                else:
+                    stack.append((following, iter(following.sources)))
+        return list(found)
 
     def border_of(self, node: Node) -> list[Node]:
         """The transposes around `node` that are removed when it moves."""
