@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.errors import ModelError
+from engine.ir.long_list import LongList
 
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _UNCHANGED: Final = frozenset([int, str, bytes, np.ndarray])
@@ -21,7 +22,7 @@ def as_stored(name: str, value: Any) -> Any:
     A tuple of floats and integers becomes one of floats. All other values are returned as they are. A model then
     computes the same before it is written and after it is read. Raises `ModelError` for a finite number beyond f32.
     """
-    if type(value) in _UNCHANGED:
+    if type(value) in _UNCHANGED or type(value) is LongList:
         return value
     if isinstance(value, (float, np.floating)):
         return as_float(name, float(value))

@@ -15,6 +15,8 @@ from engine.ops.protos import attribute_from_proto, decode_text
 
 _A: Final = onnx.AttributeProto
 
+_LISTS: Final = (_A.INTS, _A.FLOATS, _A.STRINGS)
+
 # Before IR version 2, an attribute did not state its type.
 _TYPE_OF_FIELD: Final = {
     "f": _A.FLOAT, "i": _A.INT, "s": _A.STRING, "t": _A.TENSOR, "g": _A.GRAPH, "floats": _A.FLOATS, "ints": _A.INTS,
@@ -41,6 +43,8 @@ def read_attribute(
     Raises `ModelReadError`.
     """
     _check_given(proto)
+    if kind in _LISTS and proto.HasField("t") and (found := store.long_list(proto.t)) is not None:
+        return found
     if kind == _A.INT:
         return proto.i
     if kind == _A.INTS:

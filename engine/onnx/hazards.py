@@ -20,6 +20,8 @@ _AXES: Final = frozenset({
 })  # fmt: skip
 # If an input of these has no type, such as the output of a custom operator, ONNX dereferences a null pointer.
 _NEEDS_TYPE: Final = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"})
+# Their lists may have been taken out of the proto.
+_WITH_LISTS: Final = frozenset({"TreeEnsembleClassifier", "TreeEnsembleRegressor"})
 # The inputs that have one element for each axis of a tensor.
 _PER_AXIS: Final = {
     "CenterCropPad": 1, "ConstantOfShape": 0, "Expand": 1, "MaxUnpool": 2, "Reshape": 1, "Slice": 1, "Squeeze": 1,
@@ -73,7 +75,7 @@ def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
     long = {name for name, dims in declared.items() if len(dims) == 1 and dims[0].dim_value > _MAX_AXES}
     for node in (node for part in parts for node in part.node):
         op_type = node.op_type
-        if op_type in _NEEDS_TYPE or _is_misjudged(node) or not wild.isdisjoint(_steps(node)):
+        if op_type in _NEEDS_TYPE or op_type in _WITH_LISTS or _is_misjudged(node) or not wild.isdisjoint(_steps(node)):
             _hide(node)
         has_slices = has_slices or (op_type == "Slice" and _lacks_axes(node)) or bool(_deciding(node))
         index = _PER_AXIS.get(op_type) if long else None

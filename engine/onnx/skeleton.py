@@ -17,13 +17,18 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 
 from engine.errors import ModelReadError
+from engine.ir.long_list import LongList
+from engine.onnx.long_lists import long_list
 from engine.onnx.wire import ELEMENTS, LENGTH, MAX_DEPTH, Buffer, WireError, encode_length, encode_varint, fields
 
 INLINE_BYTES: Final = 1024
 """Tensors of at most this many bytes stay in the skeleton, because shape inference reads them."""
 
+LIST_BYTES: Final = 1 << 16
+"""Lists of tree ensembles that take more bytes do not become messages of protobuf."""
+
 _MAX_PROTO: Final = (1 << 31) - 1
-_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _FUNCTION, _DROPPED = range(8)
+_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _FUNCTION, _DROPPED, _LIST = range(9)
 
 # For each kind of message, the fields that may contain tensors. Training info is ignored.
 _CHILDREN: Final[dict[int, dict[int, int]]] = {
@@ -34,6 +39,13 @@ _CHILDREN: Final[dict[int, dict[int, int]]] = {
     _SPARSE: {1: _TENSOR, 2: _TENSOR},
     _FUNCTION: {7: _NODE},
 }
+_TREE_NODE: Final = {5: _LIST}
+"""For nodes with lists of millions of elements."""
+_OP_TYPE: Final = 4
+_TREES: Final = b"TreeEnsemble"
+_TENSOR_TAG: Final = 5
+_ELEMENTS: Final = 0
+"""In place of the number of a tensor's field."""
 
 RAW_DATA: Final = 9
 # float, int32, int64, raw, double and uint64 data; strings stay in the skeleton, as they become Python objects anyway.
@@ -44,7 +56,10 @@ _LOCATION_IS_EXTERNAL: Final = encode_varint(14 << 3) + encode_varint(onnx.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The content of a tensor's data field: the field's number, and the content's position in the file."""
+    """The content of a tensor's data field: the field's number, and the content's position in the file.
+
+    The elements of a list have no field.
+    """
 
     field: int
     start: int
@@ -78,6 +93,11 @@ def _strict_model() -> type[onnx.ModelProto]:
     return strict
 
 
+def _is_tree(source: Buffer, start: int, end: int) -> bool:
+    names = (bytes(source[at:stop]) for number, _, _, at, stop in fields(source, start, end) if number == _OP_TYPE)
+    return any(name.startswith(_TREES) for name in names)
+
+
 class Skeleton:
     """The model in `data` without its weights, and the spans that its references refer to.
 
@@ -85,14 +105,16 @@ class Skeleton:
     that is random for each skeleton, so that a file cannot forge one.
     """
 
-    __slots__ = ("_key", "data", "spans")
+    __slots__ = ("_key", "data", "lists", "spans")
 
     data: bytes
+    lists: dict[int, LongList]
     spans: list[Span]
 
     def __init__(self, source: Buffer) -> None:
         self._key = os.urandom(16).hex()
         self.spans = []
+        self.lists = {}
         chunks: list[Buffer] = []
         size = self._copy(source, 0, len(source), _MODEL, chunks, 0)
         if size > _MAX_PROTO:
@@ -106,11 +128,18 @@ class Skeleton:
             return None
         return self.spans[int(entries[0].value)]
 
+    def list_of(self, tensor: onnx.TensorProto) -> LongList | None:
+        """The list of an attribute that has a reference in place of its elements; None if it has none."""
+        entries = tensor.external_data
+        return self.lists.get(int(entries[0].value)) if len(entries) == 1 and entries[0].key == self._key else None
+
     def _copy(self, source: Buffer, start: int, end: int, kind: int, chunks: list[Buffer], depth: int) -> int:
         """Append the message `source[start:end]` to `chunks`, without weights, and return its new size."""
         if depth > MAX_DEPTH:
             raise WireError(start, f"messages are nested more than {MAX_DEPTH} deep")
         children = _CHILDREN[kind]
+        if kind == _NODE and end - start > LIST_BYTES and _is_tree(source, start, end):
+            children = _TREE_NODE
         size, kept = 0, start
         skipped = ELEMENTS if kind == _ATTRIBUTE else None  # a tree ensemble has hundreds of thousands of them
         for number, wire, begin, payload, stop in fields(source, start, end, skipped):
@@ -125,7 +154,9 @@ class Skeleton:
                 continue
             mark = len(chunks)
             chunks.append(b"")
-            if child == _TENSOR:
+            if child == _LIST:
+                length = self._copy_list(source, payload, stop, chunks, depth)
+            elif child == _TENSOR:
                 length = self._copy_tensor(source, payload, stop, chunks)
             else:
                 length = self._copy(source, payload, stop, child, chunks, depth + 1)
@@ -133,6 +164,18 @@ class Skeleton:
             size += len(head) + length
         chunks.append(source[kept:end])
         return size + end - kept
+
+    def _copy_list(self, source: Buffer, start: int, end: int, chunks: list[Buffer], depth: int) -> int:
+        found = long_list(source, start, end) if end - start > LIST_BYTES else None
+        if found is None:
+            return self._copy(source, start, end, _ATTRIBUTE, chunks, depth + 1)
+        first, stop, elements = found
+        reference = self._reference(len(self.spans))
+        self.lists[len(self.spans)] = elements
+        self.spans.append(Span(_ELEMENTS, first, stop))
+        tensor = encode_length(_TENSOR_TAG, len(reference)) + reference
+        chunks += (source[start:first], tensor, source[stop:end])
+        return first - start + len(tensor) + end - stop
 
     def _copy_tensor(self, source: Buffer, start: int, end: int, chunks: list[Buffer]) -> int:
         data = [field for field in fields(source, start, end) if field[0] in _DATA_FIELDS]

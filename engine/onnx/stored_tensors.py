@@ -34,6 +34,7 @@ from engine.ir import (
     u32,
     u64,
 )
+from engine.ir.long_list import LongList
 from engine.onnx.external_data import ExternalData
 from engine.onnx.safetensors import Weights
 from engine.onnx.skeleton import RAW_DATA, Skeleton
@@ -69,6 +70,10 @@ class TensorStore(ABC):
 
         `needed` is the tensor's size in bytes as raw data. Raises `ModelReadError`.
         """
+
+    def long_list(self, tensor: onnx.TensorProto) -> LongList | None:
+        """The list of an attribute that refers to it by this tensor; None if it is no such reference."""
+        return None
 
     def constant(self, tensor: onnx.TensorProto) -> Constant:
         """`tensor` as a constant with its name. Raises `ModelReadError`."""
@@ -137,6 +142,10 @@ class FileTensors(TensorStore):
                 return RAW_DATA, given
             return RAW_DATA, self._external.content(tensor, needed)
         return span.field, self._buffer[span.start : span.stop]
+
+    def long_list(self, tensor: onnx.TensorProto) -> LongList | None:
+        """See `TensorStore`."""
+        return self._skeleton.list_of(tensor)
 
 
 def check_tensor(tensor: onnx.TensorProto) -> None:

@@ -13,6 +13,7 @@ from onnx.checker import ValidationError
 from engine.errors import ModelError, TypeInferenceError
 from engine.ir import UNKNOWN, Constant, Node, OptionalType, SequenceType, TensorType, ValueType, undefined
 from engine.ir.inference import set_inferencer
+from engine.ir.long_list import LongList
 from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED, OpDef, find_op
 from engine.ops.rules import check_inputs, fail
@@ -93,6 +94,8 @@ def _infer(node: Node, op: OpDef) -> tuple[ValueType, ...]:
 
 def _check_integers(node: Node, name: str, value: object) -> None:
     """Refuse integers that neither a file nor native code can hold."""
+    if type(value) is LongList:
+        return
     if type(value) is tuple and len(value) >= LONG and {*map(type, value)} == {int}:
         value = (min(value), max(value))
     for item in value if type(value) is tuple else (value,):

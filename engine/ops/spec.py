@@ -266,14 +266,14 @@ class _Same:
 
 def has_long_attributes(node: Node) -> bool:
     """Whether an attribute is a long list, so that little should be kept for the node."""
-    return any(type(value) is tuple and len(value) >= LONG for value in node.attributes.values())
+    return any(isinstance(value, tuple) and len(value) >= LONG for value in node.attributes.values())
 
 
 def _exact(value: object) -> object:
     """A key for the value of an attribute that distinguishes 0.0 from -0.0, which are equal."""
     if type(value) is float:
         return value.hex()
-    if type(value) is not tuple:
+    if not isinstance(value, tuple):
         return value
     if len(value) >= LONG:
         return _Same(value)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, f64, i64, string
+from engine.ir.long_list import LongList
 from engine.ops.flat_trees import MODES, FlatTrees, LinkedTrees, TreeError
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
@@ -106,6 +107,8 @@ def _integers(node: Node, name: str, count: int | None = None, *, optional: bool
 def _listed(node: Node, name: str, kinds: str, wanted: str) -> Array:
     """A list as an array of one of these kinds of types."""
     found = node.attributes.get(name, ())
+    if isinstance(found, LongList) and found.array is not None:
+        return found.array
     try:
         values = np.array(found if len(found) else (0,))[: len(found)] if isinstance(found, tuple) else None
     except (ValueError, OverflowError):
