@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from engine.errors import ModelError
-from engine.ir import Node, Output
+from engine.ir import Node, Output, PartialShape, TensorType, ValueType, undefined
 from engine.ops.axis_lengths import AxisLengths
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import (
     OperatorSpec,
     check_choice,
@@ -181,6 +183,27 @@ class TensorScatterSpec(OperatorSpec):
     def at(self, shape: Sequence[int]) -> AxisLengths:
         """The lengths around the axis of a cache of `shape`."""
         return AxisLengths.of(shape, self.axis)
+
+
+@infers("TensorScatter")
+def _infer_tensor_scatter(node: Node) -> Sequence[ValueType]:
+    """The type of the cache; what is written tells the lengths that the cache leaves open, except along the axis."""
+    check_inputs(node, get_op("TensorScatter"))
+    past, update = tensor_type(node, 0), tensor_type(node, 1)
+    if past.shape.rank.is_dynamic or update.shape.rank.is_dynamic:
+        return (past,)
+    if len(past.shape) != len(update.shape):
+        fail(node, f"the cache and what is written must have equal ranks, got {past.shape} and {update.shape}")
+    axis = TensorScatterSpec.of(node).axis
+    dims = list(past.shape)
+    for position, dim in enumerate(update.shape):
+        if position == axis:
+            continue
+        if not dims[position].compatible(dim):
+            fail(node, f"dimension {position} is {dims[position]} and {dim}; only axis {axis} may differ")
+        dims[position] = dims[position].merge(dim)
+    element_type = update.element_type if past.element_type is undefined else past.element_type
+    return (TensorType(element_type, PartialShape(dims)),)
 
 
 @specifies("ReverseSequence")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from engine.errors import GraphError, PassError
-from engine.ir import Dimension, Model, Node, Output, Parameter, Result, TensorType, Variable
-from engine.ops.gather import ScatterElementsSpec, ScatterNDSpec, TensorScatterSpec
-from engine.ops.slice import ConcatSpec
-from engine.ops.transpose import TransposeSpec
+from engine.ir import Dimension, Model, Parameter, PartialShape, Result, TensorType, Variable, as_dimension
 from engine.passes.base import ModelPass
+from engine.passes.common.state_axes import Appended, appended, written_axis
 
 _PATTERNS: Final = (
     (re.compile(r"past_key_values([._].+)"), ("present{}", "present_key_values{}")),
@@ -23,9 +22,6 @@ _PATTERNS: Final = (
 )
 """Names of inputs, and of their outputs: of Optimum, onnxruntime-genai and onnxruntime's transformer tools, and of
 Mobius, whose decoders write with TensorScatter."""
-
-_TOKENS: Final = 2
-"""The dimension of tokens in the keys and values of Attention: [B, H, tokens, D]."""
 
 
 class MakeStateful(ModelPass):
@@ -78,8 +74,84 @@ class MakeStateful(ModelPass):
             return
         pairs = _pairs_by_name(model) if self._pairs is None else self._pairs
         tied = _symbols_of([p for p in model.parameters if p.friendly_name not in pairs])
-        for parameter, result in pairs.items():
-            yield _variable(model.parameter(parameter), model.result(result), tied, self._bound)
+        found = [_Pair.of(model.parameter(name), model.result(output)) for name, output in pairs.items()]
+        _state_lengths(model, found, tied)
+        for pair in found:
+            yield _variable(pair, tied, self._bound)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """An input and the output that gives its next value."""
+
+    parameter: Parameter
+    result: Result
+    appended: Appended | None
+    written: int | None
+
+    @classmethod
+    def of(cls, parameter: Parameter, result: Result) -> _Pair:
+        read = parameter.type
+        if not isinstance(read, TensorType) or read.shape.rank.is_dynamic:
+            raise GraphError(f"input `{parameter.friendly_name}` is {read}; a variable must be a tensor of known rank")
+        values = parameter.output(0), result.input_value(0)
+        grown = appended(*values)
+        return cls(parameter, result, grown, written_axis(*values) if grown is None else None)
+
+    @property
+    def name(self) -> str:
+        """The name of the input."""
+        return self.parameter.friendly_name
+
+    @property
+    def shape(self) -> PartialShape:
+        """That of the input."""
+        return self.parameter.output(0).shape
+
+    @property
+    def axis(self) -> int | None:
+        """The dimension that grows."""
+        return None if self.appended is None else self.appended.axis
+
+    @property
+    def known(self) -> list[PartialShape]:
+        """Shapes whose lengths are those of the input, except along the dimension that grows."""
+        given = self.result.input_value(0).shape
+        others = () if self.appended is None else self.appended.shapes
+        return [shape for shape in (given, *others) if shape.rank == self.shape.rank]
+
+
+def _state_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> None:
+    """Give inputs the lengths that the model tells of them elsewhere, such as the size of heads.
+
+    An exporter may name it instead ("kv_cache_dim"), so that the input alone does not tell it.
+    """
+    told = {pair.name: [_told(pair, axis, tied) for axis in range(len(pair.shape))] for pair in pairs}
+    by_symbol: dict[str, set[int]] = {}
+    for pair in pairs:
+        for old, new in zip(pair.shape, told[pair.name], strict=True):
+            if old.symbol is not None and new.is_static:
+                by_symbol.setdefault(old.symbol, set()).add(new.min)
+    shapes = {}
+    for pair in pairs:
+        for axis, dim in enumerate(told[pair.name]):
+            others = by_symbol.get(dim.symbol or "", set())
+            if dim.is_dynamic and axis != pair.axis and len(others) == 1:
+                told[pair.name][axis] = as_dimension(next(iter(others)))
+        if tuple(told[pair.name]) != pair.shape.dims:
+            shapes[pair.name] = PartialShape(told[pair.name])
+    if shapes:
+        model.reshape(shapes)
+
+
+def _told(pair: _Pair, axis: int, tied: set[str]) -> Dimension:
+    """A length of the input: its own, or what the values that it is joined with tell."""
+    own = pair.shape[axis]
+    if own.is_static or own.symbol in tied or axis == pair.axis:
+        return own
+    others = [shape[axis] for shape in pair.known]
+    fixed = [dim for dim in others if dim.is_static]
+    return next(iter((*fixed, *(dim for dim in others if dim.symbol in tied))), own)
 
 
 def _pairs_by_name(model: Model) -> dict[str, str]:
@@ -105,13 +177,10 @@ def _symbols_of(parameters: Iterable[Parameter]) -> set[str]:
     return {dim.symbol for shape in shapes for dim in shape if dim.symbol is not None}
 
 
-def _variable(parameter: Parameter, result: Result, tied: set[str], bound: int | None) -> Variable:
-    name, read = parameter.friendly_name, parameter.type
-    if not isinstance(read, TensorType) or read.shape.rank.is_dynamic:
-        raise GraphError(f"input `{name}` is {read}; a variable must be a tensor of known rank")
-    axis, is_placed = _appended_axis(parameter.output(0), result.input_value(0))
-    written = None if axis is not None else _written_axis(parameter.output(0), result.input_value(0))
-    # A length that other inputs tell is repeated from 1; any other unknown length begins with 0.
+def _variable(pair: _Pair, tied: set[str], bound: int | None) -> Variable:
+    name, read, axis, written = pair.name, pair.parameter.type, pair.axis, pair.written
+    assert isinstance(read, TensorType)
+    # A length that other inputs tell is repeated from 1; one that changes otherwise begins with 0.
     lengths = [
         dim.min if dim.is_static else int(dim.symbol in tied and i not in (axis, written))
         for i, dim in enumerate(read.shape)
@@ -123,6 +192,7 @@ def _variable(parameter: Parameter, result: Result, tied: set[str], bound: int |
                 f"input `{name}` is {read}, into which the model writes, and no other input tells the length of "
                 f"dimension {lengths.index(0)}; export it with a symbol that other inputs have, or with a fixed length"
             )
+    _require_lengths(pair, tied)
     batch = next(
         (i for i, dim in enumerate(read.shape) if dim.symbol in tied and i != written),
         0 if len(read.shape) > 1 else None,
@@ -130,14 +200,29 @@ def _variable(parameter: Parameter, result: Result, tied: set[str], bound: int |
     return Variable(
         name,
         name,
-        result.friendly_name,
+        pair.result.friendly_name,
         np.zeros(lengths, read.element_type.numpy),
         axis,
         bound if axis is not None else None,
         None if batch in (axis, written) else batch,
-        is_placed and axis is not None,
+        pair.appended is not None and pair.appended.is_placed,
         written,
     )
+
+
+def _require_lengths(pair: _Pair, tied: set[str]) -> None:
+    """Raise `GraphError` for a length that stays the same, and that nothing tells."""
+    given = pair.result.input_value(0).shape
+    for axis, dim in enumerate(pair.shape):
+        if dim.is_static or axis in (pair.axis, pair.written) or dim.symbol in tied:
+            continue
+        is_kept = given.rank == pair.shape.rank and dim.symbol is not None and given[axis].symbol == dim.symbol
+        if pair.axis is None and not is_kept:
+            continue
+        raise GraphError(
+            f"input `{pair.name}` is {pair.parameter.type}, and neither another input nor the values that it is joined "
+            f"with tell the length of dimension {axis}; state it first: model.reshape({{{pair.name!r}: [...]}})"
+        )
 
 
 def _fixed_length(name: str, dim: Dimension, bound: int | None) -> int:
@@ -151,73 +236,3 @@ def _fixed_length(name: str, dim: Dimension, bound: int | None) -> int:
             f"input `{name}` has a fixed length of {dim.min}, into which the model writes; got bound={bound}"
         )
     return dim.min if bound is None else bound
-
-
-def _appended_axis(past: Output, present: Output) -> tuple[int | None, bool]:
-    """The dimension along which `present` is `past` with more behind it, None if it is not; and whether it is placed.
-
-    GroupQueryAttention appends room to the past, and writes into it at positions that it computes.
-    """
-    axis: int | None = None
-    is_placed = False
-    value = present
-    while value != past:
-        node = value.node
-        if node.domain:
-            return None, False
-        if node.op_type == "Concat":
-            own = ConcatSpec.of(node).axis
-            if node.num_inputs > 1:
-                if axis not in (None, own):
-                    return None, False
-                axis = own
-        elif node.op_type == "Attention" and value.index in (1, 2) and node.has_input(3 + value.index):
-            if axis not in (None, _TOKENS):
-                return None, False
-            axis = _TOKENS
-            value = node.input_value(3 + value.index)
-            continue
-        elif node.op_type == "TensorScatter":
-            is_placed = True
-        elif node.op_type != "Identity":
-            return None, False
-        value = node.input_value(0)
-    return axis, is_placed
-
-
-def _written_axis(past: Output, present: Output) -> int | None:
-    """The dimension along which `present` is `past` with positions that were written, None if it is anything else."""
-    rank = len(past.shape)
-    found: int | None = None
-    axes = list(range(rank))  # those of the value, as axes of `present`
-    value = present
-    while value != past:
-        node = value.node
-        if node.domain or value.index or value.shape.rank != past.shape.rank:
-            return None
-        if node.op_type == "Transpose":
-            order = TransposeSpec.of(node).order(rank)
-            axes = [axes[order.index(axis)] for axis in range(rank)]
-        elif node.op_type != "Identity":
-            axis = _axis_of_write(node)
-            if axis is None or found not in (None, axes[axis]):
-                return None
-            found = axes[axis]
-        value = node.input_value(0)
-    return found if axes == list(range(rank)) else None
-
-
-def _axis_of_write(node: Node) -> int | None:
-    """The dimension along which a node writes into its first input; None if it does anything else."""
-    if node.op_type == "TensorScatter":
-        spec = TensorScatterSpec.of(node)
-        return spec.axis if spec.mode == "linear" else None
-    if node.op_type == "ScatterElements":
-        elements = ScatterElementsSpec.of(node)
-        return elements.axis if elements.reduction == "none" else None
-    if node.op_type == "ScatterND":
-        slices = ScatterNDSpec.of(node)
-        shape = slices.indices.shape
-        is_of_first = shape.rank.is_static and len(shape) > 0 and shape[-1].is_static and shape[-1].min == 1
-        return 0 if is_of_first and slices.reduction == "none" else None
-    return None

@@ -138,6 +138,45 @@ def test_the_past_of_attention() -> None:
     assert [(variable.axis, variable.initial.shape) for variable in model.variables] == [(2, (1, 2, 0, 4))] * 2
 
 
+def test_lengths_of_what_is_appended_are_those_of_the_past() -> None:
+    """A past whose batch, heads and sizes have names of their own: what is appended has the batch of the inputs."""
+    x = Parameter(f32, ["batch", 3, "new", 4], "x")
+    past = Parameter(f32, ["b", "h", "past", "d"], "past_key_values.0.key")
+    model = Model([Result(ops.Identity(appended(past, x)), "present.0.key")], [x, past])
+    MakeStateful(bound=9).run_on_model(model)
+    (variable,) = model.variables
+    assert (variable.axis, variable.batch_axis, variable.bound, variable.initial.shape) == (2, 0, 9, (1, 3, 0, 4))
+    assert [str(dim) for dim in past.output(0).shape] == ["batch", "3", "past", "4"]
+    assert str(model.results[0].input_value(0).shape[3]) == "4"
+
+
+def test_a_name_has_one_length_in_all_pasts() -> None:
+    """A past of which nothing tells a length has that of another one, unless there are two of them."""
+    for sizes, expected in (((4,), 4), ((4, 6), None)):
+        x, shape = Parameter(f32, [1, 2, "new", "?"], "x"), Parameter(i64, [4], "shape")
+        pasts = {f"past_{i}": Parameter(f32, [1, 2, "past", "d"], f"past_{i}") for i in range(len(sizes) + 1)}
+        news = [ops.Reshape(x, shape), *(Parameter(f32, [1, 2, "new", size], f"x{size}") for size in sizes)]
+        results = [
+            Result(appended(past, new), name.replace("past", "present"))
+            for (name, past), new in zip(pasts.items(), news, strict=True)
+        ]
+        model = Model(results, [x, shape, *pasts.values(), *(new for new in news if isinstance(new, Parameter))])
+        if expected is None:
+            with pytest.raises(PassError, match=r"`past_0` is f32\[1,2,past,d\], and neither .* dimension 3; state it"):
+                MakeStateful().run_on_model(model)
+            assert not model.variables
+            model.reshape({"past_0": [1, 2, "past", 8]})  # the way out
+        MakeStateful().run_on_model(model)
+        assert model.variables[0].initial.shape == (1, 2, 0, expected or 8)
+
+
+def test_a_state_that_keeps_an_unknown_length_is_refused() -> None:
+    past, x = Parameter(f32, [1, "width"], "past"), Parameter(f32, [1, 1], "x")
+    model = Model([Result(ops.Add(past, ops.Mul(past, x)), "present")], [past, x])
+    with pytest.raises(PassError, match=r"`past` is f32\[1,width\].* dimension 1; state it first: model.reshape"):
+        MakeStateful().run_on_model(model)
+
+
 def test_a_bound_is_that_of_growing_variables() -> None:
     model = cache()
     MakeStateful(bound=7).run_on_model(model)

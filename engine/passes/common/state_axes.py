@@ -1,0 +1,109 @@
+"""How a model makes the next value of an input: which dimension grows or is written, and what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from engine.ir import Node, Output, PartialShape
+from engine.ops.gather import ScatterElementsSpec, ScatterNDSpec, TensorScatterSpec
+from engine.ops.slice import ConcatSpec
+from engine.ops.transpose import TransposeSpec
+
+_TOKENS: Final = 2
+"""The dimension of tokens in the keys and values of Attention: [B, H, tokens, D]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """That the next value is the former one with more behind it.
+
+    Attributes:
+        axis: the dimension that grows.
+        is_placed: whether room is appended, and then written into at positions that the model computes, as by
+            GroupQueryAttention.
+        shapes: those of what is appended and written, whose lengths are those of the value except along `axis`.
+    """
+
+    axis: int
+    is_placed: bool
+    shapes: tuple[PartialShape, ...]
+
+
+def appended(past: Output, present: Output) -> Appended | None:
+    """How `present` is `past` with more behind it along one dimension; None if it is anything else."""
+    steps = list(_steps(past, present))
+    if not steps or steps[-1] is None:
+        return None
+    found = [step for step in steps if step is not None]
+    axes = {axis for axis, _, _ in found if axis is not None}
+    if len(axes) != 1:
+        return None
+    shapes = tuple(shape for _, _, shapes in found for shape in shapes if shape.rank == past.shape.rank)
+    return Appended(axes.pop(), any(is_placed for _, is_placed, _ in found), shapes)
+
+
+_Step = tuple[int | None, bool, list[PartialShape]]
+"""Along which dimension a node appends, whether it writes, and the shapes of what it appends or writes."""
+
+
+def _steps(past: Output, present: Output) -> Iterator[_Step | None]:
+    """What each node does from `present` back to `past`; None at the end if one does anything else."""
+    value = present
+    while value != past:
+        node = value.node
+        source = 0
+        if node.domain:
+            yield None
+            return
+        if node.op_type == "Concat":
+            others = [node.input_value(index).shape for index in range(1, node.num_inputs)]
+            yield ConcatSpec.of(node).axis if others else None, False, others
+        elif node.op_type == "Attention" and value.index in (1, 2) and node.has_input(3 + value.index):
+            source = 3 + value.index
+            yield _TOKENS, False, [value.shape]  # its lengths are those of the new keys or values
+        elif node.op_type == "TensorScatter":
+            yield None, True, [TensorScatterSpec.of(node).update.shape]
+        elif node.op_type != "Identity":
+            yield None
+            return
+        value = node.input_value(source)
+
+
+def written_axis(past: Output, present: Output) -> int | None:
+    """The dimension along which `present` is `past` with positions that were written, None if it is anything else."""
+    rank = len(past.shape)
+    found: int | None = None
+    axes = list(range(rank))  # those of the value, as axes of `present`
+    value = present
+    while value != past:
+        node = value.node
+        if node.domain or value.index or value.shape.rank != past.shape.rank:
+            return None
+        if node.op_type == "Transpose":
+            order = TransposeSpec.of(node).order(rank)
+            axes = [axes[order.index(axis)] for axis in range(rank)]
+        elif node.op_type != "Identity":
+            axis = _axis_of_write(node)
+            if axis is None or found not in (None, axes[axis]):
+                return None
+            found = axes[axis]
+        value = node.input_value(0)
+    return found if axes == list(range(rank)) else None
+
+
+def _axis_of_write(node: Node) -> int | None:
+    """The dimension along which a node writes into its first input; None if it does anything else."""
+    if node.op_type == "TensorScatter":
+        spec = TensorScatterSpec.of(node)
+        return spec.axis if spec.mode == "linear" else None
+    if node.op_type == "ScatterElements":
+        elements = ScatterElementsSpec.of(node)
+        return elements.axis if elements.reduction == "none" else None
+    if node.op_type == "ScatterND":
+        slices = ScatterNDSpec.of(node)
+        shape = slices.indices.shape
+        is_of_first = shape.rank.is_static and len(shape) > 0 and shape[-1].is_static and shape[-1].min == 1
+        return 0 if is_of_first and slices.reduction == "none" else None
+    return None
