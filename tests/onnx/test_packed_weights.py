@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
 from engine.errors import ModelError, UnsupportedError
@@ -435,3 +435,47 @@ def test_tables_that_do_not_fit_are_refused(table: Table, words: str) -> None:
         read_model(table.proto())
     assert "GatherBlockQuantized `node`" in str(found.value)
     assert words in str(found.value)
+
+
+# -- constants in another shape or order ------------------------------------------------------------------
+
+
+def behind_views(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with each constant stored as a vector, or turned, and brought into its form by nodes."""
+    graph, nodes = proto.graph, []
+    for index, stored in enumerate(list(graph.initializer)):
+        name, data = stored.name, numpy_helper.to_array(stored)
+        graph.initializer.remove(stored)
+        if index % 2:
+            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(data.T), f"{name}_turned"))
+            nodes.append(helper.make_node("Transpose", [f"{name}_turned"], [name]))
+            continue
+        graph.initializer.append(numpy_helper.from_array(data.reshape(1, -1), f"{name}_flat"))
+        graph.initializer.append(numpy_helper.from_array(np.array([0]), f"{name}_axes"))
+        shape = numpy_helper.from_array(np.array(data.shape))
+        nodes.append(helper.make_node("Constant", [], [f"{name}_shape"], value=shape))
+        nodes.append(helper.make_node("Squeeze", [f"{name}_flat", f"{name}_axes"], [f"{name}_row"]))
+        nodes.append(helper.make_node("Reshape", [f"{name}_row", f"{name}_shape"], [f"{name}_reshaped"]))
+        nodes.append(helper.make_node("Identity", [f"{name}_reshaped"], [name]))
+    nodes += graph.node
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return proto
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+@pytest.mark.parametrize("operands", [Table(), Product(zero="codes", order="any")], ids=["look-ups", "product"])
+def test_constants_that_nodes_bring_into_form(operands: Table | Product, device: str) -> None:
+    """A table that a product has too comes through a Reshape, and is not computed."""
+    feed = {"i": operands.indices} if isinstance(operands, Table) else {"x": operands.x}
+    expected = Core().compile_model(operands.proto(), device)(feed)[0]
+    network = Core().compile_model(behind_views(operands.proto()), device)
+    np.testing.assert_array_equal(network(feed)[0], expected)
+
+
+def test_constants_in_a_form_that_is_computed() -> None:
+    table = Table().proto()
+    proto = behind_views(table)
+    proto.graph.input.append(helper.make_tensor_value_info("c0_given", TensorProto.INT64, [2]))
+    next(node for node in proto.graph.node if node.op_type == "Reshape").input[1] = "c0_given"
+    assert "GatherBlockQuantized" in {node.op_type for node in read_model(proto).ordered_nodes()}

@@ -7,9 +7,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.ir import Constant, ElementType, Output, f16, f32, u8
+from engine.ir import Constant, ElementType, Output, TensorType, f16, f32, u8
 from engine.ir.element_type import bf16, u2, u4
 from engine.onnx.contrib.call import ContribCall
+from engine.ops.transpose import TransposeSpec
 
 Array = NDArray[Any]
 
@@ -17,6 +18,8 @@ REALS: Final = frozenset({f32, f16, bf16})
 UNSIGNED: Final = {2: u2, 4: u4, 8: u8}
 """The unsigned type of elements by their bits."""
 _LEAST_BLOCK: Final = 16
+_VIEWS: Final = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"})
+"""Operators whose result has the elements of their first input."""
 
 
 def bits_of(call: ContribCall) -> int:
@@ -57,10 +60,31 @@ def same_type(call: ContribCall) -> frozenset[ElementType]:
     return frozenset({found}) if found in REALS else REALS
 
 
+def is_constant(value: Output) -> bool:
+    """Whether a value is a constant, or one that is only viewed in another shape or order.
+
+    A table that an embedding shares with a product comes through a Reshape.
+    """
+    node = value.node
+    while node.op_type in _VIEWS and not node.domain and value.shape.is_static:
+        if any(source is not None and not isinstance(source.node, Constant) for source in node.sources[1:]):
+            return False
+        value = node.input_value(0)
+        node = value.node
+    return isinstance(node, Constant)
+
+
 def constant_of(value: Output) -> Constant:
-    """The constant that a value is known to be."""
-    assert isinstance(value.node, Constant)
-    return value.node
+    """The constant that a value is known to be by `is_constant`; a view is made when it is read."""
+    if isinstance(value.node, Constant):
+        return value.node
+    source, shape = constant_of(value.node.input_value(0)), value.shape.get_shape()
+    order = TransposeSpec.of(value.node).order(len(shape)) if value.node.op_type == "Transpose" else None
+
+    def view(data: Array) -> Array:
+        return data.reshape(shape) if order is None else np.ascontiguousarray(data.transpose(order))
+
+    return Constant.derived([source], TensorType(value.element_type, value.shape), view)
 
 
 def unpacked(data: Array, bits: int) -> Array:

@@ -20,6 +20,7 @@ from engine.onnx.contrib.packed_elements import (
     block_size_of,
     constant_of,
     expect_shape,
+    is_constant,
     same_type,
     unpacked,
 )
@@ -37,7 +38,7 @@ _LEVELS: Final = 4
 )
 def _matmul_n_bits(call: ContribCall) -> list[Output] | None:
     """A times the dequantized B; None if B or its parameters are computed."""
-    if any(call.has_input(index) and not isinstance(call.input(index).node, Constant) for index in (1, 2, 3, 4)):
+    if any(call.has_input(index) and not is_constant(call.input(index)) for index in (1, 2, 3, 4)):
         return None
     x, packed = call.typed(0, REALS), _PackedMatrix.of(call)
     level = call.integer("accuracy_level", 0)

@@ -9,7 +9,16 @@ import numpy as np
 from engine.ir import Constant, ElementType, Output, PartialShape, TensorType, i32, i64, u8
 from engine.ir.element_type import f4e2m1, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, i4, u4
 from engine.onnx.contrib.call import ContribCall, contrib
-from engine.onnx.contrib.packed_elements import REALS, UNSIGNED, axis_of, bits_of, block_size_of, constant_of, unpacked
+from engine.onnx.contrib.packed_elements import (
+    REALS,
+    UNSIGNED,
+    axis_of,
+    bits_of,
+    block_size_of,
+    constant_of,
+    is_constant,
+    unpacked,
+)
 from engine.onnx.upgrades.emit import constant_value, emit, i64s
 
 _NARROW_REALS: Final = frozenset({f4e2m1, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz})
@@ -18,7 +27,7 @@ _NARROW_REALS: Final = frozenset({f4e2m1, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fn
 @contrib("GatherBlockQuantized", "data indices scales zero_points?", "bits block_size gather_axis quantize_axis")
 def _gather_block_quantized(call: ContribCall) -> list[Output] | None:
     """Slices of the dequantized data, and zeros for indices that are out of range; None if the data is computed."""
-    if any(call.has_input(index) and not isinstance(call.input(index).node, Constant) for index in (0, 2, 3)):
+    if any(call.has_input(index) and not is_constant(call.input(index)) for index in (0, 2, 3)):
         return None
     table = _table(call)
     shape = table.shape.get_shape()
