@@ -600,7 +600,6 @@ F32 = np.float32
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        (STEP, having(sliding_window_cache=1), "attribute `sliding_window_cache` is 1"),
         (STEP, having(k_quant_type="PER_TENSOR"), "attribute `k_quant_type` is 'PER_TENSOR'"),
         (STEP, having(qk_output=1), "attribute `qk_output` is 1"),
         (STEP, naming(4), "output 3 (output_qk, `y3`) has no form"),

@@ -11,6 +11,7 @@ from engine.ir import Output, i32, i64
 from engine.onnx.contrib.call import REALS, ContribCall, contrib
 from engine.onnx.contrib.masks import length_of
 from engine.onnx.contrib.rotary import rotated_by
+from engine.onnx.contrib.windowed_cache import WindowedCache
 from engine.onnx.upgrades.emit import cast, emit, i64_scalar, i64s, scalar_like
 
 
@@ -29,9 +30,7 @@ def _group_query_attention(call: ContribCall) -> list[Output | None]:
     Without a past, the keys are the queries' own, and the operator of ONNX does all of it. With one, the positions of
     the queries follow from the lengths of the sequences, so that a mask says which keys they see.
     """
-    call.without_attributes(
-        k_quant_type="NONE", kv_cache_bit_width=0, qk_output=0, sliding_window_cache=0, v_quant_type="NONE"
-    )
+    call.without_attributes(k_quant_type="NONE", kv_cache_bit_width=0, qk_output=0, v_quant_type="NONE")
     call.without_inputs("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
     heads = _Heads.of(call)
     q, k, v = _operands(call, heads)
@@ -46,20 +45,24 @@ def _group_query_attention(call: ContribCall) -> list[Output | None]:
     is_causal = bool(call.choice("causal", 1, (0, 1)))
     if not is_causal and _window(call) is not None:
         call.invalid("attribute `local_window_size` is given; expected none, as `causal` is 0")
+    is_windowed = bool(call.choice("sliding_window_cache", 0, (0, 1)))
+    if is_windowed and not past:
+        call.invalid("past_key and past_value are omitted; expected both, as `sliding_window_cache` is 1")
     if not past and is_causal and not _has_sink(call) and not call.has_input(10):
         return _of_prompt(call, q, k, v, heads)
     q, k, v = (_by_head(x, n, heads.size) for x, n in ((q, heads.queries), (k, heads.keys), (v, heads.keys)))
+    if is_windowed:
+        cache = WindowedCache.of(call, _window(call), past[0], before, last)
+        k, v = (emit("Concat", old, new, axis=2) for old, new in zip(past, (k, v), strict=True))
+        present = [cache.kept(values, heads.keys, heads.size) for values in (k, v)]
+        return [_attended(call, heads, q, k, v, cache.visible(rows)), *present, None]
     count = length_of(q, 2)
     if past:
         missing = emit("Max", emit("Sub", total, length_of(past[0], 2)), i64_scalar(0))
         k, v = (_appended(old, new, before, missing) for old, new in zip(past, (k, v), strict=True))
         count = emit("Add", length_of(past[0], 2), missing)
-    mask = _mask(call, q, count, positions if is_causal else emit("Unsqueeze", last, i64s([1])))
-    keys, values = (_with_zeros(k), _with_zeros(v)) if _has_sink(call) else (k, v)
-    attributes: dict[str, Any] = {"softcap": call.number("softcap", 0.0)} | _scale(call)
-    y = emit("Attention", q, keys, values, mask, **attributes)
-    width = heads.queries * heads.size
-    return [emit("Reshape", emit("Transpose", y, perm=(0, 2, 1, 3)), i64s([0, 0, width])), k, v, None]
+    visible = _visible(call, count, positions if is_causal else emit("Unsqueeze", last, i64s([1])))
+    return [_attended(call, heads, q, k, v, visible), k, v, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,25 +160,32 @@ def _appended(past: Output, new: Output, before: Output, missing: Output) -> Out
     return emit("TensorScatter", emit("Concat", past, zeros, axis=2), new, before, axis=2)
 
 
-def _mask(call: ContribCall, q: Output, count: Output, positions: Output) -> Output:
-    """Which of `count` keys each query sees, or what is added to their scores; with a sink, that is the last key.
-
-    `positions`, [B, S] or [B, 1], are the last keys that the queries see.
-    """
+def _attended(call: ContribCall, heads: _Heads, q: Output, k: Output, v: Output, visible: Output) -> Output:
+    """The result, [B, S, H * D], for queries, keys and values by head, and which keys each query sees."""
     bias = call.real(10) if call.has_input(10) else None
-    if bias is not None:
+    mask = visible
+    if bias is not None or _has_sink(call):
+        zero, forbidden = scalar_like(0.0, q), scalar_like(-math.inf, q)
+        mask = emit("Where", visible, zero if bias is None else bias, forbidden)
+    if _has_sink(call):
+        mask, k, v = _with_sink(call, mask, q), _with_zeros(k), _with_zeros(v)
+    attributes: dict[str, Any] = {"softcap": call.number("softcap", 0.0)} | _scale(call)
+    y = emit("Attention", q, k, v, mask, **attributes)
+    return emit("Reshape", emit("Transpose", y, perm=(0, 2, 1, 3)), i64s([0, 0, heads.queries * heads.size]))
+
+
+def _visible(call: ContribCall, count: Output, positions: Output) -> Output:
+    """Which of `count` keys each query sees; `positions`, [B, S] or [B, 1], are the last ones that they see."""
+    if call.has_input(10):
         call.ranked(10, 4)
-    keys = emit("Range", i64_scalar(0), count if bias is None else length_of(bias, 3), i64_scalar(1))
+        count = length_of(call.real(10), 3)
+    keys = emit("Range", i64_scalar(0), count, i64_scalar(1))
     own = emit("Unsqueeze", positions, i64s([1, 3]))  # [B, 1, S, 1]
     visible = emit("LessOrEqual", keys, own)
     window = _window(call)
-    if window is not None:
-        visible = emit("And", visible, emit("Greater", keys, emit("Sub", own, i64_scalar(window))))
-    if bias is None and not _has_sink(call):
+    if window is None:
         return visible
-    zero, forbidden = scalar_like(0.0, q), scalar_like(-math.inf, q)
-    added = emit("Where", visible, zero if bias is None else bias, forbidden)
-    return _with_sink(call, added, q) if _has_sink(call) else added
+    return emit("And", visible, emit("Greater", keys, emit("Sub", own, i64_scalar(window))))
 
 
 def _with_sink(call: ContribCall, mask: Output, q: Output) -> Output:
