@@ -1,5 +1,6 @@
 """Generating tokens with a stateful language model: see `Generator`."""
 
+from engine.generation.genai_folder import GenaiFolder, read_genai_folder
 from engine.generation.generator import Generator
 from engine.generation.measurement import GenerationTimes, measure_generation
 from engine.generation.sampling import Sampling
@@ -7,6 +8,7 @@ from engine.generation.scheduler import Scheduler, Stream
 from engine.generation.text import TextStream, Tokenizer, read_tokenizer
 
 __all__ = [
+    "GenaiFolder",
     "GenerationTimes",
     "Generator",
     "Sampling",
@@ -15,5 +17,6 @@ __all__ = [
     "TextStream",
     "Tokenizer",
     "measure_generation",
+    "read_genai_folder",
     "read_tokenizer",
 ]

@@ -268,6 +268,40 @@ def test_generate_from_text(engine: Engine, tmp_path: Path) -> None:
     assert engine(*prompt, "--prompt", "w3", "--prompt-ids", "3").code == 2
 
 
+def test_generate_from_a_folder(engine: Engine, tmp_path: Path) -> None:
+    """What onnxruntime-genai's builder writes: its stop tokens, its settings, which options replace, its tokenizer."""
+    decoder = Path(__file__).parents[1] / "fixtures" / "decoders" / "llama.dynamo23.onnx"
+    (tmp_path / "decoder.onnx").write_bytes(decoder.read_bytes())
+    names = {"input_ids": "input_ids", "past_key_names": "past_key_values.%d.key"}
+    config: dict[str, Any] = {
+        "model": {"decoder": {"filename": "decoder.onnx", "inputs": names}, "context_length": 64, "eos_token_id": 99},
+        "search": {"do_sample": False, "temperature": 2.0, "top_k": 50, "max_length": 9},
+    }
+
+    def generated(*options: object, folder: Path = tmp_path) -> Any:
+        (tmp_path / "genai_config.json").write_text(json.dumps(config))
+        return json.loads(engine("generate", folder, "-d", "CPU", "--json", "--prompt-ids", "3,14,15", *options).out)
+
+    by_file = json.loads(engine("generate", decoder, "-d", "CPU", "--json", "--prompt-ids", "3,14,15").out)["tokens"]
+    assert generated()["tokens"] == by_file[:6]  # `max_length` counts the prompt
+    config["model"]["eos_token_id"] = by_file[1]
+    assert generated()["tokens"] == by_file[: by_file.index(by_file[1]) + 1]
+    config["model"]["eos_token_id"], config["search"]["do_sample"] = 99, True
+    options = ["--temperature", 2, "--top-k", 50, "--prompt-ids", "3,14,15", "--json", "--max-tokens", 6]
+    assert generated()["tokens"] == json.loads(engine("generate", decoder, "-d", "CPU", *options).out)["tokens"]
+    assert generated("--temperature", 0)["tokens"] == by_file[:6]
+    words = {f"w{index}": index for index in range(32)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    command = ["generate", tmp_path, "-d", "CPU", "--temperature", 0]
+    for prompt, said in (("w3", "has no tokenizer.json, which --prompt needs"), ("w3 " * 9, "expected fewer than 9")):
+        done = engine(*command, "--prompt", prompt)
+        assert (done.code, said in done.err) == (3, True)
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert engine(*command, "--prompt", "w3 w14 w15").out.split()[:6] == [f"w{token}" for token in by_file[:6]]
+    assert engine("generate", tmp_path.parent, "--prompt", "w3").code == 3
+
+
 def test_inspect_a_model(engine: Engine, files: Path) -> None:
     done = engine("inspect", files / "squeezenet.onnx")
     assert (done.code, done.err) == (0, "")
