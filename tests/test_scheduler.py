@@ -146,9 +146,102 @@ def test_a_failure_of_the_thread_reaches_the_readers(llama: Any, monkeypatch: py
     stream = scheduler.submit([3], 5)
     with pytest.raises(DeviceError, match="the scheduler failed: ZeroDivisionError"):
         stream.result()
-    scheduler.close()
-    with pytest.raises(InputError, match="the scheduler is closed"):
+    assert scheduler.failure is not None
+    with pytest.raises(DeviceError, match="the scheduler failed: ZeroDivisionError"):
         scheduler.submit([3])
+    scheduler.close()
+
+
+def test_a_failure_in_a_prompt_ends_one_sequence_only(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its class: in a server, one request would end the answers of all others, for ever."""
+    admit = Scheduler._admit
+
+    def fails(self: Scheduler, stream: Any) -> None:
+        if stream.prompt == [13]:
+            raise LookupError("of a plugin")
+        admit(self, stream)
+
+    monkeypatch.setattr(Scheduler, "_admit", fails)
+    with Scheduler(llama, 3) as scheduler:
+        streams = [scheduler.submit(prompt, 20) for prompt in ([3], [13], [7, 1])]
+        with pytest.raises(DeviceError, match="computing a token failed: LookupError: of a plugin"):
+            streams[1].result()
+        assert [streams[0].result(), streams[2].result()] == [alone(llama, prompt, 20) for prompt in ([3], [7, 1])]
+        assert scheduler.failure is None
+
+
+@pytest.mark.parametrize("penalty", [1e308, 1e-308])
+def test_a_penalty_that_overflows_ends_nothing(llama: Any, penalty: float) -> None:
+    """Every token is in the prompt, so that every score is changed."""
+    with Scheduler(llama, 3) as scheduler:
+        neighbour = scheduler.submit([3], 20)
+        for temperature in (0.0, 0.5, 1e-308, 1e308):
+            sampling = Sampling(repetition_penalty=penalty, temperature=temperature, seed=1)
+            assert len(scheduler.submit(list(range(32)), 4, sampling=sampling).result()) == 4
+        assert neighbour.result() == alone(llama, [3], 20)
+
+
+def follower() -> Any:
+    """Chooses 1 after 0, 2 after 1, 0 after 2, and 9 after 5; it reads the tokens 0 to 7 only, and states no length."""
+    after = np.zeros((8, 10), np.float32)
+    after[[0, 1, 2, 5], [1, 2, 0, 9]] = 1
+    integers = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.INT64, shape)  # noqa: E731
+    reals = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    nodes = [
+        helper.make_node("Gather", ["after", "input_ids"], ["scores"]),
+        helper.make_node("Concat", ["past_0", "scores"], ["present_0"], axis=1),
+        helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["seen", "two"], ["weights"]),
+        helper.make_node("Mul", ["present_0", "weights"], ["masked"]),
+        helper.make_node("ReduceMin", ["masked", "axes"], ["zero"]),
+        helper.make_node("Mul", ["zero", "zero"], ["nothing"]),
+        helper.make_node("Add", ["scores", "nothing"], ["whole"]),
+        # Which of them there are depends on a value, so that the length is not known before.
+        helper.make_node("Cast", ["position_ids"], ["places"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMin", ["places"], ["least"], keepdims=0),
+        helper.make_node("Add", ["ten", "least"], ["positive"]),
+        helper.make_node("NonZero", ["positive"], ["found"]),
+        helper.make_node("Reshape", ["found", "flat"], ["columns"]),
+        helper.make_node("Gather", ["whole", "columns"], ["logits"], axis=2),
+    ]
+    given = [
+        integers("input_ids", "b", "n"),
+        integers("attention_mask", "b", "all"),
+        integers("position_ids", "b", "n"),
+    ]
+    graph = helper.make_graph(
+        nodes, "follower", [*given, reals("past_0", "b", "p", 10)],
+        [reals("logits", "b", "n", "vocabulary"), reals("present_0", "b", "all", 10)],
+        [helper.make_tensor("after", TensorProto.FLOAT, after.shape, after),
+         helper.make_tensor("two", TensorProto.INT64, [1], [2]),
+         helper.make_tensor("axes", TensorProto.INT64, [2], [1, 2]),
+         helper.make_tensor("ten", TensorProto.FLOAT, [10], np.ones(10, np.float32)),
+         helper.make_tensor("flat", TensorProto.INT64, [1], [-1])],
+    )  # fmt: skip
+    core = Core()
+    model = core.read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    MakeStateful().run_on_model(model)
+    return core.compile_model(model, "CPU")
+
+
+def test_a_token_that_the_model_cannot_read_ends_its_sequence_only() -> None:
+    """It is chosen in the batch, and the step that fails is the step of all."""
+    compiled = follower()
+    with Scheduler(compiled, 3) as scheduler:
+        streams = [scheduler.submit(prompt, 30) for prompt in ([0], [0, 5], [1, 2, 0])]
+        with pytest.raises(InputError, match="index 9 is out of range"):
+            streams[1].result()
+        assert streams[0].result() == [1, 2, 0] * 10
+        assert streams[2].result() == [1, 2, 0] * 10
+        assert streams[1].tokens == [9]
+        for token, said in ((40, "40"), (2**40, "1099511627776"), (10**30, "of 100 bits"), (10**5000, "bits")):
+            with pytest.raises(InputError, match=said):
+                scheduler.submit([token], 4).result()
+        penalty = Sampling(repetition_penalty=1.3)
+        with pytest.raises(InputError, match="index 40"):
+            scheduler.submit([1, 40], 4, sampling=penalty).result()
+        assert scheduler.submit([5], 1, sampling=penalty).result() == [9]
+        assert scheduler.submit([0], 4).result() == [1, 2, 0, 1]
 
 
 def test_what_is_refused(llama: Any) -> None:

@@ -64,6 +64,7 @@ class Generator:
         self.sampling = sampling or Sampling()
         self.stop_tokens = frozenset(stop_tokens)
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
+        self._largest = largest_token(network.signature, self._names[IDS])
         self._room = room_of(network.signature, self._names)
         self._request = network.create_infer_request()
         self._sequences: _Sequences | None = None
@@ -99,7 +100,7 @@ class Generator:
         Raises `InputError` for tokens that the model does not have, another number of sequences, different lengths
         later or for a model without `attention_mask`, and for a batch of which a sequence has ended.
         """
-        rows = checked_rows(tokens, self._vocabulary)
+        rows = checked_rows(tokens, self._vocabulary, self._largest)
         known = self._sequences or _Sequences.empty(len(rows), self.sampling.seed)
         if len(rows) != len(known.rows):
             raise InputError(f"got tokens for {len(rows)} sequences; expected {len(known.rows)}, as before")
@@ -416,21 +417,35 @@ def _copy_of(random: np.random.Generator) -> np.random.Generator:
     return made
 
 
-def checked_rows(tokens: Tokens, vocabulary: int | None) -> list[list[int]]:
-    """The tokens of each sequence. Raises `InputError` if they are not token numbers of the model's vocabulary."""
+def checked_rows(tokens: Tokens, vocabulary: int | None, largest: int) -> list[list[int]]:
+    """The tokens of each sequence.
+
+    Raises `InputError` if they are not numbers of tokens in the model's vocabulary; of a model that does not state its
+    length, if the input cannot hold them: it holds `largest` at most.
+    """
     listed: list[Any] = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
     is_batch = bool(listed) and isinstance(listed[0], (list, tuple, np.ndarray))
     rows = [list(row) for row in listed] if is_batch else [listed]
+    most = largest if vocabulary is None else min(vocabulary - 1, largest)
     for row in rows:
         if not row:
             raise InputError("tokens must not be empty: append one token or more to each sequence")
         for token in row:
             if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
                 raise InputError(f"a token is an integer; got {token!r}")
-            if token < 0 or (vocabulary is not None and token >= vocabulary):
-                most = "" if vocabulary is None else f" to {vocabulary - 1}"
-                raise InputError(f"token {token} is out of range; expected 0{most or ' or more'}")
+            if not 0 <= token <= most:
+                raise InputError(f"token {_shown(int(token))} is out of range; expected 0 to {most}")
     return [[int(token) for token in row] for row in rows]
+
+
+def largest_token(signature: Signature, ids: str) -> int:
+    """The largest number that the input of tokens can hold."""
+    return int(np.iinfo(signature.inputs[signature.find_input(ids)].element_type.numpy).max)
+
+
+def _shown(token: int) -> str:
+    """A number for a message; Python writes no number of thousands of digits."""
+    return str(token) if -(2**64) < token < 2**64 else f"of {token.bit_length()} bits"
 
 
 def checked_names(

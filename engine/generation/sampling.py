@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from engine.errors import InputError
 
 Array = NDArray[Any]
+
+_LARGEST: Final = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,8 @@ class Sampling:
             raise InputError("no token can be chosen: every logit is NaN or minus infinity")
         if self.repetition_penalty != 1:
             found = np.unique(seen)
-            own = scores[found]
-            scores[found] = np.where(own > 0, own / self.repetition_penalty, own * self.repetition_penalty)
+            found = found[found < scores.size]  # a model may read more tokens than it can choose
+            scores[found] = self._penalized(scores[found])
         if self.temperature == 0:
             return int(scores.argmax())
         # Stable, so that the first of equal tokens is the likelier one.
@@ -77,9 +79,16 @@ class Sampling:
         order = order[scores[order] > -np.inf]  # the last one is chosen where the shares add up to less than 1
         if scores[order[0]] == np.inf:
             return int(order[0])
-        shares = np.exp((scores[order] - scores[order[0]]) / self.temperature)
+        with np.errstate(over="ignore", invalid="ignore"):  # far below the likeliest one: exp(-inf), a share of 0
+            shares = np.exp((scores[order] - scores[order[0]]) / self.temperature)
         shares /= shares.sum()
         if self.top_p < 1:
             kept = int(np.searchsorted(np.cumsum(shares), self.top_p)) + 1
             order, shares = order[:kept], shares[:kept] / shares[:kept].sum()
         return int(order[min(int(np.searchsorted(np.cumsum(shares), random.random(), side="right")), len(order) - 1)])
+
+    def _penalized(self, scores: Array) -> Array:
+        """Scores after the penalty. One that would overflow stays finite: its token is unlikely, not impossible."""
+        with np.errstate(over="ignore"):
+            changed = np.where(scores > 0, scores / self.repetition_penalty, scores * self.repetition_penalty)
+        return np.where(np.isfinite(scores), np.clip(changed, -_LARGEST, _LARGEST), scores)

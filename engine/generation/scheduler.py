@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import Cancelled, DeviceError, EngineError, InputError, StateError
-from engine.generation.generator import IDS, LOGITS, MASK, POSITIONS, checked_names, checked_rows, vocabulary_of
+from engine.generation.generator import (
+    IDS,
+    LOGITS,
+    MASK,
+    POSITIONS,
+    checked_names,
+    checked_rows,
+    largest_token,
+    vocabulary_of,
+)
 from engine.generation.sampling import Sampling
 from engine.plugin_api import ExecutableNetwork
 from engine.runtime.lifecycle import Participant, lifecycle
@@ -122,7 +131,8 @@ class Scheduler(Participant):
     Each step computes one token for all sequences of the batch, which reads the weights once for all of them. A
     submitted prompt is computed by itself, in the order of submission, as soon as there is a free row; its keys and
     values then join those of the batch. So every sequence of the batch gets a token in each step, and those that wait
-    are served in turn. What a sequence gets does not depend on the others, up to rounding.
+    are served in turn. What a sequence gets does not depend on the others, up to rounding; one that fails, such as by a
+    token that the model cannot read, ends alone.
 
     The network is a language model as for `Generator`, with the inputs `attention_mask` and `position_ids`.
     Thread-safe.
@@ -153,6 +163,7 @@ class Scheduler(Participant):
                 )
         self._network, self._count = network, slots
         self._vocabulary = vocabulary_of(network.signature, self._names[LOGITS])
+        self._largest = largest_token(network.signature, self._names[IDS])
         self._batch, self._alone = network.create_infer_request(), network.create_infer_request()
         self._slots = _Slots([None] * slots, np.zeros((slots, 0), bool), [0] * slots)
         self._waiting: deque[Stream] = deque()
@@ -163,6 +174,7 @@ class Scheduler(Participant):
         self._is_closed = False
         self._has_ended = False
         """Whether the thread has ended all sequences."""
+        self._failure: DeviceError | None = None
         lifecycle.track(self)
 
     def submit(
@@ -175,13 +187,15 @@ class Scheduler(Participant):
     ) -> Stream:
         """Add a sequence; returns the stream of its next tokens, up to a stop token, at most `max_tokens`.
 
-        Raises `InputError` for tokens that the model does not have, or after `close`.
+        Raises `InputError` for tokens that the model does not have, or after `close`, and `failure` if there is one.
         """
-        (row,) = checked_rows([list(prompt)], self._vocabulary)
+        (row,) = checked_rows([list(prompt)], self._vocabulary, self._largest)
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise InputError(f"max_tokens is {max_tokens!r}; expected 1 or more")
         stream = Stream(row, sampling or Sampling(), max_tokens, frozenset(stop_tokens))
         with self._lock:
+            if self._failure is not None:
+                raise DeviceError(str(self._failure)) from self._failure
             if self._is_closed:
                 raise InputError("the scheduler is closed")
             if self._thread is None:
@@ -191,6 +205,14 @@ class Scheduler(Participant):
             self._waiting.append(stream)
             self._changed.notify_all()
         return stream
+
+    @property
+    def failure(self) -> DeviceError | None:
+        """Why it ended by itself, and takes no sequences any more: make another one. None while it works.
+
+        The failure of a sequence, or of the device in a step, is not one: it ends the sequences that it concerns.
+        """
+        return self._failure
 
     def close(self) -> None:
         """End all sequences with `Cancelled`, and the thread. Further calls have no effect."""
@@ -233,7 +255,7 @@ class Scheduler(Participant):
         try:
             self._serve()
         except Exception as e:  # nobody waits for this thread, and the streams' readers would wait for ever
-            error = DeviceError(f"{self._network.signature.network}: the scheduler failed: {type(e).__name__}: {e}")
+            error = self._failure = DeviceError(self._told(e, "the scheduler failed"))
             error.__cause__ = e
         with self._lock:
             self._is_closed = True
@@ -293,8 +315,8 @@ class Scheduler(Participant):
                 continue
             try:
                 self._admit(stream)
-            except EngineError as e:
-                stream.end(e)
+            except Exception as e:  # also what is not an error of the SDK ends this sequence only
+                stream.end(self._typed(e))
             self._joining = None
 
     def _admit(self, stream: Stream) -> None:
@@ -325,6 +347,7 @@ class Scheduler(Participant):
         if row is not None:
             mask[row] = np.arange(columns) >= columns - length
         alone, batch = self._alone.query_state(), self._batch.query_state()
+        values_made = {}
         for variable in self._network.variables:
             old = batch[variable.name].get() if kept else None
             one = alone[variable.name].get() if row is not None else None
@@ -338,7 +361,13 @@ class Scheduler(Participant):
                 if values is not None and count:
                     turned = np.moveaxis(values, (variable.batch_axis or 0, variable.axis or 0), (0, 1))
                     view[rows, columns - count :] = turned[:, -count:] if rows == slice(None) else turned[0]
-            batch[variable.name].set(made)
+            values_made[variable.name] = made
+        try:
+            for name, made in values_made.items():
+                batch[name].set(made)
+        except BaseException as e:  # some have the new length, some the old one
+            self._drop_all(self._typed(e))
+            raise
         slots.mask = mask
 
     def _step(self) -> None:
@@ -355,8 +384,8 @@ class Scheduler(Participant):
         mask = np.concatenate([slots.mask, np.ones((self._count, 1), bool)], axis=1)
         try:
             logits = self._batch.infer(self._inputs(ids, mask, positions))[self._names[LOGITS]]
-        except EngineError as e:
-            self._fail(e)
+        except Exception as e:
+            self._fail(self._typed(e))
             return
         slots.mask = mask
         for row in slots.active:
@@ -365,21 +394,67 @@ class Scheduler(Participant):
             assert stream is not None
             try:
                 is_last = stream.add(logits[row, -1])
-            except EngineError as e:
-                self._leave(row, e)
+            except Exception as e:
+                self._leave(row, self._typed(e))
                 continue
             if is_last:
                 self._leave(row)
 
     def _fail(self, error: EngineError) -> None:
-        """After a step that failed: the longest sequence leaves if it reached the bound, otherwise all do."""
+        """After a step that failed, and left the variables as they were: the sequences leave that it is the fault of.
+
+        Those are the longest ones if the bound is reached; else those whose step also fails alone, or all if none does.
+        """
         slots = self._slots
         if isinstance(error, StateError) and slots.first_column:
             self._arrange()
             return
+        found: dict[int, EngineError] = {}
+        if isinstance(error, StateError):
+            found = {row: error for row in slots.active if slots.mask[row].argmax() == 0}
+        elif len(slots.active) > 1:
+            found = self._failing_alone()
+        for row, why in (found or dict.fromkeys(slots.active, error)).items():
+            self._leave(row, why)
+
+    def _failing_alone(self) -> dict[int, EngineError]:
+        """The rows of the batch whose next token cannot be computed without the others either, and why."""
+        slots, found = self._slots, dict[int, EngineError]()
+        state, alone = self._batch.query_state(), self._alone.query_state()
+        values = {variable.name: state[variable.name].get() for variable in self._network.variables}
         for row in slots.active:
-            if not isinstance(error, StateError) or slots.mask[row].argmax() == 0:
-                self._leave(row, error)
+            stream, first = slots.streams[row], int(slots.mask[row].argmax())
+            assert stream is not None
+            length = slots.mask.shape[1] - first
+            try:
+                for variable in self._network.variables:
+                    one = np.take(values[variable.name], [row], axis=variable.batch_axis or 0)
+                    alone[variable.name].set(
+                        np.moveaxis(np.moveaxis(one, variable.axis or 0, 0)[first:], 0, variable.axis or 0)
+                    )
+                ids, positions = np.array([stream.tokens[-1:]]), np.array([[slots.lengths[row]]])
+                self._alone.infer(self._inputs(ids, np.ones((1, length + 1), bool), positions))
+            except Exception as e:
+                found[row] = self._typed(e)
+        return found
+
+    def _drop_all(self, error: EngineError) -> None:
+        """End the sequences of the batch, and begin with an empty one."""
+        for row in self._slots.active:
+            self._leave(row, error)
+        self._batch.reset_state()
+        self._slots = _Slots([None] * self._count, np.zeros((self._count, 0), bool), [0] * self._count)
+
+    def _typed(self, error: BaseException) -> EngineError:
+        """An error for the reader of a stream; one that is not of the SDK, such as a plugin's, is its cause."""
+        if isinstance(error, EngineError):
+            return error
+        made = DeviceError(self._told(error, "computing a token failed"))
+        made.__cause__ = error
+        return made
+
+    def _told(self, error: BaseException, what: str) -> str:
+        return f"{self._network.signature.network}: {what}: {type(error).__name__}: {error}"
 
     def _inputs(self, ids: Array, mask: Array, positions: Array) -> dict[str, Array]:
         signature, given = self._network.signature, {}
