@@ -65,10 +65,50 @@ def test_columns_that_are_missing_or_ragged_are_named() -> None:
     with pytest.raises(InputError, match="no column `key`"):
         infer_batch(compiled, None, batch(2), ["key"])
     ragged = np.array([np.ones(3), np.ones(4)], object)
-    with pytest.raises(InputError, match="column `x` have different shapes"):
+    with pytest.raises(InputError, match=r"column `x` has rows of different shapes: row 0 has \[3\], and row 1 \[4\]"):
         infer_batch(compiled, None, {"x": ragged}, [])
     with pytest.raises(InputError, match="element type is float64"):
         infer_batch(compiled, None, {"x": np.ones((2, 4))}, [])
+
+
+def objects(*rows: Any) -> Any:
+    """A column as Arrow gives one of lists: an array of objects."""
+    column = np.empty(len(rows), object)
+    for index, row in enumerate(rows):
+        column[index] = row
+    return column
+
+
+@pytest.mark.parametrize("rows_each", [None, 3])
+@pytest.mark.parametrize("rows", [0, 1, 2, 4])
+def test_columns_of_lists_of_one_length(rows: int, rows_each: int | None) -> None:
+    """Parquet's `list<float>`: pandas and Arrow write arrays of one dimension so, and lists of them as lists."""
+    given = batch(rows)
+    results = infer_batch(network(rows_each), rows_each, {"x": objects(*given["x"])}, [])
+    np.testing.assert_array_equal(results["y"], 2 * given["x"])
+    x = Parameter(f32, PartialShape([None, 2, None]), "x")
+    deep = Core().compile_model(Model([Result(ops.Add(x, x), "y")], [x]), "TEMPLATE")
+    nested = objects(*(objects(*row.reshape(2, 2)) for row in given["x"]))
+    found = infer_batch(deep, None, {"x": nested}, [])["y"]
+    assert found.shape == (rows, 2, 2 if rows else 1)
+    if rows:
+        np.testing.assert_array_equal(found.reshape(given["x"].shape), 2 * given["x"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((np.ones(4, np.float32), None), "row 1 has a missing value"),
+        ((np.ones(4, np.float32), "text"), "row 1 has a str"),
+        (({"a": 1},), "row 0 has a dict"),
+        ((objects(1.0, None, 2.0, 3.0),), "row 0 has a missing value"),
+        ((objects(np.ones(2, np.float32), np.ones(3, np.float32)),), r"row 0 has lists of different shapes, \(2,\)"),
+        (([1.0, 2.0, 3.0, 4.0],), "element type is float64"),
+    ],
+)
+def test_columns_of_objects_that_are_no_numbers_say_so(rows: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        infer_batch(network(None), None, {"x": objects(*rows)}, [])
 
 
 def test_networks_that_take_no_batches_are_refused() -> None:
