@@ -32,17 +32,22 @@ class ServerCollector(Collector):  # type: ignore[misc]
         running = GaugeMetricFamily("engine_running_inferences", "Inferences that run.", labels=_MODEL)
         ready = GaugeMetricFamily("engine_model_ready", "1 if a version can be used, else 0.", labels=_MODEL)
         batches = HistogramMetricFamily("engine_batch_size", "How many requests batches had.", labels=_MODEL)
+        sequences = GaugeMetricFamily("engine_sequences", "Sequences that have begun.", labels=_MODEL)
+        kept = GaugeMetricFamily("engine_sequence_bytes", "Bytes of the variables of sequences.", labels=_MODEL)
         for name, version, state in self._repository.states():
             labels = (name, version)
-            ready.add_metric(labels, float(state.model is not None))
+            ready.add_metric(labels, float(state.problem is None))
             if state.model is None:
                 continue
             waiting.add_metric(labels, state.model.queue.waiting)
             held.add_metric(labels, state.model.queue.waiting_bytes)
             running.add_metric(labels, state.model.queue.running)
+            if state.model.sequences is not None:
+                sequences.add_metric(labels, state.model.sequences.count)
+                kept.add_metric(labels, state.model.sequences.nbytes)
             if (sizes := state.model.batch_sizes()) is not None:
                 batches.add_metric(labels, *_buckets(sizes))
-        yield from (waiting, held, running, ready, batches)
+        yield from (waiting, held, running, ready, batches, sequences, kept)
         busy = CounterMetricFamily("engine_device_busy_seconds", "Seconds with an inference.", labels=("device",))
         for device, seconds in self._repository.clock.seconds().items():
             busy.add_metric((device,), seconds)

@@ -12,12 +12,16 @@ from kserve.protocol.infer_type import RequestedOutput
 
 from engine import __version__
 from engine.errors import EngineError, InputError, NotServedError
+from engine.serving.parameters import INPUT, require_known
 from engine.serving.refusals import Refused
 from engine.serving.repository import Repository
 from engine.serving.served_model import ServedModel
 
 _HEADER_LENGTH: Final = "inference-header-content-length"
-_EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
+_EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "sequence")
+_REQUEST: Final = frozenset({"id", "inputs", "outputs", "parameters", "model_name"})
+_INPUT: Final = frozenset({"name", "datatype", "shape", "parameters", "data"})
+_OUTPUT: Final = frozenset({"name", "parameters"})
 
 
 class DataPlane(KServeDataPlane):  # type: ignore[misc]
@@ -96,22 +100,10 @@ def _decoded(body: bytes, stated: str, model_name: str) -> InferRequest:
         raise InputError(f"the request is not valid JSON: {e}") from e
     if not isinstance(head, dict) or not isinstance(head.get("inputs"), list):
         raise InputError("the request has no list `inputs`")
-    rest = memoryview(body)[length:]
-    inputs, start = [], 0
-    for position, given in enumerate(head["inputs"]):
-        tensor = _tensor(given, position)
-        size = (tensor.parameters or {}).get("binary_data_size")
-        if tensor.data is None:
-            if type(size) is not int or not 0 <= size <= len(rest) - start:
-                raise InputError(
-                    f"input {tensor.name!r:.80} has neither `data` nor a `binary_data_size` of at most the "
-                    f"{len(rest) - start} bytes that follow"
-                )
-            tensor._raw_data = rest[start : start + size]
-            start += size
-        inputs.append(tensor)
-    if start != len(rest):
-        raise InputError(f"{len(rest) - start} bytes follow the tensors of the request")
+    _require_keys(head, _REQUEST, "the request")
+    if head.get("model_name") not in (None, model_name.partition("/")[0]):  # which KServe's clients send
+        raise InputError(f"`model_name` is {head['model_name']!r:.80}, and the request is sent to model `{model_name}`")
+    inputs = _inputs(head["inputs"], memoryview(body)[length:])
     parameters, identity = head.get("parameters"), head.get("id")
     if not isinstance(parameters, dict | None) or not isinstance(identity, str | None):
         raise InputError("`parameters` of the request must be an object, and `id` a text")
@@ -124,10 +116,34 @@ def _decoded(body: bytes, stated: str, model_name: str) -> InferRequest:
     )
 
 
+def _inputs(given: list[Any], rest: memoryview) -> list[InferInput]:
+    """The tensors of a request; the data of binary ones are in `rest`, one after the other."""
+    inputs, start = [], 0
+    for position, each in enumerate(given):
+        tensor = _tensor(each, position)
+        require_known(tensor.parameters or (), INPUT, f"of input {tensor.name!r:.80}")
+        size = (tensor.parameters or {}).get("binary_data_size")
+        if tensor.data is not None and size is not None:
+            raise InputError(f"input {tensor.name!r:.80} has both `data` and a `binary_data_size`; leave one out")
+        if tensor.data is None:
+            if type(size) is not int or not 0 <= size <= len(rest) - start:
+                raise InputError(
+                    f"input {tensor.name!r:.80} has neither `data` nor a `binary_data_size` of at most the "
+                    f"{len(rest) - start} bytes that follow"
+                )
+            tensor._raw_data = rest[start : start + size]
+            start += size
+        inputs.append(tensor)
+    if start != len(rest):
+        raise InputError(f"{len(rest) - start} bytes follow the tensors of the request")
+    return inputs
+
+
 def _tensor(given: Any, position: int) -> InferInput:
     where = f"input {position} of the request"
     if not isinstance(given, dict):
         raise InputError(f"{where} is not an object")
+    _require_keys(given, _INPUT, where)
     name, datatype, shape = given.get("name"), given.get("datatype"), given.get("shape")
     parameters, data = given.get("parameters"), given.get("data")
     if not isinstance(name, str) or not isinstance(datatype, str) or not isinstance(shape, list):
@@ -137,9 +153,19 @@ def _tensor(given: Any, position: int) -> InferInput:
     return InferInput(name=name, shape=shape, datatype=datatype, data=data, parameters=parameters)
 
 
+def _require_keys(given: dict[str, Any], known: frozenset[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            raise InputError(f"{where} has the unknown key {key!r:.80}; expected {', '.join(sorted(known))}")
+
+
 def _outputs(given: Any) -> list[RequestedOutput] | None:
     if given is None:
         return None
     if not isinstance(given, list) or not all(isinstance(o, dict) and isinstance(o.get("name"), str) for o in given):
         raise InputError("`outputs` of the request must be a list of objects with a `name`")
+    for output in given:
+        _require_keys(output, _OUTPUT, f"output {output['name']!r:.80}")
+        if not isinstance(output.get("parameters"), dict | None):
+            raise InputError(f"output {output['name']!r:.80}: `parameters` must be an object")
     return [RequestedOutput(name=output["name"], parameters=output.get("parameters")) for output in given]

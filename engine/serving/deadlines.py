@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from kserve import InferRequest
-from kserve.protocol.infer_type import to_http_parameters
-
 from engine.errors import InputError
 
 CALL_SECONDS: Final[ContextVar[float | None]] = ContextVar("CALL_SECONDS", default=None)
@@ -21,7 +18,7 @@ _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e
 
 
 def seconds_left(
-    headers: Mapping[str, str] | None, request: InferRequest | None, default_ms: float | None
+    headers: Mapping[str, str] | None, parameters: Mapping[str, Any] | None, default_ms: float | None
 ) -> float | None:
     """The shortest time that the client states, or else the default, in seconds; None for no deadline.
 
@@ -35,10 +32,8 @@ def seconds_left(
         stated.append(_grpc_seconds(given[_GRPC]))
     if _ENVOY in given:
         stated.append(_number(_ENVOY, given[_ENVOY]) / 1e3)
-    if request is not None and request.parameters:
-        parameters: dict[str, Any] = to_http_parameters(request.parameters)
-        if parameters.get("timeout"):
-            stated.append(_number("the parameter `timeout`", parameters["timeout"]) / 1e6)
+    if parameters and parameters.get("timeout") not in (None, 0, "0"):
+        stated.append(_number("the parameter `timeout`", parameters["timeout"]) / 1e6)
     found = [each for each in stated if each is not None]
     if found:
         return min(found)

@@ -24,18 +24,9 @@ from engine.serving.refusals import Refused
 from engine.serving.repository import Repository
 
 _EVENTS: Final = "text/event-stream"
-_UNSUPPORTED: Final = {
-    "n": 1,
-    "best_of": 1,
-    "echo": False,
-    "stop": [],
-    "suffix": "",
-    "logprobs": 0,
-    "logit_bias": {},
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-}
-"""Parameters that would change the answer, and the values with which they do not."""
+_COMPLETION: Final = frozenset({"model", "prompt", "input_ids", "stream", "stream_options"})
+"""Keys of a completion that are not parameters of the generation."""
+_GENERATE: Final = frozenset({"id", "text_input", "input_ids", "parameters"})
 
 
 def generation_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
@@ -54,10 +45,8 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
 
     async def completions(request: Request) -> Response:
         body = await object_of(request)
-        if unknown := [name for name, plain in _UNSUPPORTED.items() if body.get(name, plain) not in (plain, None)]:
-            raise Refused(
-                UnsupportedError(f"the parameter `{unknown[0]}` of completions is not supported; leave it out")
-            )
+        if not isinstance(body.get("stream"), bool | None):
+            raise Refused(InputError("`stream` must be true or false"))
         has_usage = _has_usage(body)
         model, body, prompt, pieces = await _begun(data_plane, str(body.get("model")), request, "prompt")
         head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
@@ -104,13 +93,7 @@ async def _begun(
     try:
         if not isinstance(model, GenerativeModel):
             raise UnsupportedError(f"model `{name}` generates no tokens: its configuration has no [generation]")
-        given = body.get(key, body.get("input_ids"))
-        if not isinstance(given, str | list):
-            raise InputError(f"`{key}` must be a text, or a list of numbers of tokens")
-        parameters = body.get("parameters") if key == "text_input" else body
-        if not isinstance(parameters, dict | None):
-            raise InputError("`parameters` must be an object")
-        prompt = model.prompt(given, {k: v for k, v in (parameters or {}).items() if v is not None})
+        prompt = model.prompt(_prompt(body, key), _parameters(body, key))
         headers = dict(request.headers)
         deadline = seconds_left(headers, None, model.config.timeout_ms)
     except EngineError as e:
@@ -120,6 +103,30 @@ async def _begun(
     return model, body, prompt, model.stream(prompt, deadline, headers)
 
 
+def _prompt(body: dict[str, Any], key: str) -> str | list[Any]:
+    """A text, or what should be numbers of tokens. Raises `InputError`."""
+    present = [name for name in (key, "input_ids") if body.get(name) is not None]
+    if len(present) > 1:
+        raise InputError(f"`{key}` and `input_ids` are both given; leave one out")
+    given = body[present[0]] if present else None
+    if not isinstance(given, str | list):
+        raise InputError(f"`{key}` must be a text, or a list of numbers of tokens")
+    return given
+
+
+def _parameters(body: dict[str, Any], key: str) -> dict[str, Any]:
+    """What a body says beside its prompt: all of it in a completion, else its `parameters`. Raises `InputError`."""
+    if key == "prompt":
+        return {name: value for name, value in body.items() if name not in _COMPLETION}
+    for name in body:
+        if name not in _GENERATE:
+            raise InputError(f"the request has the unknown key {name!r:.80}; put parameters into `parameters`")
+    parameters = body.get("parameters")
+    if not isinstance(parameters, dict | None):
+        raise InputError("`parameters` must be an object")
+    return parameters or {}
+
+
 def _has_usage(body: dict[str, Any]) -> bool:
     """Whether a stream ends with the numbers of tokens. Raises `Refused` for options that do not fit."""
     options = body.get("stream_options")
@@ -127,6 +134,8 @@ def _has_usage(body: dict[str, Any]) -> bool:
         return False
     if not isinstance(options, dict) or not isinstance(options.get("include_usage"), bool | None):
         raise Refused(InputError("`stream_options` must be an object, and `include_usage` in it true or false"))
+    if unknown := sorted(options.keys() - {"include_usage"}):
+        raise Refused(InputError(f"`stream_options` has the unknown key {unknown[0]!r:.80}; expected include_usage"))
     if not body.get("stream"):
         raise Refused(InputError("`stream_options` is given without `stream`: true; leave it out"))
     return bool(options.get("include_usage"))

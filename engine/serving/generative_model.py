@@ -14,14 +14,15 @@ from typing import Any, Final
 
 import numpy as np
 from kserve import InferOutput, InferRequest, InferResponse
-from kserve.protocol.infer_type import to_http_parameters
 
 from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, TooLargeError, UnsupportedError
 from engine.generation import Sampling, Scheduler, TextStream, Tokenizer, read_tokenizer
 from engine.plugin_api import ExecutableNetwork
 from engine.serving import metrics
 from engine.serving.deadlines import seconds_left
+from engine.serving.generation_parameters import generation_of
 from engine.serving.model_config import Generation, ModelConfig
+from engine.serving.parameters import REQUEST, SEQUENCE, check_request
 from engine.serving.refusals import Refused, unexpected
 from engine.serving.served_model import ServedModel
 from engine.serving.tensors import array_of, is_unicode
@@ -29,7 +30,6 @@ from engine.serving.tracing import generation_span, in_span
 
 IDS: Final = "input_ids"
 TOKENS: Final = "tokens"
-_NUMBERS: Final = {"temperature": float, "top_p": float, "repetition_penalty": float, "top_k": int, "seed": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,18 @@ class GenerativeModel(ServedModel):
         """Whether it takes and gives text, by the tokenizer beside its file."""
         return self._tokenizer is not None
 
+    @property
+    def problem(self) -> str:
+        """Why it generates no tokens any more, until it is loaded again; "" if it does."""
+        return "" if self._scheduler.failure is None else str(self._scheduler.failure)
+
     def prompt(self, given: str | Sequence[int], parameters: Mapping[str, Any]) -> Prompt:
-        """What a request asks for. Raises `InputError`, `TooLargeError`, and `UnsupportedError` without a tokenizer."""
+        """What a request asks for; a parameter of None is as if it were left out.
+
+        Raises `InputError`, also for a parameter that is not supported; `TooLargeError`; and `UnsupportedError` for a
+        text without a tokenizer.
+        """
+        wanted, sampling = generation_of(parameters, self._generation.max_tokens)
         if isinstance(given, str):
             if self._tokenizer is None:
                 raise UnsupportedError(
@@ -134,12 +144,11 @@ class GenerativeModel(ServedModel):
             tokens = list(given)
             if not all(type(token) is int for token in tokens):
                 raise InputError("the prompt must be a text, or a list of numbers of tokens")
-        values = {name: _number(name, parameters[name], kind) for name, kind in _NUMBERS.items() if name in parameters}
-        most = self._generation.max_tokens
-        wanted = _number("max_tokens", parameters.get("max_tokens", most), int)
-        if wanted > most:
-            raise TooLargeError(f"max_tokens is {wanted}; model `{self.name}` gives at most {most} in an answer")
-        return Prompt(tokens, wanted, Sampling(**values))
+        if wanted > self._generation.max_tokens:
+            raise TooLargeError(
+                f"max_tokens is {wanted}; model `{self.name}` gives at most {self._generation.max_tokens} in an answer"
+            )
+        return Prompt(tokens, wanted, sampling)
 
     async def stream(
         self, prompt: Prompt, deadline: float | None, headers: Mapping[str, str] | None = None
@@ -180,7 +189,7 @@ class GenerativeModel(ServedModel):
                 raise unexpected(e, f"generating by model `{self.name}`") from e
         except BaseException:  # the client has gone, or the grace period is over
             end = Cancelled.__name__
-            self._tally.cut_off += 1
+            self._tally.end_early()
             raise
         finally:
             self._clock.end(self.device)
@@ -228,7 +237,7 @@ class GenerativeModel(ServedModel):
         """All tokens of an answer at once: `input_ids` [1, n] or [n] gives `tokens` [1, m]. Raises `Refused`."""
         try:
             prompt = self.prompt_of(payload)
-            deadline = seconds_left(headers, payload, self.config.timeout_ms)
+            deadline = seconds_left(headers, payload.parameters, self.config.timeout_ms)
         except EngineError as e:
             refused = Refused(e)
             refused.log(self.name)
@@ -243,10 +252,14 @@ class GenerativeModel(ServedModel):
             raise UnsupportedError("the server speaks version 2 of the protocol, the Open Inference Protocol: use /v2")
         if [tensor.name for tensor in payload.inputs] != [IDS] or payload.inputs[0].datatype != "INT64":
             raise InputError(f"model `{self.name}` generates tokens: expected one input, `{IDS}` of INT64")
+        parameters = check_request(payload, set(payload.parameters or ()) - SEQUENCE)  # `prompt` checks the others
+        for output in payload.request_outputs or ():
+            if output.name != TOKENS:
+                raise InputError(f"there is no output {output.name!r:.80}; the model's is {TOKENS}")
         ids = array_of(payload.inputs[0])
         if ids.ndim not in (1, 2) or (ids.ndim == 2 and len(ids) != 1) or not ids.size:
             raise InputError(f"input `{IDS}` has shape {list(ids.shape)}; expected [tokens] or [1, tokens]")
-        return self.prompt(ids.reshape(-1).tolist(), to_http_parameters(payload.parameters or {}))
+        return self.prompt(ids.reshape(-1).tolist(), {k: v for k, v in parameters.items() if k not in REQUEST})
 
     def response(self, payload: InferRequest, tokens: list[int]) -> InferResponse:
         """Tokens as a response of the protocol."""
@@ -292,14 +305,3 @@ def find_tokenizer(path: Path) -> Tokenizer | None:
     """The tokenizer beside a model's file, if there is one. Raises the errors of `read_tokenizer`."""
     beside = path.with_name("tokenizer.json")
     return read_tokenizer(beside) if beside.is_file() else None
-
-
-def _number(name: str, value: Any, kind: type[Any]) -> Any:
-    """A parameter; as a text, too, since parameters of gRPC have no fractions."""
-    try:
-        found = kind(value) if isinstance(value, str) or (kind is float and type(value) is int) else value
-    except (ValueError, OverflowError):
-        found = None
-    if isinstance(found, bool) or not isinstance(found, (int, float) if kind is float else int):
-        raise InputError(f"`{name}` is {value!r:.40}; expected {'a number' if kind is float else 'a whole number'}")
-    return found

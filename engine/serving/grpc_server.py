@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,6 @@ from grpc import aio
 from kserve import InferRequest
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
-from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor
 from kserve.protocol.grpc.servicer import InferenceServicer
 from kserve.utils.utils import to_headers
 
@@ -21,12 +21,21 @@ from engine.errors import Busy, EngineError, InputError, NotServedError, Unsuppo
 from engine.serving.data_plane import DataPlane
 from engine.serving.deadlines import CALL_SECONDS, seconds_left
 from engine.serving.generative_model import GenerativeModel
+from engine.serving.grpc_calls import Ending, Interceptor
 from engine.serving.guard import Admission
 from engine.serving.options import ServerOptions
+from engine.serving.parameters import from_message
 from engine.serving.refusals import Refused
 from engine.serving.repository import NO_PARAMETERS, RepositoryExtension
+from engine.serving.tokens import Tokens
 
 _SERVICE: Final = "inference.GRPCInferenceService"
+_HELD_SECONDS: Final = 0.25
+"""Longer than what clients have sent takes to arrive."""
+_TOLD_SECONDS: Final = 0.05
+"""In which gRPC's core writes to every client that the server ends."""
+_CANCELLING_SECONDS: Final = 5.0
+"""In which calls end that are cancelled; those that do not are ended by gRPC's core."""
 
 
 class Servicer(InferenceServicer):  # type: ignore[misc]
@@ -79,17 +88,15 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
     async def _responses(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
         model = self._data_plane.get_model_from_registry(_key(request.model_name, request.model_version))
         if not isinstance(model, GenerativeModel):
-            request.model_name = _key(request.model_name, request.model_version)
-            yield await super().ModelInfer(request, context)
+            yield await self._inferred(request, context)
             return
         try:
-            self.validate_grpc_request(request)
-            payload = InferRequest.from_grpc(request)
+            payload = _payload(request)
             prompt = model.prompt_of(payload)
             headers = to_headers(context)
-            deadline = seconds_left(headers, payload, model.config.timeout_ms)
-        except (EngineError, ValueError) as e:
-            raise Refused(e if isinstance(e, EngineError) else InputError(str(e))) from e
+            deadline = seconds_left(headers, payload.parameters, model.config.timeout_ms)
+        except EngineError as e:
+            raise Refused(e) from e
         async with contextlib.aclosing(model.stream(prompt, deadline, headers)) as pieces:
             async for piece in pieces:
                 if piece.token is not None:
@@ -98,9 +105,18 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Run one request."""
         with self._admitted():
-            request.model_name = _key(request.model_name, request.model_version)
             CALL_SECONDS.set(context.time_remaining())
-            return await super().ModelInfer(request, context)
+            return await self._inferred(request, context)
+
+    async def _inferred(self, request: Any, context: Any) -> Any:
+        name = _key(request.model_name, request.model_version)
+        self._data_plane.get_model_from_registry(name)
+        try:
+            payload = _payload(request)
+        except EngineError as e:
+            raise Refused(e) from e
+        response, _ = await self._data_plane.infer(name, payload, to_headers(context))
+        return response.to_grpc()
 
     @contextlib.contextmanager
     def _admitted(self) -> Iterator[None]:
@@ -110,6 +126,21 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
             yield
         finally:
             self._admission.leave()
+
+
+def _payload(request: Any) -> InferRequest:
+    """A request of the protocol, of a message. Raises `InputError` for tensors or parameters that are not valid."""
+    try:
+        InferenceServicer.validate_grpc_request(request)
+        payload = InferRequest.from_grpc(request)
+    except ValueError as e:
+        raise InputError(str(e)) from e
+    payload.parameters = from_message(request.parameters)
+    for tensor, given in zip(payload.inputs, request.inputs, strict=True):
+        tensor.parameters = from_message(given.parameters)
+    for output, asked in zip(payload.request_outputs or (), request.outputs, strict=True):
+        output.parameters = from_message(asked.parameters)
+    return payload
 
 
 def _repository_name(request: Any) -> str:
@@ -142,28 +173,24 @@ def _field(number: int, content: bytes) -> bytes:
     return bytes([number << 3 | 2]) + bytes(length) + bytes([rest]) + content
 
 
-class _Interceptor(ExceptionToStatusInterceptor):  # type: ignore[misc]
-    """What KServe's code refuses, without a traceback for what the client did wrong."""
-
-    async def handle_exception(self, ex: Exception, request_or_iterator: Any, context: Any, method_name: str) -> None:
-        if isinstance(ex, ValueError) and hasattr(ex, "reason"):  # KServe's InvalidInput
-            ex = Refused(InputError(str(ex)))
-        if isinstance(ex, Refused):
-            ex.log("")
-        await super().handle_exception(ex, request_or_iterator, context, method_name)
-
-
 class GrpcServer:
     """A server of `grpc.aio` with KServe's service."""
 
     def __init__(
-        self, data_plane: DataPlane, extension: RepositoryExtension, options: ServerOptions, admission: Admission
+        self,
+        data_plane: DataPlane,
+        extension: RepositoryExtension,
+        options: ServerOptions,
+        admission: Admission,
+        tokens: Tokens | None,
+        tls: tuple[bytes, bytes] | None,
     ) -> None:
-        self._options = options
+        self._options, self._tls = options, tls
         self._threads = ThreadPoolExecutor(1, "engine-grpc")
+        self._ending = Ending()
         self._server = aio.server(
             self._threads,
-            interceptors=(_Interceptor(),),
+            interceptors=(Interceptor(self._ending, tokens),),
             options=[
                 ("grpc.max_receive_message_length", options.max_body_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -182,14 +209,28 @@ class GrpcServer:
     async def start(self) -> int:
         """Listen; returns the port. Raises `OSError` if the port cannot be used."""
         host, port = self._options.host, self._options.grpc_port
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            found: int = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            if self._tls is None:
+                found: int = self._server.add_insecure_port(address)
+            else:
+                chain, key = self._tls
+                found = self._server.add_secure_port(address, grpc.ssl_server_credentials([(key, chain)]))
         except RuntimeError as e:
             raise OSError(f"gRPC cannot listen at {host}, port {port}: {e}") from e
         await self._server.start()
         return found
 
     async def stop(self) -> None:
-        """Accept no more calls, and wait for those in progress; after the grace period they are cancelled."""
-        await self._server.stop(self._options.grace_seconds)
+        """Accept no more calls, and wait for those in progress; after the grace period they end with UNAVAILABLE."""
+        grace = self._options.grace_seconds
+        held = min(_HELD_SECONDS, grace / 2)
+        self._ending.hold()
+        await asyncio.sleep(held)
+        stopping = asyncio.ensure_future(self._server.stop(grace + _CANCELLING_SECONDS))
+        await asyncio.sleep(_TOLD_SECONDS)
+        self._ending.release()
+        await asyncio.wait((stopping,), timeout=max(0.0, grace - held))
+        self._ending.is_over.set()
+        await stopping
         self._threads.shutdown(wait=False)

@@ -8,6 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
+from engine.serving.limited_log import LimitedLog
+from engine.serving.tokens import Tokens
+
 Message: TypeAlias = MutableMapping[str, Any]
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -46,16 +49,28 @@ class Guard:
         admission: if it is full, the answer is 503.
         is_ending: whether the server has stopped to accept requests: who is cancelled then has used up the grace
             period.
+        tokens: of which a request must have one, except those for health; else the answer is 401. None for none.
     """
 
     def __init__(
-        self, app: App, max_bytes: int, body_seconds: float, admission: Admission, is_ending: Callable[[], bool]
+        self,
+        app: App,
+        max_bytes: int,
+        body_seconds: float,
+        admission: Admission,
+        is_ending: Callable[[], bool],
+        tokens: Tokens | None = None,
     ) -> None:
         self._app, self._max_bytes, self._body_seconds = app, max_bytes, body_seconds
-        self._admission, self._is_ending = admission, is_ending
+        self._admission, self._is_ending, self._tokens = admission, is_ending, tokens
+        self._strangers = LimitedLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's event, as ASGI has it."""
+        if not self._is_known(scope):
+            self._strangers.info("refused a request over HTTP: %s", WITHOUT_TOKEN)
+            await _refuse(send, 401, WITHOUT_TOKEN, closes=True, is_logged=True)
+            return
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
@@ -93,6 +108,12 @@ class Guard:
                 await _refuse(send, 503, "NotReadyError: the server ends; ask another one", closes=True)
         finally:
             self._admission.leave()
+
+    def _is_known(self, scope: Scope) -> bool:
+        """Whether a request has a token, or needs none."""
+        if self._tokens is None or scope["type"] != "http" or scope["path"] in _FOR_ALL:
+            return True
+        return self._tokens.accepts(dict(scope["headers"]).get(b"authorization", b"").decode("latin-1"))
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -170,15 +191,21 @@ class _TooLarge(Exception):
     pass
 
 
+_FOR_ALL: Final = ("/v2/health/live", "/v2/health/ready")
+"""What probes ask for, which have no token."""
+WITHOUT_TOKEN: Final = "NotAllowedError: the header `authorization` must be `Bearer` and a token of the server's"
 _JSON: Final = (b"content-type", b"application/json")
 
 
-async def _refuse(send: Send, status: int, message: str, *, closes: bool = False) -> None:
-    _log.log(logging.DEBUG if status == 503 else logging.INFO, "refused: %s", message, extra={"status": status})
+async def _refuse(send: Send, status: int, message: str, *, closes: bool = False, is_logged: bool = False) -> None:
+    if not is_logged:
+        _log.log(logging.DEBUG if status == 503 else logging.INFO, "refused: %s", message, extra={"status": status})
     text = json.dumps({"error": message}).encode()
     headers = [_JSON, (b"content-length", str(len(text)).encode())]
     if closes:
         headers.append((b"connection", b"close"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
     if status == 503:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 from fastapi import Request
 
 from engine.errors import InputError
@@ -12,11 +13,12 @@ from engine.serving.refusals import Refused
 
 async def object_of(request: Request) -> dict[str, Any]:
     """The JSON object that is the body; an empty one without a body. Raises `Refused`."""
-    if not await request.body():
+    text = await request.body()
+    if not text:
         return {}
     try:
-        body = await request.json()
-    except (ValueError, RecursionError) as e:
+        body = orjson.loads(text)
+    except orjson.JSONDecodeError as e:
         raise Refused(InputError(f"the request is not valid JSON: {e}")) from e
     if not isinstance(body, dict):
         raise Refused(InputError("the request is not a JSON object"))

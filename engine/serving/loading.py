@@ -35,10 +35,13 @@ class BlobOptions:
 def load_network(core: Core, path: Path, config: ModelConfig, blobs: BlobOptions) -> ExecutableNetwork:
     """Compile a model, or import a blob.
 
-    Raises `RepositoryError` if the configuration asks for batches or a language model of a blob that is not one, or if
-    an input or output is not a tensor; and the errors of `Core.compile_model` and `Core.import_model`.
+    Raises `RepositoryError` if the configuration asks for batches or a language model of a blob that is not one, or for
+    sequences of a model without variables, or if an input or output is not a tensor; and the errors of
+    `Core.compile_model` and `Core.import_model`.
     """
     network = _imported(core, path, config, blobs) if is_blob(path) else _compiled(core, path, config)
+    if config.sequences is not None and not network.variables:
+        raise RepositoryError(f"{path}: `sequences` is set, and the model has no variables; leave it out")
     for kind, ports in (("input", network.inputs), ("output", network.outputs)):
         for port in ports:
             _require_tensor(path, kind, port)

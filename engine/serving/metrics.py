@@ -34,11 +34,22 @@ TOKENS: Final = Counter("engine_tokens", "Tokens that were generated.", _MODEL)
 class Tally:
     """How many requests all models together have answered, and how many have ended before their answer.
 
-    The latter: the client has gone, or the grace period of the server was over. Used by one event loop.
+    Those whose client has gone, or that were cut off since the grace period of the server was over. Used by one event
+    loop.
     """
 
     answered = 0
+    gone = 0
     cut_off = 0
+    is_over: bool = False
+    """Whether the grace period is over."""
+
+    def end_early(self) -> None:
+        """A request was cancelled."""
+        if self.is_over:
+            self.cut_off += 1
+        else:
+            self.gone += 1
 
 
 class DeviceClock:

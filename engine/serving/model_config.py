@@ -44,6 +44,28 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceLimits:
+    """Bounds on the sequences of a model with variables that generates no tokens.
+
+    Attributes:
+        size: how many sequences there may be; further ones are refused.
+        idle_ms: a sequence without a request for so long ends, in milliseconds.
+        state_mib: how many MiB the variables of all sequences may have together.
+        requires_start: whether the first request of a sequence must say so; else an id that is new begins one.
+    """
+
+    size: int = 64
+    idle_ms: float = 60_000.0
+    state_mib: float = 1024.0
+    requires_start: bool = False
+
+    @property
+    def state_bytes(self) -> int:
+        """`state_mib` in bytes."""
+        return int(self.state_mib * (1 << 20))
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """How a model is served.
 
@@ -58,6 +80,7 @@ class ModelConfig:
         requests: how many inferences run at once, at most what the device prefers; 0 for that.
         batching: None if each request is an inference.
         generation: None if the model is not a language model whose tokens are streamed.
+        sequences: None for the default bounds, if the model has variables.
     """
 
     device: str | None = None
@@ -70,6 +93,7 @@ class ModelConfig:
     requests: int = 0
     batching: Batching | None = None
     generation: Generation | None = None
+    sequences: SequenceLimits | None = None
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -94,6 +118,9 @@ def read_config(folder: Path) -> ModelConfig:
             f"{path}: `queue_mib` is for models that generate no tokens; with [generation], leave it out: "
             "`queue_size` and `generation.max_length` bound the prompts that wait"
         )
+    for other in ("generation", "batching"):
+        if config.sequences is not None and getattr(config, other) is not None:
+            raise RepositoryError(f"{path}: `sequences` and `{other}` exclude each other; leave one out")
     return config
 
 
@@ -151,6 +178,12 @@ def _mebibytes(value: Any, path: Path, key: str) -> float:
     return float(value)
 
 
+def _truth(value: Any, path: Path, key: str) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(value, path, key, "true or false")
+    return value
+
+
 def _versions(value: Any, path: Path, key: str) -> str | tuple[int, ...]:
     if value in ("latest", "all"):
         return str(value)
@@ -172,6 +205,12 @@ _GENERATION: Final[Keys] = {
     "stop_tokens": ("stop_tokens", _tokens),
     "max_length": ("max_length", _count(1)),
 }
+_SEQUENCES: Final[Keys] = {
+    "size": ("size", _count(1, 65536)),
+    "idle_ms": ("idle_ms", _milliseconds),
+    "state_mib": ("state_mib", _mebibytes),
+    "requires_start": ("requires_start", _truth),
+}
 _CONFIG: Final[Keys] = {
     "device": ("device", _text),
     "properties": ("properties", _table),
@@ -183,4 +222,5 @@ _CONFIG: Final[Keys] = {
     "requests": ("requests", _count(0, 4096)),
     "batching": ("batching", lambda value, path, key: _read(value, path, f"{key}.", _BATCHING, Batching)),
     "generation": ("generation", lambda value, path, key: _read(value, path, f"{key}.", _GENERATION, Generation)),
+    "sequences": ("sequences", lambda value, path, key: _read(value, path, f"{key}.", _SEQUENCES, SequenceLimits)),
 }

@@ -40,7 +40,7 @@ _STATUSES: Final = (
     (NotAllowedError, StatusCode.PERMISSION_DENIED, 403),
     (NotReadyError, StatusCode.UNAVAILABLE, 503),
     (RepositoryError, StatusCode.FAILED_PRECONDITION, 400),
-    (UnsupportedError, StatusCode.UNIMPLEMENTED, 501),
+    (UnsupportedError, StatusCode.INVALID_ARGUMENT, 400),  # not 501: clients would send the same request again
 )
 
 
@@ -52,12 +52,14 @@ class Refused(GrpcException):  # type: ignore[misc]
         http_status: of the response, if the client speaks HTTP.
     """
 
-    def __init__(self, error: EngineError, *, is_loading: bool = False) -> None:
+    def __init__(self, error: EngineError, *, is_loading: bool = False, is_logged: bool = False) -> None:
         status, self.http_status = _status(error)
-        if is_loading and self.http_status in (500, 501):  # it is in the files, not in the server
+        if is_loading and (
+            self.http_status == 500 or isinstance(error, UnsupportedError)
+        ):  # it is in the files, not in the server
             status, self.http_status = StatusCode.FAILED_PRECONDITION, 400
         self.error, self.kind = error, type(error).__name__
-        self._is_logged = False
+        self._is_logged = is_logged
         super().__init__(f"{self.kind}: {error}", status)
 
     def log(self, model: str) -> None:
@@ -68,7 +70,7 @@ class Refused(GrpcException):  # type: ignore[misc]
         if self._is_logged:
             return
         self._is_logged = True
-        level = logging.WARNING if self.http_status in (500, 501) else logging.INFO
+        level = logging.WARNING if self.http_status == 500 else logging.INFO
         level = logging.DEBUG if isinstance(self.error, Busy) else level
         _log.log(level, "refused: %s", self.details, extra={"model": model, "status": self.http_status})
 
@@ -76,9 +78,7 @@ class Refused(GrpcException):  # type: ignore[misc]
 def unexpected(error: Exception, where: str) -> Refused:
     """An error that is not one of the SDK, such as a plugin's: logged with its traceback, and told with its class."""
     _log.error("%s failed: %s: %s", where, type(error).__name__, error, exc_info=error)
-    refused = Refused(ServingError(f"{where} failed: {type(error).__name__}: {error}"))
-    refused._is_logged = True
-    return refused
+    return Refused(ServingError(f"{where} failed: {type(error).__name__}: {error}"), is_logged=True)
 
 
 def _status(error: EngineError) -> tuple[StatusCode, int]:

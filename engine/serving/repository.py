@@ -21,6 +21,7 @@ from engine.serving.loading import BlobOptions, file_identity, load_network
 from engine.serving.metrics import DeviceClock, Tally
 from engine.serving.model_config import ModelConfig
 from engine.serving.named_locks import NamedLocks
+from engine.serving.options import MOST_ANSWER_BYTES
 from engine.serving.refusals import Refused
 from engine.serving.served_model import ServedModel
 
@@ -40,6 +41,13 @@ class VersionState:
     reason: str = ""
     identity: tuple[Any, ...] = ()
 
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be used; None if it can."""
+        if self.model is None:
+            return self.reason
+        return f"{self.model.problem}; load it again" if self.model.problem else None
+
 
 class Repository(ModelRepository):  # type: ignore[misc]
     """The models of a folder, by their names: `resnet`, or `resnet/2` for a version.
@@ -49,8 +57,9 @@ class Repository(ModelRepository):  # type: ignore[misc]
     before ends on the old one, and if it fails, the old one stays.
     """
 
-    def __init__(self, root: Path, core: Core, blobs: BlobOptions) -> None:
+    def __init__(self, root: Path, core: Core, blobs: BlobOptions, most_answer_bytes: int = MOST_ANSWER_BYTES) -> None:
         super().__init__(str(root))
+        self._most_answer_bytes = most_answer_bytes
         self._root, self._core, self._blobs = root, core, blobs
         self.clock, self.tally = DeviceClock(), Tally()
         self._entries: dict[str, dict[int, VersionState]] = {}
@@ -90,7 +99,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
             raise NotServedError(f"there is no model {name!r:.80}; the index of the repository lists the names")
         states = self._entries[name]
         if not version:
-            ready = [number for number, state in states.items() if state.model is not None]
+            ready = [number for number, state in states.items() if state.problem is None]
             state = states[max(ready or states)]
         elif version.isascii() and version.isdecimal() and int(version[:10]) in states:
             state = states[int(version[:10])]
@@ -98,13 +107,13 @@ class Repository(ModelRepository):  # type: ignore[misc]
             raise NotServedError(
                 f"model `{name}` has no version {version!r:.20}; served are {', '.join(map(str, states))}"
             )
-        if state.model is None:
-            raise NotReadyError(f"model `{name}` is not ready: {state.reason}")
+        if state.model is None or state.problem is not None:
+            raise NotReadyError(f"model `{name}` is not ready: {state.problem}")
         return state.model
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model that are ready."""
-        return [str(number) for number, state in self._entries.get(name, {}).items() if state.model is not None]
+        return [str(number) for number, state in self._entries.get(name, {}).items() if state.problem is None]
 
     def states(self) -> Iterator[tuple[str, str, VersionState]]:
         """Name, version and state of everything that the repository knows; the version is "" if there is none."""
@@ -170,6 +179,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
                     self._log_failure(name, e, number)
             if errors:  # versions that are not asked for any more stay as well, since they are what works
                 states = {number: state for number, state in before.items() if state.model is not None} | states
+            self._succeed(before, states)
             self._entries[name] = dict(sorted(states.items()))
             self._problems.pop(name, None)
             self._end(before, states)
@@ -181,7 +191,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self, folder: ModelFolder, number: int, path: Path, before: VersionState | None
     ) -> VersionState:
         identity = (folder.config, await self._threads.run(file_identity, path))
-        if before is not None and before.model is not None and before.identity == identity:
+        if before is not None and before.problem is None and before.identity == identity:
             return before
         model = await self._threads.run(self._make, folder.name, number, path, folder.config)
         _log.info("loaded model %s, version %d, on %s", folder.name, number, model.device, extra={"model": folder.name})
@@ -191,7 +201,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         try:
             network = load_network(self._core, path, config, self._blobs)
             if config.generation is None:
-                return ServedModel(name, number, network, config, self.clock, self.tally)
+                return ServedModel(name, number, network, config, self.clock, self.tally, self._most_answer_bytes)
             return GenerativeModel(name, number, network, config, self.clock, self.tally, find_tokenizer(path))
         except EngineError:
             raise
@@ -222,6 +232,14 @@ class Repository(ModelRepository):  # type: ignore[misc]
             _log.info("unloaded model %s", name, extra={"model": name})
 
     @staticmethod
+    def _succeed(before: dict[int, VersionState], after: dict[int, VersionState]) -> None:
+        old = [state.model for state in before.values() if state.model is not None]
+        for state in after.values():
+            if state.model is not None and all(state.model is not each for each in old):
+                for each in old:
+                    state.model.succeed(each)
+
+    @staticmethod
     def _end(before: dict[int, VersionState], after: dict[int, VersionState]) -> None:
         kept = {id(state.model) for state in after.values()}
         for state in before.values():
@@ -242,11 +260,11 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
             {
                 "name": name,
                 "version": version,
-                "state": "READY" if state.model is not None else "UNAVAILABLE",
-                "reason": state.reason,
+                "state": "READY" if state.problem is None else "UNAVAILABLE",
+                "reason": state.problem or "",
             }
             for name, version, state in self.repository.states()
-            if state.model is not None or not filter_ready
+            if state.problem is None or not filter_ready
         ]
 
     async def load(self, model_name: str) -> None:

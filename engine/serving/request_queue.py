@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -70,6 +71,11 @@ class RequestQueue:
         """How many slots are taken, those included whose request was woken and has not gone on yet."""
 
     @property
+    def size(self) -> int:
+        """How many requests may wait."""
+        return self._size
+
+    @property
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._waiting)
@@ -90,12 +96,18 @@ class RequestQueue:
         return time.perf_counter() - min(self._began.values()) if self._began else 0.0
 
     async def infer(
-        self, inputs: Mapping[str, Any], deadline: float | None, times: Times, size: int = 0
+        self,
+        inputs: Mapping[str, Any],
+        deadline: float | None,
+        times: Times,
+        size: int = 0,
+        submit: Callable[[object], Future[InferResult]] | None = None,
     ) -> InferResult:
         """Run one inference.
 
-        `deadline` counts in seconds from now, waiting included; `size` is that of the inputs in bytes. Raises `Busy` if
-        too many requests or bytes wait, `DeadlineExceeded`, and the errors of the inference.
+        `deadline` counts in seconds from now, waiting included; `size` is that of the inputs in bytes; `submit` begins
+        the inference instead of the network. Raises `Busy` if too many requests or bytes wait, `DeadlineExceeded`, and
+        the errors of the inference.
         """
         if deadline is not None and deadline <= 0:
             raise DeadlineExceeded(f"the deadline of the request to {self._name} had passed when it arrived")
@@ -103,7 +115,7 @@ class RequestQueue:
             self._require_room(size)
         try:
             async with asyncio.timeout(deadline):
-                return await self._run(inputs, size, times)
+                return await self._run(inputs, size, times, submit or self._network.submit)
         except TimeoutError as e:
             if isinstance(e, DeadlineExceeded):
                 raise
@@ -126,13 +138,15 @@ class RequestQueue:
                 "in its configuration"
             )
 
-    async def _run(self, inputs: Mapping[str, Any], size: int, times: Times) -> InferResult:
+    async def _run(
+        self, inputs: Mapping[str, Any], size: int, times: Times, submit: Callable[[object], Future[InferResult]]
+    ) -> InferResult:
         await self._take_slot(size)
         self._count += 1
         key = self._count
         times.began = self._began[key] = time.perf_counter()
         try:
-            future = self._network.submit(inputs)
+            future = submit(inputs)
         except BaseException:
             self._end(key)
             raise

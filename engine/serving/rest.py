@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import kserve.model_server
+import orjson
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import HTTPException, RequestValidationError
@@ -15,7 +16,6 @@ from fastapi.responses import JSONResponse
 from kserve.constants.constants import FASTAPI_APP_IMPORT_STRING, V2_ROUTE_PREFIX
 from kserve.errors import InvalidInput, ModelNotReady, ServerNotLive, ServerNotReady
 from kserve.protocol.rest.server import RESTServer
-from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 
 from engine.errors import InputError, UnsupportedError
@@ -26,6 +26,7 @@ from engine.serving.json_objects import object_of
 from engine.serving.options import ServerOptions
 from engine.serving.refusals import Refused
 from engine.serving.repository import NO_PARAMETERS, RepositoryExtension
+from engine.serving.tokens import Tokens
 
 _VERSION: Final = "/models/{model_name}/versions/{model_version}"
 
@@ -34,14 +35,19 @@ class RestServer(RESTServer):  # type: ignore[misc]
     """KServe's server of HTTP, on a socket that is bound already, ended by `stop` rather than by signals."""
 
     def __init__(
-        self, data_plane: DataPlane, extension: RepositoryExtension, options: ServerOptions, admission: Admission
+        self,
+        data_plane: DataPlane,
+        extension: RepositoryExtension,
+        options: ServerOptions,
+        admission: Admission,
+        tokens: Tokens | None,
     ) -> None:
         super().__init__(
             FASTAPI_APP_IMPORT_STRING, data_plane, extension, options.http_port, grace_period=options.grace_seconds
         )
         self._options, self._data_plane, self._extension = options, data_plane, extension
         app: FastAPI = kserve.model_server.app
-        guarded = Guard(app, options.max_body_bytes, options.body_seconds, admission, self._is_ending)
+        guarded = Guard(app, options.max_body_bytes, options.body_seconds, admission, self._is_ending, tokens)
         self._uvicorn = _Server(
             uvicorn.Config(
                 guarded,
@@ -50,6 +56,8 @@ class RestServer(RESTServer):  # type: ignore[misc]
                 lifespan="off",
                 timeout_graceful_shutdown=options.grace_seconds,
                 timeout_keep_alive=self.config.timeout_keep_alive,
+                ssl_certfile=options.certificate,
+                ssl_keyfile=options.private_key,
             )
         )
         self._app = app
@@ -96,7 +104,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
 
 
 def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
-    """The routes of versions, which KServe's server refuses, and of the index of the repository."""
+    """Inference, the routes of versions, which KServe's server refuses, and those of the repository."""
     endpoints = V2Endpoints(data_plane, extension)
     router = APIRouter(prefix=V2_ROUTE_PREFIX)
 
@@ -106,14 +114,8 @@ def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
     async def ready(model_name: str, model_version: str) -> Any:
         return await endpoints.model_ready(f"{model_name}/{model_version}")
 
-    async def infer(
-        raw_request: Request,
-        raw_response: Response,
-        model_name: str,
-        model_version: str,
-        request_body: InferenceRequest | bytes,
-    ) -> Any:
-        return await endpoints.infer(raw_request, raw_response, f"{model_name}/{model_version}", request_body)
+    async def infer(request: Request, model_name: str, model_version: str = "") -> Any:
+        return await _inferred(data_plane, request, f"{model_name}/{model_version}" if model_version else model_name)
 
     async def index(request: Request) -> Any:
         return JSONResponse(await extension.index(bool((await object_of(request)).get("ready"))))
@@ -125,10 +127,23 @@ def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
 
     router.add_api_route(_VERSION, metadata, methods=["GET"])
     router.add_api_route(f"{_VERSION}/ready", ready, methods=["GET"])
-    router.add_api_route(f"{_VERSION}/infer", infer, methods=["POST"], response_model=None)
+    for path in ("/models/{model_name}/infer", f"{_VERSION}/infer"):
+        router.add_api_route(path, infer, methods=["POST"], response_model=None)
     router.add_api_route("/repository/index", index, methods=["POST"])
     router.add_api_route("/repository/models/{model_name}/load", load, methods=["POST"])
     return router
+
+
+async def _inferred(data_plane: DataPlane, request: Request, name: str) -> Response:
+    """Run a request. Whatever its content type says, one decoder reads it: JSON has neither NaN nor infinities."""
+    headers = dict(request.headers)
+    await data_plane.model_ready(name, True)
+    payload = data_plane.decode_inference_request(await request.body(), headers, name)
+    response, _ = await data_plane.infer(name, payload, headers)
+    content, further = data_plane.encode(name, response, {}, {})
+    if isinstance(content, bytes):
+        return Response(content, headers={k: v for k, v in further.items() if k.lower() != "content-length"})
+    return Response(orjson.dumps(content), media_type="application/json")
 
 
 async def _refused(_: Request, refused: Refused) -> Response:

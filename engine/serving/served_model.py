@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kserve import InferRequest, InferResponse, Model
 
-from engine.errors import Cancelled, EngineError, TooLargeError, UnsupportedError
+from engine.errors import Cancelled, EngineError, InputError, TooLargeError, UnsupportedError
 from engine.plugin_api import ExecutableNetwork
 from engine.serving import metrics
 from engine.serving.deadlines import seconds_left
-from engine.serving.model_config import ModelConfig
+from engine.serving.model_config import ModelConfig, SequenceLimits
+from engine.serving.options import MOST_ANSWER_BYTES
+from engine.serving.parameters import SEQUENCE, check_request
 from engine.serving.refusals import Refused, unexpected
 from engine.serving.request_queue import QueueState, RequestQueue, Times
+from engine.serving.sequences import Sequences, step_of
 from engine.serving.tensors import Array, bytes_of, described, input_arrays, output_tensors
 from engine.serving.tracing import request_span
 
@@ -34,6 +37,7 @@ class ServedModel(Model):  # type: ignore[misc]
         config: ModelConfig,
         clock: metrics.DeviceClock,
         tally: metrics.Tally,
+        most_answer_bytes: int = MOST_ANSWER_BYTES,
     ) -> None:
         super().__init__(name)
         self.version, self.network, self.config = str(version), network, config
@@ -43,10 +47,19 @@ class ServedModel(Model):  # type: ignore[misc]
         most_bytes = None if config.queue_mib is None else int(config.queue_mib * (1 << 20))
         self._queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size, most_bytes)
         self.queue: QueueState = self._queue
+        self._most_answer_bytes = most_answer_bytes
+        self.sequences: Sequences | None = None
+        if network.variables and config.generation is None:
+            self.sequences = Sequences(f"model `{name}`", network, self._queue, config.sequences or SequenceLimits())
         self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
         self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
         self._clock, self._tally = clock, tally
         self.ready = True
+
+    @property
+    def problem(self) -> str:
+        """Why it can answer no request any more, until it is loaded again; "" if it can."""
+        return ""
 
     def get_input_types(self) -> list[dict[str, Any]]:
         """Names, datatypes and shapes of the inputs."""
@@ -58,6 +71,13 @@ class ServedModel(Model):  # type: ignore[misc]
 
     def retire(self) -> None:
         """Another model has taken its place. What was accepted goes on, and keeps the network until then."""
+        if self.sequences is not None:
+            self.sequences.close()
+
+    def succeed(self, before: ServedModel) -> None:
+        """Take the place of a model, before that one retires."""
+        if self.sequences is not None and before.sequences is not None:
+            self.sequences.succeed(before.sequences)
 
     def batch_sizes(self) -> dict[int, int] | None:
         """How many batches had how many requests; None if the network makes none."""
@@ -87,7 +107,7 @@ class ServedModel(Model):  # type: ignore[misc]
             raise unexpected(e, f"an inference of model `{self.name}`") from e
         except BaseException:  # the client has gone, or the grace period is over
             end = Cancelled.__name__
-            self._tally.cut_off += 1
+            self._tally.end_early()
             raise
         finally:
             times.ended = time.perf_counter()
@@ -96,19 +116,46 @@ class ServedModel(Model):  # type: ignore[misc]
     async def _answered(self, payload: Any, headers: Mapping[str, str] | None, times: Times) -> InferResponse:
         if not isinstance(payload, InferRequest):
             raise UnsupportedError("the server speaks version 2 of the protocol, the Open Inference Protocol: use /v2")
-        deadline = seconds_left(headers, payload, self.config.timeout_ms)
+        known = SEQUENCE if self.sequences is not None else ()
+        parameters = self._checked(payload, known)
+        deadline = seconds_left(headers, parameters, self.config.timeout_ms)
         inputs = input_arrays(payload, self.network.inputs)
         self._check_rows(inputs)
         self._clock.begin(self.device)
         try:
-            result = await self._queue.infer(inputs, deadline, times, bytes_of(inputs))
+            if self.sequences is None:
+                result = await self._queue.infer(inputs, deadline, times, bytes_of(inputs))
+                return self._response(payload, result)
+            return await self.sequences.infer(
+                step_of(parameters),
+                inputs,
+                deadline,
+                times,
+                bytes_of(inputs),
+                lambda found: self._response(payload, found),
+            )
         finally:
             self._clock.end(self.device)
+
+    def _checked(self, payload: InferRequest, known: Collection[str]) -> dict[str, Any]:
+        """The parameters of a request. Raises `InputError` for what is not supported, and outputs that do not exist."""
+        if not known and not SEQUENCE.isdisjoint(payload.parameters or ()):
+            raise InputError(
+                f"model `{self.name}` has no variables, so that it keeps nothing of a sequence; leave `sequence_id` out"
+            )
+        parameters = check_request(payload, known)
+        outputs = [port.name for port in self.network.outputs]
+        for output in payload.request_outputs or ():
+            if output.name not in outputs:
+                raise InputError(f"there is no output {output.name!r:.80}; the model's are {', '.join(outputs)}")
+        return parameters
+
+    def _response(self, payload: InferRequest, result: Mapping[str, Any]) -> InferResponse:
         return InferResponse(
             response_id=payload.id or uuid.uuid4().hex,
             model_name=self.name,
             model_version=self.version,
-            infer_outputs=output_tensors(result, payload),
+            infer_outputs=output_tensors(result, payload, self._most_answer_bytes),
             use_binary_outputs=payload.use_binary_outputs,
             requested_outputs=payload.request_outputs,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import socket
@@ -20,6 +21,7 @@ from engine.serving.loading import BlobOptions
 from engine.serving.options import ServerOptions
 from engine.serving.repository import Repository, RepositoryExtension
 from engine.serving.rest import RestServer
+from engine.serving.tokens import check_tls, read_tokens
 
 _log = logging.getLogger("engine.serving")
 
@@ -35,13 +37,18 @@ class Server:
 
     def __init__(self, root: Path, core: Core, options: ServerOptions, blobs: BlobOptions | None = None) -> None:
         self._options = options
-        self._repository = Repository(root, core, blobs or BlobOptions())
+        self._repository = Repository(root, core, blobs or BlobOptions(), options.max_answer_bytes)
         self._has_loaded = self._is_ending = False
         extension = RepositoryExtension(self._repository, options.allows_loading)
         data_plane = DataPlane(self._repository, self.is_ready, self.is_live)
         admission = Admission(options.max_requests)
-        self._rest = RestServer(data_plane, extension, options, admission)
-        self._make_grpc = partial(GrpcServer, data_plane, extension, options, admission)
+        tls = None
+        if options.certificate is not None and options.private_key is not None:
+            tls = check_tls(options.certificate, options.private_key)
+        self._is_encrypted = tls is not None
+        tokens = None if options.tokens is None else read_tokens(options.tokens)
+        self._rest = RestServer(data_plane, extension, options, admission, tokens)
+        self._make_grpc = partial(GrpcServer, data_plane, extension, options, admission, tokens, tls)
         ServerCollector(self._repository)
 
     def is_ready(self) -> bool:
@@ -49,7 +56,7 @@ class Server:
         return (
             self._has_loaded
             and not self._is_ending
-            and any(state.model is not None for _, _, state in self._repository.states())
+            and any(state.problem is None for _, _, state in self._repository.states())
         )
 
     def is_live(self) -> bool:
@@ -82,8 +89,15 @@ class Server:
         while not self._rest.is_serving and not serving.done():
             await asyncio.sleep(0.005)
         host = f"[{self._options.host}]" if ":" in self._options.host else self._options.host
-        where = f"http://{host}:{listener.getsockname()[1]}"
-        announce(where if grpc_port is None else f"{where} and grpc://{host}:{grpc_port}")
+        secure = "s" if self._is_encrypted else ""
+        where = f"http{secure}://{host}:{listener.getsockname()[1]}"
+        announce(where if grpc_port is None else f"{where} and grpc{secure}://{host}:{grpc_port}")
+        if self._options.tokens is None and not _is_loopback(self._options.host):
+            _log.warning(
+                "whoever reaches %s may use the server: it was started without --token-file%s",
+                self._options.host,
+                ", and clients may load and unload models" if self._options.allows_loading else "",
+            )
         loading = asyncio.ensure_future(self._load(names))
         await asyncio.wait((serving, asyncio.ensure_future(ending.wait())), return_when=asyncio.FIRST_COMPLETED)
         _log.info("ending: requests that were accepted are answered")
@@ -91,17 +105,30 @@ class Server:
         loading.cancel()
         await asyncio.sleep(self._options.drain_seconds)
         self._rest.stop()
+        tally = self._repository.tally
+        loop.call_later(self._options.grace_seconds, setattr, tally, "is_over", True)
         await asyncio.gather(serving, *(() if grpc is None else (grpc.stop(),)))
         with contextlib.suppress(asyncio.CancelledError):
             await loading
-        tally = self._repository.tally
-        _log.info("ended: %d requests were answered, %d were cut off", tally.answered, tally.cut_off)
+        _log.info(
+            "ended: %d requests were answered, %d were cut off; the clients of %d went away before their answers",
+            tally.answered,
+            tally.cut_off,
+            tally.gone,
+        )
 
     async def _load(self, names: list[str]) -> None:
         await self._repository.load_all(names)
         self._has_loaded = True
-        ready = sum(state.model is not None for _, _, state in self._repository.states())
+        ready = sum(state.problem is None for _, _, state in self._repository.states())
         _log.info("%d models are loaded, %d of them can be used", len(names), ready)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _listener(host: str, port: int, read_seconds: float) -> socket.socket:

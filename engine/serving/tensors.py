@@ -13,7 +13,7 @@ from kserve.protocol.infer_type import deserialize_bytes_tensor
 from kserve.utils.numpy_codec import from_np_dtype, to_np_dtype
 from numpy.typing import NDArray
 
-from engine.errors import InputError, RepositoryError
+from engine.errors import InputError, RepositoryError, TooLargeError
 from engine.plugin_api import Port
 
 Array = NDArray[Any]
@@ -144,17 +144,38 @@ def bytes_of(arrays: Mapping[str, Array]) -> int:
     return sum(array.nbytes for array in arrays.values()) + sum(sys.getsizeof(text) for a in texts for text in a.flat)
 
 
-def output_tensors(result: Mapping[str, Any], request: InferRequest) -> list[InferOutput]:
-    """The outputs that a request asks for: all, if it names none. Raises `InputError` for one that does not exist."""
-    names = [output.name for output in request.request_outputs or ()] or list(result)
-    tensors = []
-    for name in names:
+def output_tensors(result: Mapping[str, Any], request: InferRequest, most_bytes: int) -> list[InferOutput]:
+    """The outputs that a request asks for: all, if it names none.
+
+    Raises `InputError` for one that does not exist, and `TooLargeError` if they have more bytes in the answer than
+    `most_bytes`, before any of it is made.
+    """
+    asked = {output.name: output for output in request.request_outputs or ()}
+    for name in asked:
         if name not in result:
             raise InputError(f"there is no output {name!r:.80}; the model's are {', '.join(result)}")
-        value = np.ascontiguousarray(result[name])
-        shape = list(np.shape(result[name]))
-        tensor = InferOutput(name, shape, from_np_dtype(value.dtype), data=value.reshape(shape))
+    values = {name: np.asarray(result[name]) for name in asked or result}
+    size = 0
+    for name, value in values.items():
+        binary = asked[name].binary_data if name in asked else request.use_binary_outputs
+        size += bytes_of({name: value}) if binary or request.from_grpc else _text_bytes(value)
+    if size > most_bytes:
+        raise TooLargeError(
+            f"the answer would have about {size} bytes, and the server sends at most {most_bytes} (--max-answer); ask "
+            "for fewer rows, for fewer outputs by `outputs`, or for binary tensors"
+        )
+    tensors = []
+    for name, found in values.items():
+        value = np.ascontiguousarray(found).reshape(found.shape)
+        tensor = InferOutput(name, list(value.shape), from_np_dtype(value.dtype), data=value)
         if request.from_grpc:  # KServe's conversion to its message takes bytes, not an array
             tensor.set_data_from_numpy(tensor.data, binary_data=True)
         tensors.append(tensor)
     return tensors
+
+
+def _text_bytes(value: Array) -> int:
+    """About the most bytes of an array as JSON: its numbers with a comma each; of texts, without escapes."""
+    if value.dtype == object:
+        return sum(len(text) + 3 for text in value.flat)
+    return value.size * {"f": 3 * value.itemsize + 4, "b": 6}.get(value.dtype.kind, 5 * value.itemsize // 2 + 3)

@@ -24,6 +24,7 @@ EXAMPLES = """\
 engine serve models/                                     # HTTP at port 8080, gRPC at 8081, of this machine only
 engine serve models/ --host 0.0.0.0 --port 8000 --grpc-port 8001  # of all networks
 engine serve models/ --port 0 --no-grpc                  # at a free port, which is printed
+engine serve models/ --host 0.0.0.0 --no-loading --token-file tokens  # only who sends one of these tokens
 engine serve models/ --max-body 8 --max-requests 256     # bodies of at most 8 MiB; at most 256 requests at once
 """
 
@@ -41,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-grpc", action="store_true", help="serve HTTP only")
     parser.add_argument(
         "--max-body", metavar="MIB", type=positive, default=64, help="the longest body of a request (default: 64 MiB)"
+    )
+    parser.add_argument(
+        "--max-answer",
+        metavar="MIB",
+        type=positive,
+        default=256,
+        help="the longest answer of an inference, estimated before it is written (default: 256 MiB)",
     )
     parser.add_argument(
         "--max-requests",
@@ -89,6 +97,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-loading", action="store_true", help="refuse requests to load, reload or unload a model (403)"
     )
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="encrypt both protocols: the certificate, with its chain (PEM)"
+    )
+    parser.add_argument(
+        "--tls-key", metavar="FILE", help="its private key (PEM), which others must not be able to read"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="serve only who sends one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`",
+    )
     parser.add_argument("--trusted-key", metavar="FILE", action="append", default=[], help="a key that signs blobs")
     parser.add_argument("--require-signature", action="store_true", help="refuse blobs that no trusted key has signed")
     parser.add_argument("--decrypt", metavar="FILE", help="the key with which the blobs were encrypted")
@@ -101,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not Path(args.repository).is_dir():
         raise UsageError(f"{args.repository} is not a folder; expected a model repository")
+    if (args.tls_cert is None) != (args.tls_key is None):
+        raise UsageError("--tls-cert and --tls-key belong together; give both or neither")
     require_packages()
     from engine.serving.loading import BlobOptions
     from engine.serving.logs import configure_logs
@@ -123,6 +144,10 @@ def run(args: argparse.Namespace) -> int:
         drain_seconds=args.drain,
         stuck_seconds=args.stuck_after,
         allows_loading=not args.no_loading,
+        max_answer_bytes=args.max_answer << 20,
+        certificate=_path(args.tls_cert),
+        private_key=_path(args.tls_key),
+        tokens=_path(args.token_file),
     )
     server = Server(Path(args.repository), make_core(args), options, BlobOptions(args.decrypt))
     try:
@@ -132,6 +157,10 @@ def run(args: argparse.Namespace) -> int:
     if server.is_compiling():
         _leave()
     return 0
+
+
+def _path(given: str | None) -> Path | None:
+    return None if given is None else Path(given)
 
 
 def _leave() -> NoReturn:

@@ -128,7 +128,7 @@ def running(folder: Path, *options: str, env: Mapping[str, str] | None = None) -
                 selector.register(process.stdout, selectors.EVENT_READ)
                 assert selector.select(START_SECONDS), "the server did not start in time"
             line = process.stdout.readline()
-            found = re.search(r"http://(\S+) and grpc://(\S+)", line)
+            found = re.search(r"https?://(\S+) and grpcs?://(\S+)", line)
             assert found, f"{line!r}\n{log_path.read_text()}"
             server = Running(process, found[1], found[2], log_path)
             server.wait_until_loaded()

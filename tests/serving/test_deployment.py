@@ -29,6 +29,7 @@ def test_the_manifests_start_and_probe_the_server(name: str) -> None:
     (container,) = containers(name)
     args = make_parser().parse_args(["serve", *container["args"]])
     assert (args.repository, args.host) == ("/mnt/models", "0.0.0.0")
+    assert args.no_loading, "whoever reaches the ports could load and unload models"
     assert args.port in [port["containerPort"] for port in container["ports"]]
     probes = [probe for key, probe in container.items() if key.endswith("Probe")]
     assert {probe["httpGet"]["path"] for probe in probes if "httpGet" in probe} == PATHS
@@ -54,6 +55,7 @@ def test_the_image_has_what_it_runs() -> None:
     program, *arguments = [*found["ENTRYPOINT"], *found["CMD"]]
     assert program == "engine"
     args = make_parser().parse_args(arguments)
+    assert args.no_loading
     assert f"EXPOSE {args.port} {args.grpc_port}\n" in text
     (health,) = re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", text, re.MULTILINE)
     assert make_parser().parse_args(json.loads(health)[1:]).command == "doctor"

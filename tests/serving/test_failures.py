@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,7 @@ class Stream:
     def cancel(self):
         pass
 class Scheduler:
+    failure = None
     def __init__(self, *_):
         pass
     def submit(self, *_, **__):
@@ -131,6 +133,7 @@ from engine.serving.refusals import Refused
 from engine.serving.served_model import ServedModel
 
 class Scheduler:
+    failure = None
     def __init__(self, *_):
         pass
     def submit(self, *_, **__):
@@ -204,3 +207,56 @@ def test_a_network_that_was_replaced_is_released(tmp_path: Path, config: str) ->
         [sys.executable, "-c", RELOADS, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout.splitlines() == ["[False, False, False, True]"], done.stderr
+
+
+SCHEDULER = """
+import asyncio, sys
+from pathlib import Path
+from engine.serving.packages import require_packages
+require_packages()
+from engine import Core
+from engine.errors import NotReadyError
+from engine.generation import Scheduler
+from engine.serving.loading import BlobOptions
+from engine.serving.repository import Repository, RepositoryExtension
+
+async def main():
+    repository = Repository(Path(sys.argv[1]), Core(), BlobOptions())
+    await repository.load("lm")
+    model = repository.require("lm")
+    step, Scheduler._step = Scheduler._step, lambda self: 1 / 0
+    async def tokens(model):
+        return [piece.token async for piece in model.stream(model.prompt([3], {"max_tokens": 4}), None)]
+    try:
+        await tokens(model)
+    except Exception as e:
+        print(e)
+    Scheduler._step = step
+    print(await repository.is_model_ready("lm"), repository.get_model("lm"))
+    print((await RepositoryExtension(repository).index())[0]["state"])
+    try:
+        repository.require("lm")
+    except NotReadyError as e:
+        print(e)
+    await repository.load("lm")
+    print(await repository.is_model_ready("lm"), len(await tokens(repository.require("lm"))))
+
+asyncio.run(main())
+"""
+
+
+def test_a_language_model_whose_scheduler_failed_is_not_ready_until_it_is_loaded(tmp_path: Path) -> None:
+    """Else a load balancer sends it requests for ever, and loading says that nothing has changed."""
+    decoder = Path(__file__).parent.parent / "fixtures" / "decoders" / "llama.dynamo23.onnx"
+    (tmp_path / "lm").mkdir()
+    for path in decoder.parent.glob(decoder.name + "*"):
+        shutil.copy(path, tmp_path / "lm" / path.name.replace(decoder.name, "model.onnx"))
+    (tmp_path / "lm" / "config.toml").write_text('device = "CPU"\n[generation]\n')
+    command = [sys.executable, "-c", SCHEDULER, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5, done.stderr
+    assert "the scheduler failed: ZeroDivisionError" in lines[0]
+    assert lines[1:3] == ["False None", "UNAVAILABLE"]
+    assert "the scheduler failed: ZeroDivisionError: division by zero; load it again" in lines[3]
+    assert lines[4] == "True 4"

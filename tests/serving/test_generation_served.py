@@ -111,7 +111,9 @@ def test_streams_of_several_clients_over_http(server: Running, alone: Any) -> No
 
 
 def test_completions_as_openai_clients_ask(server: Running, alone: Any) -> None:
+    """With what they send that does not change the answer."""
     body = {"model": "llama", "prompt": PROMPTS[0], "max_tokens": 4, "n": 1, "stop": None, "presence_penalty": 0.0}
+    body |= {"user": "a", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "stop_token_ids": []}
     with post(server, "/openai/v1/completions", body) as response:
         answer = json.load(response)
     assert answer["choices"][0]["token_ids"] == alone(PROMPTS[0], 4)
@@ -152,30 +154,94 @@ def test_completions_that_a_stop_token_ends(server: Running, alone: Any, tmp_pat
 @pytest.mark.parametrize(
     ("body", "status", "reason"),
     [
-        ({"model": "llama", "prompt": "text"}, 501, "tokenizer.json"),
+        ({"model": "llama", "prompt": "text"}, 400, "tokenizer.json"),
         ({"model": "llama"}, 400, "prompt"),
+        ({"model": "llama", "prompt": [1], "input_ids": [1]}, 400, "both given"),
         ({"model": "llama", "prompt": [1, "a"]}, 400, "numbers of tokens"),
         ({"model": "llama", "prompt": [10**9]}, 400, "1000000000"),
         ({"model": "llama", "prompt": [1], "max_tokens": 9999}, 413, "at most 2000"),
         ({"model": "llama", "prompt": [1], "max_tokens": 0}, 400, "max_tokens"),
         ({"model": "llama", "prompt": [1], "temperature": -1}, 400, "temperature"),
         ({"model": "llama", "prompt": [1], "temperature": "warm"}, 400, "temperature"),
-        ({"model": "llama", "prompt": [1], "temperature": 10**400}, 400, "temperature"),
-        ({"model": "llama", "prompt": [1], "stop": ["."]}, 501, "`stop`"),
-        ({"model": "llama", "prompt": [1], "n": 2}, 501, "`n`"),
+        ({"model": "llama", "prompt": [1], "temperature": 10**400}, 400, "JSON"),
+        ({"model": "llama", "prompt": [1], "temperature": float("nan")}, 400, "JSON"),
+        ({"model": "llama", "prompt": [10**30]}, 400, "numbers of tokens"),
+        *(
+            ({"model": "llama", "prompt": [1], name: value}, 400, f"`{name}`")
+            for name, value in {
+                "stop": ["."], "n": 2, "best_of": 3, "echo": True, "suffix": "a", "logprobs": 0, "logit_bias": {"1": 2},
+                "presence_penalty": 0.5, "frequency_penalty": -1, "stop_token_ids": [2], "min_tokens": 3, "min_p": 0.1,
+                "ignore_eos": True, "response_format": {"type": "json_object"}, "guided_json": {}, "foo_bar": 1,
+                "repetition_penalty": 1e308, "temperature": 1e6, "top_p": 1.5, "top_k": 2**40, "seed": 2**64,
+                "max_tokens": -(10**18), "timeout": 1, "priority": 1,
+            }.items()
+        ),
+        ({"model": "llama", "prompt": [1], "temperature": "9" * 10_000}, 400, "temperature"),
         ({"model": "llama", "prompt": [1], "stream_options": 1}, 400, "stream_options"),
         ({"model": "llama", "prompt": [1], "stream_options": {"include_usage": 1}}, 400, "include_usage"),
-        ({"model": "dense", "prompt": [1]}, 501, "[generation]"),
+        ({"model": "llama", "prompt": [1], "stream_options": {"chunks": 1}}, 400, "chunks"),
+        ({"model": "dense", "prompt": [1]}, 400, "[generation]"),
         ({"model": "nothing", "prompt": [1]}, 404, "nothing"),
         ([], 400, "object"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("streams", [False, True])
 def test_refusals(server: Running, body: Any, status: int, reason: str, streams: bool) -> None:
     asked = body | {"stream": streams} if isinstance(body, dict) else body
     with pytest.raises(urllib.error.HTTPError) as caught:
         post(server, "/openai/v1/completions", asked)
     assert (caught.value.code, reason in caught.value.read().decode()) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"input_ids": [1], "max_tokens": 3}, "put parameters into `parameters`"),
+        ({"input_ids": [1], "parameters": {"stop": ["."]}}, "`stop`"),
+        ({"input_ids": [1], "parameters": {"details": True}}, "`details`"),
+        ({"input_ids": [1], "parameters": [1]}, "`parameters` must be an object"),
+        ({"input_ids": [1], "text_input": "a"}, "both given"),
+    ],
+)
+@pytest.mark.parametrize("route", ["generate", "generate_stream"])
+def test_what_generate_refuses(server: Running, route: str, body: Any, reason: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(server, f"/v2/models/llama/{route}", body)
+    assert (caught.value.code, reason in caught.value.read().decode()) == (400, True)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_parameters_of_an_inference(server: Running, alone: Any, protocol: str) -> None:
+    """Those with fractions arrive over gRPC, too, and what is not supported is refused by its name."""
+    import tritonclient.grpc
+    import tritonclient.http
+    from tritonclient.utils import InferenceServerException
+
+    module = tritonclient.http if protocol == "http" else tritonclient.grpc
+    client = module.InferenceServerClient(server.http if protocol == "http" else server.grpc)
+    given = module.InferInput("input_ids", [1, 4], "INT64")
+    given.set_data_from_numpy(np.array([PROMPTS[0]]))
+
+    def ask(**options: Any) -> Any:
+        return client.infer("llama", [given], **options).as_numpy("tokens").tolist()[0]
+
+    drawn = {"max_tokens": 12, "seed": 3, "temperature": 5.0}
+    body = {"input_ids": PROMPTS[0], "parameters": drawn}
+    with post(server, "/v2/models/llama/generate", body) as response:
+        expected = json.load(response)["tokens"]
+    assert ask(parameters=drawn) == expected != alone(PROMPTS[0], 12)
+    for options, said in (
+        ({"parameters": {"stop_words": "a"}}, "stop_words"),
+        ({"parameters": {"repetition_penalty": 1e308}}, "repetition_penalty"),
+        ({"priority": 2}, "priority"),
+        ({"sequence_id": 7}, "sequence_"),
+        ({"outputs": [module.InferRequestedOutput("tokens", class_count=2)]}, "classification"),
+        ({"outputs": [module.InferRequestedOutput("logits")]}, "logits"),
+    ):
+        with pytest.raises(InferenceServerException, match=said) as caught:
+            ask(**options)
+        assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+    client.close()
 
 
 def test_options_of_a_stream_that_is_none(server: Running) -> None:
@@ -193,8 +259,10 @@ def test_traces_of_answers_of_tokens(server: Running, tmp_path: Path) -> None:
         return {"traceparent": f"00-{number:032x}-{7:016x}-01"}
 
     def ask(path: str, number: int, prompt: list[int]) -> Any:
-        body = json.dumps({"input_ids": prompt, "prompt": prompt, "model": "llama", "max_tokens": 3, "stream": True})
-        request = urllib.request.Request(f"http://{traced.http}{path}", body.encode(), headers(number))
+        given: Any = {"input_ids": prompt, "parameters": {"max_tokens": 3}}
+        if "completions" in path:
+            given = {"prompt": prompt, "model": "llama", "max_tokens": 3, "stream": True}
+        request = urllib.request.Request(f"http://{traced.http}{path}", json.dumps(given).encode(), headers(number))
         return urllib.request.urlopen(request, timeout=60).read()
 
     shutil.copytree(Path(server.process.args[4]) / "llama", tmp_path / "models" / "llama")  # type: ignore[index]

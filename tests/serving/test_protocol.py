@@ -49,7 +49,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     x = Parameter(f32, ["N"], "x")
     wide = ops.Mul(x, Constant(np.ones((4_000_000, 1), np.float32)))
     write(folder, "wide", Model([Result(wide, "y")], [x], name="wide"), 'device = "CPU"\n')
-    with running(folder, "--max-body", "1", "--body-timeout", "1", "--max-requests", "200") as found:
+    limits = ["--max-body", "1", "--body-timeout", "1", "--max-requests", "200", "--max-answer", "40"]
+    with running(folder, *limits) as found:
         yield found
 
 
@@ -244,6 +245,13 @@ TENSOR = {"name": "x", "shape": [1, 16], "datatype": "FP32"}
         ({"inputs": [TENSOR | {"data": [1.0] * 16}] * 2}, "twice"),
         ({"inputs": [TENSOR | {"data": [1.0] * 16}], "outputs": [{"name": "w"}]}, "'w'"),
         ({"inputs": []}, "x"),
+        ({"inputs": [TENSOR | {"data": [1.0] * 16}], "sequence_id": 7}, "'sequence_id'"),
+        ({"inputs": [TENSOR | {"data": [1.0] * 16}], "model_name": "other"}, "'other'"),
+        ({"inputs": [TENSOR | {"data": [1.0] * 16, "layout": "NHWC"}]}, "'layout'"),
+        ({"inputs": [TENSOR | {"data": [1.0] * 16, "parameters": {"binary_data_size": 64}}]}, "both"),
+        ({"inputs": [TENSOR | {"data": [1.0] * 16}], "outputs": [{"name": "y"}] * 2}, "'y' is asked for twice"),
+        ({"inputs": [TENSOR | {"data": [1.0] * 16}], "outputs": [{"name": "y", "parameters": []}]}, "object"),
+        ({"inputs": [TENSOR | {"data": [1.0] * 16}], "outputs": [{"name": "y", "data_type": "INT8"}]}, "'data_type'"),
     ],
 )
 def test_a_malformed_request(server: Running, body: Any, reason: str) -> None:
@@ -289,7 +297,7 @@ def test_numbers_that_the_type_cannot_hold(server: Running, name: str, datatype:
         server, "/v2/models/echoes/infer", json.dumps(body).encode(), **{"content-type": "application/json"}
     )
     assert code == 400
-    assert name in answer["error"]
+    assert ("JSON" if name == "text" else name) in answer["error"]
 
 
 @pytest.mark.parametrize(
@@ -299,9 +307,9 @@ def test_numbers_that_the_type_cannot_hold(server: Running, name: str, datatype:
         ("/v2/repository/index", b'["ready"]', {}, 400, "not a JSON object"),
         ("/v2/repository/models/dense/load", b'{"parameters": {"config": "{}"}}', {}, 400, "change the model's folder"),
         ("/v2/models/dense/infer", b"\x1f\x8b", {"content-encoding": "gzip"}, 415, "content encoding 'gzip'"),
-        ("/v2/models/dense/infer", b"[" * 100_000, {"content-type": "application/json"}, 400, "body"),
-        ("/v1/models/dense:explain", b'{"instances": [1]}', {"content-type": "application/json"}, 501, "Unsupported"),
-        ("/v1/models/dense:predict", b'{"instances": [1]}', {"content-type": "application/json"}, 501, "use /v2"),
+        ("/v2/models/dense/infer", b"[" * 100_000, {"content-type": "application/json"}, 400, "JSON"),
+        ("/v1/models/dense:explain", b'{"instances": [1]}', {"content-type": "application/json"}, 400, "Unsupported"),
+        ("/v1/models/dense:predict", b'{"instances": [1]}', {"content-type": "application/json"}, 400, "use /v2"),
         ("/v2/nothing", b"", {}, 404, "Not Found"),
     ],
 )
@@ -312,12 +320,77 @@ def test_what_routes_beside_inference_refuse(
     assert (status, reason in answer["error"]) == (code, True), answer
 
 
-def test_a_number_above_the_type_s_range_in_json(server: Running) -> None:
-    body = {"inputs": [TENSOR | {"data": [1e39] * 16}]}
-    code, answer = post(
-        server, "/v2/models/dense/infer", json.dumps(body).encode(), **{"content-type": "application/json"}
-    )
-    assert (code, "too large for FP32" in answer["error"]) == (400, True), answer
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [("1e39", "too large for FP32"), ("1e400", "JSON"), ("-1e400", "JSON"), ("NaN", "JSON"), ("Infinity", "JSON")],
+)
+@pytest.mark.parametrize("kind", ["application/json", "application/octet-stream"])
+def test_numbers_that_the_type_or_json_does_not_have(server: Running, kind: str, number: str, reason: str) -> None:
+    """All are refused: JSON has no text for NaN and infinities, and no number becomes another one."""
+    body = json.dumps({"inputs": [TENSOR | {"data": [1.0] * 15 + ["?"]}]}).replace('"?"', number)
+    code, answer = post(server, "/v2/models/dense/infer", body.encode(), **{"content-type": kind})
+    assert (code, reason in answer["error"]) == (400, True), answer
+
+
+def test_parameters_that_are_not_supported(client: tuple[Any, Any]) -> None:
+    """They would change the answer, and are refused by their names."""
+    module, _ = client
+    output = module.InferRequestedOutput
+    shared = output("y")
+    shared.set_shared_memory("region", 64)
+    for options, said in (
+        ({"parameters": {"foo_bar": 1}}, "'foo_bar'"),
+        ({"parameters": {"foo_bar": 0.5}}, "'foo_bar'"),
+        ({"priority": 1}, "'priority'"),
+        ({"sequence_id": 7}, "no variables"),
+        ({"sequence_id": "seven", "sequence_end": True}, "no variables"),
+        ({"outputs": [output("y", class_count=3)]}, "'classification'"),
+        ({"outputs": [shared]}, "'shared_memory_"),
+        ({"outputs": [output("y"), output("y")]}, "asked for twice"),
+        ({"outputs": [output("w")]}, "'w'"),
+    ):
+        status, message = refusal(ask, client, "dense", rows(1), **options)
+        assert (status, said in message) == (kind_of(client, "400", "INVALID_ARGUMENT"), True), message
+    made = client[1]
+    given = module.InferInput("x", [1, 16], "FP32")
+    given.set_shared_memory("region", 64)
+    assert "'shared_memory_" in refusal(made.infer, "dense", [given])[1]
+    np.testing.assert_allclose(ask(client, "dense", rows(1), timeout=60_000_000), expected(rows(1)), atol=1e-5)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_an_answer_above_the_limit(server: Running, client: tuple[Any, Any], binary: bool) -> None:
+    """It is refused before it is written; JSON takes about five times the bytes of binary tensors."""
+    module, made = client
+    given = module.InferInput("x", [2], "FP32")
+    given.set_data_from_numpy(np.ones(2, np.float32))
+    options = {} if _is_grpc(client) else {"binary_data": binary}
+    outputs = [module.InferRequestedOutput("y", **options)]
+    if binary or _is_grpc(client):
+        assert made.infer("wide", [given], outputs=outputs).as_numpy("y").shape == (4_000_000, 2)
+        return
+    status, message = refusal(made.infer, "wide", [given], outputs=outputs)
+    assert (status, "--max-answer" in message) == ("413", True), message
+
+
+def test_bytes_that_are_not_a_message(server: Running) -> None:
+    """A status that says so; and one line in the log for many, without a traceback."""
+    import grpc
+
+    before = len(server.log)
+    with grpc.insecure_channel(server.grpc) as channel:
+        for data in (b"\xff" * 9, b"\x0a\xff", b"\x0a\x02\xff\xfe"):
+            for method in ("ModelInfer", "ModelReady", "RepositoryModelLoad"):
+                call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+                with pytest.raises(grpc.RpcError) as caught:
+                    call(data, timeout=20)
+                assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+                assert "not a valid message" in caught.value.details()
+        stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stream(iter([b"\xff"]), timeout=20))
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert server.log[before:].count("not a valid message") == 1
 
 
 def test_numbers_that_json_does_not_have(server: Running, client: tuple[Any, Any]) -> None:
