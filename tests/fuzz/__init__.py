@@ -7,6 +7,8 @@
 `seals`         encrypted and signed blobs, forged without a key: refused, or the same result
 `load`          many threads, networks, devices and ways to run: right results, and nothing leaks
 `interrupts`    Ctrl-C, cancellations and deadlines at random moments: what is interrupted stays usable
+`requests`      malformed requests to a server: a status and a class of the SDK, and the server goes on
+`serving`       mixed clients of a server, reloads, SIGTERM and SIGKILL: right answers, and nothing accepted is lost
 =============== ==================================================================================================
 
 A generator is a module with `run(seed)`: it makes the case of the seed, which is the same every time, and returns the

@@ -15,7 +15,9 @@ from pathlib import Path
 from .supervisor import Report, run_cases
 from .worker import DEVICES
 
-GENERATORS = ("graphs", "structures", "mutants", "blame", "blobs", "seals", "load", "interrupts")
+GENERATORS = (
+    "graphs", "structures", "mutants", "blame", "blobs", "seals", "load", "interrupts", "serving", "requests",
+)  # fmt: skip
 
 
 def main() -> int:

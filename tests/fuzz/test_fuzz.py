@@ -31,8 +31,12 @@ CASES = {
 @pytest.mark.parametrize("share", [0.1, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("generator", CASES)
 def test_no_case_has_a_finding(generator: str, share: float) -> None:
+    check_cases(generator, max(1, round(CASES[generator] * share * FACTOR)))
+
+
+def check_cases(generator: str, count: int) -> None:
+    """Run the first cases of a generator."""
     module = importlib.import_module(f".{generator}", __package__)
-    count = max(1, round(CASES[generator] * share * FACTOR))
     summary = run_cases(generator, range(count), limit=module.LIMIT, devices=DEVICES, is_kept=module.IS_KEPT)
     listed = "\n".join(
         f"seed {each.seed}: {each.outcome}\n{each.detail}\n"
