@@ -87,6 +87,8 @@ async def _cancelled(task: asyncio.Future[Any]) -> None:
     task.cancel()
     if not task.done():
         await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()  # taken notice of: else asyncio would log that nobody has
 
 
 class _NoMessage:
