@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from engine.serving.served_model import ServedModel
 
 _log = logging.getLogger("engine.serving")
 _LOADING = "it is being loaded"
+_COLLECTING_SECONDS = 2.0
+"""After a model was replaced; most of its requests have ended then."""
 NO_PARAMETERS = (
     "models are loaded from the repository: parameters of the request, such as another configuration or files, are not "
     "supported; change the model's folder instead"
@@ -242,9 +245,11 @@ class Repository(ModelRepository):  # type: ignore[misc]
     @staticmethod
     def _end(before: dict[int, VersionState], after: dict[int, VersionState]) -> None:
         kept = {id(state.model) for state in after.values()}
-        for state in before.values():
-            if state.model is not None and id(state.model) not in kept:
-                state.model.retire()
+        retired = [s.model for s in before.values() if s.model is not None and id(s.model) not in kept]
+        for model in retired:
+            model.retire()
+        if retired:  # a network has cycles, and threads, which it would keep until Python looks for cycles by itself
+            asyncio.get_running_loop().call_later(_COLLECTING_SECONDS, gc.collect)
 
 
 class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import logging
 import signal
@@ -83,6 +84,8 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
         self._rest.create_application()
+        gc.collect()
+        gc.freeze()  # what was imported stays: looking for cycles in the rest does not hold up the event loop
         grpc = None if self._options.grpc_port is None else self._make_grpc()
         grpc_port = None if grpc is None else await grpc.start()
         serving = asyncio.ensure_future(self._rest.serve(listener))

@@ -28,7 +28,7 @@ from engine.testing.behaviour.states import History, chunk, history_model
 from tests.serving.conftest import Running, dense, running, wait_for, write
 
 CPU = 'device = "CPU"\n'
-LIMITED = CPU + "[sequences]\nsize = 2\nidle_ms = 400\nrequires_start = true\n"
+LIMITED = CPU + "[sequences]\nsize = 2\nrequires_start = true\n"
 
 
 def history(bound: int | None = None) -> Model:
@@ -241,6 +241,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("sequences") / "models"
     write(folder, "history", history(), CPU)
     write(folder, "limited", history(bound=20), LIMITED)
+    write(folder, "brief", history(), CPU + "[sequences]\nidle_ms = 300\n")
     write(folder, "dense", dense(), CPU)
     write(folder, "stateless", dense(), CPU + "[sequences]\n")
     write(folder, "template", history(), 'device = "TEMPLATE"\n')
@@ -339,15 +340,20 @@ def test_what_keeps_no_state_refuses_sequences_and_what_does_refuses_others(serv
 
 
 def test_limits_and_the_bound_of_the_variables(server: Running, ask: Callable[..., Any]) -> None:
-    wait_for(lambda: server.metric('engine_sequences{model="limited"') == 0)
     ask("limited", chunk(18), sequence_id=1, sequence_start=True)
     ask("limited", chunk(1), sequence_id=2, sequence_start=True)
     assert "`sequences.size`" in refusal(ask, "limited", chunk(1), sequence_id=3, sequence_start=True)
     assert server.metric('engine_sequences{model="limited"') == 2
     assert "its bound is 20" in refusal(ask, "limited", chunk(5), sequence_id=1)
-    ask("limited", chunk(2), sequence_id=1)
-    wait_for(lambda: server.metric('engine_sequences{model="limited"') == 0)
-    assert "had no request for 400 ms" in refusal(ask, "limited", chunk(1), sequence_id=1)
+    ask("limited", chunk(2), sequence_id=1, sequence_end=True)
+    ask("limited", chunk(1), sequence_id=2, sequence_end=True)
+    assert server.metric('engine_sequences{model="limited"') == 0
+
+
+def test_a_sequence_without_requests_ends(server: Running, ask: Callable[..., Any]) -> None:
+    ask("brief", chunk(1), sequence_id=1, sequence_start=True)
+    wait_for(lambda: server.metric('engine_sequences{model="brief"') == 0)
+    assert "had no request for 300 ms" in refusal(ask, "brief", chunk(1), sequence_id=1)
 
 
 def test_a_reload_ends_sequences_if_the_files_have_changed(server: Running, ask: Callable[..., Any]) -> None:
