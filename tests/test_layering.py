@@ -34,6 +34,7 @@ ARROWS = {
     "diff": {"core", "passes", "peers"},
     "peers": {"errors"},
     "ray": {"core"},
+    "session": {"core"},
     "testing": {"__init__", "core", "passes"},
     "scaffold": {"hosting", "ops", "registry"},
     "__init__": {"core", "include", "preprocessing"},

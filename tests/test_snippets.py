@@ -131,6 +131,7 @@ RUN = {
     "docs/quick-start.md": Document(17),
     "docs/onnx-file.md": Document(7, prepare=model_and_values),
     "docs/tasks.md": Document(30, 17, prepare=open_batch),
+    "docs/from-onnxruntime.md": Document(1, 1, prepare=small_model),
     "docs/preprocessing.md": Document(6, prepare=classifier_and_detector),
     "docs/hetero.md": Document(12),
     "docs/visualize.md": Document(5),

@@ -1,0 +1,33 @@
+"""onnxruntime's Python interface on this engine's devices, for code that is written against it.
+
+    import engine.session as onnxruntime
+
+    session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": array})
+
+What this engine cannot do as onnxruntime does it is an error, or a `UserWarning` where results stay the same; see
+docs/from-onnxruntime.md. New code uses `engine.Core`, which has more.
+"""
+
+from __future__ import annotations
+
+from engine.session.arguments import ModelMetadata, NodeArg
+from engine.session.binding import IOBinding
+from engine.session.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+from engine.session.providers import get_all_providers, get_available_providers, get_device
+from engine.session.session import InferenceSession
+from engine.session.values import OrtValue
+
+__all__ = [
+    "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "ModelMetadata",
+    "NodeArg", "OrtValue", "RunOptions", "SessionOptions", "get_all_providers", "get_available_providers",
+    "get_device", "set_default_logger_severity", "set_default_logger_verbosity",
+]  # fmt: skip
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Do nothing: this engine logs through `logging`, below the logger `engine`."""
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Do nothing, as above."""
