@@ -7,6 +7,8 @@ changes results is ignored without a word.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -320,3 +322,28 @@ def test_errors_are_of_this_engine(tmp_path: Path) -> None:
     for source in (tmp_path / "missing.onnx", b"abc", 3):
         with pytest.raises(ModelReadError):
             ours.InferenceSession(source)  # type: ignore[arg-type]
+
+
+def test_packages_that_import_onnxruntime_get_this_engine(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(sums())
+    code = f"""
+from engine.session import replace_onnxruntime
+replace_onnxruntime()
+import numpy as np
+import onnxruntime as ort
+from onnxruntime import InferenceSession, SessionOptions, get_available_providers
+from onnxruntime.capi import _pybind_state as C
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+assert tuple(map(int, ort.__version__.split(".")[:2])) >= (1, 20)
+session = InferenceSession({str(model)!r}, SessionOptions(), providers=C.get_available_providers())
+print(session.run(None, {{"x": np.ones((1, 2), np.float32)}})[1])
+try:
+    session.run(None, {{"z": 1}})
+except InvalidArgument:
+    print("caught")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (["2.0", "caught"], "")
+    with pytest.raises(UnsupportedError, match="imported already"):
+        ours.replace_onnxruntime()
