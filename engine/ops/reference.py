@@ -97,12 +97,13 @@ def compile_node(node: Node, max_bytes: int | None = None) -> Evaluator:
 
 
 def constant_value(data: Array) -> Array:
-    """The data of a constant as an evaluator reads it: contiguous, a copy if need be.
+    """The data of a constant as an evaluator reads it: contiguous and aligned, a copy if need be.
 
-    The layout decides in which order numpy and its BLAS add up. A folded Transpose is a view of other data, but an
-    exported network stores its elements in order, and gives the same results, bit for bit.
+    The layout decides in which order numpy and its BLAS add up. A folded Transpose is a view of other data, and a
+    tensor of a file begins at any byte, where numpy does not call BLAS; but an exported network stores elements in
+    order and aligned, and gives the same results, bit for bit.
     """
-    return np.asarray(data, order="C")
+    return np.asarray(data, order="C") if data.flags.aligned else np.array(data, order="C")
 
 
 class _Growth:

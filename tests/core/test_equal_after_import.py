@@ -1,7 +1,8 @@
 """What breaks if these fail: a network gives other results once it is exported and imported.
 
 A folded Transpose is a view of other data, and an export stores its elements in order. The layout of a matrix decides
-in which order BLAS and numpy add up, so both networks have to compute with the same one.
+in which order BLAS and numpy add up, so both networks have to compute with the same one. So does its address: a tensor
+in a file begins at any byte, and numpy multiplies by BLAS only where it is aligned.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core, ops
 from engine.ir import Constant, ElementType, Model, Node, Parameter, Result, boolean, f32, f64, i64
@@ -68,3 +70,25 @@ def test_bit_for_bit(build: Callable[[Node, ElementType], Node], device: str, el
     found, again = network(feeds), Core().import_model(stream.getvalue(), device)(feeds)
     for index in range(len(network.outputs)):
         assert found[index].tobytes() == again[index].tobytes(), index
+
+
+@pytest.mark.parametrize("op_type", ["MatMul", "LSTM"])
+@pytest.mark.parametrize("offset", range(4))
+def test_tensors_at_any_byte_of_the_file(op_type: str, offset: int) -> None:
+    rng = np.random.default_rng(2)
+    shapes = {"MatMul": [(37, 41)], "LSTM": [(1, 84, 37), (1, 84, 21)]}[op_type]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    names = ["w" + "_" * offset, "r"]
+    weights = [
+        numpy_helper.from_array(rng.uniform(-1, 1, shape).astype(np.float32), name)
+        for name, shape in zip(names, shapes, strict=False)
+    ]
+    options = {"hidden_size": 21} if op_type == "LSTM" else {}
+    node = helper.make_node(op_type, ["x", *(each.name for each in weights)], ["y"], **options)
+    graph = helper.make_graph([node], "g", [x], [y], weights)
+    content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    feeds = {"x": rng.uniform(-1, 1, SHAPE).astype(np.float32)}
+    network, stream = Core().compile_model(content, "TEMPLATE"), io.BytesIO()
+    network.export_model(stream)
+    assert network(feeds)[0].tobytes() == Core().import_model(stream.getvalue())(feeds)[0].tobytes()
