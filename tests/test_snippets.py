@@ -146,6 +146,8 @@ RUN = {
     "docs/debugging.md": Document(10),
     "docs/low-precision.md": Document(4, 2, prepare=calibrated),
     "docs/models.md": Document(2, 1, prepare=model_and_weights),
+    "docs/published-models.md": Document(0, 1),
+    "docs/exporters.md": Document(0, 1),
     "docs/blobs.md": Document(9, 1, prepare=small_model),
     "docs/scaling.md": Document(4, 2, prepare=vectors, packages=("ray", "pyarrow"), extra="ray"),
     "docs/security.md": Document(6, prepare=compiled),

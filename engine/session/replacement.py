@@ -33,8 +33,7 @@ def replace_onnxruntime() -> ModuleType:
     Its submodules for Python code, below `onnxruntime.capi`, are there, too, with the names of exceptions. Raises
     `UnsupportedError` if onnxruntime was imported before: code that has its names would go on with it.
     """
-    import engine.session as session
-
+    session = sys.modules[__name__.rpartition(".")[0]]  # which has imported this module
     before = sys.modules.get("onnxruntime")
     if before is not None and not hasattr(before, "__engine__"):
         raise UnsupportedError("onnxruntime is imported already; call replace_onnxruntime before anything imports it")

@@ -1,0 +1,1 @@
+"""Models of published packages: fetching them, their inputs, what this engine does with them, and the page."""

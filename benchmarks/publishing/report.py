@@ -1,0 +1,139 @@
+"""The page of published models: a table of packages, of models, and of packages' own code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from comparison.report import geometric_mean, markdown
+
+from publishing.check import Checked, OnDevice
+from publishing.own_code import Compared
+from publishing.packages import Package
+
+MODELS: Final = ("<!-- models -->", "<!-- end of models -->")
+CODE: Final = ("<!-- own code -->", "<!-- end of own code -->")
+OURS: Final = "engine"
+
+
+def page_with_models(page: str, found: Sequence[Checked], packages: Sequence[Package]) -> str:
+    """`page` with the tables of `found` between their marks."""
+    parts = [summary(found), "### Packages", packages_table(packages), "### Results", results_table(found, packages)]
+    if any(each.figures for each in found):
+        parts += ["### Times and memory", figures_table(found)]
+    if evaluated := evaluated_table(found):
+        parts += ["### Nodes on the reference evaluator", evaluated]
+    return between(page, MODELS, "\n\n".join(parts))
+
+
+def page_with_code(page: str, found: Sequence[Compared]) -> str:
+    """`page` with the table of packages' own code between its marks."""
+    rows = [[each.name, each.calls, each.result.replace("|", "/")] for each in found]
+    return between(page, CODE, markdown(["package", "what is called", "result"], rows))
+
+
+def between(page: str, marks: tuple[str, str], text: str) -> str:
+    """`page` with `text` between two marks. Raises `ValueError` if it does not have them."""
+    head, begin, rest = page.partition(marks[0])
+    _, end, tail = rest.partition(marks[1])
+    if not end:
+        raise ValueError(f"the page has no lines {marks[0]} and {marks[1]}")
+    return f"{head}{begin}\n\n{text}\n\n{end}{tail}"
+
+
+def summary(found: Sequence[Checked]) -> str:
+    """One paragraph of counts."""
+    devices = list(dict.fromkeys(device for each in found for device in each.devices))
+    counts = [
+        f"{device} {sum(not each.devices[device].problem for each in found if device in each.devices)} of "
+        f"{sum(device in each.devices for each in found)}"
+        for device in devices
+    ]
+    stateful = sum(any(device.steps for device in each.devices.values()) for each in found)
+    native = sum(not each.evaluated for each in found if each.nodes)
+    lengths = sum(each.two_lengths for each in found)
+    text = (f"{len(found)} models. Right: {', '.join(counts)}; {lengths} at two lengths, {stateful} over 20 steps of "
+            f"state. On CPU, all nodes of {native} are native.")  # fmt: skip
+    ratios = [ratio for each in found if (ratio := ratio_of(each, "milliseconds")) is not None]
+    mean = geometric_mean(ratios)
+    return text if mean is None else f"{text} Geometric mean of the speed beside the faster peer: {mean:.2f}x."
+
+
+def packages_table(packages: Sequence[Package]) -> str:
+    """What was fetched."""
+    rows = [[each.name, each.version, each.registry, each.what] for each in packages]
+    return markdown(["package", "version", "from", "models"], rows)
+
+
+def results_table(found: Sequence[Checked], packages: Sequence[Package]) -> str:
+    """A row for each model, or for models of one package with equal findings."""
+    groups: dict[tuple[str, ...], list[Checked]] = {}
+    for each in found:
+        package = each.name.split("/")[0]
+        results = "; ".join(f"{device}: {text}" for device, text in _by_result(each))
+        lengths = "two" if each.two_lengths else "one"
+        steps = max((device.steps for device in each.devices.values()), default=0)
+        groups.setdefault((package, lengths, str(steps or ""), results), []).append(each)
+    order = {package.folder: index for index, package in enumerate(packages)}
+    rows = [
+        [package, _names(group), lengths, steps, _nodes(group), results.replace("|", "/")]
+        for (package, lengths, steps, results), group in sorted(groups.items(), key=lambda item: order[item[0][0]])
+    ]
+    return markdown(["package", "models", "lengths", "steps", "native nodes", "results"], rows)
+
+
+def _by_result(each: Checked) -> list[tuple[str, str]]:
+    texts: dict[str, list[str]] = {}
+    for device, found in each.devices.items():
+        texts.setdefault(result_text(found), []).append(device)
+    return [(", ".join(devices), text) for text, devices in texts.items()]
+
+
+def result_text(found: OnDevice) -> str:
+    """What the page says of one device."""
+    if found.problem:
+        return found.problem[:200]
+    blob = f", but a blob has {found.blob}" if found.blob else ""
+    return f"right{f' ({found.judged_by} decides)' if found.judged_by else ''}{blob}"
+
+
+def _names(group: Sequence[Checked]) -> str:
+    names = [each.name.rpartition("/")[2].removesuffix(".onnx") for each in group]
+    return ", ".join(names) if len(names) <= 6 else f"{names[0]} to {names[-1]} ({len(names)})"
+
+
+def _nodes(group: Sequence[Checked]) -> str:
+    nodes = sum(each.nodes for each in group)
+    return f"{nodes - sum(sum(each.evaluated.values()) for each in group)} of {nodes}" if nodes else ""
+
+
+def ratio_of(each: Checked, figure: str) -> float | None:
+    """The better peer's figure divided by ours: above 1, this engine is better."""
+    peers = [figures[figure] for name, figures in each.figures.items() if name != OURS]
+    ours = each.figures.get(OURS, {}).get(figure)
+    return min(peers) / ours if ours and peers else None
+
+
+def figures_table(found: Sequence[Checked]) -> str:
+    """Ours, and the better peer's as a ratio."""
+    rows = []
+    for each in found:
+        if OURS not in each.figures:
+            continue
+        ours = each.figures[OURS]
+        cells = [f"{ours['milliseconds']:.2f}", f"{ours['first']:.2f}", f"{ours['megabytes']:.0f}"]
+        ratios = [ratio_of(each, figure) for figure in ("milliseconds", "first", "megabytes")]
+        shown = [cell if ratio is None else f"{cell} ({ratio:.2f}x)" for cell, ratio in zip(cells, ratios, strict=True)]
+        package, _, rest = each.name.partition("/")
+        rows.append([package, rest.rpartition("/")[2].removesuffix(".onnx"), f"{each.megabytes:.1f}", *shown])
+    return markdown(["package", "model", "file, MB", "inference, ms", "first result, s", "memory, MB"], rows)
+
+
+def evaluated_table(found: Sequence[Checked]) -> str:
+    """The nodes that are not native on CPU; empty if there are none."""
+    rows = [
+        [each.name.split("/")[0], each.name.rpartition("/")[2].removesuffix(".onnx"), str(count), reason[:150]]
+        for each in found
+        for reason, count in each.evaluated.items()
+    ]
+    return markdown(["package", "model", "nodes", "operator: a reason"], rows) if rows else ""

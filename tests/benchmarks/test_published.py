@@ -1,0 +1,97 @@
+"""Published models and exporters' constructs: that inputs are made and judged right, or the pages mislead."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, save
+
+sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
+
+pytest.importorskip("onnxruntime")
+
+from constructs import check as constructs
+from constructs.report import summary as constructs_summary
+from publishing.check import check, difference, open_session
+from publishing.inputs import CASES, case_of, inputs_of, limit_of
+from publishing.own_code import gap_between
+from publishing.packages import PACKAGES
+from publishing.report import between, page_with_models, results_table
+from publishing.widened import widened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A package with one model: rows of a table, a scaled sum as state."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("ReduceSum", ["rows", "axis"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["h", "half"], ["old"]),
+        helper.make_node("Add", ["old", "sum"], ["hn"]),
+    ]
+    table = numpy_helper.from_array(np.arange(28, dtype=np.float32).reshape(7, 4) / 7, "table")
+    constants = [numpy_helper.from_array(np.array([1]), "axis"), numpy_helper.from_array(np.float32(0.5), "half")]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "length"])
+    state = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("h", "hn")]
+    graph = helper.make_graph(nodes, "g", [ids, state[0]], [state[1]], [table, *constants])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (tmp_path / "magika").mkdir()
+    save(model, tmp_path / "magika" / "model.onnx")
+    return tmp_path
+
+
+def test_a_model_is_checked_on_devices(folder: Path) -> None:
+    found = check(folder, folder / "magika" / "model.onnx", ["CPU", "TEMPLATE"])
+    assert {name: each.problem for name, each in found.devices.items()} == {"CPU": "", "TEMPLATE": ""}
+    assert (found.two_lengths, found.nodes, found.evaluated) == (True, 4, {})
+    page = page_with_models("<!-- models --><!-- end of models -->", [found], PACKAGES)
+    assert "CPU 1 of 1, TEMPLATE 1 of 1; 1 at two lengths" in page
+    assert "| model  | two     |" in results_table([found], PACKAGES)
+    with pytest.raises(ValueError, match="no lines"):
+        between("", ("<a>", "<b>"), "text")
+
+
+def test_inputs_select_rows_that_exist(folder: Path) -> None:
+    path = folder / "magika" / "model.onnx"
+    inputs = inputs_of(path, "other/model.onnx", open_session(path).get_inputs())
+    assert limit_of(widened(path).graph, "ids") == 7
+    assert all(feed["ids"].min() >= 0 and feed["ids"].max() < 7 for feed in inputs.feeds)
+    assert [feed["ids"].shape for feed in inputs.feeds] == [(2, 24), (3, 37)]
+    assert widened(path).graph.input[1].type.tensor_type.elem_type == TensorProto.DOUBLE
+
+
+def test_cases_are_of_packages_that_are_fetched() -> None:
+    folders = {package.folder for package in PACKAGES}
+    for case in CASES:
+        assert case.pattern.startswith("*") or any(
+            name.startswith(case.pattern.split("/")[0].rstrip("*")) for name in folders
+        )
+    assert case_of("silero-vad/silero_vad/data/silero_vad.onnx").second
+    assert case_of("nothing/of/this.onnx").pattern == ""
+
+
+def test_differences_of_any_values() -> None:
+    one, nan = np.array([1.0, 4]), np.array([1.0, np.nan])
+    assert difference(one, np.array([1.0, 3])) == (pytest.approx(1 / 3), "")
+    assert difference(nan, nan) == (0.0, "")
+    assert difference(nan, one)[1] == "other values are infinite or not numbers"
+    assert difference(one, one[:1])[1] == "shape (2,), expected (1,)"
+    assert difference(np.array([1, 2]), np.array([1, 3]))[0] == 0.5
+    assert difference([{"a": 1.0}], [{"b": 1.0}])[1] == "keys ['a'], expected ['b']"
+    assert gap_between([1.0, "a", {"k": 2}], [1.5, "a", {"k": 2}]) == 0.5
+    assert gap_between([1.0, "a"], [1.0, "b"]) is None
+
+
+def test_a_file_that_all_refuse_is_not_counted_as_wrong() -> None:
+    right = constructs.Checked("x", "right", {}, devices={"CPU": ""})
+    alike = constructs.Checked("x", "refused", {}, devices={"CPU": "TypeInferenceError: no"}, peer="refused: no")
+    wrong = constructs.Checked("x", "wrong", {}, devices={"CPU": "output 0 deviates by 1"})
+    left = constructs.Checked("x", "left", {}, not_exported="the exporter's error")
+    assert [each.is_right for each in (right, alike, wrong, left)] == [True, True, False, True]
+    assert constructs_summary([right, alike, wrong, left]) == (
+        "4 constructs; exporters write 3: 1 of these run here and are right on every device; 1 are refused here and by "
+        "onnxruntime, which runs 2."
+    )
