@@ -52,8 +52,8 @@ class Checked:
         megabytes: the size of the file.
         tolerance: what two correct results may deviate.
         two_lengths: whether an open length was varied.
-        nodes: number of nodes as CPU answers for them.
-        evaluated: those that the reference evaluator runs there: operator and reason -> number.
+        nodes: what an inference on CPU runs: kernels, and nodes on the reference evaluator.
+        evaluated: the latter: operator -> number.
         devices: the findings by device.
         figures: by engine, what `publishing.first` measures.
     """
@@ -86,7 +86,7 @@ def check(folder: Path, path: Path, devices: Sequence[str]) -> Checked:
     expected = [session.run(None, feed) for feed in inputs.feeds]
     states = run_states(lambda feed: session.run(None, feed), session.get_outputs(), inputs)
     core = Core()
-    _count_nodes(found, path, core)
+    _count_nodes(found, path, inputs, core)
     judge = _Judge(path, inputs, core)
     for device in devices:
         found.devices[device] = _on_device(core, path, device, inputs, (expected, states), found.tolerance, judge)
@@ -102,21 +102,17 @@ def open_session(path: Path, level: str = "ORT_ENABLE_ALL") -> Any:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def _count_nodes(found: Checked, path: Path, core: Core) -> None:
+def _count_nodes(found: Checked, path: Path, inputs: Inputs, core: Core) -> None:
+    """Count what an inference on CPU runs, once its plans are made: kernels, and nodes on the reference evaluator."""
     try:
-        model = core.read_model(path)
-        answer = core.query_model(model, "CPU")
+        request = core.compile_model(path, "CPU", {"PERF_COUNT": True}).create_infer_request()
+        for _ in range(2):
+            request.infer(inputs.feeds[0])
     except EngineError:
         return  # as the devices say
-    evaluated: Counter[str] = Counter()
-    for node in model.ordered_nodes():
-        if node.friendly_name not in answer.nodes or node.op_type in ("Parameter", "Constant", "Result"):
-            continue
-        found.nodes += 1
-        support = answer[node.friendly_name]
-        if support.level.value != "native":
-            evaluated[f"{node.op_type}: {support.reason}"] += 1
-    found.evaluated = dict(evaluated)
+    records = request.profiling_info.nodes
+    found.nodes = len(records)
+    found.evaluated = dict(Counter(each.op_type for each in records if each.status == "reference"))
 
 
 def run_states(run: Any, outputs: Sequence[Any], inputs: Inputs) -> list[list[Any]]:

@@ -53,7 +53,7 @@ def summary(found: Sequence[Checked]) -> str:
     native = sum(not each.evaluated for each in found if each.nodes)
     lengths = sum(each.two_lengths for each in found)
     text = (f"{len(found)} models. Right: {', '.join(counts)}; {lengths} at two lengths, {stateful} over 20 steps of "
-            f"state. On CPU, all nodes of {native} are native.")  # fmt: skip
+            f"state. On CPU, {native} run by kernels only.")  # fmt: skip
     ratios = [ratio for each in found if (ratio := ratio_of(each, "milliseconds")) is not None]
     mean = geometric_mean(ratios)
     return text if mean is None else f"{text} Geometric mean of the speed beside the faster peer: {mean:.2f}x."
@@ -79,7 +79,7 @@ def results_table(found: Sequence[Checked], packages: Sequence[Package]) -> str:
         [package, _names(group), lengths, steps, _nodes(group), results.replace("|", "/")]
         for (package, lengths, steps, results), group in sorted(groups.items(), key=lambda item: order[item[0][0]])
     ]
-    return markdown(["package", "models", "lengths", "steps", "native nodes", "results"], rows)
+    return markdown(["package", "models", "lengths", "steps", "kernels", "results"], rows)
 
 
 def _by_result(each: Checked) -> list[tuple[str, str]]:
@@ -132,8 +132,8 @@ def figures_table(found: Sequence[Checked]) -> str:
 def evaluated_table(found: Sequence[Checked]) -> str:
     """The nodes that are not native on CPU; empty if there are none."""
     rows = [
-        [each.name.split("/")[0], each.name.rpartition("/")[2].removesuffix(".onnx"), str(count), reason[:150]]
+        [each.name.split("/")[0], each.name.rpartition("/")[2].removesuffix(".onnx"), str(count), operator]
         for each in found
-        for reason, count in each.evaluated.items()
+        for operator, count in each.evaluated.items()
     ]
-    return markdown(["package", "model", "nodes", "operator: a reason"], rows) if rows else ""
+    return markdown(["package", "model", "nodes", "operator"], rows) if rows else ""

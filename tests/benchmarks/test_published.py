@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_model_is_checked_on_devices(folder: Path) -> None:
     found = check(folder, folder / "magika" / "model.onnx", ["CPU", "TEMPLATE"])
     assert {name: each.problem for name, each in found.devices.items()} == {"CPU": "", "TEMPLATE": ""}
-    assert (found.two_lengths, found.nodes, found.evaluated) == (True, 4, {})
+    assert (found.two_lengths, found.nodes > 0, found.evaluated) == (True, True, {})
     page = page_with_models("<!-- models --><!-- end of models -->", [found], PACKAGES)
     assert "CPU 1 of 1, TEMPLATE 1 of 1; 1 at two lengths" in page
     assert "| model  | two     |" in results_table([found], PACKAGES)
