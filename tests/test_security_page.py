@@ -58,3 +58,16 @@ def test_nothing_that_is_read_can_be_a_pickle() -> None:
 def test_the_page_is_linked() -> None:
     for page in ("README.md", "docs/architecture.md"):
         assert "security.md" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_every_promise_names_its_test() -> None:
+    """An item of a list is a promise, unless the list is of what is not promised."""
+    without = []
+    for section in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
+        is_promised = True
+        for block in re.split(r"\n\n|\n(?=- )", section):
+            if not block.startswith("- "):
+                is_promised = not block.startswith("Not promised")
+            elif is_promised and "/test_" not in block:
+                without.append(block)
+    assert without == []
