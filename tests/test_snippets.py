@@ -137,7 +137,7 @@ RUN = {
     "docs/visualize.md": Document(5),
     "docs/virtual-devices.md": Document(5),
     "docs/stateful-models.md": Document(7),
-    "docs/language-models.md": Document(16, packages=("llguidance", "onnxscript", "torch", "transformers")),
+    "docs/language-models.md": Document(16, 1, packages=("llguidance", "onnxscript", "torch", "transformers")),
     "docs/serving-to-others.md": Document(0, 3),
     "docs/serving.md": Document(10, 3, packages=("kserve", "tritonclient"), extra="serve"),
     "docs/remote-tensors.md": Document(6, device="OPENCL"),
