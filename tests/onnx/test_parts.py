@@ -15,6 +15,7 @@ from engine import ops
 from engine.errors import ModelReadError
 from engine.ir import (
     UNKNOWN,
+    UNREAD_CONSTANTS,
     Constant,
     Dimension,
     Model,
@@ -51,7 +52,8 @@ def test_a_model_joined_is_the_model_split(path: Path) -> None:
     again = rejoined(model)
     assert again.to_text() == model.to_text()
     assert notes(again) == notes(model)
-    assert again.rt_info == model.rt_info
+    # A skeleton is a blob's, which has the values of the file.
+    assert again.rt_info == {key: info for key, info in model.rt_info.items() if key != UNREAD_CONSTANTS}
     assert again.metadata == model.metadata
 
 
