@@ -92,6 +92,25 @@ def test_the_device_that_evaluates_warns_of_nothing() -> None:
     assert summary["fallbacks"] == ()
 
 
+def test_nodes_that_wait_for_their_shapes_are_not_told() -> None:
+    """Their rank follows from the branch that is taken; then they run natively."""
+
+    def branch(name: str, op_type: str) -> onnx.GraphProto:
+        return helper.make_graph(
+            [helper.make_node(op_type, ["x"], [name])], name, [], [helper.make_tensor_value_info(name, 1, None)]
+        )
+
+    c, x = helper.make_tensor_value_info("c", 9, []), helper.make_tensor_value_info("x", 1, [1, 3])
+    branches = {"then_branch": branch("squeezed", "Squeeze"), "else_branch": branch("negated", "Neg")}
+    nodes = [helper.make_node("If", ["c"], ["a"], **branches), helper.make_node("Relu", ["a"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [c, x], [helper.make_tensor_value_info("y", 1, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    network, messages = caught("CPU", model=model)
+    assert messages == []
+    assert network.get_property("EXECUTION_SUMMARY")["reference_nodes"] == 0
+    assert network([np.array(True), np.array([[1, -1, 2]], np.float32)])[0].tolist() == [1, 0, 2]
+
+
 def test_batches_are_compiled_twice_and_told_once() -> None:
     model = evaluated()
     _, messages = caught("BATCH:CPU(2)", model=model)

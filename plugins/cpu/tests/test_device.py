@@ -36,7 +36,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.ir import Constant, Model, Parameter, f32, i64, u8
-from engine.native import cores, default_isa, has_feature, isas_within
+from engine.native import cores, default_isa, has_feature, isas_within, left_out_kernels
 from engine.ops import evaluate_model
 from engine.testing.behaviour.cases import CASES
 from engine.testing.networks import seeded_network
@@ -337,6 +337,7 @@ def test_a_blob_keeps_its_precision(core: Core) -> None:
         core.import_model(blob, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
 
 
+@pytest.mark.skipif(bool(left_out_kernels()), reason="the engine was built for this CPU alone")
 @pytest.mark.skipif(not has_feature(default_isa(), "vnni"), reason="f32 kernels use all that this CPU has")
 def test_a_blob_asks_for_no_more_than_its_kernels_need(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network compiled on a new machine also runs on older ones."""
@@ -360,6 +361,7 @@ def test_a_blob_asks_for_no_more_than_its_kernels_need(core: Core, monkeypatch: 
         core.import_model(blob.getvalue(), "CPU")
 
 
+@pytest.mark.skipif(bool(left_out_kernels()), reason="the engine was built for this CPU alone")
 def test_a_network_needs_the_instructions_of_its_own_kernels() -> None:
     """The kernels that there are decide, not this CPU: f32 runs without instructions for bf16 or integers."""
     newest, of_integers = ("amx", "vnni") if platform.machine() == "x86_64" else ("neonbf16", "dotprod")

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Final
 
 from engine.ir import Model
-from engine.native import features, isas_within, kernel_isas
+from engine.native import cpu_features, features, isas_within, kernel_isas
 
 ARCHITECTURE: Final = platform.machine().lower()
 """What a blob needs besides an instruction set: `generic` kernels of each architecture pack weights differently."""
@@ -15,6 +15,9 @@ ARCHITECTURE: Final = platform.machine().lower()
 _INTEGER: Final = frozenset(
     {"QuantizedConv", "QuantizedMatMul", "QuantizedProduct", "MatMulInteger", "ConvInteger", "CompressedMatMul"}
 )
+
+_told: set[str] = set()
+"""The instruction sets of which `why_lower` has told."""
 
 
 def needed_isa(graph: Model, precision: str, available: str) -> str:
@@ -36,6 +39,21 @@ def _isa_of(precision: str, available: str, is_integer: bool) -> str:
     }
     needed = frozenset[str]().union(*map(features, used))
     return next(isa for isa in isas_within(available) if needed <= features(isa))
+
+
+def why_lower(used: str) -> str:
+    """Why kernels of a lower instruction set than the CPU's are used; "" if they are not, and after the first call.
+
+    A limit that the user has set by ENGINE_MAX_ISA is not told.
+    """
+    cpu = cpu_features()
+    if cpu.isa == cpu.highest_isa or used != cpu.isa or used in _told:
+        return ""
+    _told.add(used)
+    return (
+        f"this CPU has {cpu.highest_isa}, and the engine was built without its kernels: those of {cpu.isa} are used; "
+        "reinstall engine-sdk on this machine, or with ENGINE_ISAS=all"
+    )
 
 
 def _multiplies_integers(graph: Model) -> bool:

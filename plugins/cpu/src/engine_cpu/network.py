@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model, Node
 from engine.ir.walk import all_nodes
-from engine.lowering import GraphNetwork, PreparedGraph, check_precision, read_graph
+from engine.lowering import GraphNetwork, PreparedGraph, RefusalCause, check_precision, read_graph
 from engine.native import Plan, built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.ops import find_op
@@ -28,7 +28,7 @@ from engine.properties import (
 )
 from engine_cpu.cache_formats import CACHE_FORMATS
 from engine_cpu.compiler import Compiler, logger
-from engine_cpu.instruction_sets import ARCHITECTURE, needed_isa
+from engine_cpu.instruction_sets import ARCHITECTURE, needed_isa, why_lower
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.precision import check_mode, is_accurate, precision_of, why_ignored
@@ -119,6 +119,8 @@ class CpuNetwork(GraphNetwork):
             self.remarks.append(
                 f"{INFERENCE_PRECISION_HINT.name} is {asked}, and is ignored: {why_ignored(default_isa(), precision)}"
             )
+        if left_out := why_lower(default_isa()):
+            self.remarks.append(left_out)
         self.reference_steps = self._check_reference(prepared)
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
@@ -179,9 +181,12 @@ class CpuNetwork(GraphNetwork):
             is_evaluated = node in refusals and not node.bodies
             if is_operation(node) and (is_evaluated or find_op(node.op_type, node.domain) is None):
                 compile_node(node)  # raises if there is no evaluation; programs are made later, for the lengths
-        self._reference = frozenset(node for node in refusals if not node.bodies)
+        # Nodes whose shapes only an inference knows are decided then, and most run natively.
+        self._reference = frozenset(
+            node for node, why in refusals.items() if not node.bodies and why.cause is not RefusalCause.DYNAMIC_SHAPE
+        )
         if self._reference:
-            operators = dict.fromkeys(node.op_type for node in refusals if not node.bodies)
+            operators = dict.fromkeys(node.op_type for node in refusals if node in self._reference)
             count = sum(map(is_operation, prepared.graph.ordered_nodes()))
             self.remarks.append(
                 f"{len(self._reference)} of {count} nodes run on the reference evaluator ({', '.join(operators)}), "

@@ -86,7 +86,8 @@ REFERENCE_STEPS = Property(
     tuple,
     (),
     METRIC,
-    "The names of the operations that run on the reference evaluator.",
+    "The names of the operations that run on the reference evaluator, or may: those whose shapes only an inference "
+    "knows are decided then.",
 )
 PLANS_PER_SHAPE = Property(
     "PLANS_PER_SHAPE",
