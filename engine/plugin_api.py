@@ -20,6 +20,8 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 |                     | `metric`                    | optional | returns the network's metrics                       |
 |                     | `memory`                    | optional | returns the bytes that the network holds            |
 |                     | `release`                   | optional | frees what later inferences can make again          |
+|                     | `parts`                     | optional | returns the networks on which it runs               |
+|                     | `node_counts`               | optional | returns how many nodes run on the evaluator         |
 | `SyncInferRequest`  | `start_pipeline`            | required | computes, or hands the work to the device           |
 |                     | `infer_preprocess`          | optional | prepares the inputs on the host before that         |
 |                     | `wait_pipeline`             | optional | waits for the device                                |

@@ -69,7 +69,7 @@ MISTAKES: dict[str, tuple[Callable[[Files], object], list[str]]] = {
     "import from no folder": (lambda f: f.core.import_model(f.missing / "a.blob"), ["deep does not exist"]),
     "no file": (lambda f: f.core.read_model(f.onnx.with_name("a.onnx")), ["a.onnx", "No such file"]),
     "a tensor with a gradient": (lambda f: f.network({"x": Tensor()}), ["requires a gradient", "tensor.detach()"]),
-    "a list": (lambda f: f.network({"x": [[1, 2, 3]]}), ["got list", "np.asarray(value, dtype=np.float32)"]),
+    "a list of texts": (lambda f: f.network({"x": [["1", "2", "3"]]}), ["`x`", "str"]),
     "numpy's default": (lambda f: f.network({"x": np.zeros((2, 3))}), ["float64, expected float32"]),
 }
 

@@ -25,6 +25,7 @@ Engine = Callable[..., Any]
 
 LEFT_OUT = {
     "decoder.": "tests/test_generation.py has language models",
+    "models/phi": "tests/test_genai_folder.py has such folders",
     "serve models/": "does not end by itself; tests/serving has servers",
     "-o /": "a folder that only root can write",
     "benchmark model.onnx": "takes 5 seconds; test_benchmark_command.py tests these options with less",
@@ -111,7 +112,10 @@ def test_an_example_succeeds(prepared: Path, tmp_path: Path, line: str) -> None:
             assert in_process(*shlex.split(before), cwd=folder).code == 0
     _, *arguments = shlex.split(line, comments=True)
     done = in_process(*arguments, cwd=folder)
-    assert (done.code, done.err) == (0, "")
+    # Where the CPU computes in bf16, the two settings differ, which the exit code says.
+    codes = (0, 1) if "INFERENCE_PRECISION_HINT=bf16" in line else (0,)
+    assert done.code in codes
+    assert not done.err
     assert done.out
 
 

@@ -25,7 +25,8 @@ def _wrong_values(shape: tuple[int, ...]) -> dict[str, tuple[Any, tuple[str, ...
         "element type": (np.zeros(shape, np.float64), ("a", "float64", "float32")),
         "rank": (np.zeros(longer, np.float32), ("a", str(longer), right)),
         "shape": (np.zeros(turned, np.float32), ("a", str(turned), right)),
-        "no array": (np.ones(shape).tolist(), ("a", "list", "np.asarray")),
+        "no number": (np.full(shape, "1").tolist(), ("a", "str")),
+        "no array": ({1.0}, ("a", "set", "np.asarray")),
         "nothing": (None, ("a", "NoneType")),
     }
 

@@ -152,10 +152,10 @@ class Programs:
     def _taken(self, tried: Tried, cache: BinaryCache) -> Any:
         source = tried.candidate.source
         if tried.crashed:
-            raise DeviceError(
-                f"OPENCL: the driver of {self.device.identity} fails on kernel {tried.candidate.kernels}: the "
-                f"process that tried it {tried.crashed}; use another device or driver, or place the operation on "
-                f"another device with HETERO\n{_numbered(source)}"
+            raise _error(
+                source,
+                f"the driver of {self.device.identity} fails on kernel {tried.candidate.kernels}: the process that tried "
+                f"it {tried.crashed}; use another device or driver, or place the operation on another device with HETERO",
             )
         if tried.refused:
             _notice(self.device, "from the blob", tried.refused)
@@ -203,10 +203,8 @@ class Programs:
         return program
 
     def _build_error(self, source: str, log: str) -> DeviceError:
-        return DeviceError(
-            f"OPENCL: {self.device.facts.name} cannot compile a kernel with options {' '.join(self.options)}: {log}\n"
-            f"{_numbered(source)}"
-        )
+        options = " ".join(self.options)
+        return _error(source, f"{self.device.facts.name} cannot compile a kernel with options {options}: {log}")
 
 
 def _candidate(
@@ -237,6 +235,13 @@ def _notice(device: OpenclDevice, which: str, why: str) -> None:
         device.identity,
         why,
     )
+
+
+def _error(source: str, message: str) -> DeviceError:
+    """An error whose traceback shows the source, which is longer than a message may be."""
+    error = DeviceError(f"OPENCL: {message}")
+    error.add_note(_numbered(source))
+    return error
 
 
 def _numbered(source: str) -> str:
