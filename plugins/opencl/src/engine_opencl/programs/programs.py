@@ -154,8 +154,9 @@ class Programs:
         if tried.crashed:
             raise _error(
                 source,
-                f"the driver of {self.device.identity} fails on kernel {tried.candidate.kernels}: the process that tried "
-                f"it {tried.crashed}; use another device or driver, or place the operation on another device with HETERO",
+                f"the driver of {self.device.identity} fails on kernel {tried.candidate.kernels}: the process that "
+                f"tried it {tried.crashed}; use another device or driver, or place the operation on another device by "
+                "HETERO",
             )
         if tried.refused:
             _notice(self.device, "from the blob", tried.refused)
