@@ -59,7 +59,7 @@ def test_the_page_shows_the_timeline_and_the_tables(engine: Engine, folder: Path
     script = """timelineView.step(1);
     return [document.body.innerText, document.getElementById("timeline-about").textContent]"""
     text, about = open_page(target.read_text(encoding="utf-8"), tmp_path, script=script, width=width).value  # type: ignore
-    for part in ("Timeline", "Stages", "Nodes", "0: TEMPLATE", "10 inferences on TEMPLATE"):
+    for part in ("Timeline", "Stages", "Nodes", "0: TEMPLATE", "10 inferences on HETERO:TEMPLATE,CPU (TEMPLATE)"):
         assert part in text
     assert about.startswith("inference on request 0")
 
