@@ -276,7 +276,7 @@ class GenerativeModel(ServedModel):
             requested_outputs=payload.request_outputs,
         )
 
-    def retire(self) -> None:
+    def retire(self, why: str) -> None:
         """Another model has taken its place: the scheduler ends with the last sequence."""
         self._is_retired = True
         if not self._sequences.count:

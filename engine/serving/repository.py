@@ -16,6 +16,7 @@ from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from engine.core import Core
 from engine.errors import EngineError, NotAllowedError, NotReadyError, NotServedError, RepositoryError
 from engine.serving.daemon_threads import DaemonThreads
+from engine.serving.ended_sequences import EndedTables
 from engine.serving.folders import ModelFolder, list_names, read_folder
 from engine.serving.generative_model import GenerativeModel, find_tokenizer
 from engine.serving.loading import BlobOptions, file_identity, load_network
@@ -68,6 +69,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self._entries: dict[str, dict[int, VersionState]] = {}
         self._problems: dict[str, str] = {}
         """Names without any version, and why."""
+        self._ended = EndedTables()
         self._locks, self._threads = NamedLocks(), DaemonThreads("engine-loading")
         self._next_loads: dict[str, asyncio.Task[bool]] = {}
         """Those that have not begun."""
@@ -182,10 +184,10 @@ class Repository(ModelRepository):  # type: ignore[misc]
                     self._log_failure(name, e, number)
             if errors:  # versions that are not asked for any more stay as well, since they are what works
                 states = {number: state for number, state in before.items() if state.model is not None} | states
-            self._succeed(before, states)
             self._entries[name] = dict(sorted(states.items()))
             self._problems.pop(name, None)
-            self._end(before, states)
+            self._end(before, states, "the model was loaded again")
+            self._hand_over(name, states)
             if errors:
                 raise errors[0]
             return True
@@ -231,23 +233,37 @@ class Repository(ModelRepository):  # type: ignore[misc]
             states = self._entries.pop(name, None)
             if states is None and self._problems.pop(name, None) is None:
                 raise NotServedError(f"there is no model {name!r:.80}")
-            self._end(states or {}, {})
+            self._end(states or {}, {}, "the model was unloaded")
+            self._ended.forget(self._served())
             _log.info("unloaded model %s", name, extra={"model": name})
 
-    @staticmethod
-    def _succeed(before: dict[int, VersionState], after: dict[int, VersionState]) -> None:
-        old = [state.model for state in before.values() if state.model is not None]
-        for state in after.values():
-            if state.model is not None and all(state.model is not each for each in old):
-                for each in old:
-                    state.model.succeed(each)
+    def _hand_over(self, name: str, states: dict[int, VersionState]) -> None:
+        """Let the models know the sequences that have ended, so that none of them begins anew without being asked to.
+
+        Those are the sequences of the same version; and for the model that requests without a version reach from now
+        on, also those of the version that they reached before, which may go on.
+        """
+        for number, state in states.items():
+            if state.model is not None:
+                state.model.remember(self._ended.of(name, number))
+        ready = [number for number, state in states.items() if state.problem is None]
+        reached = max(ready, default=None)
+        before = None if reached is None else self._ended.reach(name, reached)
+        if reached is not None and before is not None and (model := states[reached].model) is not None:
+            told = f"runs on version {before}, which requests without a version no longer reach: name it to go on"
+            old = states.get(before)
+            model.succeed(old.model if old is not None else None, self._ended.of(name, before), told)
+        self._ended.forget(self._served())
+
+    def _served(self) -> set[tuple[str, int]]:
+        return {(n, number) for n, states in self._entries.items() for number, s in states.items() if s.model}
 
     @staticmethod
-    def _end(before: dict[int, VersionState], after: dict[int, VersionState]) -> None:
+    def _end(before: dict[int, VersionState], after: dict[int, VersionState], why: str) -> None:
         kept = {id(state.model) for state in after.values()}
         retired = [s.model for s in before.values() if s.model is not None and id(s.model) not in kept]
         for model in retired:
-            model.retire()
+            model.retire(why)
         if retired:  # a network has cycles, and threads, which it would keep until Python looks for cycles by itself
             asyncio.get_running_loop().call_later(_COLLECTING_SECONDS, gc.collect)
 

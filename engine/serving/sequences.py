@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from engine.errors import Busy, DeadlineExceeded, InputError, StateError
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.runtime import InferResult
 from engine.runtime.submission import InferFuture, Submissions
+from engine.serving.ended_sequences import EndedSequences, Identity
 from engine.serving.model_config import SequenceLimits
 from engine.serving.request_queue import RequestQueue, Times
 
-Identity: TypeAlias = int | str
 AnswerT = TypeVar("AnswerT")
 
 _LONGEST: Final = 128
 """Characters of an id, as Triton has it."""
-_REMEMBERED: Final = 65536
-"""How many ids of sequences that have ended are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +82,8 @@ class Sequences:
     def __init__(self, name: str, network: ExecutableNetwork, queue: RequestQueue, limits: SequenceLimits) -> None:
         self._name, self._network, self._queue, self._limits = name, network, queue, limits
         self._running: dict[Identity, _Sequence] = {}
-        self._ended: OrderedDict[Identity, str] = OrderedDict()
-        """Why sequences have ended, the last ones."""
+        self.ended = EndedSequences()
+        """Sequences that have ended, which this network or another one had."""
         self._waiting = 0
 
     @property
@@ -104,19 +101,19 @@ class Sequences:
         """How many requests wait for earlier ones of their sequences."""
         return self._waiting
 
-    def succeed(self, other: Sequences) -> None:
-        """Know the ids of sequences that another network had, which end with it."""
-        for identity, why in other._ended.items():
-            self._note(identity, why)
-        for identity in other._running:
-            self._note(identity, "the model was loaded again")
+    def succeed(self, other: Sequences | None, ended: EndedSequences, what: str) -> None:
+        """Know the ids of the sequences of another network: those that have ended, and those that run, as `what`."""
+        self.ended.take(ended, self._running)
+        for identity in other._running if other is not None else ():
+            if identity not in self._running:
+                self.ended.note(identity, what)
 
-    def close(self) -> None:
-        """Forget all sequences; requests that run end."""
+    def close(self, why: str = "the model was unloaded") -> None:
+        """End all sequences; requests that run end."""
         for identity, sequence in list(self._running.items()):
             if sequence.expiry is not None:
                 sequence.expiry.cancel()
-            self._end(identity, sequence, "the model was unloaded")
+            self._end(identity, sequence, why)
 
     async def infer(
         self,
@@ -200,7 +197,7 @@ class Sequences:
                 )
             self._require_memory(step)
             return found
-        must_start = step.is_first is False or self._limits.requires_start or step.identity in self._ended
+        must_start = step.is_first is False or self._limits.requires_start or step.identity in self.ended
         if not step.is_first and must_start:
             raise StateError(self._unknown(step.identity))
         if len(self._running) >= self._limits.size:
@@ -226,8 +223,7 @@ class Sequences:
             )
 
     def _unknown(self, identity: Identity) -> str:
-        why = self._ended.get(identity)
-        what = "has not begun" if why is None else f"has ended: {why}"
+        what = self.ended.told(identity) or "has not begun"
         return f"sequence {identity!r} of {self._name} {what}; begin it with `sequence_start`: true"
 
     async def _turn(self, sequence: _Sequence, deadline: float | None) -> float | None:
@@ -262,15 +258,9 @@ class Sequences:
 
     def _end(self, identity: Identity, sequence: _Sequence, why: str) -> None:
         self._forget(identity, sequence)
-        self._note(identity, why)
+        self.ended.note(identity, f"has ended: {why}")
 
     def _forget(self, identity: Identity, sequence: _Sequence) -> None:
         sequence.has_ended = True
         if self._running.get(identity) is sequence:
             del self._running[identity]
-
-    def _note(self, identity: Identity, why: str) -> None:
-        self._ended[identity] = why
-        self._ended.move_to_end(identity)
-        while len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)

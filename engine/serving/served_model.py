@@ -14,6 +14,7 @@ from engine.errors import Cancelled, EngineError, InputError, TooLargeError, Uns
 from engine.plugin_api import ExecutableNetwork
 from engine.serving import metrics
 from engine.serving.deadlines import seconds_left
+from engine.serving.ended_sequences import EndedSequences
 from engine.serving.model_config import ModelConfig, SequenceLimits
 from engine.serving.options import MOST_ANSWER_BYTES
 from engine.serving.parameters import SEQUENCE, check_request
@@ -69,15 +70,30 @@ class ServedModel(Model):  # type: ignore[misc]
         """Names, datatypes and shapes of the outputs."""
         return self._outputs
 
-    def retire(self) -> None:
-        """Another model has taken its place. What was accepted goes on, and keeps the network until then."""
-        if self.sequences is not None:
-            self.sequences.close()
+    def retire(self, why: str) -> None:
+        """Another model has taken its place, or none. What was accepted goes on, and keeps the network until then.
 
-    def succeed(self, before: ServedModel) -> None:
-        """Take the place of a model, before that one retires."""
-        if self.sequences is not None and before.sequences is not None:
-            self.sequences.succeed(before.sequences)
+        Args:
+            why: what clients are told of their sequences.
+        """
+        if self.sequences is not None:
+            self.sequences.close(why)
+
+    def remember(self, ended: EndedSequences) -> None:
+        """Use a table of the sequences that have ended, which outlives the model; before its first request."""
+        if self.sequences is not None:
+            self.sequences.ended = ended
+
+    def succeed(self, before: ServedModel | None, ended: EndedSequences, what: str) -> None:
+        """Answer requests that another model, which is there still or not, answered before.
+
+        Args:
+            before: that model, if it is there.
+            ended: the sequences of that model that have ended.
+            what: what is told of those of its sequences that run.
+        """
+        if self.sequences is not None:
+            self.sequences.succeed(before.sequences if before is not None else None, ended, what)
 
     def batch_sizes(self) -> dict[int, int] | None:
         """How many batches had how many requests; None if the network makes none."""

@@ -21,6 +21,7 @@ from engine import Core
 from engine.errors import Busy, DeadlineExceeded, EngineError, InputError, StateError
 from engine.ir import Model
 from engine.passes import MakeStateful
+from engine.serving.ended_sequences import EndedTables
 from engine.serving.model_config import SequenceLimits
 from engine.serving.request_queue import RequestQueue, Times
 from engine.serving.sequences import Sequences, step_of
@@ -217,20 +218,31 @@ def test_ids_and_flags_that_are_not_valid(given: dict[str, Any]) -> None:
 
 
 def test_ids_that_are_remembered_have_a_bound(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.serving.sequences._REMEMBERED", 3)
+    monkeypatch.setattr("engine.serving.ended_sequences._REMEMBERED", 3)
 
     async def steps() -> None:
-        table, after = Table(network), Table(network)
+        table = Table(network)
         for each in range(1, 6):
             await table.ask(each, chunk(1), start=True, end=True)
-        assert list(table.sequences._ended) == [3, 4, 5]
+        assert [each in table.sequences.ended for each in range(1, 6)] == [False, False, True, True, True]
         await table.ask(6, chunk(1))
-        after.sequences.succeed(table.sequences)
         table.sequences.close()
-        await refused(after.ask(6, chunk(1)), StateError, "has ended: the model was loaded again")
         await refused(table.ask(6, chunk(1)), StateError, "has ended: the model was unloaded")
 
     asyncio.run(steps())
+
+
+def test_what_is_remembered_of_models_that_are_not_served_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.serving.ended_sequences._UNSERVED", 3)
+    tables = EndedTables()
+    for name in ("served", "first", "second", "third", "none"):
+        tables.reach(name, 1)
+        for each in range(0 if name == "none" else 2):
+            tables.of(name, 1).note(each, "has ended")
+    tables.forget({("served", 1)})
+    assert [len(tables.of(name, 1)) for name in ("served", "first", "second", "third", "none")] == [2, 0, 0, 2, 0]
+    assert tables.reach("third", 2) == 1
+    assert tables.reach("none", 2) is None
 
 
 # -- over the wire ------------------------------------------------------------------------------------------------
@@ -370,6 +382,83 @@ def test_a_reload_ends_sequences_if_the_files_have_changed(server: Running, ask:
     for start in ({}, {"sequence_start": False}):
         assert "the model was loaded again" in refusal(ask, "history", chunk(1), sequence_id=identity, **start)
     client.close()
+
+
+class Versions:
+    """A model with versions, as a client loads and asks it."""
+
+    def __init__(self, server: Running, name: str, versions: Any) -> None:
+        import tritonclient.http
+
+        client = tritonclient.http.InferenceServerClient(server.http)
+        self._server, self.name, self.load, self.unload = server, name, client.load_model, client.unload_model
+        self.folder = Path(server.process.args[4])  # type: ignore[index]
+        (self.folder / name).mkdir()
+        self.choose(versions)
+
+    def choose(self, versions: Any) -> None:
+        (self.folder / self.name / "config.toml").write_text(f"{CPU}versions = {json.dumps(versions)}\n")
+
+    def write(self, *versions: int) -> None:
+        for version in versions:
+            write(self.folder, self.name, history(), version=version)
+
+    def ask(self, identity: int, version: int | None = None, **flags: bool) -> list[float]:
+        """One more chunk, not by Triton's client, which always says whether the sequence begins."""
+        name = self.name if version is None else f"{self.name}/versions/{version}"
+        found = post(self._server, name, {"sequence_id": identity, **flags})
+        assert isinstance(found, list), found
+        return found
+
+    def refused(self, said: str, identity: int) -> None:
+        for flags in ({}, {"sequence_start": False}):
+            code, why = post(self._server, self.name, {"sequence_id": identity, **flags})
+            assert (code, said in why) == (400, True), why
+
+
+def test_unloading_and_loading_begins_no_sequence_anew(server: Running) -> None:
+    """Also if the loading failed at first, or another version is loaded then."""
+    model = Versions(server, "unloaded", "latest")
+    model.write(1)
+    model.load("unloaded")
+    first = model.ask(7, sequence_start=True)
+    model.ask(8, sequence_start=True, sequence_end=True)
+    assert model.ask(7) > first
+    model.unload("unloaded")
+    write(model.folder, "unloaded", b"junk", version=1)
+    refusal(model.load, "unloaded")
+    model.unload("unloaded")
+    for version in (1, 2):
+        model.write(version)
+        model.load("unloaded")
+        model.refused("has ended: the model was unloaded", 7)
+        model.refused("has ended: its last request has said so", 8)
+        model.unload("unloaded")
+    model.load("unloaded")
+    assert model.ask(7, sequence_start=True) == model.ask(9) == first
+
+
+def test_versions_have_sequences_of_their_own(server: Running) -> None:
+    """One that goes on is not concerned by the loading of another, unless requests reach the other one instead."""
+    model = Versions(server, "versions", "all")
+    model.write(1, 2)
+    model.load("versions")
+    first = model.ask(7, 1, sequence_start=True)
+    model.ask(8, sequence_start=True)
+    model.write(2)
+    model.load("versions")
+    assert model.ask(7, 2) == first
+    assert model.ask(7, 1) > first
+    model.refused("has ended: the model was loaded again", 8)
+    model.write(3)
+    model.load("versions")
+    model.refused("runs on version 2, which requests without a version no longer reach", 7)
+    model.refused("has ended: the model was loaded again", 8)
+    assert model.ask(7, 2) > first
+    model.ask(9, sequence_start=True)
+    model.choose([1, 2])
+    model.load("versions")
+    model.refused("has ended: the model was loaded again", 9)
 
 
 def test_many_clients_at_once(server: Running) -> None:

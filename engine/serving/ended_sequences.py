@@ -1,0 +1,75 @@
+"""The ids of sequences that have ended, and why: they outlive the models that had them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Final, TypeAlias
+
+Identity: TypeAlias = int | str
+
+_REMEMBERED: Final = 65536
+"""How many ids of sequences that have ended are known of a version."""
+_UNSERVED: Final = 2 * _REMEMBERED
+"""How many are known of all versions that are not served, together."""
+
+
+class EndedSequences:
+    """What is to be told of the sequences of a version that run no more: the last ones."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[Identity, str] = OrderedDict()
+
+    def __contains__(self, identity: Identity) -> bool:
+        return identity in self._told
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def told(self, identity: Identity) -> str | None:
+        """What has become of a sequence, such as "has ended: ..."; None if it is not known."""
+        return self._told.get(identity)
+
+    def note(self, identity: Identity, what: str) -> None:
+        """Remember a sequence; the one that was noted first may be forgotten."""
+        self._told[identity] = what
+        self._told.move_to_end(identity)
+        while len(self._told) > _REMEMBERED:
+            self._told.popitem(last=False)
+
+    def take(self, other: EndedSequences, running: Collection[Identity] = ()) -> None:
+        """Know those of another version as well, unless they run."""
+        for identity, what in other._told.items():
+            if identity not in running:
+                self.note(identity, what)
+
+
+class EndedTables:
+    """The sequences that have ended of all versions of all models; also of some that are not served now."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[tuple[str, int], EndedSequences] = OrderedDict()
+        self._reached: dict[str, int] = {}
+        """The version of each name that requests without a version reach, or reached last."""
+
+    def of(self, name: str, number: int) -> EndedSequences:
+        """The table of a version, the same one each time."""
+        table = self._tables[name, number] = self._tables.pop((name, number), EndedSequences())
+        return table
+
+    def reach(self, name: str, number: int) -> int | None:
+        """Note which version requests without a version reach; returns which one they reached before, if another."""
+        before, self._reached[name] = self._reached.get(name), number
+        return None if before == number else before
+
+    def forget(self, served: Collection[tuple[str, int]]) -> None:
+        """Forget versions that are not served: those with no sequences, and the earliest ones if there are too many."""
+        unserved = [key for key in self._tables if key not in served]
+        held = sum(len(self._tables[key]) for key in unserved)
+        for key in unserved:
+            size = len(self._tables[key])
+            if not size or held > _UNSERVED:
+                del self._tables[key]
+                held -= size
+        names = {name for name, _ in self._tables}
+        self._reached = {name: number for name, number in self._reached.items() if name in names}
