@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -141,11 +142,15 @@ def test_closing_ends_all(llama: Any) -> None:
 
 
 def test_a_failure_of_the_thread_reaches_the_readers(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step fails, and so does what would mend the batch after it."""
     scheduler = Scheduler(llama, 2)
     monkeypatch.setattr(scheduler, "_step", lambda: 1 / 0)
-    stream = scheduler.submit([3], 5)
+    monkeypatch.setattr(scheduler._batch, "reset_state", lambda: 1 / 0)
+    streams = [scheduler.submit([3], 5) for _ in range(3)]
+    with pytest.raises(DeviceError, match="computing a token failed: ZeroDivisionError"):
+        streams[0].result()
     with pytest.raises(DeviceError, match="the scheduler failed: ZeroDivisionError"):
-        stream.result()
+        streams[2].result()
     assert scheduler.failure is not None
     with pytest.raises(DeviceError, match="the scheduler failed: ZeroDivisionError"):
         scheduler.submit([3])
@@ -167,6 +172,42 @@ def test_a_failure_in_a_prompt_ends_one_sequence_only(llama: Any, monkeypatch: p
         with pytest.raises(DeviceError, match="computing a token failed: LookupError: of a plugin"):
             streams[1].result()
         assert [streams[0].result(), streams[2].result()] == [alone(llama, prompt, 20) for prompt in ([3], [7, 1])]
+        assert scheduler.failure is None
+
+
+@pytest.mark.parametrize("where", ["arranging", "setting", "looking"])
+def test_a_step_without_memory_ends_the_sequences_of_the_batch_only(
+    llama: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Where the long sequence has left, and columns are dropped; or where it is looked for who is at fault."""
+    with Scheduler(llama, 3) as scheduler:
+        arrange, states, left = scheduler._arrange, scheduler._batch.query_state, [1]
+
+        def failing(*args: Any, **options: Any) -> Any:
+            left.clear()
+            raise MemoryError("none is left")
+
+        def arranged(row: int | None = None) -> None:
+            with monkeypatch.context() as patch:
+                if row is None and left and where == "arranging":
+                    failing()
+                if row is None and left and where == "setting":
+                    found = states()
+                    found[sorted(found)[-1]] = SimpleNamespace(get=found[sorted(found)[-1]].get, set=failing)
+                    patch.setattr(scheduler._batch, "query_state", lambda: found)
+                if row is None and left and where == "looking":
+                    patch.setattr(scheduler, "_failing_alone", failing)
+                    scheduler._fail(DeviceError("of a step"))
+                arrange(row)
+
+        monkeypatch.setattr(scheduler, "_arrange", arranged)
+        streams = [scheduler.submit(*each) for each in ((PROMPTS[6], 2), ([7], 20), ([3], 20))]
+        assert streams[0].result() == alone(llama, PROMPTS[6], 2)
+        for stream in streams[1:]:
+            with pytest.raises(DeviceError, match="computing a token failed: MemoryError: none is left"):
+                stream.result()
+        assert not left
+        assert scheduler.submit([3], 8).result() == alone(llama, [3], 8)
         assert scheduler.failure is None
 
 

@@ -210,7 +210,8 @@ class Scheduler(Participant):
     def failure(self) -> DeviceError | None:
         """Why it ended by itself, and takes no sequences any more: make another one. None while it works.
 
-        The failure of a sequence, or of the device in a step, is not one: it ends the sequences that it concerns.
+        The failure of a sequence, or of a step, is not one: it ends the sequences that it concerns. If the batch cannot
+        be emptied after that, this is one.
         """
         return self._failure
 
@@ -287,10 +288,13 @@ class Scheduler(Participant):
             self._changed.wait_for(lambda: self._waiting or self._slots.active or self._is_closed)
             if self._is_closed:
                 return
-            self._drop_cancelled()
-            self._admit_waiting()
-            if self._slots.active:
-                self._step()
+            try:
+                self._drop_cancelled()
+                self._admit_waiting()
+                if self._slots.active:
+                    self._step()
+            except Exception as e:  # such as no memory for other arrays: the next sequences begin with an empty batch
+                self._drop_all(self._typed(e))
 
     def _drop_cancelled(self) -> None:
         for row in self._slots.active:
@@ -365,7 +369,7 @@ class Scheduler(Participant):
         try:
             for name, made in values_made.items():
                 batch[name].set(made)
-        except BaseException as e:  # some have the new length, some the old one
+        except Exception as e:  # some have the new length, some the old one
             self._drop_all(self._typed(e))
             raise
         slots.mask = mask
