@@ -114,6 +114,7 @@ def test_other_names(tmp_path: Path) -> None:
         ("model.decoder.filename", "../model.onnx", "expected a file inside the folder"),
         ("model.decoder.filename", "/etc/passwd", "expected a file inside the folder"),
         ("model.decoder.filename", "C:\\model.onnx", "expected a file inside the folder"),
+        ("model.decoder.filename", "x" * 5000, "; expected a file in"),
         ("model.decoder.filename", "", "`model.decoder.filename` is ''; expected a text"),
         ("model.decoder.filename", 1, "`model.decoder.filename` is 1; expected a text"),
         ("model.decoder.inputs", [], "`model.decoder.inputs` is []; expected an object"),
@@ -127,6 +128,11 @@ def test_other_names(tmp_path: Path) -> None:
         ("search.max_length", 0, "`search.max_length` is 0; expected a whole number from 1"),
         ("search.do_sample", "yes", "`search.do_sample` is 'yes'; expected true or false"),
         ("search.temperature", "hot", "`search.temperature` is 'hot'; expected a number"),
+        (
+            "search.repetition_penalty",
+            10**400,
+            "repetition_penalty is an integer of 1329 bits; expected a number above 0",
+        ),
         ("search.repetition_penalty", 0, "`search`: Sampling: repetition_penalty is 0; expected a number above 0"),
     ],
 )
@@ -188,6 +194,6 @@ def test_a_search_of_no_number(tmp_path: Path) -> None:
 
 
 def test_folders_without_a_configuration(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "none"):
+    for folder in (tmp_path, tmp_path / "none", "x" * 5000, "x\0"):
         with pytest.raises(ModelReadError, match=r"has no genai_config.json, .* give the file of a model"):
             read_genai_folder(folder)

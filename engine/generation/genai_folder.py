@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os.path
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -134,7 +135,7 @@ class _Table:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    if not os.path.isfile(path):  # false also for names that no file can have, such as ones that are too long
         raise ModelReadError(
             f"{path.parent} has no {CONFIG_FILE}, so it is not a folder of onnxruntime-genai's builder; give the file "
             "of a model, or the folder that the builder wrote"
@@ -160,7 +161,7 @@ def _file(decoder: _Table, folder: Path) -> Path:
     if plain.is_absolute() or windows.anchor or ".." in (*plain.parts, *windows.parts) or "\0" in name:
         raise decoder.wrong("filename", "a file inside the folder")
     path = folder / name
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise decoder.wrong("filename", f"a file in {folder}, which has none of this name")
     return path
 

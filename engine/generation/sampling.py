@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Final
 
 import numpy as np
@@ -42,18 +44,19 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        limits = {
-            "repetition_penalty": (self.repetition_penalty > 0, "a number above 0"),
-            "temperature": (self.temperature >= 0, "0 or more"),
-            "top_p": (0 < self.top_p <= 1, "above 0, and 1 at most"),
+        limits: dict[str, tuple[Callable[[float], bool], str]] = {
+            "repetition_penalty": (lambda value: value > 0, "a number above 0"),
+            "temperature": (lambda value: value >= 0, "a number of 0 or more"),
+            "top_p": (lambda value: 0 < value <= 1, "a number above 0, and 1 at most"),
         }
         for name, (is_allowed, allowed) in limits.items():
-            if not is_allowed or not math.isfinite(getattr(self, name)):
-                raise InputError(f"Sampling: {name} is {getattr(self, name)!r}; expected {allowed}")
+            value = _number(getattr(self, name))
+            if not math.isfinite(value) or not is_allowed(value):
+                raise InputError(f"Sampling: {name} is {_shown(getattr(self, name))}; expected {allowed}")
         if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 0:
-            raise InputError(f"Sampling: top_k is {self.top_k!r}; expected a number of tokens, or 0 for all")
+            raise InputError(f"Sampling: top_k is {_shown(self.top_k)}; expected a number of tokens, or 0 for all")
         if self.seed is not None and (not isinstance(self.seed, int) or self.seed < 0):
-            raise InputError(f"Sampling: seed is {self.seed!r}; expected an integer of 0 or more, or None")
+            raise InputError(f"Sampling: seed is {_shown(self.seed)}; expected an integer of 0 or more, or None")
 
     def choose(self, logits: Array, seen: Array, random: np.random.Generator) -> int:
         """The next token of a sequence.
@@ -92,3 +95,20 @@ class Sampling:
         with np.errstate(over="ignore"):
             changed = np.where(scores > 0, scores / self.repetition_penalty, scores * self.repetition_penalty)
         return np.where(np.isfinite(scores), np.clip(changed, -_LARGEST, _LARGEST), scores)
+
+
+def _number(value: object) -> float:
+    """A value as a float; NaN for what is not a real number, and infinity for an integer that no float can be near."""
+    if not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _shown(value: object) -> str:
+    """A value for a message; Python writes no number of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
+    return f"{value!r:.80}" if value is None or isinstance(value, (Real, str)) else f"a {type(value).__name__}"

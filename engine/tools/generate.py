@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os.path
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.passes import LastPosition, MakeStateful
     from engine.tools.networks import make_core, open_network
 
-    folder = read_genai_folder(args.model) if Path(args.model).is_dir() else None
+    folder = read_genai_folder(args.model) if os.path.isdir(args.model) else None
     sampling = sampling_of(args, folder)
     if folder is not None:
         args.model = str(folder.model)
@@ -138,7 +139,7 @@ def tokenizer_file(args: argparse.Namespace, folder: GenaiFolder | None) -> Path
         return Path(args.tokenizer)
     if folder is None:
         return Path(args.model).with_name("tokenizer.json")
-    if not folder.tokenizer.is_file():
+    if not os.path.isfile(folder.tokenizer):
         raise InputError(
             f"{folder.folder} has no {folder.tokenizer.name}, which --prompt needs; name one by --tokenizer, or give "
             "the prompt as numbers: --prompt-ids"

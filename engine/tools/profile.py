@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import os.path
 from typing import TYPE_CHECKING, Any
 
 from engine.tools.options import (
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     for option, path in (("--trace", args.trace), ("--html", args.html)):
         if path is not None:
             require_folder(path)
-            if Path(path).is_dir():
+            if os.path.isdir(path):
                 raise UsageError(f"{option} {path}: this is a folder; expected the name of a file")
     if args.trace is not None and args.trace == args.html:
         raise UsageError(f"--trace and --html name the same file {args.trace}")

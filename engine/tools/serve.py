@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve."""
     from engine.serving.packages import require_packages
 
-    if not Path(args.repository).is_dir():
+    if not os.path.isdir(args.repository):
         raise UsageError(f"{args.repository} is not a folder; expected a model repository")
     if (args.tls_cert is None) != (args.tls_key is None):
         raise UsageError("--tls-cert and --tls-key belong together; give both or neither")
