@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -96,9 +97,10 @@ def _from_list(tensor: InferInput) -> Array:
         return _texts(tensor.name, np.array(data, dtype=object).reshape(-1))
     dtype = np.dtype(to_np_dtype(tensor.datatype))
     try:
-        values = np.array(data).reshape(-1)
+        given = np.array(data)
     except (ValueError, OverflowError):
-        values = np.empty(1, object)
+        given = np.empty(1, object)
+    values = given.reshape(-1)
     if not values.size:
         return np.empty(0, dtype)
     if dtype.kind in "iu":
@@ -106,13 +108,23 @@ def _from_list(tensor: InferInput) -> Array:
         fits = values.dtype.kind in "iu" and limits.min <= values.min() and values.max() <= limits.max
     else:
         fits = values.dtype.kind in ("b" if dtype.kind == "b" else "iuf")
+    if fits and dtype.kind != "b" and isinstance(data, list):  # beside numbers, numpy takes true for 1
+        fits = not _has_booleans(data, given.ndim)
     if not fits:
-        raise InputError(f"the data of input `{tensor.name}` are not numbers that {tensor.datatype} can hold")
+        what = "true and false only" if dtype.kind == "b" else f"numbers that {tensor.datatype} can hold"
+        raise InputError(f"the data of input `{tensor.name}` are not {what}")
     with np.errstate(over="ignore"):
         found = values.astype(dtype)
     if dtype.kind == "f" and np.any(np.isinf(found) & np.isfinite(values)):
         raise InputError(f"the data of input `{tensor.name}` have numbers that are too large for {tensor.datatype}")
     return found
+
+
+def _has_booleans(data: Iterable[Any], axes: int) -> bool:
+    """Whether one of the elements of nested lists is true or false."""
+    for _ in range(axes - 1):
+        data = chain.from_iterable(data)
+    return bool in set(map(type, data))
 
 
 def _texts(name: str, values: Array) -> Array:

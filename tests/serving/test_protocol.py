@@ -237,6 +237,8 @@ TENSOR = {"name": "x", "shape": [1, 16], "datatype": "FP32"}
         ({"inputs": [TENSOR | {"data": [1.0] * 15}]}, "elements"),
         ({"inputs": [TENSOR | {"data": ["a"] * 16}]}, "FP32"),
         ({"inputs": [TENSOR | {"data": [None] * 16}]}, "FP32"),
+        ({"inputs": [TENSOR | {"data": [True] * 16}]}, "FP32"),
+        ({"inputs": [TENSOR | {"data": [[True] + [1.5] * 15]}]}, "not numbers that FP32 can hold"),
         ({"inputs": [TENSOR | {"data": [[1.0] * 8, [1.0] * 7]}]}, "FP32"),
         ({"inputs": [TENSOR | {"shape": [-1, 16], "data": []}]}, "shape"),
         ({"inputs": [TENSOR | {"shape": [2**40, 2**40], "data": []}]}, "shape"),
@@ -281,23 +283,27 @@ def test_malformed_binary_tensors(server: Running, length: str | None, rest: byt
 
 
 @pytest.mark.parametrize(
-    ("name", "datatype", "value"),
+    ("name", "datatype", "data"),
     [
-        ("bytes", "UINT8", 256),
-        ("bytes", "UINT8", -1),
-        ("long", "INT64", 1.5),
-        ("half", "FP16", 7e4),
-        ("text", "BYTES", "\ud800"),
+        ("bytes", "UINT8", [256]),
+        ("bytes", "UINT8", [-1]),
+        ("long", "INT64", [1.5]),
+        ("long", "INT64", [2, True]),
+        ("half", "FP16", [7e4, 7e4]),
+        ("half", "FP16", [True, 1.5]),
+        ("flag", "BOOL", [1]),
+        ("flag", "BOOL", [True, 1]),
+        ("text", "BYTES", ["\ud800"]),
+        ("text", "BYTES", ["a", 1]),
     ],
 )
-def test_numbers_that_the_type_cannot_hold(server: Running, name: str, datatype: str, value: float) -> None:
-    shape = [2] if name == "half" else [1]
-    body = {"inputs": [{"name": name, "shape": shape, "datatype": datatype, "data": [value] * shape[0]}]}
+def test_elements_that_the_type_cannot_hold(server: Running, name: str, datatype: str, data: list[Any]) -> None:
+    body = {"inputs": [{"name": name, "shape": [len(data)], "datatype": datatype, "data": data}]}
     code, answer = post(
         server, "/v2/models/echoes/infer", json.dumps(body).encode(), **{"content-type": "application/json"}
     )
     assert code == 400
-    assert ("JSON" if name == "text" else name) in answer["error"]
+    assert ("JSON" if "\ud800" in data else name) in answer["error"]
 
 
 @pytest.mark.parametrize(
