@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.errors import InputError, UnsupportedError
 from engine.plugin_api import ExecutableNetwork, Port
+from engine.ray.columns import column_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,48 +53,13 @@ def infer_batch(
             f"{network.name}: the batch has no column `{missing[0]}`; it has {', '.join(batch)}; "
             "name the columns as the network's inputs"
         )
-    inputs = {port.name: _column(network, port.name, batch[port.name]) for port in network.inputs}
+    inputs = {port.name: column_array(network, port.name, batch[port.name]) for port in network.inputs}
     count = len(next(iter(inputs.values())))
     parts = [
         _outputs(network, part, rows) for part, rows in _parts(inputs, count, count if rows_each is None else rows_each)
     ]
     found = {port.name: np.concatenate([part[port.name] for part in parts]) for port in network.outputs}
     return {**{name: batch[name] for name in keep}, **found}
-
-
-def _column(network: ExecutableNetwork, name: str, column: Array) -> Array:
-    """A column as an array with rows along axis 0; one of lists, as Parquet's `list<float>`, if all have one shape."""
-    port = network.input(name)
-    if column.dtype != object or port.dtype == object:
-        return column
-    if not len(column):
-        lengths = [dim.get_length() if dim.is_static else 1 for dim in port.shape] if port.shape.rank.is_static else [0]
-        return np.empty([0, *lengths[1:]], port.dtype)
-    where = f"{network.name}: column `{name}`"
-    rows = [_row(f"{where}, row {index}", row) for index, row in enumerate(column)]
-    shape = rows[0].shape
-    for index, row in enumerate(rows):
-        if row.shape != shape:
-            raise InputError(
-                f"{where} has rows of different shapes: row 0 has {list(shape)}, and row {index} {list(row.shape)}; "
-                "pad them to one shape in a batch"
-            )
-    return np.stack(rows)
-
-
-def _row(where: str, row: object) -> Array:
-    """A row of a column of objects: an array, or lists in lists. Raises `InputError` for anything else."""
-    if isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.dtype == object):
-        parts = [_row(where, part) for part in row]
-        shapes = sorted({part.shape for part in parts})
-        if len(shapes) > 1:
-            raise InputError(f"{where} has lists of different shapes, {shapes[0]} and {shapes[-1]}; pad them to one")
-        return np.stack(parts) if parts else np.empty(0)
-    found = np.asarray(row)
-    if found.dtype.kind in "OSUMm":
-        kind = "a missing value" if row is None else f"a {type(row).__name__}"
-        raise InputError(f"{where} has {kind}; expected numbers, or lists of them")
-    return found
 
 
 def _parts(inputs: Mapping[str, Array], count: int, rows: int) -> list[tuple[dict[str, Array], int]]:

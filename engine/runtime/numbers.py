@@ -20,9 +20,7 @@ def array_of_numbers(value: object, element_type: ElementType) -> NDArray[Any]:
     exceed its range.
     """
     expected = _kinds(element_type)
-    found: set[type] = set()
-    _collect(value, found, 0)
-    if wrong := found - expected:
+    if wrong := types_in(value) - expected:
         names = " or ".join(sorted(each.__name__ for each in expected)) or "arrays"
         raise ModelError(f"it holds a {min(each.__name__ for each in wrong)}; expected {names} for {element_type}")
     try:
@@ -42,6 +40,13 @@ def array_of_numbers(value: object, element_type: ElementType) -> NDArray[Any]:
     return made
 
 
+def types_in(value: object) -> set[type]:
+    """The types of all elements of nested lists. Raises `ModelError` if they are deeper than arrays can be."""
+    found: set[type] = set()
+    _collect(value, found, 0)
+    return found
+
+
 def _kinds(element_type: ElementType) -> set[type]:
     if element_type is string:
         return {str}
@@ -59,8 +64,9 @@ def _collect(value: object, found: set[type], depth: int) -> None:
         return
     if depth == MAX_AXES:
         raise ModelError(f"its lists are nested more than {MAX_AXES} deep")
-    for element in value:
-        if type(element) in (int, float):  # the common case, without a call
-            found.add(type(element))
-        else:
+    types = set(map(type, value))
+    lists = {each for each in types if issubclass(each, (list, tuple))}
+    found |= types - lists
+    for element in value if lists else ():
+        if type(element) in lists:
             _collect(element, found, depth + 1)

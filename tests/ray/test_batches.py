@@ -95,6 +95,31 @@ def test_columns_of_lists_of_one_length(rows: int, rows_each: int | None) -> Non
         np.testing.assert_array_equal(found.reshape(given["x"].shape), 2 * given["x"])
 
 
+def nested(depth: int, innermost: Any = 1.0) -> Any:
+    found = innermost
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def containing_itself() -> Any:
+    found = objects(None)
+    found[0] = found
+    return found
+
+
+@pytest.mark.parametrize("row", [[1, 2.5, 3, 4], (1.0, 2.5, 3.0, 4.0), objects(1.0, 2.5, 3.0, 4), [np.float32(1)] * 4])
+def test_columns_of_numbers_have_the_type_of_the_input(row: Any) -> None:
+    """As `network({"x": [[1.0]]})` has it; arrays, and numpy's numbers, keep their types."""
+    found = infer_batch(network(None), None, {"x": objects(row, np.ones(4, np.float32))}, [])["y"]
+    np.testing.assert_array_equal(found, [2 * np.array(list(row), np.float32), [2] * 4])
+
+
+def test_columns_that_are_masked_are_refused() -> None:
+    with pytest.raises(InputError, match="column `x` has a masked array, which would lose its mask; fill it first"):
+        infer_batch(network(3), 3, {"x": np.ma.ones((2, 4), np.float32)}, [])
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
@@ -103,7 +128,18 @@ def test_columns_of_lists_of_one_length(rows: int, rows_each: int | None) -> Non
         (({"a": 1},), "row 0 has a dict"),
         ((objects(1.0, None, 2.0, 3.0),), "row 0 has a missing value"),
         ((objects(np.ones(2, np.float32), np.ones(3, np.float32)),), r"row 0 has lists of different shapes, \(2,\)"),
-        (([1.0, 2.0, 3.0, 4.0],), "element type is float64"),
+        (([1.0, 2.0, 3.0, "x"],), "row 0 has a str"),
+        ((np.ones(4),), "element type is float64"),
+        (([1.0, True, 2.0, 3.0],), "row 0: it holds a bool; expected float or int for f32"),
+        (([1e39] * 4,), "row 0: not every number fits f32"),
+        (([[1.0, 2.0], [3.0]],), "row 0: its lists have unequal lengths"),
+        ((nested(2000),), "row 0: its lists are nested more than 64 deep"),
+        ((nested(70, np.ones(4)),), "nested more than 64 deep"),
+        ((containing_itself(),), "nested more than 64 deep"),
+        ((containing_itself().tolist(),), "nested more than 64 deep"),
+        ((np.ones(4, np.float32), np.ma.ones(4, np.float32)), "row 1 has a masked array, which would lose its mask"),
+        (([1.0, np.ma.masked, 2.0, 3.0],), "row 0 has a masked array"),
+        (([np.str_("a")] * 4,), "row 0 has an array of str32"),
     ],
 )
 def test_columns_of_objects_that_are_no_numbers_say_so(rows: Any, said: str) -> None:
