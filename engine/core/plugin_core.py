@@ -24,6 +24,8 @@ class PluginCore:
         self._core = core
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_core":  # not made by __init__, as when it is copied
+            raise AttributeError(name)
         return getattr(self._core, name)
 
     def compile_model(

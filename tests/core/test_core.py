@@ -6,6 +6,7 @@ a plugin reaches the user as something that cannot be caught or understood.
 
 from __future__ import annotations
 
+import copy
 import gc
 import gzip
 import io
@@ -25,6 +26,7 @@ import pytest
 
 from engine import Core, EngineError
 from engine.blob import BlobReader, BlobWriter
+from engine.core.plugin_core import PluginCore
 from engine.errors import (
     BlobCorruptError,
     BlobError,
@@ -694,3 +696,11 @@ def test_without_a_device_the_plugin_called_auto_is_used(bare_core: Core, model:
     bare_core.register_plugin("AUTO", scale)
     assert bare_core.installed_devices == ["SCALE", "AUTO"]
     assert bare_core.compile_model(model).get_metric("EXECUTION_DEVICES") == ("AUTO",)
+
+
+def test_the_core_of_a_plugin_can_be_copied() -> None:
+    """Such as by a plugin that copies what it is bound to."""
+    core = PluginCore(Core())
+    assert copy.copy(core).available_devices == core.available_devices
+    with pytest.raises(AttributeError):
+        PluginCore.__new__(PluginCore).get_versions()
