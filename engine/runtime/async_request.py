@@ -95,8 +95,8 @@ class AsyncInferRequest(Participant):
         """Run all stages in this thread and return the outputs; no callback is called.
 
         `inputs`: a mapping by name or index, a list in input order, or one array; omitted inputs keep the
-        tensors set before. Raises `Busy`, `InputError`, `Cancelled`, `DeviceError` and the device's errors; `Cancelled`
-        also when the interpreter exits.
+        tensors set before, and so do initializers that were given (`reset_initializers`). Raises `Busy`, `InputError`,
+        `Cancelled`, `DeviceError` and the device's errors; `Cancelled` also when the interpreter exits.
         """
         run = former = None
         try:
@@ -334,6 +334,16 @@ class AsyncInferRequest(Participant):
             former, self._run = self._run, None
         del former  # outside the lock, since it may log
 
+    def reset_initializers(self) -> None:
+        """Give the initializers that have got other values (`ExecutableNetwork.overridable`) those of the model again.
+
+        Raises `Busy`.
+        """
+        with self._lock:
+            self._require_idle("reset_initializers")
+            if self._overrides is not None:
+                self._request.reset_inputs(self._overrides.ports)
+
     def set_tensor(self, name: str, value: Value) -> None:
         """Bind the input or output called `name`. Raises `InputError`, `Busy`."""
         if self._is_input(name):
@@ -459,11 +469,24 @@ class AsyncInferRequest(Participant):
             self._continue_on(
                 self._overrides.network({*new, *(name for name in known if name in self._overrides.ports)})
             )
-        elif self._request.signature is not self._network.signature and not isinstance(inputs, (Mapping, type(None))):
-            values = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
-            if len(values) == len(self._network.inputs):  # the initializers keep their values
-                return dict(enumerate(values))
+        elif self._request.signature is not self._network.signature:
+            return self._by_own_inputs(inputs)
         return inputs
+
+    def _by_own_inputs(self, inputs: object) -> object:
+        """`inputs` for a request with further inputs, which have names only; they keep their values."""
+        signature = self._network.signature
+        if inputs is None:
+            return None
+        if isinstance(inputs, Mapping):
+            for key in inputs:
+                if key not in self._overrides.ports:
+                    signature.find_input(key)  # raises, as it does before any initializer is given
+            return inputs
+        values = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+        if len(values) != len(signature.inputs):
+            signature.bind((), inputs)  # raises
+        return dict(enumerate(values))
 
     def _continue_on(self, network: Any) -> None:
         """Let a request of another network do the work, in which further initializers are inputs."""

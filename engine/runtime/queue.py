@@ -110,13 +110,15 @@ class AsyncInferQueue(Participant):
         """Start an inference on the next idle request.
 
         If none is idle, the policy "block" waits, and raises `DeadlineExceeded` after `timeout` seconds; "reject"
-        raises `Busy`, and so does a call in a callback, which would deadlock. `deadline` is as for a request.
+        raises `Busy`, and so does a call in a callback, which would deadlock. `inputs` and `deadline` are as for a
+        request, but initializers that `inputs` does not give have the values of the model, whatever ran before.
         """
         taken: list[tuple[AsyncInferRequest, int]] = []
         try:
             request = self._take_idle(timeout, taken)
             request.set_callback(self._finished)
             self._userdata[request] = userdata
+            request.reset_initializers()  # which request is idle, and what it ran before, depends on timing
             request.start_async(inputs, deadline=deadline)
         except BaseException:
             for request, starts in taken:

@@ -288,6 +288,15 @@ class SyncInferRequest(ABC):
         self._user_outputs = dict(other._user_outputs)
         self.states = other.states if self.states is not None else None
 
+    def reset_inputs(self, names: Iterable[str]) -> None:
+        """Let those of the inputs that this request has, by name, have the values that `clear_tensors` leaves."""
+        positions = [self.signature.input_index[name] for name in names if name in self.signature.input_index]
+        if positions:
+            self.inputs = list(self.inputs)
+            for position in positions:
+                self.inputs[position] = self._no_inputs[position]
+                self._copied_inputs.pop(position, None)
+
     def _still_copied(self, bound: list[Value]) -> dict[int, Value]:
         """The items of `_copied_inputs` that stay bound when the inputs become `bound`."""
         inputs = self.inputs

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from engine import Core, ExecutableNetwork
+from engine import AsyncInferQueue, Core, ExecutableNetwork
 from engine.errors import InputError
 from engine.passes import MakeStateful
 
@@ -83,6 +83,42 @@ def test_requests_keep_what_is_set(device: str) -> None:
     assert request.get_input_tensor("w") is GIVEN
     request.clear_tensors()
     np.testing.assert_array_equal(request.infer(X)["y"], X * W + 1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_jobs_of_a_queue_have_the_values_of_the_file_unless_they_give_others(device: str) -> None:
+    """Each way of giving inputs, and each number of requests, which decides what a request ran before."""
+    network, found = Core().compile_model(scaled(), device), {}
+    kinds: list[tuple[Any, Any]] = [
+        ({"x": X, "w": GIVEN}, X * GIVEN + 1),
+        ({"x": X}, X * W + 1),
+        ({"x": X, "b": np.float32(4)}, X * W + 4),
+        ([X], X * W + 1),
+        (X, X * W + 1),
+        ({0: X, "w": GIVEN[::-1]}, X * GIVEN[::-1] + 1),  # which is copied
+        ({0: X}, X * W + 1),
+    ]
+    for jobs in (1, 3):
+        with AsyncInferQueue(
+            network, jobs, callback=lambda request, i: found.update({i: request.results["y"]})
+        ) as queue:
+            for i in range(4 * len(kinds)):
+                queue.start_async(kinds[i % len(kinds)][0], i)
+        for i in range(4 * len(kinds)):
+            np.testing.assert_array_equal(found[i], kinds[i % len(kinds)][1], err_msg=f"job {i} of {jobs}")
+
+
+def test_a_request_takes_the_same_inputs_before_and_after_an_initializer_was_given() -> None:
+    request = Core().compile_model(scaled(), "CPU").create_infer_request()
+    for feeds in ({"x": X}, {"w": GIVEN}):
+        request.infer(feeds)
+        with pytest.raises(InputError, match="got 2 inputs, expected 1"):
+            request.infer([X, GIVEN])
+        with pytest.raises(InputError, match="no input 1"):
+            request.infer({"x": X, 1: GIVEN})
+    request.reset_initializers()
+    np.testing.assert_array_equal(request.infer()["y"], X * W + 1)
+    np.testing.assert_array_equal(request.get_tensor("w"), W)
 
 
 def test_initializers_that_bodies_read_and_that_decide_shapes() -> None:
