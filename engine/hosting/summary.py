@@ -52,7 +52,7 @@ def summary_of(network: Summarised) -> dict[str, Any]:
     return {
         "device": ", ".join(network.get_metric(EXECUTION_DEVICES.name)),
         "precision": precision,
-        "fallbacks": list(network.remarks),
+        "fallbacks": remarks_of(network),
         "nodes": counts.nodes,
         "reference_nodes": counts.reference_nodes,
         "reference_share": counts.reference_nodes / max(1, counts.nodes),

@@ -71,6 +71,8 @@ def test_what_runs_on_the_reference_evaluator_is_told_once(device: str) -> None:
     assert 0 < inner["reference_work_share"] < 1
     summary = network.get_property("EXECUTION_SUMMARY")
     assert summary["reference_share"] == pytest.approx(1 / 3)
+    assert [message] == [f"{device.partition(':')[0]} network `g`: {summary['fallbacks'][0]}"]
+    assert "for `my_det`; `engine query MODEL -d CPU --why` lists them" in message
     assert caught(device, model=native())[1] == []
 
 
@@ -111,10 +113,12 @@ def test_nodes_that_wait_for_their_shapes_are_not_told() -> None:
     assert network([np.array(True), np.array([[1, -1, 2]], np.float32)])[0].tolist() == [1, 0, 2]
 
 
-def test_batches_are_compiled_twice_and_told_once() -> None:
+def test_batches_are_compiled_twice_told_and_counted_once() -> None:
     model = evaluated()
-    _, messages = caught("BATCH:CPU(2)", model=model)
+    network, messages = caught("BATCH:CPU(2)", model=model)
     assert len(messages) == 1
+    summary = network.get_property("EXECUTION_SUMMARY")
+    assert (summary["nodes"], summary["reference_nodes"], len(summary["parts"])) == (3, 1, 2)
     assert messages[0].startswith("BATCH network `g`: full on CPU: 1 of 3 nodes")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any
@@ -53,6 +54,33 @@ def test_a_device_that_cannot_compile_is_left(rig: Any) -> None:
     candidates = network.get_metric("CANDIDATES")
     assert (candidates["ACME"]["state"], candidates["BOLT"]["state"]) == ("failed", "chosen")
     assert "the driver says no" in network.get_metric("CHOICE_REASON")
+
+
+def test_a_device_that_is_left_later_is_in_the_summary(rig: Any) -> None:
+    """In the background, after the network is ready: nobody may read the warning there."""
+    rig.acme.compile_gate.clear()
+    rig.acme.compile_error = DeviceError("the driver says no")
+    network = rig.compile(negation(), MEASURE_SECONDS=0)
+    assert network.get_metric("EXECUTION_SUMMARY")["fallbacks"] == ()
+    rig.acme.compile_gate.set()
+    assert network.wait_for_choice(LIMIT)
+    (left,) = network.get_metric("EXECUTION_SUMMARY")["fallbacks"]
+    assert left == "ACME is left for other devices: DeviceError: the driver says no"
+
+
+def test_a_device_that_is_left_is_told_once_on_stderr(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a handler, a logger writes to stderr by itself, as Python's warnings do."""
+    monkeypatch.setattr(logging.getLogger("engine.auto"), "propagate", False)
+    network = settled(rig)
+    rig.acme.infer_error = DeviceError("lost")
+    with pytest.warns(RuntimeWarning, match="ACME failed") as found:
+        network(X)
+    assert len(found) == 1
+    assert capsys.readouterr().err == ""
+    (left,) = network.get_metric("EXECUTION_SUMMARY")["fallbacks"]
+    assert left in str(found[0].message)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

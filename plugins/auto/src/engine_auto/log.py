@@ -10,7 +10,16 @@ from engine.errors import EngineWarning
 logger = logging.getLogger("engine.auto")
 
 
+def log(message: str) -> None:
+    """Log a warning that is issued as an `EngineWarning`, too.
+
+    Where no logging is set up, the logger would write to stderr what Python's `warnings` write there.
+    """
+    if logger.hasHandlers():
+        logger.warning("%s", message)
+
+
 def warn(message: str) -> None:
     """Log a warning, and issue it as an `EngineWarning`, which a program's filters may turn into an error."""
-    logger.warning("%s", message)
+    log(message)
     warnings.warn(EngineWarning(message), stacklevel=2)

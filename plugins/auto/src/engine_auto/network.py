@@ -55,7 +55,7 @@ class AutoNetwork(ExecutableNetwork):
                 Choices(config, model, devices.names),
             )
         )
-        network.remarks += network.selection.start()
+        network.selection.start()
         if is_alone:
             network.selection.forget_model()
         network.loaded_from_cache = network.selection.was_cached
@@ -88,6 +88,7 @@ class AutoNetwork(ExecutableNetwork):
 
     def _begin(self, selection: Selection) -> None:
         self.selection = selection
+        self.remarks = selection.remarks  # a device may also be left later
         self._executor = CurrentExecutor(selection)
         weakref.finalize(self, selection.close).atexit = False
 

@@ -27,7 +27,7 @@ from engine.threads import Signal
 from engine_auto.candidate import OUT, Candidate, State, executor_of
 from engine_auto.choices import Choice, Choices
 from engine_auto.devices import Device, DeviceList, LeftOut
-from engine_auto.log import logger, warn
+from engine_auto.log import log, logger, warn
 from engine_auto.measuring import Stopped, inputs_for, measure
 from engine_auto.other_load import OtherLoad
 
@@ -80,18 +80,18 @@ class Selection(Participant):
         """The names of the list whose devices were looked for."""
         self._errors: dict[str, EngineError] = {}
         """Of names whose devices cannot be found."""
-        self._warnings: list[str] | None = []
-        """Warnings of `start`, which gives them only if it succeeds."""
+        self.remarks: list[str] = []
+        """What the user should know of devices that were left."""
+        self._is_started = False
+        """Whether warnings are issued at once; until then they wait, since there are none if `start` fails."""
         self.lock = ForkSafeLock()
         self.changed = Signal(self.lock)
         lifecycle.track(self)
 
     # -- the first device -----------------------------------------------------------------------------------
 
-    def start(self) -> list[str]:
+    def start(self) -> None:
         """Have a network that is ready, on the device that was chosen earlier, or else the first that is ready.
-
-        Returns what the user should know of devices that were left.
 
         Raises the error of the device if there is one device; else one that tells the errors of all of them.
         """
@@ -101,10 +101,9 @@ class Selection(Participant):
             self.close()
             raise
         with self.lock:
-            waiting, self._warnings = self._warnings or [], None
+            waiting, self._is_started = list(self.remarks), True
         for message in waiting:
-            logger.warning("%s: %s", self.owner, message)
-        return waiting
+            log(f"{self.owner}: {message}")
 
     def _find_first(self) -> None:
         assert self._devices is not None
@@ -239,10 +238,11 @@ class Selection(Participant):
         return failure is None
 
     def _warn(self, message: str) -> None:
-        """Warn now, or have `start` tell it."""
+        """Add a remark; warn now, unless `start` has not succeeded yet."""
         with self.lock:
-            if self._warnings is not None:
-                self._warnings.append(message)
+            if message not in self.remarks:
+                self.remarks.append(message)
+            if not self._is_started:
                 return
         with suppress(EngineWarning):  # it is logged; as an error it would end a thread, or a good inference
             warn(f"{self.owner}: {message}")
@@ -274,7 +274,7 @@ class Selection(Participant):
         candidate = Candidate(device)
         self.candidates = [candidate]
         candidate.take(network, executor_of(network, candidate.name), "it was imported", time.perf_counter())
-        self._current, self._warnings = candidate, None
+        self._current, self._is_started = candidate, True
         self._settle(candidate, reason)
 
     def forget_model(self) -> None:

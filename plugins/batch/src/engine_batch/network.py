@@ -6,6 +6,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from engine.errors import BlobCorruptError, BlobFormatError, BlobIncompatibleError
 from engine.plugin_api import (
@@ -15,12 +16,13 @@ from engine.plugin_api import (
     ExecutableNetwork,
     InlineExecutor,
     Model,
+    NodeCounts,
     Pipeline,
     Plugin,
     Port,
     SyncInferRequest,
 )
-from engine.properties import OPTIMAL_NUMBER_OF_INFER_REQUESTS
+from engine.properties import EXECUTION_SUMMARY, OPTIMAL_NUMBER_OF_INFER_REQUESTS
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_batch.batched_model import BatchedModel
 from engine_batch.collector import Collector, Item
@@ -102,6 +104,11 @@ class BatchNetwork(ExecutableNetwork):
         networks = self._networks
         rest = {} if networks.rest is networks.full else {"rest": networks.rest}
         return {"full": networks.full, **rest}
+
+    def node_counts(self) -> NodeCounts:
+        """Those of one of the networks, which are made of one model."""
+        summary = self._networks.full.get_metric(EXECUTION_SUMMARY.name)
+        return NodeCounts(*(summary[each.name] for each in fields(NodeCounts)))
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request."""

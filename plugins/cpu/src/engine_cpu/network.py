@@ -57,6 +57,8 @@ from engine_cpu.weights import FORMATS, WeightStore, mark_weights
 PACKED = "packed/"
 COMPILATION = "compilation"
 _MAX_THREADS = 4096
+_NAMED = 3
+"""How many nodes a remark names."""
 
 
 class CpuNetwork(GraphNetwork):
@@ -186,11 +188,13 @@ class CpuNetwork(GraphNetwork):
             node for node, why in refusals.items() if not node.bodies and why.cause is not RefusalCause.DYNAMIC_SHAPE
         )
         if self._reference:
-            operators = dict.fromkeys(node.op_type for node in refusals if node in self._reference)
+            evaluated = [node for node in refusals if node in self._reference]
+            operators = dict.fromkeys(node.op_type for node in evaluated)
+            names = [f"`{node.friendly_name}`" for node in evaluated[:_NAMED]] + ["..."] * (len(evaluated) > _NAMED)
             count = sum(map(is_operation, prepared.graph.ordered_nodes()))
             self.remarks.append(
                 f"{len(self._reference)} of {count} nodes run on the reference evaluator ({', '.join(operators)}), "
-                f"since CPU has no kernel for them; {REFERENCE_STEPS.name} lists them"
+                f"since CPU has no kernel for {', '.join(names)}; `engine query MODEL -d CPU --why` lists them"
             )
         if found:
             logger.info("%s: running on the reference evaluator: %s", self.name, "; ".join(found.values()))
