@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import engine.session as ours
-from engine import Core
-from engine.errors import Cancelled, EngineError, InputError, ModelReadError, UnsupportedError
+from engine import AsyncInferRequest, Core
+from engine.errors import Cancelled, EngineError, EngineWarning, InputError, ModelReadError, UnsupportedError
 
 theirs = pytest.importorskip("onnxruntime")
 
@@ -145,8 +147,11 @@ def test_runs_return_the_same_kinds_of_values(names: list[str] | None, texts: An
 
 def test_texts_may_be_encoded() -> None:
     """onnxruntime reads over the end of the elements of such arrays."""
-    texts = ours.InferenceSession(mixed()).run(["u"], {"x": X, "t": np.array([b"ab", "ü".encode()])})
+    session = ours.InferenceSession(mixed())
+    texts = session.run(["u"], {"x": X, "t": np.array([b"ab", "ü".encode()])})
     assert texts[0].tolist() == ["ab", "ü"]
+    with pytest.raises(InputError, match="`t`: the bytes of a text are not UTF-8"):
+        session.run(["u"], {"x": X, "t": np.array([b"ab", b"\xff"])})
 
 
 def test_maps_are_lists_of_dicts() -> None:
@@ -243,7 +248,7 @@ def test_options_have_the_names_and_defaults_of_onnxruntime() -> None:
 def test_what_cannot_be_honoured_is_refused_or_warned_of() -> None:
     options = ours.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    with pytest.warns(UserWarning, match="set_denormal_as_zero=1 has no meaning"):
+    with pytest.warns(EngineWarning, match="set_denormal_as_zero=1 has no meaning"):
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
     for call in (lambda: options.register_custom_ops_library("lib.so"), lambda: options.add_initializer("w", None),
                  lambda: options.add_free_dimension_override_by_denotation("DATA_BATCH", 1),
@@ -256,7 +261,7 @@ def test_what_cannot_be_honoured_is_refused_or_warned_of() -> None:
 
 
 def test_providers_are_devices() -> None:
-    with pytest.warns(UserWarning, match="CUDAExecutionProvider is not available; available: .*CPUExecutionProvider"):
+    with pytest.warns(EngineWarning, match="CUDAExecutionProvider is not available; available: .*CPUExecutionProvider"):
         session = ours.InferenceSession(sums(), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
     assert session.get_providers() == ["CPUExecutionProvider"]
     session.set_providers(["TEMPLATE"])
@@ -267,11 +272,58 @@ def test_providers_are_devices() -> None:
     options = {"NUM_STREAMS": 2, "arena_extend_strategy": "kSameAsRequested"}
     session = ours.InferenceSession(sums(), providers=[("CPUExecutionProvider", options)])
     assert session.network.get_config("NUM_STREAMS") == 2
-    with pytest.warns(UserWarning, match="`?device_id"):
+    with pytest.warns(EngineWarning, match="`?device_id"):
         ours.InferenceSession(sums(), providers=["CPUExecutionProvider"], provider_options=[{"device_id": 0}])
     with pytest.raises(InputError, match="providers has 1 items, but provider_options 2"):
         ours.InferenceSession(sums(), providers=["CPUExecutionProvider"], provider_options=[{}, {}])
     assert ours.get_available_providers() == ["CPUExecutionProvider"]
+
+
+def overridable() -> bytes:
+    """y = x * w + b, with defaults for w and b."""
+    nodes = [helper.make_node("Mul", ["x", "w"], ["t"]), helper.make_node("Add", ["t", "b"], ["y"])]
+    starts = [
+        value("x", TensorProto.FLOAT, ["N", 2]),
+        value("w", TensorProto.FLOAT, [2]),
+        value("b", TensorProto.FLOAT, []),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array([10, 20], np.float32), "w"),
+        numpy_helper.from_array(np.float32(1), "b"),
+    ]
+    return saved(helper.make_graph(nodes, "g", starts, [value("y", TensorProto.FLOAT, ["N", 2])], weights))
+
+
+def test_initializers_may_have_other_values_in_a_run() -> None:
+    mine, yours = both(overridable())
+    assert described(mine.get_inputs()) == described(yours.get_inputs())
+    assert sorted(described(mine.get_overridable_initializers())) == sorted(
+        described(yours.get_overridable_initializers())
+    )
+    w, options = np.array([3, 4], np.float32), ours.RunOptions()
+    for feed in ({"x": X}, {"x": X, "w": w}, {"x": X}, {"x": X, "b": np.float32(7), "w": [5, 6]}, {"x": X}):
+        arrays = {name: np.asarray(each, np.float32) for name, each in feed.items()}
+        expected = yours.run(None, arrays)[0].tolist()
+        assert mine.run(None, feed)[0].tolist() == expected
+        assert mine.run(None, feed, options)[0].tolist() == expected  # one request runs them all
+
+
+def test_warnings_name_the_line_of_the_user() -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        session = ours.InferenceSession(determinant(), providers=["NOPE", ("CPUExecutionProvider", {"nope": 1})])
+        session.set_providers(["NOPE", ("CPUExecutionProvider", {"nope": 1})])
+    kinds = ["provider NOPE is not", "option nope is not", "run on the reference evaluator"] * 2
+    assert len(found) == len(kinds)
+    for each, words in zip(found, kinds, strict=True):
+        assert (each.filename, each.category) == (__file__, EngineWarning)
+        assert words in str(each.message)
+
+
+def determinant() -> bytes:
+    """A node for which CPU has no kernel."""
+    starts, ends = [value("x", TensorProto.FLOAT, [2, 2])], [value("y", TensorProto.FLOAT, [])]
+    return saved(helper.make_graph([helper.make_node("Det", ["x"], ["y"])], "g", starts, ends))
 
 
 def test_a_run_is_ended_from_another_thread() -> None:
@@ -310,7 +362,33 @@ def test_profiles_are_written(tmp_path: Path) -> None:
     path = session.end_profiling()
     assert json.loads(Path(path).read_text())["traceEvents"]
     assert session.end_profiling() == ""
+    assert session.run(["s"], {"x": X})[0] == 10
     assert abs(session.get_profiling_start_time_ns() - time.time_ns()) < 3600 * 10**9
+
+
+def test_profiling_may_end_while_another_thread_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ours.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "missing" / "profile")
+    session = ours.InferenceSession(sums(), options)
+    session.run(["s"], {"x": X})
+    with pytest.raises(OSError, match="missing"):
+        session.end_profiling()
+    (tmp_path / "missing").mkdir()
+    begun, ended, wait = threading.Event(), threading.Event(), AsyncInferRequest.wait
+
+    def slow(self: AsyncInferRequest, timeout: float | None = None) -> None:
+        wait(self, timeout)
+        begun.set()
+        assert ended.wait(30)
+
+    monkeypatch.setattr(AsyncInferRequest, "wait", slow)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(session.run, ["s"], {"x": X})
+        assert begun.wait(30)
+        path = session.end_profiling()
+        ended.set()
+        assert run.result()[0] == 10
+    assert json.loads(Path(path).read_text())["traceEvents"]
 
 
 def test_errors_are_of_this_engine(tmp_path: Path) -> None:
@@ -330,6 +408,10 @@ def test_packages_that_import_onnxruntime_get_this_engine(tmp_path: Path) -> Non
     code = f"""
 from engine.session import replace_onnxruntime
 replace_onnxruntime()
+import importlib.util
+for name in ("onnxruntime", "onnxruntime.capi", "onnxruntime.capi._pybind_state"):
+    assert importlib.util.find_spec(name).name == name
+assert importlib.util.find_spec("onnxruntime.quantization") is None
 import numpy as np
 import onnxruntime as ort
 from onnxruntime import InferenceSession, SessionOptions, get_available_providers

@@ -28,11 +28,14 @@ def report(network: ExecutableNetwork, what: str) -> None:
         _log.info("%s `%s` in %.3f s: %s", what, network.name, network.compile_seconds, "; ".join(_facts(network)))
 
 
-def warn_of(network: ExecutableNetwork) -> None:
-    """Issue an `EngineWarning`, if there is anything to tell, at the line that called the function that calls this."""
+def warn_of(network: ExecutableNetwork, stacklevel: int = 3) -> None:
+    """Issue an `EngineWarning`, if there is anything to tell, at the line that called the function that calls this.
+
+    With a larger `stacklevel`, as of `warnings.warn`, it is at the line of an outer caller.
+    """
     if remarks := remarks_of(network):
         text = f"{network.plugin.name} network `{network.name}`: {'; '.join(remarks)}"
-        warnings.warn(EngineWarning(text), stacklevel=3)
+        warnings.warn(EngineWarning(text), stacklevel=stacklevel)
 
 
 def _facts(network: ExecutableNetwork) -> Iterator[str]:

@@ -5,7 +5,7 @@
     session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": array})
 
-What this engine cannot do as onnxruntime does it is an error, or a `UserWarning` where results stay the same; see
+What this engine cannot do as onnxruntime does it is an error, or an `EngineWarning` where results stay the same; see
 docs/from-onnxruntime.md. New code uses `engine.Core`, which has more.
 """
 

@@ -25,7 +25,7 @@ class Bound(Protocol):
 
     @property
     def input_ports(self) -> Mapping[str, Port]:
-        """The inputs by name."""
+        """The inputs, and the initializers that may have other values, by name."""
 
 
 class IOBinding:

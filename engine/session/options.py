@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
-from engine.errors import Cancelled, UnsupportedError
+from engine.errors import Cancelled, EngineWarning, UnsupportedError
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -77,9 +77,10 @@ class SessionOptions:
     free_dimensions: dict[str, int] = field(default_factory=dict, repr=False)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Set an entry. A `UserWarning` names one that has no meaning here and could change results."""
+        """Set an entry. An `EngineWarning` names one that has no meaning here and could change results."""
         if not key.startswith(_WITHOUT_EFFECT):
-            warnings.warn(f"the session config entry {key}={value} has no meaning for this engine", stacklevel=2)
+            text = f"the session config entry {key}={value} has no meaning for this engine"
+            warnings.warn(EngineWarning(text), stacklevel=2)
         self.config_entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 from engine.core import Core
-from engine.errors import InputError, UnsupportedError
+from engine.errors import EngineWarning, InputError, UnsupportedError
 
 Provider: TypeAlias = str | tuple[str, Mapping[str, Any]]
 
@@ -65,8 +65,9 @@ def placement(
 ) -> Placement:
     """The device for a list of providers: one, or HETERO on several, the first of which takes what it can run.
 
-    A `UserWarning` names providers and options that this engine does not know; the others, at last the default, are
-    used. Raises `InputError` if lists do not fit, and `UnsupportedError` for options of one device among several.
+    An `EngineWarning` at the line that calls the caller names providers and options that this engine does not know; the
+    others, at last the default, are used. Raises `InputError` if lists do not fit, and `UnsupportedError` for options
+    of one device among several.
     """
     found: dict[str, dict[str, Any]] = {}
     devices: dict[str, dict[str, Any]] = {}
@@ -74,7 +75,8 @@ def placement(
         device = _DEVICES.get(name, name)
         if device.partition(":")[0].partition(".")[0] not in core.installed_devices:
             known = ", ".join(dict.fromkeys(_NAMES.get(each, each) for each in core.installed_devices))
-            warnings.warn(f"the provider {name} is not available; available: {known}", stacklevel=4)
+            text = f"the provider {name} is not available; available: {known}"
+            warnings.warn(EngineWarning(text), stacklevel=3)
             continue
         found[name] = dict(options)
         devices[device] = {key: value for key, value in options.items() if key not in _WITHOUT_EFFECT}
@@ -112,9 +114,9 @@ def _known(core: Core, device: str, options: Mapping[str, Any]) -> dict[str, Any
     declared = core.supported_properties(device)
     for name in options:
         if name not in declared:
-            warnings.warn(
+            text = (
                 f"the option {name} is not a property of {device}, and is ignored; "
-                f"Core.supported_properties({device!r}) lists them",
-                stacklevel=5,
-            )  # fmt: skip
+                f"Core.supported_properties({device!r}) lists them"
+            )
+            warnings.warn(EngineWarning(text), stacklevel=4)
     return {name: value for name, value in options.items() if name in declared}

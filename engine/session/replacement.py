@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
 
@@ -52,6 +53,8 @@ def replace_onnxruntime() -> ModuleType:
 
 def _module(name: str, names: dict[str, object]) -> ModuleType:
     module = ModuleType(name, "engine.session under onnxruntime's name.")
-    module.__dict__.update(names, __engine__=True, __path__=[])
+    # `importlib.util.find_spec`, by which packages see whether a module is there, raises for one without a spec.
+    spec = ModuleSpec(name, None, origin=__file__, is_package=True)
+    module.__dict__.update(names, __engine__=True, __path__=[], __package__=name, __spec__=spec)
     sys.modules[name] = module
     return module

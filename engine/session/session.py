@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from engine.core import Core
+from engine.core.report import warn_of
 from engine.errors import Cancelled, InputError
 from engine.ir import Model, PartialShape, TensorType
 from engine.runtime import InferResult, Port
@@ -43,7 +45,7 @@ class InferenceSession:
         path_or_bytes: a path, or the content of an ONNX file.
         sess_options: see `SessionOptions`.
         providers: names, or pairs of a name and options: "CPUExecutionProvider", or any device string of `Core`.
-            Several stand for HETERO on them. A `UserWarning` names one that is not available. Without one: CPU.
+            Several stand for HETERO on them. An `EngineWarning` names one that is not available. Without one: CPU.
         provider_options: options for each of `providers`.
         disabled_optimizers: without effect.
         core: the core to use, with its extensions and defaults; one that sessions share by default.
@@ -63,6 +65,7 @@ class InferenceSession:
         self._options = SessionOptions() if sess_options is None else sess_options
         self._options.check()
         self._core = shared_core() if core is None else core
+        self._lock = threading.Lock()
         self._profiles: deque[ProfilingInfo] | None = None
         self._began_ns = time.time_ns()
         if self._options.enable_profiling:
@@ -74,8 +77,9 @@ class InferenceSession:
         _fix_lengths(model, self._options.free_dimensions)
         self._metadata = ModelMetadata.of(model)
         self._placement = where
-        self._network = self._core.compile_model(model, where.device, self._config(where))
-        self._inputs = {port.name: port for port in self._network.inputs}
+        self._network = self._core.compile_part(model, where.device, self._config(where))
+        warn_of(self._network, 4)  # at the line that calls the method that calls this one
+        self._inputs = {port.name: port for port in (*self._network.inputs, *self._network.overridable)}
         self._requests: list[AsyncInferRequest] = []
 
     def _config(self, where: Placement) -> dict[str, Any]:
@@ -153,7 +157,10 @@ class InferenceSession:
     def _infer(self, feeds: Feed, run_options: RunOptions | None) -> InferResult:
         if run_options is None and self._profiles is None:
             return self._network(feeds)
-        request = self._requests.pop() if self._requests else self._network.create_infer_request()
+        try:
+            request = self._requests.pop()
+        except IndexError:  # checking first would race with other threads
+            request = self._network.create_infer_request()
         try:
             return self._finished(request, feeds, run_options)
         finally:
@@ -170,8 +177,9 @@ class InferenceSession:
             request.wait()
         finally:
             options.unwatch(request)
-        if self._profiles is not None:
-            self._profiles.append(request.profiling_info)
+        with self._lock:  # another thread may end profiling
+            if self._profiles is not None:
+                self._profiles.append(request.profiling_info)
         return request.results
 
     # -- bound values -------------------------------------------------------------------------------------
@@ -193,7 +201,7 @@ class InferenceSession:
 
     @property
     def input_ports(self) -> Mapping[str, Port]:
-        """The network's inputs by name."""
+        """The network's inputs, and the initializers that a run may override, by name."""
         return self._inputs
 
     # -- the model ----------------------------------------------------------------------------------------
@@ -207,8 +215,11 @@ class InferenceSession:
         return [NodeArg.of(port.name, port.type) for port in self._network.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """The inputs that have a default: none, since initializers become constants."""
-        return []
+        """The initializers that the file lists as inputs, too: a run may give them other values.
+
+        The first run that gives one takes as long as compiling (`ExecutableNetwork.overridable`).
+        """
+        return [NodeArg.of(port.name, port.type) for port in self._network.overridable]
 
     def get_modelmeta(self) -> ModelMetadata:
         """The metadata in the model's file."""
@@ -253,12 +264,17 @@ class InferenceSession:
 
         https://ui.perfetto.dev shows the file. Raises `OSError`.
         """
-        if self._profiles is None:
+        with self._lock:
+            profiles, self._profiles = self._profiles, None
+        if profiles is None:
             return ""
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(self._began_ns / 1e9))
         path = f"{self._options.profile_file_prefix}_{stamp}.json"
-        write_trace(list(self._profiles), path, self._network.name)
-        self._profiles = None
+        try:
+            write_trace(list(profiles), path, self._network.name)
+        except OSError:
+            self._profiles = profiles  # so that the caller can try again
+            raise
         return path
 
 

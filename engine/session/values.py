@@ -138,7 +138,10 @@ def _as_value(value: Any, port: Port | None) -> Any:
     if isinstance(value, list):
         return _array_of(value, port.name, port.type.element_type)
     if isinstance(value, np.ndarray) and value.dtype.kind == "S" and port.type.element_type is string:
-        return np.char.decode(value, "utf-8")
+        try:
+            return np.char.decode(value, "utf-8")
+        except UnicodeDecodeError as e:
+            raise InputError(f"input `{port.name}`: the bytes of a text are not UTF-8: {e}") from e
     return value
 
 
