@@ -216,9 +216,11 @@ def test_wrong_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_option_of_pytest_runs_the_same_checks(frail: Path) -> None:
-    done = run([frail], "-m", "pytest", "-q", "--engine-device=FRAIL", "-k", "basic_model_runs", cwd=frail / "src")
+    options = ["-q", "--engine-device=FRAIL", "-k", "basic_model_runs", "--engine-progress"]
+    done = run([frail], "-m", "pytest", *options, cwd=frail / "src")
     assert done.returncode == 0, done.stdout
     assert "score of FRAIL: full marks" in done.stdout
+    assert "1 of 1 checks, 0 failed" in done.stderr, "without xdist, too"
 
 
 HANGS = """

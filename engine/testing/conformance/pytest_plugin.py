@@ -161,12 +161,15 @@ class _Run:
         done = len(results)
         if done == self._shown:
             return
+        if not self._count and self._session is not None:  # without xdist, this process has collected the checks
+            self._count = self._session.testscollected
         self._shown = done
         failed = sum(each.outcome == "failed" for each in results)
-        line = f"{done} of {self._count} checks, {failed} failed"
+        count = max(self._count, done)  # a check may run again
+        line = f"{done} of {count} checks, {failed} failed"
         if sys.stderr.isatty():
             print(f"\r{line}", end="", file=sys.stderr, flush=True)
-        elif done * 10 // self._count > (done - 1) * 10 // self._count:
+        elif done * 10 // count > (done - 1) * 10 // count:
             print(line, file=sys.stderr, flush=True)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
