@@ -8,9 +8,9 @@ from dataclasses import replace
 from engine.blob import BlobCheck, BlobManifest, SectionTransform, WeightsFile, check_manifest
 from engine.blob.bound import why_not_bound
 from engine.blob.transform import why_not_authentic, why_not_restored
-from engine.errors import BlobIncompatibleError, BlobTransformError, PluginContractError
+from engine.errors import BlobFormatError, BlobIncompatibleError, BlobTransformError, PluginContractError
 from engine.extensions import REQUIREMENT, missing_reasons
-from engine.hosting import plugin_errors
+from engine.hosting import check_interface, plugin_errors
 from engine.plugin_api import API_VERSION, Plugin, engine_version
 from engine.properties import IMPORT_EXPORT_SUPPORT
 
@@ -37,6 +37,15 @@ def check_for_plugin(
     if not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
         reasons.append(f"{plugin.name} cannot import compiled networks; compile the model instead")
     return BlobCheck(tuple(reasons), manifest)
+
+
+def why_malformed(manifest: BlobManifest) -> tuple[str, ...]:
+    """Why no network can be made of a manifest, as a sentence; empty if one can. An import raises it."""
+    try:
+        check_interface(manifest)
+    except BlobFormatError as e:
+        return (str(e),)
+    return ()
 
 
 def why_not_read(

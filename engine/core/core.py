@@ -23,7 +23,7 @@ from engine.blob import (
 )
 from engine.blob.check import read_manifests
 from engine.core.cache import CompileCache
-from engine.core.compatibility import check_for_plugin, check_sections, why_not_read
+from engine.core.compatibility import check_for_plugin, check_sections, why_malformed, why_not_read
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
@@ -335,7 +335,8 @@ class Core:
             target = self._parse(manifest.device) if target is None else target
             plugin = self._plugin(target)
             device_id = _device_id(plugin, manifest, target.device_id)
-            reasons = check_for_plugin(plugin, manifest, device_id, self._extensions.names).reasons
+            check = check_for_plugin(plugin, manifest, device_id, self._extensions.names)
+            reasons = (*check.reasons, *why_malformed(manifest))
         except PluginError as e:
             return (str(e),)
         listed = target.priorities or manifest.config.get(DEVICE_PRIORITIES.name)

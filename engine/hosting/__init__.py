@@ -3,7 +3,7 @@
 `engine.plugin_api`, for plugin authors, defines the hooks; this package implements the rest.
 """
 
-from engine.hosting.network import Features, HostedNetwork
+from engine.hosting.network import Features, HostedNetwork, check_interface
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.summary import NodeCounts, remarks_of
 from engine.hosting.version import API_VERSION, engine_version
@@ -15,6 +15,7 @@ __all__ = [
     "HostedNetwork",
     "HostedPlugin",
     "NodeCounts",
+    "check_interface",
     "engine_version",
     "not_initialised",
     "plugin_errors",

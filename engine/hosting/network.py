@@ -565,6 +565,12 @@ def _fixed_inputs(source: Model | BlobManifest) -> frozenset[str]:
     return frozenset(names)
 
 
+def check_interface(manifest: BlobManifest) -> None:
+    """Raise `BlobFormatError` if a network cannot be made of what a blob says of its inputs, outputs and variables."""
+    _fixed_inputs(manifest)
+    _interface(manifest)
+
+
 def _interface(
     source: Model | BlobManifest,
 ) -> tuple[str, list[Port], list[Port], tuple[StatePort, ...], str]:

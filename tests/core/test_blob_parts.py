@@ -101,6 +101,24 @@ def test_requirements_of_every_part_count(device: str) -> None:
             assert [each.startswith(f"{part}: ") and reason in each for each in reasons] == [True]
 
 
+@pytest.mark.parametrize(("device", "part"), [("TEMPLATE", ""), ("HETERO:TEMPLATE", "part0")])
+def test_what_a_network_is_made_of_counts(device: str, part: str) -> None:
+    """The hash of a forged manifest may be right."""
+    blob = exported(device)
+    assert reasons_and_import(blob) == ((), None)
+    for entry in ({"overridable": 3}, {"overridable": [1]}, {"overridable": None}, {"network_name": 3},
+                  {"variables": 3}, {"variables": [3]}, {"model_identity": 3}):  # fmt: skip
+        changed = rewritten(blob, lambda found, entry=entry: replace(found, metadata={**found.metadata, **entry}), part)
+        reasons, error = reasons_and_import(changed)
+        assert isinstance(error, BlobFormatError), entry
+        assert [reason.removeprefix(f"{part}: ") in str(error) for reason in reasons] == [True], (entry, reasons)
+    for ports in ([{}], [{"name": 3}], [{"name": "x", "type": 3}]):
+        for field in ({"inputs": ports}, {"outputs": ports}):
+            reasons, error = reasons_and_import(rewritten(blob, lambda found, f=field: replace(found, **f), part))
+            assert isinstance(error, BlobFormatError), field
+            assert len(reasons) == 1, (field, reasons)
+
+
 @pytest.mark.parametrize("kind", ["path", "bytes", "stream", "pipe", "encrypted", "bound"])
 def test_parts_are_found_wherever_the_blob_is(kind: str, tmp_path: Path) -> None:
     blob = rewritten(exported("HETERO:TEMPLATE"), needing(isa="avx4096"), "part0")
