@@ -439,3 +439,25 @@ def test_gates_that_are_nearly_closed_are_exact() -> None:
     exact = [1 / (1 + math.exp(-float(each))) for each in x]
     # The roundings of an exponential function, a sum and a quotient.
     np.testing.assert_allclose(found.reshape(-1), exact, rtol=4 * 2**-23)
+
+
+def test_losses_without_ignored_labels() -> None:
+    """Each ignored label leaves the mean, also -1, the default of other libraries; it may be out of range."""
+    scores = f([0, -1, -2], [-3, -0.5, -1])
+    for label in (-1, 7):
+        assert run("NegativeLogLikelihoodLoss", scores, np.array([label, 1]), ignore_index=label) == 0.5
+    nothing = run("NegativeLogLikelihoodLoss", scores, np.array([7, 7]), ignore_index=7)
+    assert math.isnan(nothing)  # type: ignore[arg-type]
+    assert run("NegativeLogLikelihoodLoss", scores, np.array([7, 7]), ignore_index=7, reduction="sum") == 0
+    weights = f(4, 0, 1)
+    assert run("NegativeLogLikelihoodLoss", scores, np.array([2, 0]), weights) == 14 / 5
+    assert run("NegativeLogLikelihoodLoss", np.zeros((0, 3), f32.numpy), np.zeros(0, np.int64), reduction="sum") == 0
+
+
+def test_losses_of_small_probabilities_and_many_samples() -> None:
+    """The logarithm of a probability that is too small for f32, and a mean that f16 cannot add up."""
+    loss, logarithms = run("SoftmaxCrossEntropyLoss", f([200, 0]), np.array([1]), outputs=2)  # type: ignore[misc]
+    assert loss == 200
+    np.testing.assert_array_equal(logarithms, f([0, -200]))
+    many = np.full((70000, 1), -1, np.float16)
+    assert run("NegativeLogLikelihoodLoss", many, np.zeros(70000, np.int64), ignore_index=5) == 1
