@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,11 +178,22 @@ def square_root(x: Array) -> Array:
 @evaluates("Mean")
 def mean(*values: Array) -> Array:
     """The mean of tensors, which all broadcast to a common shape (ONNX Mean-13)."""
+    total = _total(values)
+    result: Array = total / total.dtype.type(len(values))
+    return result.astype(values[0].dtype)
+
+
+@evaluates("Sum")
+def sum_of_tensors(*values: Array) -> Array:
+    """The sum of tensors, which all broadcast to a common shape (ONNX Sum-13), rounded to f16 or bf16 once."""
+    return _total(values).astype(values[0].dtype)
+
+
+def _total(values: Sequence[Array]) -> Array:
     total = widened(values[0])
     for value in values[1:]:
         total = total + widened(value)
-    result: Array = total / total.dtype.type(len(values))
-    return result.astype(values[0].dtype)
+    return total
 
 
 @evaluates_with_spec("Gelu")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from engine.errors import InputError
-from engine.ir import Constant, Node, Output, PartialShape, TensorType, ValueType
+from engine.ir import Constant, Node, Output, PartialShape, TensorType, ValueType, bf16, f16
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.precision import truncated, widened
 from engine.ops.reference import compile_onnx
@@ -158,11 +158,20 @@ def reduce_log_sum_exp(spec: ReduceSpec, x: Array, axes: Array | None = None) ->
     return (result if spec.keepdims else result.squeeze(axis=along)).astype(x.dtype)
 
 
+@compiles("ReduceL1", "ReduceLogSum", "ReduceProd", "ReduceSum", "ReduceSumSquare")
+def _compile_reduction(node: Node) -> Evaluator:
+    """Of f16 and bf16 in f32: numpy adds up in their own type, and a sum of ones ends at 2048 or 256."""
+    run = compile_onnx(node)
+    if node.output(0).element_type not in (f16, bf16):
+        return run
+    return lambda inputs: run([widened(inputs[0]), *inputs[1:]])
+
+
 @compiles("ReduceMean", "ReduceL2")
 def _compile_whole_reduction(node: Node) -> Evaluator:
     """Of integers, whose sum ONNX's reference takes in their own type, as if the result did not fit it."""
     if not node.output(0).element_type.is_integral:
-        return compile_onnx(node)
+        return _compile_reduction(node)
     spec, is_mean = ReduceSpec.of(node), node.op_type == "ReduceMean"
 
     def reduce(inputs: Sequence[Any]) -> tuple[Any, ...]:
