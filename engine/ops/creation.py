@@ -46,6 +46,14 @@ class RangeSpec(OperatorSpec):
             refuse(node, "stash_type", given["stash_type"], f"{f32.onnx} (FLOAT) or {f64.onnx} (DOUBLE)")
         given["stash_type"] = ElementType.from_onnx(given["stash_type"])
 
+    def at(self, start: Array, delta: Array, count: int) -> Array:
+        """`count` numbers, from `start` on: each is start + i * delta, rounded once for real numbers."""
+        kind, first, step = start.dtype, start.reshape(()), delta.reshape(())
+        if kind.kind in "iu":
+            return (first + np.arange(count).astype(kind) * step).astype(kind)
+        wide = self.stash_type.numpy if kind.itemsize == 2 else np.float64
+        return (first.astype(wide) + np.arange(count).astype(wide) * step.astype(wide)).astype(kind)
+
 
 @specifies("EyeLike")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +146,22 @@ def _infer_range(node: Node) -> Sequence[ValueType]:
     return (TensorType(kinds[0].element_type, PartialShape([length])),)
 
 
+@evaluates_with_spec("Range")
+def evenly_spaced(spec: RangeSpec, start: Array, limit: Array, delta: Array) -> Array:
+    """Numbers from `start` up to, but excluding, `limit` (ONNX Range-27); numpy's own rounds the step to their size."""
+    count = range_length(start.item(), limit.item(), delta.item())
+    if count is None:
+        raise ValueError("the number of elements is not finite")
+    return spec.at(start, delta, count)
+
+
 def range_length(start: float, limit: float, delta: float) -> int | None:
-    """The number of elements of a Range, computed in f64 as `numpy.arange` does; None if that is not finite.
+    """The number of elements of a Range, exact for integers, else computed in f64; None if that is not finite.
 
     `delta` is not 0.
     """
+    if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
+        return max(0, -((start - limit) // delta))
     steps = (limit - start) / delta
     return max(0, math.ceil(steps)) if math.isfinite(steps) else None
 

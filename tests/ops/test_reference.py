@@ -461,3 +461,22 @@ def test_losses_of_small_probabilities_and_many_samples() -> None:
     np.testing.assert_array_equal(logarithms, f([0, -200]))
     many = np.full((70000, 1), -1, np.float16)
     assert run("NegativeLogLikelihoodLoss", many, np.zeros(70000, np.int64), ignore_index=5) == 1
+
+
+def test_sums_of_narrow_numbers() -> None:
+    """Sums of f16 and bf16 are rounded once: in their own type, a sum of ones ends at 2048 or 256."""
+    for dtype in (np.float16, bf16.numpy):
+        ones = np.ones((4096, 2), dtype)
+        for op_type in ("ReduceSum", "ReduceL1", "ReduceSumSquare"):
+            np.testing.assert_array_equal(run(op_type, ones, np.array([0]), keepdims=0), np.full(2, 4096, dtype))
+        np.testing.assert_array_equal(run("ReduceMean", ones, np.array([0]), keepdims=0), np.ones(2, dtype))
+        np.testing.assert_array_equal(run("Sum", *[ones[:1] * x for x in (256, 1, 1, 1, 1)]), ones[:1] * 260)
+
+
+def test_a_range_far_from_zero() -> None:
+    """Each number is start + i * delta, not a sum of steps that are rounded to the size of the numbers."""
+    found = run("Range", *(np.array(x) for x in (1e8, 1e8 + 1e3, 0.1)))
+    np.testing.assert_array_equal(found, 1e8 + np.arange(10000) * 0.1)
+    assert run("Range", *(np.array(x) for x in (0, 2**62 + 1, 2**61))).tolist() == [0, 2**61, 2**62]  # type: ignore[attr-defined]
+    found = run("Range", *(np.array(x, bf16.numpy) for x in (250, 260, 1)))
+    np.testing.assert_array_equal(found, np.arange(250, 260, dtype=np.float32).astype(bf16.numpy))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.lowering import Refusal, check_constant
-from engine.ops.creation import ConstantOfShapeSpec, EyeLikeSpec, ShapeSpec
+from engine.ops.creation import ConstantOfShapeSpec, EyeLikeSpec, RangeSpec, ShapeSpec
 from engine.ops.spec import OperatorSpec, SpecT
 from engine_opencl.elements import STORED, stored_type
 from engine_opencl.lowering.registry import MovingLowering, check_types, lowers
@@ -53,7 +53,7 @@ class ShapeLowering(CreationLowering[ShapeSpec]):
 class SizeLowering(CreationLowering[OperatorSpec]):
     """The number of elements."""
 
-    def value(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
+    def value(self, spec: RangeSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return np.array(spec.node.input_value(0).shape.size())
 
 
@@ -79,15 +79,14 @@ class ConstantOfShapeLowering(CreationLowering[ConstantOfShapeSpec]):
 
 
 @lowers("Range")
-class RangeLowering(CreationLowering[OperatorSpec]):
+class RangeLowering(CreationLowering[RangeSpec]):
     """Evenly spaced numbers."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
+    def check(self, spec: RangeSpec) -> Refusal | None:
         return super().check(spec) or check_constant(spec.node, 0, 1, 2)
 
     def value(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         start, _, step = (b.constant(spec.node.input_value(index)) for index in range(3))
         assert start is not None
         assert step is not None
-        steps = np.arange(b.shape(spec.output())[0], dtype=start.dtype)
-        return np.asarray(start.reshape(()) + steps * step.reshape(()))
+        return spec.at(start, step, b.shape(spec.output())[0])
