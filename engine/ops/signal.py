@@ -1,12 +1,19 @@
-"""Type rules of signal operators for which ONNX's inference is wrong (STFT) or missing (windows, MelWeightMatrix)."""
+"""Type rules of signal operators for which ONNX's inference is wrong (STFT) or missing (windows, MelWeightMatrix).
+
+And the evaluation of windows, in f64: `onnx.reference` counts their elements in the type of the result.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from engine.ir import Constant, Dimension, ElementType, Node, PartialShape, TensorType, ValueType, as_dimension
-from engine.ops.registry import attribute, get_op, infers, restricts
+from engine.ops.precision import truncated
+from engine.ops.registry import attribute, evaluates, get_op, infers, restricts
 from engine.ops.rules import check_inputs, fail, tensor_type
+from engine.ops.tensors import Array
 
 
 @infers("BlackmanWindow", "HammingWindow", "HannWindow")
@@ -16,6 +23,37 @@ def _infer_window(node: Node) -> Sequence[ValueType]:
     if size is not None and size < 0:
         fail(node, f"size {size} must not be negative")
     return (TensorType(ElementType.from_onnx(attribute(node, "output_datatype")), PartialShape([size])),)
+
+
+@evaluates("BlackmanWindow")
+def blackman_window(size: Array, *, output_datatype: int, periodic: int) -> Array:
+    """The window of Blackman (ONNX BlackmanWindow-17)."""
+    angles = _angles(size, periodic)
+    return _of_type(-0.5 * np.cos(angles) + 0.08 * np.cos(2 * angles) + 0.42, output_datatype)
+
+
+@evaluates("HammingWindow")
+def hamming_window(size: Array, *, output_datatype: int, periodic: int) -> Array:
+    """The window of Hamming (ONNX HammingWindow-17)."""
+    return _of_type(25 / 46 - 21 / 46 * np.cos(_angles(size, periodic)), output_datatype)
+
+
+@evaluates("HannWindow")
+def hann_window(size: Array, *, output_datatype: int, periodic: int) -> Array:
+    """The window of Hann (ONNX HannWindow-17)."""
+    return _of_type(np.sin(_angles(size, periodic) / 2) ** 2, output_datatype)
+
+
+def _angles(size: Array, periodic: int) -> Array:
+    """A full circle over the window; NaN, which is 0 / 0, for the only element of a symmetric one."""
+    count = int(size.reshape(-1)[0])
+    angles: Array = np.arange(count) * (2 * np.pi) / np.float64(count if periodic else count - 1)
+    return angles
+
+
+def _of_type(window: Array, output_datatype: int) -> Array:
+    dtype = ElementType.from_onnx(output_datatype).numpy
+    return truncated(window, dtype) if np.dtype(dtype).kind in "iu" else window.astype(dtype)
 
 
 @infers("MelWeightMatrix")
@@ -47,6 +85,8 @@ def _infer_stft(node: Node) -> Sequence[ValueType]:
     step = constant_int(node, 1)
     if step is not None and step < 1:
         fail(node, f"frame_step {step} must be 1 or more")
+    if frame is not None and window is not None and window.rank.is_static and not window[0].accepts(frame):
+        fail(node, f"window has {window[0]} elements; expected {frame}, which is frame_length")
     if frame is not None and frame < 1:
         fail(node, f"frame_length {frame} must be 1 or more")
     if frame is not None and length.max is not None and frame > length.max:

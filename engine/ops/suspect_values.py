@@ -98,8 +98,10 @@ def _split_to_sequence(node: Node) -> Suspicion:
 def _stft(node: Node) -> Suspicion:
     def is_suspect(inputs: Sequence[Any]) -> bool:
         signal, step, window, length = inputs[0], inputs[1], _given(inputs, 2), _given(inputs, 3)
-        frames = [value for value in (None if window is None else window.size, length) if value is not None]
-        return bool(step.min() < 1) or any(not 1 <= int(frame) <= signal.shape[1] for frame in frames)
+        frames = {int(value) for value in (None if window is None else window.size, length) if value is not None}
+        if len(frames) > 1 or step.min() < 1:
+            return True
+        return any(not 1 <= frame <= signal.shape[1] for frame in frames)
 
     return is_suspect
 

@@ -19,7 +19,9 @@ from engine.ir import (
     SequenceType,
     TensorType,
     bf16,
+    f16,
     f32,
+    f64,
     i8,
     i64,
     string,
@@ -480,3 +482,24 @@ def test_a_range_far_from_zero() -> None:
     assert run("Range", *(np.array(x) for x in (0, 2**62 + 1, 2**61))).tolist() == [0, 2**61, 2**62]  # type: ignore[attr-defined]
     found = run("Range", *(np.array(x, bf16.numpy) for x in (250, 260, 1)))
     np.testing.assert_array_equal(found, np.arange(250, 260, dtype=np.float32).astype(bf16.numpy))
+
+
+def test_windows_are_counted_in_f64() -> None:
+    """A type of 16 bits has the window's values, not its indices; integers of 8 bits do not count to 3000."""
+    for op_type in ("HannWindow", "HammingWindow", "BlackmanWindow"):
+        for periodic in (0, 1):
+            wide = run(op_type, np.array(3001 - periodic), output_datatype=f64.onnx, periodic=periodic)
+            assert wide[1500] == wide.max() == 1  # type: ignore[index]
+            for kind in (f16, bf16):
+                found = run(op_type, np.array(3001 - periodic), output_datatype=kind.onnx, periodic=periodic)
+                np.testing.assert_array_equal(found, wide.astype(kind.numpy))  # type: ignore[attr-defined]
+        assert run(op_type, np.array(3000), output_datatype=i8.onnx)[1500] == 1  # type: ignore[index]
+
+
+@pytest.mark.parametrize("length", [4, 8])
+def test_a_window_as_long_as_its_frames(length: int) -> None:
+    signal, window = np.ones((1, 8, 1), np.float32), f(*[1] * (12 - length))
+    with pytest.raises(
+        InputError, match=f"window has {12 - length} elements; expected {length}, "
+    ):
+        run("STFT", signal, np.array(2), window, np.array(length))
