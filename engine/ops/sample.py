@@ -75,6 +75,22 @@ class AffineGridSpec(OperatorSpec):
         given["align_corners"] = bool(given["align_corners"])
 
 
+@evaluates_with_spec("AffineGrid")
+def affine_grid(spec: AffineGridSpec, theta: Array, size: Array) -> Array:
+    """The positions of a grid from -1 to 1, mapped by `theta`: [N, 2, 3] or [N, 3, 4] (ONNX AffineGrid-20).
+
+    onnx.reference rounds f64 to f32, and fails for long axes. An axis of length 1 has its first corner at -1.
+    """
+    lengths, axes = [int(length) for length in size[2:]], []
+    for length in lengths:
+        steps = np.arange(length, dtype=np.float64)
+        axes.append(-1 + steps * (2 / max(1, length - 1)) if spec.align_corners else (2 * steps + 1) / length - 1)
+    places = np.meshgrid(*axes, indexing="ij")[::-1]  # x is along the last axis
+    points = np.stack([*places, np.ones(lengths)], axis=-1).reshape(-1, len(lengths) + 1)
+    mapped: Array = np.matmul(points, theta.astype(np.float64).swapaxes(1, 2))
+    return mapped.reshape(len(theta), *lengths, len(lengths)).astype(theta.dtype)
+
+
 @specifies("RoiAlign")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoiAlignSpec(OperatorSpec):

@@ -503,3 +503,14 @@ def test_a_window_as_long_as_its_frames(length: int) -> None:
         InputError, match=f"window has {12 - length} elements; expected {length}, "
     ):
         run("STFT", signal, np.array(2), window, np.array(length))
+
+
+def test_affine_grids() -> None:
+    """Positions of f64 are not rounded to f32; long axes have their length."""
+    theta = np.array([[[1, 0.3, 0.1], [0, 1, 0.2]]])
+    corners = run("AffineGrid", theta, np.array([1, 1, 2, 3]), align_corners=1)
+    np.testing.assert_allclose(corners[0, 0], [[-1.2, -0.8], [-0.2, -0.8], [0.8, -0.8]], rtol=1e-14)  # type: ignore[index]
+    edges = run("AffineGrid", theta, np.array([1, 1, 2, 4]))
+    np.testing.assert_allclose(edges[0, 1, 3], [0.75 + 0.15 + 0.1, 0.7], rtol=1e-14)  # type: ignore[index]
+    long = run("AffineGrid", theta, np.array([1, 1, 1, 25000]), align_corners=1)
+    np.testing.assert_allclose(long[0, 0, -1], [0.8, -0.8], rtol=1e-12)  # type: ignore[index]
