@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.ir import Node, PartialShape, TensorType, ValueType, undefined
 from engine.ops.fused_activation import Activation, fused_activation
+from engine.ops.precision import widened
 from engine.ops.quantize import are_usual, quantize, requantize, scaled
 from engine.ops.reference import compile_onnx
 from engine.ops.registry import INTERNAL_DOMAIN, Evaluator, compiles, evaluates, get_op, infers
@@ -82,6 +83,12 @@ def product_type(node: Node, a: TensorType, b: TensorType) -> TensorType:
              "must be equal")  # fmt: skip
     batch = broadcast_shapes(node, (PartialShape(a.shape.dims[:-2]), PartialShape(b.shape.dims[:-2])))
     return TensorType(element_type, PartialShape([*batch.dims, *rows, *columns]))
+
+
+@evaluates("Det")
+def determinant(x: Array) -> Array:
+    """The determinants of square matrices (ONNX Det-22), of f16, which numpy's lacks, too."""
+    return np.asarray(np.linalg.det(widened(x))).astype(x.dtype)
 
 
 @evaluates("MatMulInteger")

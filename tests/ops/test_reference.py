@@ -514,3 +514,9 @@ def test_affine_grids() -> None:
     np.testing.assert_allclose(edges[0, 1, 3], [0.75 + 0.15 + 0.1, 0.7], rtol=1e-14)  # type: ignore[index]
     long = run("AffineGrid", theta, np.array([1, 1, 1, 25000]), align_corners=1)
     np.testing.assert_allclose(long[0, 0, -1], [0.8, -0.8], rtol=1e-12)  # type: ignore[index]
+
+
+def test_determinants_of_narrow_numbers() -> None:
+    for dtype in (np.float16, bf16.numpy):
+        assert run("Det", np.array([[2, 1], [1, 3]], dtype)) == 5
+    assert run("Det", np.zeros((2, 0, 0), np.float16)).tolist() == [1, 1]  # type: ignore[attr-defined]
