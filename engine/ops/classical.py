@@ -67,6 +67,12 @@ def _infer_feature_vectorizer(node: Node) -> Sequence[ValueType]:
     return (TensorType(f32, PartialShape([rows.pop() if len(rows) == 1 else None, width])),)
 
 
+@evaluates("FeatureVectorizer", domain=_ML)
+def feature_vectorizer(*values: Array) -> Array:
+    """Tensors side by side (ai.onnx.ml FeatureVectorizer-1); one of rank 1 is a row."""
+    return np.concatenate([np.atleast_2d(x) for x in values], axis=1).astype(np.float32)
+
+
 def _shapes(node: Node) -> list[PartialShape]:
     return [tensor_type(node, index).shape for index in range(node.num_inputs)]
 

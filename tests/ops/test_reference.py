@@ -520,3 +520,8 @@ def test_determinants_of_narrow_numbers() -> None:
     for dtype in (np.float16, bf16.numpy):
         assert run("Det", np.array([[2, 1], [1, 3]], dtype)) == 5
     assert run("Det", np.zeros((2, 0, 0), np.float16)).tolist() == [1, 1]  # type: ignore[attr-defined]
+
+
+def test_features_of_rank_1_are_a_row() -> None:
+    found = run("FeatureVectorizer", np.array([1, 2, 3]), np.array([4, 5]), domain="ai.onnx.ml", inputdimensions=[3, 2])
+    np.testing.assert_array_equal(found, f([1, 2, 3, 4, 5]))
