@@ -525,3 +525,10 @@ def test_determinants_of_narrow_numbers() -> None:
 def test_features_of_rank_1_are_a_row() -> None:
     found = run("FeatureVectorizer", np.array([1, 2, 3]), np.array([4, 5]), domain="ai.onnx.ml", inputdimensions=[3, 2])
     np.testing.assert_array_equal(found, f([1, 2, 3, 4, 5]))
+
+
+def test_adam_updates_several_tensors_in_f64() -> None:
+    one, zero = np.array([1 + 1e-12]), np.zeros(1)
+    inputs = [np.array(0.0), np.array(1), one, one, zero, zero, zero, zero, zero, zero]
+    found = run("Adam", *inputs, domain="ai.onnx.preview.training", outputs=6)
+    assert found[0] == found[1] == one  # type: ignore[index]
