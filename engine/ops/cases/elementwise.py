@@ -61,7 +61,7 @@ _ATTRIBUTES: Final[dict[str, list[dict[str, Any]]]] = {
     "IsInf": [{}, {"detect_negative": 0}, {"detect_positive": 0}, {"detect_positive": 0, "detect_negative": 0}],
     "LeakyRelu": [{"alpha": 0.3}],
     "Elu": [{}, {"alpha": 0.7}],
-    "Celu": [{"alpha": 1.3}],
+    "Celu": [{"alpha": 1.3}, {"alpha": -0.7}],
     "Swish": [{"alpha": 1.7}],
     "Selu": [{}, {"alpha": 1.1, "gamma": 0.9}],
     "HardSigmoid": [{"alpha": 0.3, "beta": 0.4}],

@@ -78,6 +78,17 @@ def _with_parameters(opcode: Opcode) -> Emit:
     return emit
 
 
+def _celu(p: ElementwiseProgram, spec: ActivationSpec, x: Sequence[Value]) -> Value:
+    """The instruction takes exponentials of what is below 0 only; expm1(t) is -expm1(-t) * exp(t)."""
+    (alpha,) = (float(np.float32(number)) for number in spec.parameters)
+    if alpha > 0:
+        return p.op(Opcode.CELU, x[0], p.parameter(alpha, x[0]))
+    zero, one, scale = (p.parameter(number, x[0]) for number in (0.0, 1.0, -alpha))
+    below = p.op(Opcode.DIV, p.op(Opcode.MIN, x[0], zero), scale)  # -t, at most 0
+    powers = p.op(Opcode.MUL, p.op(Opcode.CELU, below, one), p.op(Opcode.EXP, p.op(Opcode.NEG, below)))
+    return p.op(Opcode.ADD, p.op(Opcode.MAX, x[0], zero), p.op(Opcode.MUL, scale, powers))
+
+
 for _names, _types, _opcode in (
     ("Neg", NUMBERS, Opcode.NEG), ("Abs", NUMBERS, Opcode.ABS), ("Sign", NUMBERS, Opcode.SIGN),
     ("Relu", NUMBERS, Opcode.RELU), ("Sqrt", REALS, Opcode.SQRT), ("Reciprocal", REALS, Opcode.RECIPROCAL),
@@ -106,7 +117,7 @@ _add("Min", NUMBERS, _chained(Opcode.MIN))
 _add("Max", NUMBERS, _chained(Opcode.MAX))
 _add("LeakyRelu", REALS, _with_parameters(Opcode.PRELU))
 _add("Elu", REALS, _with_parameters(Opcode.ELU))
-_add("Celu", REALS, _with_parameters(Opcode.CELU))
+_add("Celu", REALS, _celu)
 _add("ThresholdedRelu", REALS, _with_parameters(Opcode.THRESHOLDED_RELU))
 _add("Swish", REALS, _with_parameters(Opcode.SWISH))
 _add("Selu", REALS, _with_parameters(Opcode.SELU))
