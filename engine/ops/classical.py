@@ -73,6 +73,15 @@ def feature_vectorizer(*values: Array) -> Array:
     return np.concatenate([np.atleast_2d(x) for x in values], axis=1).astype(np.float32)
 
 
+@compiles("DictVectorizer", domain=_ML)
+def _compile_dict_vectorizer(node: Node) -> Evaluator:
+    """The values of the vocabulary's keys (ai.onnx.ml DictVectorizer-1); "" for a missing string, which has no zero."""
+    kind = node.output(0).element_type
+    keys = attribute(node, "int64_vocabulary") or attribute(node, "string_vocabulary")
+    missing = "" if kind == string else 0
+    return lambda inputs: (np.array([inputs[0].get(key, missing) for key in keys], kind.numpy),)
+
+
 def _shapes(node: Node) -> list[PartialShape]:
     return [tensor_type(node, index).shape for index in range(node.num_inputs)]
 

@@ -50,9 +50,11 @@ class RangeSpec(OperatorSpec):
         """`count` numbers, from `start` on: each is start + i * delta, rounded once for real numbers."""
         kind, first, step = start.dtype, start.reshape(()), delta.reshape(())
         if kind.kind in "iu":
-            return (first + np.arange(count).astype(kind) * step).astype(kind)
+            whole: Array = (first + np.arange(count).astype(kind) * step).astype(kind)
+            return whole
         wide = self.stash_type.numpy if kind.itemsize == 2 else np.float64
-        return (first.astype(wide) + np.arange(count).astype(wide) * step.astype(wide)).astype(kind)
+        numbers: Array = first.astype(wide) + np.arange(count).astype(wide) * step.astype(wide)
+        return numbers.astype(kind)
 
 
 @specifies("EyeLike")

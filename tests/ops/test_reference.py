@@ -11,6 +11,7 @@ from engine.errors import InputError, UnsupportedError
 from engine.ir import (
     Constant,
     ElementType,
+    MapType,
     Model,
     Node,
     OptionalType,
@@ -499,9 +500,7 @@ def test_windows_are_counted_in_f64() -> None:
 @pytest.mark.parametrize("length", [4, 8])
 def test_a_window_as_long_as_its_frames(length: int) -> None:
     signal, window = np.ones((1, 8, 1), np.float32), f(*[1] * (12 - length))
-    with pytest.raises(
-        InputError, match=f"window has {12 - length} elements; expected {length}, "
-    ):
+    with pytest.raises(InputError, match=f"window has {12 - length} elements; expected {length}, "):
         run("STFT", signal, np.array(2), window, np.array(length))
 
 
@@ -532,3 +531,10 @@ def test_adam_updates_several_tensors_in_f64() -> None:
     inputs = [np.array(0.0), np.array(1), one, one, zero, zero, zero, zero, zero, zero]
     found = run("Adam", *inputs, domain="ai.onnx.preview.training", outputs=6)
     assert found[0] == found[1] == one  # type: ignore[index]
+
+
+def test_a_missing_string_of_a_map_is_empty() -> None:
+    key = Parameter(MapType(i64, TensorType(string, PartialShape([]))))
+    node = ops.create("DictVectorizer", [key], {"int64_vocabulary": [1, 2]}, domain="ai.onnx.ml")
+    assert ops.evaluate(node, [{1: "x"}])[0].tolist() == ["x", ""]
+    assert ops.evaluate(node, [{}])[0].tolist() == ["", ""]
