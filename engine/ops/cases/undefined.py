@@ -233,6 +233,26 @@ UNDEFINED: Final = (
         answer="each NaN is equal to the others, and last; the zeros are equal",
         cases=(_example("Unique/nan", [_f(NAN, 1.0, NAN, 0.0)], [0.0, 1.0, NAN]),),
     ),
+    Undefined(
+        operators="NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss",
+        what="a label below 0 that is not ignored; a mean of no labels",
+        answer="the label counts from the end, as an index does; NaN",
+        cases=(
+            _example("NegativeLogLikelihoodLoss/label", [filled((1, 3), [1.0, 2.0, 4.0]), _at(-2)], -2.0),
+            _example("NegativeLogLikelihoodLoss/ignored", [filled((1, 3), [1.0, 2.0, 4.0]), _at(-2)], NAN,
+                     ignore_index=-2),
+            _example("SoftmaxCrossEntropyLoss/label", [filled((1, 2), [0.0, -200.0]), _at(-1)], 200.0),
+        ),
+    ),
+    Undefined(
+        operators="BlackmanWindow, HammingWindow, HannWindow",
+        what="a symmetric window of length 1",
+        answer="NaN, by the formula",
+        cases=tuple(
+            _example(f"{op}/one", [constant(1)], [NAN], periodic=0)
+            for op in ("BlackmanWindow", "HammingWindow", "HannWindow")
+        ),
+    ),
 )  # fmt: skip
 
 CASES: Final = [each for row in UNDEFINED for each, _ in row.cases]
