@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+LONG: Final = 4096
+"""Elements of a long list, such as those of a tree ensemble; nodes have all tuples of so many as `LongList`s."""
+
 
 class LongList(tuple[Any, ...]):
-    """A tuple of integers, of f32 values, or of texts, as a file stores them.
+    """A tuple of integers, of f32 values, or of texts, as a file stores them; or any other long tuple.
 
     Attributes:
-        array: the numbers as an array of i64 or f32; None for texts.
+        array: the numbers as an array of i64 or f32; None for texts, and for numbers that are not from a file.
+        derived: what is computed from the list, and lives no longer than it. Kept here because tuples have no weak
+            references.
     """
 
-    array: NDArray[np.generic] | None
+    array: NDArray[np.generic] | None = None
+    derived: dict[object, Any]
+
+    def __new__(cls, values: Iterable[Any]) -> LongList:
+        """The list of some values."""
+        made = super().__new__(cls, values)
+        made.derived = {}
+        return made
 
     @classmethod
     def of_numbers(cls, array: NDArray[np.generic]) -> LongList:
@@ -27,6 +40,4 @@ class LongList(tuple[Any, ...]):
     @classmethod
     def of_texts(cls, texts: list[str]) -> LongList:
         """The list of some texts."""
-        made = cls(texts)
-        made.array = None
-        return made
+        return cls(texts)

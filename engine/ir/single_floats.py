@@ -10,16 +10,29 @@ from typing import Any, Final
 import numpy as np
 
 from engine.errors import ModelError
-from engine.ir.long_list import LongList
+from engine.ir.long_list import LONG, LongList
 
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _UNCHANGED: Final = frozenset([int, str, bytes, np.ndarray])
+
+MOST_SHOWN: Final = 64
+"""Elements of tuples that messages and texts of models show; of longer ones they show the first `FIRST_SHOWN`."""
+FIRST_SHOWN: Final = 8
+
+
+class _Plain(str):
+    """A text whose repr has no quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def as_stored(name: str, value: Any) -> Any:
     """The value of attribute `name` as ONNX stores it: floats, alone or in a tuple or list, become their f32 values.
 
-    A tuple of floats and integers becomes one of floats. All other values are returned as they are. A model then
+    A tuple of floats and integers becomes one of floats, and a long tuple a `LongList`. All other values are returned as they are. A model then
     computes the same before it is written and after it is read. Raises `ModelError` for a finite number beyond f32.
     """
     if type(value) in _UNCHANGED or type(value) is LongList:
@@ -30,8 +43,14 @@ def as_stored(name: str, value: Any) -> Any:
         kinds = set(map(type, value))
         if any(issubclass(kind, (float, np.floating)) for kind in kinds) and all(map(_is_number, kinds)):
             stored = _stored(name, value)
-            return stored if isinstance(value, tuple) else list(stored)
+            return _shared(stored) if isinstance(value, tuple) else list(stored)
+        return _shared(value) if type(value) is tuple else value
     return value
+
+
+def _shared(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A long tuple as the one object that a node and its copies have."""
+    return LongList(value) if len(value) >= LONG else value
 
 
 def as_float(name: str, value: float) -> float:
@@ -45,7 +64,13 @@ def shortest_float(value: float) -> float:
 
 
 def shown_attribute(value: Any) -> Any:
-    """The value of an attribute for messages: f32 values, alone or in a tuple, as their shortest decimals."""
+    """The value of an attribute for messages: f32 values, alone or in a tuple, as their shortest decimals.
+
+    Of a long tuple, the beginning and the length, as a text whose repr has no quotes.
+    """
+    if isinstance(value, tuple) and len(value) > MOST_SHOWN:
+        first = ", ".join(repr(shown_attribute(each)) for each in value[:FIRST_SHOWN])
+        return _Plain(f"({first}, ...; {len(value)} values)")
     if isinstance(value, float):
         return shortest_float(value) if abs(value) <= _LARGEST and np.float32(value) == value else value
     return tuple(map(shown_attribute, value)) if isinstance(value, tuple) else value

@@ -17,7 +17,7 @@ from engine.ir.long_list import LongList
 from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED, OpDef, find_op
 from engine.ops.rules import check_inputs, fail
-from engine.ops.spec import LONG, attribute_key, check_spec, has_long_attributes, refuse
+from engine.ops.spec import attribute_key, check_spec, has_long_attributes, refuse
 from engine.ops.tensors import Array
 
 _MEMO_SIZE: Final = 20_000
@@ -95,8 +95,8 @@ def _infer(node: Node, op: OpDef) -> tuple[ValueType, ...]:
 def _check_integers(node: Node, name: str, value: object) -> None:
     """Refuse integers that neither a file nor native code can hold."""
     if type(value) is LongList:
-        return
-    if type(value) is tuple and len(value) >= LONG and {*map(type, value)} == {int}:
+        if value.array is not None or {*map(type, value)} != {int}:
+            return
         value = (min(value), max(value))
     for item in value if type(value) is tuple else (value,):
         if type(item) is int and not -(1 << 63) <= item < 1 << 63:

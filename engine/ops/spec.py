@@ -31,6 +31,7 @@ import onnx
 
 from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node, Output, TensorType
+from engine.ir.long_list import LongList
 from engine.ir.single_floats import shown_attribute
 from engine.ops.protos import attribute_kind
 from engine.ops.registry import AttributeDef, Evaluator, OpDef, compiles, find_op
@@ -54,8 +55,6 @@ _CONVERSIONS: Final[dict[int, Callable[[Any], Any]]] = {
 }
 _MEMO_SIZE: Final = 20_000
 _FEW: Final = 8
-LONG: Final = 4096
-"""Elements of an attribute that is a long list, such as those of a tree ensemble."""
 _WITHOUT_ZEROS: Final = {int, str}
 """Types of which equal values are equal in everything."""
 
@@ -83,7 +82,7 @@ class OperatorSpec:
             raise OperatorSpecError(
                 f"{node}: {cls.__name__} describes {operators}, not {_name_of(node.domain, node.op_type)}"
             )
-        key, fields = _find(node, found)
+        known, key, fields = _find(node, found)
         if fields is not None:
             return found(node=node, **fields)
         described: Any = found
@@ -99,8 +98,7 @@ class OperatorSpec:
         except TypeError as e:
             raise OperatorSpecError(f"{node}: {e}") from e
         if key is not None:
-            known, size = (_resolved_long, _FEW) if has_long_attributes(node) else (_resolved, _MEMO_SIZE)
-            if len(known) >= size:
+            if len(known) >= (_MEMO_SIZE if known is _resolved else _FEW):
                 known.clear()
             known[key] = given
         return spec
@@ -142,10 +140,12 @@ class OperatorSpec:
 SpecT = TypeVar("SpecT", bound=OperatorSpec)
 
 _classes: dict[tuple[str, str], type[OperatorSpec]] = {}
-_resolved: dict[tuple[object, ...], dict[str, Any]] = {}
-"""The fields of specs, except the node, by everything that they depend on."""
-_resolved_long: dict[tuple[object, ...], dict[str, Any]] = {}
-"""The same for nodes with long attributes, which take much memory."""
+_resolved: dict[object, dict[str, Any]] = {}
+"""The fields of specs, except the node, by everything that they depend on.
+
+Those of nodes with long attributes take much memory, and are with the first of these lists instead, whose copies of the
+node share it: `LongList.derived`.
+"""
 
 
 def spec_classes() -> dict[str, type[OperatorSpec]]:
@@ -210,7 +210,7 @@ def check_spec(node: Node) -> None:
     cls = _classes.get((node.domain, node.op_type))
     if cls is None:
         return
-    if _find(node, cls)[1] is None:
+    if _find(node, cls)[2] is None:
         cls.of(node)
 
 
@@ -222,11 +222,16 @@ def _check_flags(node: Node, cls: Any, given: dict[str, Any]) -> None:
             refuse(node, each.name, value, "0 or 1")
 
 
-def _find(node: Node, cls: Any) -> tuple[tuple[object, ...] | None, dict[str, Any] | None]:
-    """Everything that the spec of `node` depends on, None if it cannot be kept; and the fields, if they are known."""
+_Known = dict[object, dict[str, Any]]
+
+
+def _find(node: Node, cls: Any) -> tuple[_Known, tuple[object, ...] | None, dict[str, Any] | None]:
+    """Where the fields of the spec of `node` are kept, by which key, None if they cannot be; and they, if known."""
     attributes = node.attributes
     if attributes and node.has_bodies:  # keeping them would keep their graphs alive
-        return None, None
+        return _resolved, None, None
+    first = next((value for value in attributes.values() if type(value) is LongList), None)
+    known = _resolved if first is None else first.derived
     key = [cls, *attribute_key(node)]
     for source in node.sources:
         value_type = None if source is None else source.type
@@ -236,9 +241,9 @@ def _find(node: Node, cls: Any) -> tuple[tuple[object, ...] | None, dict[str, An
             key.append(value_type)
     found = tuple(key)
     try:
-        return found, (_resolved_long if has_long_attributes(node) else _resolved).get(found)
+        return known, found, known.get(found)
     except TypeError:  # an unhashable attribute, such as a tensor
-        return None, None
+        return known, None, None
 
 
 def attribute_key(node: Node) -> list[object]:
@@ -266,7 +271,7 @@ class _Same:
 
 def has_long_attributes(node: Node) -> bool:
     """Whether an attribute is a long list, so that little should be kept for the node."""
-    return any(isinstance(value, tuple) and len(value) >= LONG for value in node.attributes.values())
+    return any(type(value) is LongList for value in node.attributes.values())
 
 
 def _exact(value: object) -> object:
@@ -275,7 +280,7 @@ def _exact(value: object) -> object:
         return value.hex()
     if not isinstance(value, tuple):
         return value
-    if len(value) >= LONG:
+    if type(value) is LongList:
         return _Same(value)
     types = {*map(type, value)}
     if types <= _WITHOUT_ZEROS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from onnx import TensorProto, helper
 
 from engine import Core
 from engine.errors import EngineError
+from engine.ir import Node, Parameter, f32
 from engine.ir.long_list import LongList
 from engine.onnx import model_to_proto, read_model, skeleton
 from engine.onnx.long_lists import long_list
 from engine.onnx.weight_spans import data_files, weight_spans
+from engine.ops.flat_trees import FlatTrees
+from engine.ops.spec import OperatorSpec
 
 Array = NDArray[Any]
 _TREES = 400
@@ -148,3 +152,36 @@ def test_lists_are_no_weights_of_a_file(tmp_path: Path) -> None:
     path.write_bytes(serialized())
     assert weight_spans(path) == []
     assert data_files(path) == []
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_nothing_of_the_lists_outlives_the_model(device: str) -> None:
+    def alive() -> set[int]:
+        gc.collect()
+        return {id(each) for each in gc.get_objects() if isinstance(each, (LongList, FlatTrees))}
+
+    data, before = serialized(), alive()
+    network = Core().compile_model(data, device)
+    assert alive() - before
+    del network
+    assert alive() <= before
+
+
+def test_a_long_tuple_of_python_is_one_list_of_all_copies_and_keeps_their_spec() -> None:
+    keys = {"keys_floats": tuple(map(float, range(5000))), "values_floats": (0.5,) * 5000}
+    node = Node("LabelEncoder", [Parameter(f32, ["n"])], keys, domain="ai.onnx.ml")
+    copy = node.clone_with_new_inputs(node.input_values)
+    assert all(type(each) is LongList for each in node.attributes.values())
+    assert OperatorSpec.of(copy).keys is OperatorSpec.of(node).keys  # type: ignore[attr-defined]
+    copy.set_attribute("values_floats", (1.5,) * 5000)
+    assert set(OperatorSpec.of(copy).values.tolist()) == {1.5}  # type: ignore[attr-defined]
+
+
+def test_texts_of_models_and_errors_show_the_beginning_of_a_long_list() -> None:
+    model = read_model(serialized())
+    assert len(str(model)) < 5000
+    assert "nodes_nodeids=[0, 1, 2, 0, 1, 2, 0, 1, ...; 1200 values]" in str(model)
+    with pytest.raises(EngineError) as caught:
+        read_model(serialized(target_ids=[9] * (2 * _TREES)))
+    assert len(str(caught.value)) < 1000
