@@ -229,6 +229,8 @@ def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
         data = np.asarray(value)
     except ValueError as e:
         raise ModelError(f"cannot create a constant from {type(value).__name__}: {e}") from e
+    if not isinstance(value, (np.ndarray, np.generic)) and _may_lose_digits(data):
+        data = _exact_integers(value, data, element_type)
     if data.dtype.kind in "USTO":
         data = _as_text(np.asarray(value, object))
         if element_type not in (None, string):
@@ -243,6 +245,29 @@ def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
     if default is None:
         raise ModelError(f"cannot create a constant from {type(value).__name__} {value!r:.60}; pass a numpy array")
     return data.astype(default.numpy)
+
+
+def _may_lose_digits(data: Array) -> bool:
+    """Whether numpy may have made f64 or objects of integers of 2^63 and more."""
+    return data.dtype == object or (data.dtype == np.float64 and bool((np.abs(data) >= 2.0**63).any()))
+
+
+def _exact_integers(value: ArrayLike, data: Array, element_type: ElementType | None) -> Array:
+    """`value` as i64 or u64 if it has only integers and the type is of such; else `data`."""
+    objects = np.asarray(value, object)
+    if (element_type is not None and not element_type.is_integral) or not all(
+        isinstance(each, (int, np.integer)) for each in objects.flat
+    ):
+        return data
+    is_signed = element_type is None or element_type.is_signed
+    try:
+        return objects.astype(np.int64 if is_signed else np.uint64)
+    except OverflowError as e:
+        if element_type is None and data.dtype == object:
+            return data
+        raise ModelError(
+            f"a constant of {element_type or i64} cannot hold the values {_shown(objects)}; use another type"
+        ) from e
 
 
 def _as_text(data: Array) -> Array:
@@ -270,7 +295,9 @@ def _converted(data: Array, element_type: ElementType) -> Array:
     if data.dtype.kind == "c" and not element_type.is_complex:
         raise ModelError(f"cannot create a constant of {element_type} from {data.dtype}; take .real or .imag first")
     with np.errstate(all="ignore"):
-        converted = data.astype(element_type.numpy)
+        is_narrow = element_type.is_real and np.dtype(element_type.numpy).isbuiltin != 1
+        exact = _to_odd(data) if is_narrow and data.dtype == np.float64 else data
+        converted = exact.astype(element_type.numpy)
         rounds = element_type.is_complex or element_type.is_real
         is_same = rounds or (
             np.array_equal(converted.astype(data.dtype), data)
@@ -279,6 +306,19 @@ def _converted(data: Array, element_type: ElementType) -> Array:
     if not is_same:
         raise ModelError(f"a constant of {element_type} cannot hold the values {_shown(data)}; use another type")
     return converted
+
+
+def _to_odd(data: Array) -> Array:
+    """Numbers of f64 as f32, of which rounding to a narrower type gives what rounding once gives.
+
+    What f32 cannot hold becomes the neighbor towards zero with its last bit set ("round to odd"), so that it is no tie
+    of the narrower type.
+    """
+    near = data.astype(np.float32)
+    bits, back = near.view(np.uint32), near.astype(np.float64)
+    bits -= (np.abs(back) > np.abs(data)).astype(np.uint32)
+    bits |= (np.isfinite(data) & (back != data)).astype(np.uint32)
+    return near
 
 
 def _shown(data: Array) -> str:

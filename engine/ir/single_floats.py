@@ -32,8 +32,9 @@ class _Plain(str):
 def as_stored(name: str, value: Any) -> Any:
     """The value of attribute `name` as ONNX stores it: floats, alone or in a tuple or list, become their f32 values.
 
-    A tuple of floats and integers becomes one of floats, and a long tuple a `LongList`. All other values are returned as they are. A model then
-    computes the same before it is written and after it is read. Raises `ModelError` for a finite number beyond f32.
+    A tuple of floats and integers becomes one of floats, and a long tuple a `LongList`. All other values are returned
+    as they are. A model then computes the same before it is written and after it is read. Raises `ModelError` for a
+    finite number beyond f32.
     """
     if type(value) in _UNCHANGED or type(value) is LongList:
         return value

@@ -16,21 +16,22 @@ MAX_AXES: Final = 64  # of numpy
 def array_of_numbers(value: object, element_type: ElementType) -> NDArray[Any]:
     """A number, a text, or lists of them to any depth, as an array of this type; floats are rounded.
 
-    Raises `ModelError` for lists of unequal lengths, other objects, and numbers that are not of the type's kind or
-    exceed its range.
+    The lists may also have numpy scalars and arrays of this very type. Raises `ModelError` for lists of unequal
+    lengths, other objects, and numbers that are not of the type's kind or exceed its range.
     """
-    expected = _kinds(element_type)
-    if wrong := types_in(value) - expected:
+    expected, own = _kinds(element_type), np.dtype(element_type.numpy)
+    found = types_in(value)
+    if wrong := found - expected - {own}:
         names = " or ".join(sorted(each.__name__ for each in expected)) or "arrays"
-        raise ModelError(f"it holds a {min(each.__name__ for each in wrong)}; expected {names} for {element_type}")
+        raise ModelError(f"it holds a {min(map(_name, wrong))}; expected {names} for {element_type}")
     try:
-        array = np.asarray(value, object if element_type is string else np.float64 if element_type.is_real else None)
+        array = np.asarray(value, own if own in found and len(found) == 1 else _exact(element_type))
     except ValueError as e:
         raise ModelError(f"its lists have unequal lengths: {e}") from e
     except OverflowError as e:
         raise ModelError(f"not every number fits {element_type}: {e}") from e
-    if array.dtype == object and element_type is not string:
-        raise ModelError(f"not every number fits {element_type}")
+    if found == {own} and element_type is not string:
+        return array
     try:
         made: NDArray[Any] = Constant(array, element_type).data
     except ModelError as e:
@@ -40,9 +41,9 @@ def array_of_numbers(value: object, element_type: ElementType) -> NDArray[Any]:
     return made
 
 
-def types_in(value: object) -> set[type]:
-    """The types of all elements of nested lists. Raises `ModelError` if they are deeper than arrays can be."""
-    found: set[type] = set()
+def types_in(value: object) -> set[Any]:
+    """The types of all elements of nested lists, and the dtypes of numpy's. Raises `ModelError` if they are deeper than arrays can be."""
+    found: set[Any] = set()
     _collect(value, found, 0)
     return found
 
@@ -57,16 +58,34 @@ def _kinds(element_type: ElementType) -> set[type]:
     return {int, float, complex} if element_type.is_complex else {int, float}
 
 
-def _collect(value: object, found: set[type], depth: int) -> None:
-    """Add the types of all elements of nested lists."""
+def _exact(element_type: ElementType) -> Any:
+    """The numpy type that holds Python's numbers of the type's kind: numpy would make f64 of large integers."""
+    if element_type is string:
+        return object
+    if element_type.is_integral:
+        return np.int64 if element_type.is_signed else np.uint64
+    return np.float64 if element_type.is_real else None
+
+
+def _name(found: Any) -> str:
+    """The name of the type of an element, or the dtype of an array."""
+    return f"numpy {found}" if isinstance(found, np.dtype) else str(found.__name__)
+
+
+def _collect(value: object, found: set[Any], depth: int) -> None:
+    """Add the types of all elements of nested lists, the dtypes of arrays and numpy's scalars."""
     if not isinstance(value, (list, tuple)):
-        found.add(type(value))
+        if isinstance(value, np.str_):
+            found.add(str)
+        else:
+            is_array = type(value) is np.ndarray or isinstance(value, np.generic)
+            found.add(value.dtype if is_array else type(value))
         return
     if depth == MAX_AXES:
         raise ModelError(f"its lists are nested more than {MAX_AXES} deep")
     types = set(map(type, value))
-    lists = {each for each in types if issubclass(each, (list, tuple))}
-    found |= types - lists
-    for element in value if lists else ():
-        if type(element) in lists:
+    others = {each for each in types if issubclass(each, (list, tuple, np.generic, np.ndarray))}
+    found |= types - others
+    for element in value if others else ():
+        if type(element) in others:
             _collect(element, found, depth + 1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engine.errors import ModelError
-from engine.ir import Constant, Model, Parameter, Result, SequenceType, bf16, boolean, f16, f32, i64, string, u4, u8
+from engine.ir import Constant, Model, Parameter, Result, SequenceType, bf16, boolean, f16, f32, i64, string, u4, u8, u64
 from engine.onnx import join_model, model_to_proto, read_model, split_model
 
 PAGE = mmap.PAGESIZE
@@ -129,3 +129,10 @@ def test_discarded_data_is_an_error_to_read() -> None:
     assert constant.shape == (3,)
     with pytest.raises(ModelError, match=r"`w`.*was discarded"):
         _ = constant.data
+
+
+def test_large_integers_of_lists_keep_all_digits():
+    assert Constant([1, 2**63 + 1, 2**64 - 1], u64).data.tolist() == [1, 2**63 + 1, 2**64 - 1]
+    for values, element_type in (([1, 2**63 + 1], None), ([-1, 2**63], u64), ([1, 2**64], u64), ([1, 2**63 + 1], i64)):
+        with pytest.raises(ModelError, match="cannot hold the values"):
+            Constant(values, element_type)

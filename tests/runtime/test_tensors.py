@@ -1,6 +1,7 @@
 """What crosses a request's border: accepted in place, or refused with nothing changed."""
 
 import json
+import math
 from typing import Any
 
 import ml_dtypes
@@ -199,7 +200,7 @@ WRONG = [
     ({"x0": np.zeros((2, 9), np.float32)}, "dimension 1 is 9, expected 3..8"),
     ({"x0": [[1, 2, 3], [4, 5]]}, "the list is not an array of f32: its lists have unequal lengths"),
     ({"x0": [[1, True, 3]] * 2}, "it holds a bool; expected float or int for f32"),
-    ({"x0": [X[0], X[1]]}, "it holds a ndarray; expected float or int for f32"),
+    ({"x0": [X[0], X[1].astype(float)]}, "it holds a numpy float64; expected float or int for f32"),
     ({"x0": [[1, 1e39, 3]] * 2}, r"not every number fits f32: the largest is 1e\+39"),
     ({"x0": [[10**400, 2, 3]] * 2}, "not every number fits f32"),
     ({"x0": [1, 2, 3]}, r"rank is 1 \(3,\), expected 2"),
@@ -229,6 +230,8 @@ def test_a_wrong_input_names_itself_and_what_is_expected(inputs, message):
         (i64, [1, -(2**63)], [1.0]),
         (i64, [], [2**63]),
         (u64, [2**64 - 1], [-1]),
+        (u64, [1, 2**63 + 1, 2**64 - 1], [-1, 2**63]),
+        (i64, [-1, 2**62 + 1], [-1, 2**63]),
         (i8, [-128, 127], [128]),
         (boolean, [True, False], [1]),
         (string, ["a", ""], [b"a"]),
@@ -251,6 +254,29 @@ def test_lists_of_numbers_become_arrays_of_the_inputs_type(element_type, good, b
     request.set_input_tensor("x0", values)
     values += good
     assert request.infer()[0].shape == (2 * len(good),)  # lists are read when an inference begins
+
+
+def test_lists_may_have_scalars_and_arrays_of_the_inputs_type():
+    request = echo(TensorType(f32, PartialShape.dynamic()))
+    one = np.float32(0.5)
+    for value in ([one, 2], [[one], [1.5]], [X[0], X[1]], (X, X)):
+        found = request.infer({"x0": value})[0]
+        np.testing.assert_array_equal(found, np.asarray(value, np.float32), strict=True)
+    for bad, message in (
+        ([np.float64(1)], "it holds a numpy float64"),
+        ([np.ones(2, np.float32), np.ones(3, np.float32)], "unequal lengths"),
+        ([np.ma.masked_array(X, X > 0)], "it holds a MaskedArray"),
+    ):
+        with pytest.raises(InputError, match=message):
+            request.infer({"x0": bad})
+
+
+def test_numbers_of_lists_are_rounded_once_to_bf16():
+    request = echo(TensorType(bf16, PartialShape.dynamic()))
+    tie = 1 + 2.0**-8
+    values = [tie, tie + 2.0**-40, -tie - 2.0**-40, 3 + 2.0**-7 - 2.0**-40, 1e-300, -math.inf]
+    expected = [1.0, 1 + 2.0**-7, -1 - 2.0**-7, 3.0, 0.0, -math.inf]
+    assert request.infer({"x0": values})[0].astype(np.float64).tolist() == expected
 
 
 def test_nothing_is_bound_where_one_of_several_inputs_is_wrong():
