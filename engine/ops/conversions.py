@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from engine.ir import Node
-from engine.ir.element_type import f8e8m0
+from engine.ir.element_type import f4e2m1, f8e8m0, string
 from engine.ops.elementwise import CastSpec, ConversionSpec
 from engine.ops.precision import truncated
 from engine.ops.reference import compile_onnx
@@ -24,11 +24,26 @@ def _compile_cast(node: Node) -> Evaluator:
     spec = ConversionSpec.of(node)
     target = spec.to if isinstance(spec, CastSpec) else node.output(0).element_type
     source = node.input_value(0).element_type
-    if not source.is_real or not (target.is_integral or target is f8e8m0):
-        return compile_onnx(node)
-    if target is f8e8m0 and source is not target:
+    if source is target:
+        return lambda inputs: (inputs[0],)
+    if target is f8e8m0 and source is not string:
         return lambda inputs: (powers_of_two(inputs[0], spec.round_mode, saturates=spec.saturate),)
-    return lambda inputs: (truncated(inputs[0], target.numpy),) if source is not target else (inputs[0],)
+    if source.is_real and target.is_integral:
+        return lambda inputs: (truncated(inputs[0], target.numpy),)
+    run = compile_onnx(node)
+    if target is string or (source.numpy.isbuiltin == 1 and not (source.is_real and target is f4e2m1)):
+        return run
+    return lambda inputs: run([_widened(inputs[0]), *inputs[1:]])
+
+
+def _widened(x: Array) -> Array:
+    """Numbers in a type of numpy's own: ml_dtypes does not convert all pairs of its types.
+
+    All NaNs are the same, because those of float4e2m1, which has none, have the opposite sign there.
+    """
+    if x.dtype.isbuiltin != 1:
+        x = x.astype(np.float32)
+    return np.where(np.isnan(x), x.dtype.type(np.nan), x)
 
 
 def powers_of_two(x: Array, round_mode: str, *, saturates: bool) -> Array:

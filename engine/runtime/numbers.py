@@ -20,7 +20,7 @@ def array_of_numbers(value: object, element_type: ElementType) -> NDArray[Any]:
     lengths, other objects, and numbers that are not of the type's kind or exceed its range.
     """
     expected, own = _kinds(element_type), np.dtype(element_type.numpy)
-    found = types_in(value)
+    found = _kinds_in(value)
     if wrong := found - expected - {own}:
         names = " or ".join(sorted(each.__name__ for each in expected)) or "arrays"
         raise ModelError(f"it holds a {min(map(_name, wrong))}; expected {names} for {element_type}")
@@ -41,10 +41,19 @@ def array_of_numbers(value: object, element_type: ElementType) -> NDArray[Any]:
     return made
 
 
-def types_in(value: object) -> set[Any]:
-    """The types of all elements of nested lists, and the dtypes of numpy's. Raises `ModelError` if they are deeper than arrays can be."""
-    found: set[Any] = set()
+def types_in(value: object) -> set[type]:
+    """The types of all elements of nested lists. Raises `ModelError` if they are deeper than arrays can be."""
+    found: set[type] = set()
     _collect(value, found, 0)
+    return found
+
+
+def _kinds_in(value: object) -> set[Any]:
+    """The types of all elements of nested lists, and the dtypes of arrays and numpy's scalars in place of theirs."""
+    types = types_in(value)
+    found: set[Any] = {each for each in types if not issubclass(each, np.ndarray | np.generic)}
+    if len(found) < len(types):
+        _add_dtypes(value, found)
     return found
 
 
@@ -72,20 +81,27 @@ def _name(found: Any) -> str:
     return f"numpy {found}" if isinstance(found, np.dtype) else str(found.__name__)
 
 
-def _collect(value: object, found: set[Any], depth: int) -> None:
-    """Add the types of all elements of nested lists, the dtypes of arrays and numpy's scalars."""
-    if not isinstance(value, (list, tuple)):
-        if isinstance(value, np.str_):
-            found.add(str)
-        else:
-            is_array = type(value) is np.ndarray or isinstance(value, np.generic)
-            found.add(value.dtype if is_array else type(value))
+def _collect(value: object, found: set[type], depth: int) -> None:
+    if not isinstance(value, list | tuple):
+        found.add(type(value))
         return
     if depth == MAX_AXES:
         raise ModelError(f"its lists are nested more than {MAX_AXES} deep")
     types = set(map(type, value))
-    others = {each for each in types if issubclass(each, (list, tuple, np.generic, np.ndarray))}
-    found |= types - others
-    for element in value if others else ():
-        if type(element) in others:
+    lists = {each for each in types if issubclass(each, list | tuple)}
+    found |= types - lists
+    for element in value if lists else ():
+        if type(element) in lists:
             _collect(element, found, depth + 1)
+
+
+def _add_dtypes(value: object, found: set[Any]) -> None:
+    if isinstance(value, list | tuple):
+        for element in value:
+            _add_dtypes(element, found)
+    elif isinstance(value, np.str_):
+        found.add(str)
+    elif isinstance(value, np.generic) or type(value) is np.ndarray:
+        found.add(value.dtype)
+    elif isinstance(value, np.ndarray):  # a subclass, whose mask would be lost for example
+        found.add(type(value))

@@ -10,7 +10,22 @@ import numpy as np
 import pytest
 
 from engine.errors import ModelError
-from engine.ir import Constant, Model, Parameter, Result, SequenceType, bf16, boolean, f16, f32, i64, string, u4, u8, u64
+from engine.ir import (
+    Constant,
+    Model,
+    Parameter,
+    Result,
+    SequenceType,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    i64,
+    string,
+    u4,
+    u8,
+    u64,
+)
 from engine.onnx import join_model, model_to_proto, read_model, split_model
 
 PAGE = mmap.PAGESIZE

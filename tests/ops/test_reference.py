@@ -2,6 +2,7 @@
 
 import math
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +21,16 @@ from engine.ir import (
     SequenceType,
     TensorType,
     bf16,
+    boolean,
     f16,
     f32,
     f64,
     i8,
+    i32,
     i64,
     string,
 )
+from engine.ir.element_type import f4e2m1, f8e4m3fn, f8e8m0, i4, u4
 from engine.ops import reference
 
 
@@ -538,3 +542,23 @@ def test_a_missing_string_of_a_map_is_empty() -> None:
     node = ops.create("DictVectorizer", [key], {"int64_vocabulary": [1, 2]}, domain="ai.onnx.ml")
     assert ops.evaluate(node, [{1: "x"}])[0].tolist() == ["x", ""]
     assert ops.evaluate(node, [{}])[0].tolist() == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "values", "wanted"),
+    [
+        (i32, f8e8m0, [0, 3, 4], [np.nan, 4.0, 4.0]),
+        (boolean, f8e8m0, [False, True], [np.nan, 1.0]),
+        (i4, u4, [-1, 7], [15, 7]),
+        (u4, i4, [15, 7], [-1, 7]),
+        (f8e8m0, f4e2m1, [0.5, 4.0, 64.0], [0.5, 4.0, 6.0]),
+        (f8e8m0, f8e4m3fn, [0.5, 4.0, 2.0**100], [0.5, 4.0, np.nan]),
+    ],
+    ids=str,
+)
+def test_casts_of_narrow_types_without_saturation(source: Any, target: Any, values: Any, wanted: list[float]) -> None:
+    given = np.array(values).astype(source.numpy)
+    cast = ops.Cast(Parameter(source, [len(values)]), to=target.onnx, saturate=0)
+    (found,) = ops.evaluate(cast, [given])
+    assert found.dtype == target.numpy
+    np.testing.assert_array_equal(found.astype(np.float64), wanted)

@@ -215,6 +215,16 @@ def _small_casts() -> list[OperatorCase]:
         cases.append(
             case(f"Cast/f16-f8e8m0-{mode}-{saturate}", [filled((200,), (*numbers, 2.0**-24), f16)], attributes)
         )
+    whole = (0, 1, 3, 7, 100)
+    cases += [
+        case(f"Cast/{source.name}-f8e8m0-unsaturated", [filled((5,), whole, source)], {"to": f8e8m0, "saturate": 0})
+        for source in (i32, u8)
+    ]
+    cases += [
+        case(f"Cast/{source.name}-{target.name}-bits", [filled((5,), (0, 1, 2, 1, 0), source)], {"to": target})
+        for source, target in ((i4, u4), (u4, i4), (i4, u2))
+    ]
+    cases.append(case("Cast/f8e8m0-f4e2m1-powers", [filled((4,), (0.5, 1.0, 2.0, 4.0), f8e8m0)], {"to": f4e2m1}))
     return cases
 
 

@@ -8,7 +8,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.ir import ElementType
-from engine.ir.element_type import f8e8m0, f16, f32, f64, i4, i8, i16, i32, i64, u2, u4, u8, u32, u64
+from engine.ir.element_type import (
+    f4e2m1,
+    f8e4m3fn,
+    f8e5m2,
+    f8e8m0,
+    f16,
+    f32,
+    f64,
+    i4,
+    i8,
+    i16,
+    i32,
+    i64,
+    u2,
+    u4,
+    u8,
+    u32,
+    u64,
+)
 from engine.ops.cases.case import OperatorCase, case
 from engine.ops.cases.data import Data, constant, filled
 
@@ -91,6 +109,21 @@ UNDEFINED: Final = (
         what="a negative number, or -0, to float8e8m0",
         answer="as its magnitude",
         cases=(_cast(f32, f8e8m0, (-2.0, -3.0, -0.0, -INF), [2.0, 4.0, 2.0**-127, 2.0**127]),),
+    ),
+    Undefined(
+        operators="Cast, CastLike",
+        what="NaN to float4e2m1",
+        answer="-0",
+        cases=(
+            _cast(f32, f4e2m1, (NAN, -NAN, 1.0), [-0.0, -0.0, 1.0]),
+            _cast(f8e4m3fn, f4e2m1, (NAN, -NAN, 1.0), [-0.0, -0.0, 1.0]),
+        ),
+    ),
+    Undefined(
+        operators="Cast, CastLike",
+        what="to the type that the numbers already have",
+        answer="they are unchanged, also infinities of float8e5m2 if `saturate` is 1",
+        cases=(_cast(f8e5m2, f8e5m2, (INF, -INF, NAN), [INF, -INF, NAN]),),
     ),
     Undefined(
         operators="Add, Sub, Mul, Sum, Neg, Abs, CumSum, ReduceSum, ReduceProd, MatMul and others",
