@@ -76,6 +76,8 @@ def _default(node: Node, dtype: np.dtype[Any]) -> Any:
 def label_encoder(spec: LabelEncoderSpec, x: Array) -> Array:
     """The value of each element of x, in its shape."""
     found = np.full(x.shape, spec.default, spec.values.dtype)
+    if not len(spec.keys):
+        return found
     if x.dtype == object:
         places = dict(zip(spec.keys.tolist(), range(len(spec.keys)), strict=True))
         flat = np.array([places.get(each, -1) for each in x.reshape(-1).tolist()], np.int64).reshape(x.shape)

@@ -52,6 +52,14 @@ def test_values_of_no_elements_and_of_no_axes() -> None:
     assert encoded(np.zeros((2, 0)), object, keys_strings=["a"], values_int64s=[7]) == [[], []]
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, object])
+def test_an_empty_table_gives_the_default(dtype: Any) -> None:
+    none, default = np.zeros(0, np.int64), np.array([9])
+    keys = {"keys_tensor": np.zeros(0, dtype)}
+    assert encoded([["1"], ["2"]], dtype, **keys, values_tensor=none, default_tensor=default) == [[9], [9]]
+    assert encoded(["1", "2"], dtype, **keys, values_tensor=none.astype(np.float32)) == [-0.0, -0.0]
+
+
 def one_hot(x: Any, dtype: Any, **attributes: Any) -> Any:
     data = np.array(x, dtype)
     parameter = Parameter(ElementType.from_numpy(data.dtype), PartialShape(data.shape))
