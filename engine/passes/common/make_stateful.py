@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from engine.errors import GraphError, PassError
+from engine.errors import GraphError, PassError, TypeInferenceError
 from engine.ir import Dimension, Model, Parameter, PartialShape, Result, TensorType, Variable, as_dimension
 from engine.passes.base import ModelPass
 from engine.passes.common.state_axes import Appended, appended, written_axis
@@ -76,6 +76,7 @@ class MakeStateful(ModelPass):
         tied = _symbols_of([p for p in model.parameters if p.friendly_name not in pairs])
         found = [_Pair.of(model.parameter(name), model.result(output)) for name, output in pairs.items()]
         _state_lengths(model, found, tied)
+        _require_lengths(model, found, tied)
         for pair in found:
             yield _variable(pair, tied, self._bound)
 
@@ -192,7 +193,6 @@ def _variable(pair: _Pair, tied: set[str], bound: int | None) -> Variable:
                 f"input `{name}` is {read}, into which the model writes, and no other input tells the length of "
                 f"dimension {lengths.index(0)}; export it with a symbol that other inputs have, or with a fixed length"
             )
-    _require_lengths(pair, tied)
     batch = next(
         (i for i, dim in enumerate(read.shape) if dim.symbol in tied and i != written),
         0 if len(read.shape) > 1 else None,
@@ -210,19 +210,56 @@ def _variable(pair: _Pair, tied: set[str], bound: int | None) -> Variable:
     )
 
 
-def _require_lengths(pair: _Pair, tied: set[str]) -> None:
+def _require_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> None:
     """Raise `GraphError` for a length that stays the same, and that nothing tells."""
-    given = pair.result.input_value(0).shape
-    for axis, dim in enumerate(pair.shape):
-        if dim.is_static or axis in (pair.axis, pair.written) or dim.symbol in tied:
-            continue
-        is_kept = given.rank == pair.shape.rank and dim.symbol is not None and given[axis].symbol == dim.symbol
-        if pair.axis is None and not is_kept:
-            continue
-        raise GraphError(
-            f"input `{pair.name}` is {pair.parameter.type}, and neither another input nor the values that it is joined "
-            f"with tell the length of dimension {axis}; state it first: model.reshape({{{pair.name!r}: [...]}})"
-        )
+    unknown = {pair.name: _unknown_axes(pair, tied) for pair in pairs if pair.written is None}
+    is_grown = {pair.name: pair.axis is not None for pair in pairs}
+    empty = _empty_axes(model, pairs, {name: axes for name, axes in unknown.items() if axes and not is_grown[name]})
+    for pair in pairs:
+        for axis in unknown.get(pair.name, []) if is_grown[pair.name] else empty.get(pair.name, []):
+            raise GraphError(
+                f"input `{pair.name}` is {pair.parameter.type}, and neither another input nor the values that it is "
+                f"joined with tell the length of dimension {axis}; state it first: "
+                f"model.reshape({{{pair.name!r}: [...]}})"
+            )
+
+
+def _unknown_axes(pair: _Pair, tied: set[str]) -> list[int]:
+    """The dimensions that do not grow, and whose lengths neither the input nor another one tells."""
+    return [
+        axis for axis, dim in enumerate(pair.shape) if dim.is_dynamic and axis != pair.axis and dim.symbol not in tied
+    ]
+
+
+def _empty_axes(model: Model, pairs: Sequence[_Pair], unknown: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The dimensions that remain of length 0 in all inferences if the unknown ones begin with it.
+
+    The types of a model with these lengths tell it. A dimension that becomes longer, such as of a window that slides
+    over what it is joined with, may make others longer in the next inference.
+    """
+    while unknown:
+        probe = model.clone()
+        shapes = {pair.name: list(pair.shape) for pair in pairs if pair.name in unknown}
+        for name, axes in unknown.items():
+            for axis in axes:
+                shapes[name][axis] = as_dimension(0)
+        try:
+            probe.reshape(shapes)
+        except TypeInferenceError:  # not silently empty: the first inference says what is wrong
+            return {}
+        made = {pair.name: probe.result(pair.result.friendly_name).input_value(0).shape for pair in pairs}
+        still = {
+            name: [axis for axis in axes if _is_empty(made[name], shapes[name], axis)] for name, axes in unknown.items()
+        }
+        still = {name: axes for name, axes in still.items() if axes}
+        if still == unknown:
+            break
+        unknown = still
+    return unknown
+
+
+def _is_empty(made: PartialShape, shape: Sequence[Dimension], axis: int) -> bool:
+    return made.rank.is_static and len(made) == len(shape) and made[axis].is_static and made[axis].min == 0
 
 
 def _fixed_length(name: str, dim: Dimension, bound: int | None) -> int:

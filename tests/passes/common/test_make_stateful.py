@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import ops
+from engine import Core, ops
 from engine.errors import PassError
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, Variable, f16, f32, i64
 from engine.passes import MakeStateful, Manager
@@ -175,6 +175,33 @@ def test_a_state_that_keeps_an_unknown_length_is_refused() -> None:
     model = Model([Result(ops.Add(past, ops.Mul(past, x)), "present")], [past, x])
     with pytest.raises(PassError, match=r"`past` is f32\[1,width\].* dimension 1; state it first: model.reshape"):
         MakeStateful().run_on_model(model)
+
+
+@pytest.mark.parametrize("length", ["other", None])
+def test_a_state_that_would_remain_empty_is_refused(length: str | None) -> None:
+    def model() -> Model:
+        past, second = Parameter(f32, [length, 2], "past_0"), Parameter(f32, [length, 2], "past_1")
+        x = Parameter(f32, ["batch", 2], "x")
+        half = ops.Mul(second, Constant(np.float32(0.5)))
+        return Model([Result(ops.Add(half, x), "present_0"), Result(past, "present_1")], [past, second, x])
+
+    with pytest.raises(PassError, match=r"`past_0` is f32\[.*,2\], and neither .* dimension 0; state it"):
+        MakeStateful().run_on_model(model())
+    told = model()
+    told.reshape({"past_0": ["batch", 2], "past_1": ["batch", 2]})  # the way out
+    MakeStateful().run_on_model(told)
+    assert [variable.initial.shape for variable in told.variables] == [(1, 2), (1, 2)]
+
+
+def test_a_window_of_an_open_length_begins_empty() -> None:
+    past, x = Parameter(f32, ["batch", "window"], "past"), Parameter(f32, ["batch", "new"], "x")
+    ends = (Constant(np.array([each])) for each in (-4, 2**62, 1))
+    window = ops.Slice(ops.Concat(past, x, axis=1), *ends)
+    model = Model([Result(ops.ReduceSum(window, keepdims=0), "y"), Result(window, "present")], [past, x])
+    window.set_output_type(0, past.type)  # as a file declares it
+    MakeStateful().run_on_model(model)
+    request = Core().compile_model(model, "TEMPLATE").create_infer_request()
+    assert [request.infer({"x": np.ones((1, 2), np.float32)})["y"].item() for _ in range(3)] == [2, 4, 4]
 
 
 def test_a_bound_is_that_of_growing_variables() -> None:
