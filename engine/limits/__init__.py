@@ -1,6 +1,13 @@
 """Limits of a compilation and of its network: what may be folded, and how large a value may be."""
 
-from engine.limits.budget import FoldingBudget, Limits, compilation, current_budget, current_limits
+from engine.limits.budget import (
+    FoldingBudget,
+    Limits,
+    OverBudgetError,
+    compilation,
+    current_budget,
+    current_limits,
+)
 from engine.limits.memory import (
     LARGE_BYTES,
     available_memory,
@@ -15,6 +22,7 @@ __all__ = [
     "LARGE_BYTES",
     "FoldingBudget",
     "Limits",
+    "OverBudgetError",
     "available_memory",
     "check_bytes",
     "check_growth",

@@ -14,6 +14,10 @@ WORK_PER_BYTE: Final = 128
 """The units of work for each byte of a model's constants."""
 
 
+class OverBudgetError(Exception):
+    """The budget of a compilation has no room for a constant: the pass that would make it leaves the graph as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits that a network is compiled with.
@@ -61,6 +65,12 @@ class FoldingBudget:
         """Count folded bytes, or bytes of folded values that no longer exist as negative ones, and work."""
         self.used_bytes = max(0, self.used_bytes + nbytes)
         self.used_work += work
+
+    def take(self, nbytes: int, work: int) -> None:
+        """`spend` these bytes and this work. Raises `OverBudgetError` if the budget does not allow them."""
+        if not self.allows(nbytes, work):
+            raise OverBudgetError
+        self.spend(nbytes, work)
 
 
 class _Thread(threading.local):

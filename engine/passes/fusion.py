@@ -8,7 +8,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from engine.ir import Constant, Dimension, Model, Node, Output, PartialShape, TensorType, f64
+from engine.ir import Constant, Dimension, ElementType, Model, Node, Output, PartialShape, TensorType, f64
+from engine.limits import current_budget
 from engine.ops.tensors import Array
 from engine.passes.pattern import Matcher
 from engine.passes.rewrite import BackwardGraphRewrite, MatcherPass
@@ -105,12 +106,34 @@ def constant_data(value: Output | None) -> Array | None:
     return value.node.data if value is not None and isinstance(value.node, Constant) else None
 
 
-def derived_constant(sources: Sequence[Constant], shape: Sequence[int], compute: Callable[..., Array]) -> Constant:
-    """The result of `compute` on constants of one element type, in that type; large results are computed on first read.
+def charge(sources: Iterable[Constant], nbytes: int) -> None:
+    """Count a constant of `nbytes` that a pass makes of others against the budget of the compilation.
 
-    Weights changed by several passes in a row then occupy memory only in the form that a device packs.
+    Sources that nothing else reads leave the graph, so only what exceeds them is counted, as bytes and as work: weights
+    that several passes change one after the other are free, copies of one that many nodes read are not.
+
+    Raises `OverBudgetError` if it exceeds the budget. `MatcherPass.apply` then leaves the match as it is; other passes
+    catch it, and call this before they change the graph.
     """
-    element_type = sources[0].element_type
+    given = dict.fromkeys(sources)
+    replaced = sum(source.byte_size for source in given if source.output(0).num_consumers <= 1)
+    added = max(0, nbytes - replaced)
+    current_budget().take(added, added)
+
+
+def derived_constant(
+    sources: Sequence[Constant],
+    shape: Sequence[int],
+    compute: Callable[..., Array],
+    element_type: ElementType | None = None,
+) -> Constant:
+    """The result of `compute` on constants, in the type of the first by default; large results are computed when read.
+
+    Weights changed by several passes in a row then occupy memory only in the form that a device packs. Raises
+    `OverBudgetError`, see `charge`.
+    """
+    element_type = element_type or sources[0].element_type
+    charge(sources, element_type.byte_size(math.prod(shape)))
     if element_type.byte_size(math.prod(shape)) <= _SMALL_BYTES:
         return Constant(compute(*[source.data for source in sources]))
     return Constant.derived(sources, TensorType(element_type, PartialShape(shape)), compute)

@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 from engine.errors import PassError
 from engine.ir import Model, Node, OutputLike, as_output, paused_collector
 from engine.ir.walk import runnable_bodies
+from engine.limits import OverBudgetError
 from engine.passes import regions
 from engine.passes.base import Pass, PassViolation
 from engine.passes.config import PassConfig
@@ -27,7 +28,8 @@ class MatcherPass(Pass):
 
     The callback gets the `Matcher` and returns True if it replaced the root, which ends matching at that root; after
     False, the next matcher is tried. It must not change nodes after the root. New nodes that should be matched too are
-    registered with `register_new_node`, in topological order.
+    registered with `register_new_node`, in topological order. If the budget has no room for a constant that the
+    callback makes (`fusion.derived_constant`), which it does before it changes the graph, the match counts as False.
     """
 
     matcher: Matcher | None = None
@@ -103,6 +105,8 @@ class MatcherPass(Pass):
             changed = self._callback(matcher)  # type: ignore[misc]
         except PassViolation:
             raise
+        except OverBudgetError:
+            return False
         except Exception as e:
             raise PassError(f"pass {self.name} failed at {_root(node)}: {type(e).__name__}: {e}") from e
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,15 @@ from engine.limits import (
 )
 from engine.onnx import read_model
 from engine.ops import evaluate_model
+from engine.passes.base import Pass
 from engine.passes.common.constant_folding import ConstantFolding
+from engine.passes.common.conv_batch_norm_fusion import ConvBatchNormFusion
+from engine.passes.common.conv_bias_fusion import ConvMultiplyFusion
+from engine.passes.common.conv_input_fusion import ConvInputFusion
+from engine.passes.common.einsum_decomposition import EinsumDecomposition
+from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
+from engine.passes.common.quantization_decomposition import DequantizedConstantFolding
+from engine.passes.common.transpose_sinking import TransposeSinking
 from engine.passes.folding import bytes_allowed
 from engine.passes.manager import Manager
 
@@ -130,6 +139,64 @@ def test_dense_forms_that_are_released_no_longer_count() -> None:
                 assert constant.data[0, 5] == 3
                 constant.release()
         assert budget.used_bytes == 0
+
+
+def _norm() -> list[Constant]:
+    """Scale, bias, mean and variance."""
+    return [Constant(np.full(SIDE, value, np.float32)) for value in (0.5, 0.0, 0.0, 1.0)]
+
+
+def _channels_last(x: Any, w: Constant) -> Any:
+    return ops.Transpose(ops.Add(ops.Relu(ops.Transpose(x, perm=[0, 2, 3, 1])), w), perm=[0, 3, 1, 2])
+
+
+SIDE = 48
+KERNEL, IMAGE, MATRIX = [SIDE, SIDE, 3, 3], [1, SIDE, 5, 5], [SIDE, SIDE]
+PADS = {"pads": [1, 1, 1, 1]}
+SHARED: list[tuple[type[Pass], list[int], list[int], Callable[[Any, Constant], Any]]] = [
+    (ConvBatchNormFusion, KERNEL, IMAGE, lambda x, w: ops.BatchNormalization(ops.Conv(x, w, **PADS), *_norm())),
+    (ConvMultiplyFusion, KERNEL, IMAGE, lambda x, w: ops.Mul(ops.Conv(x, w, **PADS), Constant(np.float32(0.5)))),
+    (ConvInputFusion, KERNEL, IMAGE, lambda x, w: ops.Conv(ops.Mul(x, Constant(np.float32(0.5))), w, **PADS)),
+    (EinsumDecomposition, MATRIX, MATRIX, lambda x, w: ops.Einsum(x, w, equation="ij,kj->ik")),
+    (QKVProjectionFusion, MATRIX, MATRIX, lambda x, w: ops.Sum(*(ops.MatMul(x, w) for _ in range(3)))),
+    (TransposeSinking, [5, 1, SIDE], IMAGE, _channels_last),
+    (
+        DequantizedConstantFolding,
+        MATRIX,
+        MATRIX,
+        lambda x, w: ops.Add(x, ops.DequantizeLinear(Constant(w.data.astype(np.int8)), Constant(np.float32(0.25)))),
+    ),
+]
+"""A pass, the shapes of weights that many nodes read and of x, and one of these nodes."""
+
+
+@pytest.mark.parametrize(("kind", "shape", "x_shape", "make"), SHARED)
+def test_copies_of_shared_weights_are_within_the_budget(
+    kind: type[Pass], shape: list[int], x_shape: list[int], make: Callable[[Any, Constant], Any]
+) -> None:
+    """One weight that many nodes read, each with another scale, could take any number of gigabytes."""
+    rng = np.random.default_rng(0)
+    weights, data = (rng.standard_normal(each).astype(np.float32) / 16 for each in (shape, x_shape))
+
+    def optimized(most: int) -> tuple[Model, float]:
+        x, w = Parameter(f32, x_shape, "x"), Constant(weights)
+        value: Any = x
+        for _ in range(12):
+            value = ops.Tanh(make(value, w))
+        manager, model = Manager(), Model([value], [x])
+        manager.pass_config.enable(kind)
+        manager.register_pass(kind)
+        with compilation(Limits(folded_bytes=most * weights.nbytes)) as budget:
+            manager.run_passes(model)
+        assert budget.used_bytes <= most * weights.nbytes
+        constants = [node for node in model.ordered_nodes() if isinstance(node, Constant) and node.shape]
+        return model, sum(node.byte_size for node in constants) / weights.nbytes
+
+    (plain, given), (whole, most), (bounded, held) = optimized(0), optimized(100), optimized(3)
+    assert held < given + 4 < most, (given, held, most)
+    for model in (whole, bounded):
+        found, expected = (evaluate_model(each, [data])[0] for each in (model, plain))
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
 
 
 def model_bytes() -> bytes:

@@ -8,7 +8,7 @@ from engine import ops
 from engine.ir import Constant, Node, f32
 from engine.ops import attribute
 from engine.ops.normalization import BatchNormalizationSpec, MeanVarianceNormalizationSpec
-from engine.passes.fusion import FusionPass, constant_data, dims_of
+from engine.passes.fusion import FusionPass, charge, dims_of
 from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_const, wrap_type
 
 
@@ -26,10 +26,12 @@ class BatchNormalizationDecomposition(FusionPass):
     def _make(self, m: Matcher) -> list[Node] | None:
         data = m.pattern_value_map[self._x]
         dims = dims_of(data)
-        tables = [constant_data(m.pattern_value_map[p]) for p in self._parameters]
+        nodes = [m.pattern_value_map[p].node for p in self._parameters]
+        constants = [node for node in nodes if isinstance(node, Constant)]
         if dims is None or len(dims) < 2 or m.match_root.num_outputs != 1:
             return None
-        scale, shift, mean, variance = (t.astype(np.float64) for t in tables if t is not None)
+        scale, shift, mean, variance = (constant.data.astype(np.float64) for constant in constants)
+        charge(constants, 2 * constants[0].byte_size)
         factor = scale / np.sqrt(variance + BatchNormalizationSpec.of(m.match_root).epsilon)
         shape, dtype = (-1, *(1,) * (len(dims) - 2)), data.element_type.numpy
         product = ops.Mul(data, Constant(factor.reshape(shape).astype(dtype)))

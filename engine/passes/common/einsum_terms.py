@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Dimension, ElementType, Node, Output
+from engine.limits import OverBudgetError
 from engine.passes.common.transpose_merge import transposed
 from engine.passes.folding import bytes_allowed, constant_fold
 from engine.passes.fusion import derived_constant, dims_of, reshape_target, same_length
@@ -144,7 +146,8 @@ class Steps:
         assert source is not None
         if isinstance(value.node, Constant):
             shape = [dim.get_length() for dim in dims]
-            return derived_constant([value.node], shape, lambda data: data.reshape(shape)).output(0)
+            with suppress(OverBudgetError):  # else it is reshaped in each inference
+                return derived_constant([value.node], shape, lambda data: data.reshape(shape)).output(0)
         if all(dim.is_static for dim in dims):
             lengths = [dim.get_length() for dim in dims]
             return self._reshape(value, Constant(np.array(lengths, np.int64)).output(0), has_zero=0 in lengths)

@@ -10,7 +10,7 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Node, Output, TensorType
 from engine.ops import attribute
-from engine.passes.fusion import dims_of, integers
+from engine.passes.fusion import charge, dims_of, integers
 
 Perm: TypeAlias = "tuple[int, ...]"
 Rule: TypeAlias = "Callable[[Node, list[Output | None], Perm], Node]"
@@ -59,9 +59,12 @@ def follows_layout(node: Node, perm: Perm) -> bool:
 
 def constant_in_layout(value: Output, perm: Perm) -> Output:
     """A constant that broadcasts to tensors of the old layout, rearranged for the new one."""
-    data = value.node.data  # type: ignore[attr-defined]
+    source = value.node
+    assert isinstance(source, Constant)
+    data = source.data
     if data.size == 1 and data.ndim == 0:
         return value
+    charge([source], source.byte_size)
     full = data.reshape((1,) * (len(perm) - data.ndim) + data.shape)
     return Constant(np.ascontiguousarray(np.transpose(full, inverse(perm)))).output(0)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Model, Node, Output
+from engine.limits import OverBudgetError
 from engine.ops.quantize import QuantizeSpec
 from engine.passes.base import ModelPass
 from engine.passes.fusion import as_vector, constant_data, derived_constant, dims_of, feeds_result, operation
@@ -51,8 +52,7 @@ class QKVProjectionFusion(ModelPass):
                 key = (projection.weights.shape[0], _form(projection.weights))
                 groups.setdefault((projection.matmul.input_value(0), key), []).append(projection)
         for group in groups.values():
-            if len(group) >= _FEWEST:
-                _join(group)
+            if len(group) >= _FEWEST and _join(group):
                 self.rewrites += 1
                 changed = True
         return changed
@@ -120,11 +120,14 @@ def _concatenated(parts: list[Node]) -> Constant:
     return derived_constant(constants, total, lambda *arrays: np.concatenate(arrays, axis=-1))
 
 
-def _join(group: list[_Projection]) -> None:
-    """Replace the projections by a packed product."""
+def _join(group: list[_Projection]) -> bool:
+    """Replace the projections by a packed product; False if the budget has no room for their weights."""
     source = group[0].matmul.input_value(0)
     widths = [projection.weights.shape[1].get_length() for projection in group]
-    weights = _joined([projection.weights.node for projection in group])
+    try:
+        weights = _joined([projection.weights.node for projection in group])
+    except OverBudgetError:
+        return False
     packed = ops.MatMul(source, weights)
     copy_runtime_info([projection.matmul for projection in group], packed)
     has_bias = any(projection.bias is not None for projection in group)
@@ -142,3 +145,4 @@ def _join(group: list[_Projection]) -> None:
     for index, end in enumerate(ends):
         split.output(index).name = end.output(0).name
         end.output(0).replace(split.output(index))
+    return True

@@ -10,11 +10,12 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Dimension, ElementType, Model, Node, Output, TensorType, f32, u8
 from engine.ir.element_type import f8e8m0
+from engine.limits import OverBudgetError
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.reference import evaluate
 from engine.ops.tensors import Array
 from engine.passes.common.qdq_propagation import have_equal_parameters
-from engine.passes.fusion import dims_of, fits, operation, replace_by
+from engine.passes.fusion import derived_constant, dims_of, fits, operation, replace_by
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import BackwardGraphRewrite, MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
@@ -123,8 +124,9 @@ class QuantizationDecomposition(MatcherPass):
         if self.transformation_callback(node):
             return False
         spec = QuantizeSpec.of(node)
-        if node.op_type == "DequantizeLinear" and all(isinstance(v.node, Constant) for v in _inputs(node)):
-            return _replace_by_constant(node)
+        are_constants = all(isinstance(value.node, Constant) for value in _inputs(node))
+        if node.op_type == "DequantizeLinear" and are_constants and _replace_by_constant(node):
+            return True
         if node.input_value(1).element_type not in (f32, f8e8m0):
             return False
         if node.op_type == "QuantizeLinear":
@@ -153,6 +155,7 @@ def _inputs(node: Node) -> list[Output]:
 
 
 def _replace_by_constant(node: Node) -> bool:
+    """False if the shape is unknown, or the budget has no room for the result."""
     attributes, value_type = node.attributes, node.output(0).type
     assert isinstance(value_type, TensorType)
     if not value_type.shape.is_static:
@@ -163,7 +166,10 @@ def _replace_by_constant(node: Node) -> bool:
         return np.asarray(evaluate(alone, list(arrays))[0], order="C")
 
     sources = [value.node for value in _inputs(node) if isinstance(value.node, Constant)]
-    made = Constant.derived(sources, value_type, dequantized)
+    try:
+        made = derived_constant(sources, value_type.shape.get_shape(), dequantized, value_type.element_type)
+    except OverBudgetError:
+        return False
     made.friendly_name = node.friendly_name
     replace_node(node, made)
     return True

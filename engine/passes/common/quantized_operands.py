@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.ir import Constant, Node, Output, TensorType, f32, i8, u8
+from engine.ir import Constant, Node, Output, f32, i8, u8
 from engine.ops.conv import ConvSpec
 from engine.ops.internal import Quantized
 from engine.ops.matmul import MatMulSpec
@@ -208,8 +208,4 @@ def _extreme(scales: Array) -> float:
 
 def _signed(weights: Constant) -> Constant:
     """Weights of u8 as i8: minus 128."""
-    return Constant.derived(
-        [weights],
-        TensorType(i8, weights.output(0).shape),
-        lambda data: (data.astype(np.int16) - 128).astype(np.int8),
-    )
+    return derived_constant([weights], weights.shape, lambda data: (data.astype(np.int16) - 128).astype(np.int8), i8)

@@ -6,7 +6,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output
-from engine.passes.fusion import FusionPass, constant_data, dims_of, integers, operation, same_length, scalar
+from engine.passes.fusion import FusionPass, charge, constant_data, dims_of, integers, operation, same_length, scalar
 from engine.passes.pattern import Matcher, any_input, attrs_match, rank_equals, wrap_const, wrap_type
 
 
@@ -106,6 +106,8 @@ def _half(table: Output, data: Output, half: int, made: list[Node]) -> Output:
         array = constant[:, 0, :, :half]
         if batch.is_static:
             array = np.broadcast_to(array, (batch.get_length(), *array.shape[1:]))
+        if isinstance(table.node, Constant):
+            charge([table.node], array.nbytes)
         value = Constant(np.ascontiguousarray(array)).output(0)
     else:
         part = ops.Slice(table, *(Constant(np.array([n], np.int64)) for n in (0, half, 3)))

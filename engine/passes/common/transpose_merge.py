@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output
+from engine.limits import OverBudgetError
 from engine.passes.fusion import derived_constant, dims_of, operation, replace_by, reshape_target
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
@@ -71,11 +73,15 @@ def permutation(node: Node) -> list[int] | None:
 
 
 def transposed(value: Output, perm: Sequence[int]) -> Output:
-    """`value` transposed: `value` itself for the identity permutation, a constant if `value` is constant."""
+    """`value` transposed: `value` itself for the identity permutation, a constant if `value` is one.
+
+    A constant for which the budget of the compilation has no room is transposed in each inference.
+    """
     if list(perm) == sorted(perm):
         return value
     if isinstance(value.node, Constant):
         shape = [value.node.shape[axis] for axis in perm]
-        made = derived_constant([value.node], shape, lambda data: np.asarray(np.transpose(data, perm), order="C"))
-        return made.output(0)
+        with suppress(OverBudgetError):
+            made = derived_constant([value.node], shape, lambda data: np.asarray(np.transpose(data, perm), order="C"))
+            return made.output(0)
     return ops.Transpose(value, perm=tuple(perm)).output(0)

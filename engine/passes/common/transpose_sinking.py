@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from engine import ops
 from engine.ir import Constant, Model, Node, Output
+from engine.limits import OverBudgetError
 from engine.passes.base import ModelPass
 from engine.passes.common.layout_rules import (
     RULES,
@@ -41,8 +42,7 @@ class TransposeSinking(ModelPass):
                 if not region.nodes or (grows_back and any((inner, perm) in seen for inner in region.nodes)):
                     continue
                 seen.update((inner, perm) for inner in region.nodes)
-                if region.gain() > 0:
-                    self._move(region)
+                if region.gain() > 0 and self._move(region):
                     self.rewrites += 1
                     changed = True
                     break
@@ -73,8 +73,17 @@ class TransposeSinking(ModelPass):
                 stack.extend(source.node for source in region.sources(node))
         return region
 
-    def _move(self, region: _Region) -> None:
-        """Build the region in the new layout, border included, and replace the old one."""
+    def _move(self, region: _Region) -> bool:
+        """Replace the region by one in the new layout; False if the budget has no room for its constants."""
+        try:
+            made = self._made(region)
+        except OverBudgetError:
+            return False
+        self._connect(region, made)
+        return True
+
+    def _made(self, region: _Region) -> dict[Output, Output]:
+        """The values of the region in the new layout, border included. Raises `OverBudgetError`."""
         made: dict[Output, Output] = {}
         back = inverse(region.perm)
         for node in region.ordered():
@@ -90,7 +99,7 @@ class TransposeSinking(ModelPass):
             copy_runtime_info([node, *around], new)
             for index in range(node.num_outputs):
                 made[node.output(index)] = new.output(index)
-        self._connect(region, made)
+        return made
 
     def _connect(self, region: _Region, made: dict[Output, Output]) -> None:
         """Make the consumers outside the region read the new values."""
