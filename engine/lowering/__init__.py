@@ -43,7 +43,7 @@ from engine.lowering.lengths import (
     pattern_between,
     pattern_of_growth,
 )
-from engine.lowering.network import GraphNetwork, check_precision, constants_of, read_graph, write_graph
+from engine.lowering.network import GraphNetwork, check_mode, check_precision, constants_of, read_graph, write_graph
 from engine.lowering.plan_cache import PlanCache
 from engine.lowering.prepare import PreparedGraph, prepare
 from engine.lowering.query import answer_query, query
@@ -72,6 +72,7 @@ __all__ = [
     "check_constant",
     "check_inference_dropout",
     "check_min_rank",
+    "check_mode",
     "check_parts",
     "check_precision",
     "check_stash_type",

@@ -94,6 +94,15 @@ def check_precision(network: str, made: str, asked: str) -> None:
         )
 
 
+def check_mode(network: str, *, made_accurate: bool, is_accurate: bool) -> None:
+    """Raise `UnsupportedError` if ACCURACY is configured for the import of a blob that was compiled without."""
+    if is_accurate and not made_accurate:
+        raise UnsupportedError(
+            f"{network}: the blob was compiled for PERFORMANCE, but EXECUTION_MODE_HINT is ACCURACY; omit the hint, or "
+            "compile the model again with it"
+        )
+
+
 def constants_of(graph: Model) -> list[Constant]:
     """The constants of a graph, in topological order."""
     return [node for node in graph.ordered_nodes() if isinstance(node, Constant)]

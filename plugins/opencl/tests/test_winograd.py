@@ -6,6 +6,7 @@ If these fail, 3x3 layers of users' networks are wrong, or less exact than the e
 from __future__ import annotations
 
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from engine_opencl.devices.device import DeviceFacts, device_of
 from engine_opencl.lowering.conv import conv as conv_lowering
 from engine_opencl.lowering.conv import gpu_convolution
 from engine_opencl.lowering.conv.problem import Convolution
-from engine_opencl.lowering.conv.winograd import G, Winograd, is_winograd
+from engine_opencl.lowering.conv.winograd import RANGE, G, Winograd, is_winograd
 from engine_opencl.lowering.conv.winograd_rows import winograd_rows
 from engine_opencl.lowering.matmul.product import Epilogue
 from engine_opencl.plan import Buffer
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine import Core, ops
+from engine.errors import PropertyError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, Result, f16, f32
 from engine.ops.windows import WindowGeometry
 
@@ -150,3 +152,47 @@ def test_where_it_is_the_default() -> None:
 def test_where_it_does_not_apply(changes: dict[str, Any]) -> None:
     assert is_winograd(FACTS, convolution(512, 56))
     assert not is_winograd(FACTS, convolution(512, 56, **changes))
+
+
+@pytest.mark.parametrize("value", [1e6, -1e30, np.inf, np.nan])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_large_value_changes_what_sees_it_only(kind: None, value: float, groups: int) -> None:
+    rng, channels, pads = np.random.default_rng(1), 64 * groups, [1, 1, 1, 1]
+    shapes = ((2, channels, 9, 8), (3 * groups, 64, 3, 3), (3 * groups,), (2, 3 * groups, 9, 8))
+    values = [rng.uniform(0.5, 1, shape).astype(np.float32) for shape in shapes]
+    values[0][1, 5, 4, 4] = value
+    found, expected = result_of(values, {"group": groups, "pads": pads}), exact(values, groups, pads)
+    sees = np.zeros(found.shape, bool)
+    sees[1, :3, 3:6, 3:6] = True  # channel 5 is in the first group
+    bound = 64 * (64 + 16) * 2.0**-24 * RANGE * 64 + 1e-5
+    assert np.abs(found[~sees] - expected[~sees]).max() < bound / RANGE, "the largest value of these windows is 1"
+    np.testing.assert_allclose(found[sees], expected[sees], rtol=1e-5)
+
+
+def test_results_just_within_the_range_obey_the_bound(kind: None) -> None:
+    rng, pads = np.random.default_rng(1), [1, 1, 1, 1]
+    values = [rng.uniform(0.5, 1, s).astype(np.float32) for s in ((1, 8, 6, 6), (3, 8, 3, 3), (3,), (1, 3, 6, 6))]
+    values[0][0, 0, 3, 3] = RANGE / 2
+    found, expected = result_of(values, {"group": 1, "pads": pads}), exact(values, 1, pads)
+    bound = 64 * (8 + 16) * 2.0**-24 * RANGE * 8
+    assert np.abs(found - expected).max() < bound
+
+
+def test_accuracy_rules_it_out() -> None:
+    """The mode is part of a blob, and contradicts a property that asks for less than f32."""
+    accurate = replace(FACTS, is_accurate=True)
+    assert not is_winograd(accurate, convolution(512, 56))
+    assert not any(isinstance(each, Winograd) for each in gpu_convolution.variants_of(accurate, convolution(512, 56)))
+    core, mode = Core(), {"EXECUTION_MODE_HINT": "ACCURACY", "KERNEL_TRIAL_SECONDS": 0}
+    x = Parameter(f32, [1, 4, 6, 6], "x")
+    model = Model([ops.Conv(x, Constant(np.ones((4, 4, 3, 3), np.float32)))], [x])
+    blobs = []
+    for config in (mode, {"KERNEL_TRIAL_SECONDS": 0}):
+        blobs.append(BytesIO())
+        core.compile_model(model, "OPENCL", config).export_model(blobs[-1])
+        blobs[-1].seek(0)
+    core.import_model(blobs[0], "OPENCL", mode)
+    with pytest.raises(UnsupportedError, match="compiled for PERFORMANCE, but EXECUTION_MODE_HINT is ACCURACY"):
+        core.import_model(blobs[1], "OPENCL", mode)
+    with pytest.raises(PropertyError, match="ACCURACY, but INFERENCE_PRECISION_HINT is f16; expected f32"):
+        core.compile_model(model, "OPENCL", {**mode, "INFERENCE_PRECISION_HINT": "f16"})

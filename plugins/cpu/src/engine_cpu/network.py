@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model, Node
 from engine.ir.walk import all_nodes
-from engine.lowering import GraphNetwork, PreparedGraph, RefusalCause, check_precision, read_graph
+from engine.lowering import GraphNetwork, PreparedGraph, RefusalCause, check_mode, check_precision, read_graph
 from engine.native import Plan, built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.ops import find_op
@@ -31,7 +31,7 @@ from engine_cpu.compiler import Compiler, logger
 from engine_cpu.instruction_sets import ARCHITECTURE, needed_isa, why_lower
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.precision import check_mode, is_accurate, precision_of, why_ignored
+from engine_cpu.precision import is_accurate, precision_of, why_ignored
 from engine_cpu.program import Program
 from engine_cpu.programs import Programs
 from engine_cpu.properties import (
@@ -98,7 +98,7 @@ class CpuNetwork(GraphNetwork):
         blob.verify_ahead()
         graph = read_graph(blob)
         made = _read_compilation(blob)
-        check_mode(network.name, made_accurate=made.is_accurate, config=config)
+        check_mode(network.name, made_accurate=made.is_accurate, is_accurate=is_accurate(config))
         hint = config[INFERENCE_PRECISION_HINT]
         # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
         check_precision(

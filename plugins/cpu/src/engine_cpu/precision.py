@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from engine.errors import PropertyError, UnsupportedError
+from engine.errors import PropertyError
 from engine.native import ProductRates, has_feature, product_rates
 from engine.plugin_api import Config, Property
 from engine_cpu.compiler import logger
@@ -36,15 +36,6 @@ def is_accurate(config: Config) -> bool:
                 f"{inexact.default}: omit one of them"
             )
     return True
-
-
-def check_mode(network: str, *, made_accurate: bool, config: Config) -> None:
-    """Raise `UnsupportedError` if ACCURACY is configured for the import of a blob that was compiled without."""
-    if is_accurate(config) and not made_accurate:
-        raise UnsupportedError(
-            f"{network}: the blob was compiled for PERFORMANCE, but {EXECUTION_MODE_HINT.name} is ACCURACY; omit the "
-            "hint, or compile the model again with it"
-        )
 
 
 def precision_of(config: Config, isa: str) -> str:

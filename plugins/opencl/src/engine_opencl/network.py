@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError, PropertyError
 from engine.ir import Model
-from engine.lowering import GraphNetwork, PreparedGraph, check_precision, constants_of, known_shapes, read_graph
+from engine.lowering import (
+    GraphNetwork,
+    PreparedGraph,
+    check_mode,
+    check_precision,
+    constants_of,
+    known_shapes,
+    read_graph,
+)
 from engine.lowering.tuning import read_choices, write_choices
 from engine.plugin_api import (
     BlobReader,
@@ -32,6 +40,7 @@ from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.properties import (
     COMPILE_EFFORT,
     DEVICE_NAME,
+    EXECUTION_MODE_HINT,
     INFERENCE_PRECISION_HINT,
     KERNEL_CHOICES,
     KERNEL_TRIAL_SECONDS,
@@ -52,6 +61,9 @@ COMPILER = "compiler"
 """The section with the device and driver that the programs and kernel choices are for."""
 PRECISION = "precision"
 """The section with the storage type of values of f32 models."""
+MODE = "mode"
+"""The section with the execution mode."""
+_PERFORMANCE, _ACCURACY = "PERFORMANCE", "ACCURACY"
 _IN_FLIGHT = 2
 """Requests that keep a device busy: one computes while data of another is transferred."""
 
@@ -62,6 +74,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
     metrics = (KERNEL_CHOICES,)
     device: OpenclDevice
     programs: Programs
+    is_accurate: bool
 
     @classmethod
     def compiled(
@@ -69,6 +82,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
     ) -> OpenclNetwork:
         """Compile the user's model."""
         network = cls(plugin, config, model)
+        network.is_accurate = _is_accurate(config)
         network.place(config, context)
         network.load(prepare_model(model, network.device.facts, config[INFERENCE_PRECISION_HINT]))
         return network
@@ -80,6 +94,8 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         """Load an exported network: its graph is already transformed. Raises `UnsupportedError`."""
         network = cls(plugin, config, blob.manifest)
         check_precision(network.name, _precision_of(blob), config[INFERENCE_PRECISION_HINT])
+        network.is_accurate = _mode_of(blob) == _ACCURACY
+        check_mode(network.name, made_accurate=network.is_accurate, is_accurate=_is_accurate(config))
         network.place(config, context)
         prepared = PreparedGraph.of(read_graph(blob), lowerings_of(network.device.facts))
         made_by, here = bytes(blob.section(COMPILER)).decode(errors="replace"), network.device.identity
@@ -135,7 +151,9 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         device_programs = self.programs
         self.tuner = OpenclTuner(self.device, device_programs, how, self.config[COMPILE_EFFORT], choices=choices or {})
         size, profiling = self.config[PLAN_CACHE_SIZE], self.is_profiling
-        self.pool = ContextPool(prepared, self.device, device_programs, how, self.tuner, size, profiling)
+        self.pool = ContextPool(
+            prepared, self.device, device_programs, how, self.tuner, size, profiling, is_accurate=self.is_accurate
+        )
         self.upload_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:upload")
         self.compute_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:compute")
         self.download_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:download")
@@ -163,6 +181,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         """Write the sections that `imported` reads."""
         super().export_sections(writer)
         writer.add_section(PRECISION, self.config[INFERENCE_PRECISION_HINT].encode())
+        writer.add_section(MODE, (_ACCURACY if self.is_accurate else _PERFORMANCE).encode())
         writer.add_section(COMPILER, self.device.identity.encode())
         writer.add_section(CHOICES, write_choices(self.tuner.choices))
         for key, binary in self.pool.binaries().items():
@@ -176,6 +195,25 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
             case KERNEL_CHOICES.name:
                 return self.tuner.described()
         return None
+
+
+def _is_accurate(config: Config) -> bool:
+    """Whether inexact kernels are ruled out. Raises `PropertyError` if another property asks for less than f32."""
+    if config[EXECUTION_MODE_HINT] != _ACCURACY:
+        return False
+    if config[INFERENCE_PRECISION_HINT] != INFERENCE_PRECISION_HINT.default:
+        raise PropertyError(
+            f"{EXECUTION_MODE_HINT.name} is {_ACCURACY}, but {INFERENCE_PRECISION_HINT.name} is "
+            f"{config[INFERENCE_PRECISION_HINT]}; expected {INFERENCE_PRECISION_HINT.default}: omit one of them"
+        )
+    return True
+
+
+def _mode_of(blob: BlobReader) -> str:
+    made = bytes(blob.section(MODE)).decode(errors="replace")
+    if made not in (EXECUTION_MODE_HINT.choices or ()):
+        raise BlobFormatError(f"section {MODE} of the blob is damaged: {made[:80]!r}")
+    return made
 
 
 def _precision_of(blob: BlobReader) -> str:

@@ -207,6 +207,7 @@ class LaunchPlanBuilder:
         change what they do, and may take indices from weights alone: measuring runs them over arbitrary numbers.
         """
         assert self._node is not None
+        key = f"{key} accurate" if self.facts.is_accurate else key
         site = self.sites.setdefault(key, Site(key, tuple(candidates), launch, self._node))
         self.uses[key] += 1
         launch(self, site.chosen(self.choices))

@@ -24,6 +24,7 @@ from engine_opencl.properties import (
     DEVICE_MEMORY,
     DEVICE_NAME,
     DRIVER_VERSION,
+    EXECUTION_MODE_HINT,
     INFERENCE_PRECISION_HINT,
     KERNEL_TRIAL_SECONDS,
     PLAN_CACHE_SIZE,
@@ -45,6 +46,7 @@ class OpenclPlugin(Plugin):
     api_version = API_VERSION
     properties = (
         COMPILE_EFFORT,
+        EXECUTION_MODE_HINT,
         INFERENCE_PRECISION_HINT,
         PLAN_CACHE_SIZE,
         DEVICE_NAME,

@@ -14,6 +14,16 @@ COMPILE_EFFORT = Property(
     "for other networks.",
     choices=("none", "quick", "full"),
 )
+EXECUTION_MODE_HINT = Property(
+    "EXECUTION_MODE_HINT",
+    str,
+    "PERFORMANCE",
+    CONFIG,
+    "PERFORMANCE; or ACCURACY: convolutions sum products directly, never by Winograd's algorithm, products of f16 are "
+    "summed in f32, never in f16, and INFERENCE_PRECISION_HINT=f16 is an error. Quantization that is part of the model "
+    "is computed as it says in both modes.",
+    choices=("PERFORMANCE", "ACCURACY"),
+)
 INFERENCE_PRECISION_HINT = Property(
     "INFERENCE_PRECISION_HINT",
     str,

@@ -58,6 +58,7 @@ class DeviceFacts:
             such as products of probabilities and small weights.
         matrix_unit: how kernels reach units for products of small matrices of f16: "" if there are none, "ptx" by
             instructions of NVIDIA's PTX, "emulated" by OpenCL C, to test kernels without such a device.
+        is_accurate: whether plans leave out kernels that round more than others, as EXECUTION_MODE_HINT=ACCURACY asks.
     """
 
     name: str
@@ -79,6 +80,7 @@ class DeviceFacts:
     has_int8_dot: bool = False
     has_half_products: bool = False
     matrix_unit: str = ""
+    is_accurate: bool = False
 
     @property
     def multiplies_integers(self) -> bool:

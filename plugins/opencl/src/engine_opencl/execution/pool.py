@@ -44,11 +44,15 @@ class ContextPool:
         tuner: OpenclTuner,
         size: int,
         profiling: bool,
+        *,
+        is_accurate: bool = False,
     ) -> None:
         keep_after_fork(self)
         self._prepared, self._device, self._programs = prepared, device, programs
         self._how, self._tuner = how, tuner
         self._profiling = profiling
+        facts = device.facts
+        self._facts = replace(facts, is_accurate=True, has_half_products=False) if is_accurate else facts
         self._weights = Weights(device)
         self.plans: PlanCache[_Key, LaunchPlan] = PlanCache(self._made, size, self._forget)
         self._idle: dict[int, list[Context]] = {}
@@ -101,7 +105,7 @@ class ContextPool:
             element_type = self._prepared.graph.parameters[number].output(0).element_type
             values[number] = np.frombuffer(data, element_type.numpy).reshape(shapes[number] or ())
         with self._prepared.compilation():
-            plan = build_plan(self._prepared.at(shapes, values=values), self._device.facts, self._tuner)
+            plan = build_plan(self._prepared.at(shapes, values=values), self._facts, self._tuner)
         _log.info("OPENCL: network `%s`: %s", self._prepared.graph.name, plan.summary())
         return self._built(plan)
 

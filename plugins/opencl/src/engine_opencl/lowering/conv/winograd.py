@@ -3,8 +3,13 @@
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), section 4.1. The weights are transformed
 once, by the host in f64. Transformed inputs are up to 4 times as large (each adds 4 elements), transformed weights up
 to 2.25 times, and a result adds 9 products: with u = 2^-24 the error of a result is at most (channels + 16) u |A'| (sum
-over channels of |G| |w| |G'| * |B'| |x| |B|) |A|, at worst 9 times that of direct sums. An infinite input gives NaN in
-all 4 results of its tiles.
+over channels of |G| |w| |G'| * |B'| |x| |B|) |A|. For a result, these factors add to at most (1 * 2 + 1.5 * 2 + 1.5 *
+2)^2 = 64, so the error is at most 64 (channels + 16) u (largest |x| of the tile, in all channels) (sum over channels of
+the largest |w|).
+
+That would let a large value change results that do not see it, and one that is not finite ruin them. `launch_repair`
+therefore computes tiles directly whose largest value exceeds `RANGE` times the largest one that one of their results
+sees, or `LARGEST`: in the bound, the former becomes the latter times `RANGE`.
 """
 
 from __future__ import annotations
@@ -27,6 +32,12 @@ from engine_opencl.source import kernel_source
 
 G: Final = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 """The weight transform matrix."""
+RANGE: Final = 1024.0
+"""How often the largest value that a result sees may fit into the largest one of its tile."""
+LARGEST: Final = 1e18
+"""The largest value of a tile: products of larger ones with weights up to 1e15 might overflow before they cancel."""
+_PARTS: Final = 8
+"""Parts of the channels whose ranges are found side by side, of as many channels or more."""
 _SHARE = 8
 """The maximum share of the device's memory and of its largest buffer for the transformed tensors."""
 
@@ -44,23 +55,33 @@ class Winograd:
 
 
 def is_winograd(facts: DeviceFacts, c: Convolution) -> bool:
-    """Whether it is a 3x3 convolution with constant weights and stride 1, and fits into the device's memory in f32."""
+    """Whether it is a 3x3 convolution with constant weights and stride 1, and fits into the device's memory in f32.
+
+    Never for ACCURACY.
+    """
     g = c.geometry
     is_plain = not c.is_transposed and g.kernel == (1, 3, 3) and g.inputs[0] == g.outputs[0] == 1
     in_order = set(g.strides) == {1} and g.dilations[1:] == (1, 1)
     values = 4 * 16 * c.groups * (c.channels + c.outputs) * places_of(c)
     has_room = values * _SHARE <= min(facts.memory, facts.largest_buffer)
-    return is_plain and in_order and c.weights.weight is not None and c.element_type is f32 and has_room
+    return (
+        is_plain
+        and in_order
+        and c.weights.weight is not None
+        and c.element_type is f32
+        and has_room
+        and not facts.is_accurate
+    )
 
 
 def winograd_cost(facts: DeviceFacts, c: Convolution) -> float:
     """Like `tile_candidates.cost`, including the data that the transforms move."""
     product, places = product_of(c), places_of(c)
     # Both transformed tensors are stored and read; each tile of 16 elements covers 4 positions. Weights have 16
-    # elements instead of 9.
-    moved = 36 * places * (c.channels + c.outputs) + 7 * c.channels * c.outputs
+    # elements instead of 9. The repair reads the 4 positions of a tile once more.
+    moved = 36 * places * (c.channels + c.outputs) + 4 * places * c.channels + 7 * c.channels * c.outputs
     products = min(cost(tile, product, facts) for tile in tiles_of(product, facts))
-    return products + 2 * LAUNCH_COST + moving_cost(c.groups * moved, facts)
+    return products + 4 * LAUNCH_COST + moving_cost(c.groups * moved, facts)
 
 
 def winograd(b: LaunchPlanBuilder, c: Convolution) -> None:
@@ -81,6 +102,27 @@ def winograd(b: LaunchPlanBuilder, c: Convolution) -> None:
     ending = {"BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code}
     source = kernel_source("winograd_output", **defines, **ending, STEP=f"{outputs * places}ul")
     b.launch(HELPERS + source, "winograd_output", [s, *c.added, c.result], (places, outputs))
+    launch_repair(b, c)
+
+
+def launch_repair(b: LaunchPlanBuilder, c: Convolution) -> None:
+    """Compute the tiles again for which the algorithm is not exact enough."""
+    g, positions = c.geometry, c.images * c.map_size
+    parts = _PARTS if c.channels >= _PARTS * _PARTS else 1
+    ranges = b.temporary(4 * c.groups * parts * positions)
+    defines: dict[str, object] = {
+        "C": c.groups * c.channels, "M": c.groups * c.outputs, "GROUP_C": c.channels, "GROUP_M": c.outputs,
+        "IH": g.inputs[1], "IW": g.inputs[2], "OH": g.outputs[1], "OW": g.outputs[2], "PH": g.pads_begin[1],
+        "PW": g.pads_begin[2], "PLACES_H": -(-g.outputs[1] // 2), "PLACES_W": -(-g.outputs[2] // 2),
+        "POSITIONS": f"{positions}ul", "PARTS": parts, "PART_CHANNELS": -(-c.channels // parts),
+        "LARGEST": f"{LARGEST}f", "RANGE": f"{RANGE}f",
+    }  # fmt: skip
+    source = kernel_source("winograd_ranges", **defines)
+    b.launch(source, "winograd_ranges", [c.x, ranges], (positions, c.groups * parts))
+    ending = {"BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code}
+    source = HELPERS + kernel_source("winograd_repair", **defines, **ending)
+    arguments = [ranges, c.x, c.weights, *c.added, c.result]
+    b.launch(source, "winograd_repair", arguments, (places_of(c), c.groups))
 
 
 def transformed(weights: NDArray[Any], c: Convolution) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.problem import Convolution
-from engine_opencl.lowering.conv.winograd import places_of, product_of, transformed
+from engine_opencl.lowering.conv.winograd import launch_repair, places_of, product_of, transformed
 from engine_opencl.lowering.matmul.block_shapes import best_lanes
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue
@@ -41,3 +41,4 @@ def winograd_rows(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> N
         C_STEP=1, EPILOGUE=epilogue.lanes_code(),
     )  # fmt: skip
     b.launch(source, "winograd_output_rows", [s, *c.added, c.result], (c.images * outputs,), (1,))
+    launch_repair(b, c)
