@@ -53,7 +53,7 @@ class ShapeLowering(CreationLowering[ShapeSpec]):
 class SizeLowering(CreationLowering[OperatorSpec]):
     """The number of elements."""
 
-    def value(self, spec: RangeSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
+    def value(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return np.array(spec.node.input_value(0).shape.size())
 
 
@@ -85,7 +85,7 @@ class RangeLowering(CreationLowering[RangeSpec]):
     def check(self, spec: RangeSpec) -> Refusal | None:
         return super().check(spec) or check_constant(spec.node, 0, 1, 2)
 
-    def value(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
+    def value(self, spec: RangeSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         start, _, step = (b.constant(spec.node.input_value(index)) for index in range(3))
         assert start is not None
         assert step is not None
