@@ -15,7 +15,7 @@ from engine.ops.quantize import QuantizeSpec
 from engine.ops.reference import evaluate
 from engine.ops.tensors import Array
 from engine.passes.common.qdq_propagation import have_equal_parameters
-from engine.passes.fusion import derived_constant, dims_of, fits, operation, replace_by
+from engine.passes.fusion import charge, dims_of, fits, operation, replace_by
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import BackwardGraphRewrite, MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
@@ -167,9 +167,10 @@ def _replace_by_constant(node: Node) -> bool:
 
     sources = [value.node for value in _inputs(node) if isinstance(value.node, Constant)]
     try:
-        made = derived_constant(sources, value_type.shape.get_shape(), dequantized, value_type.element_type)
+        charge(sources, value_type.element_type.byte_size(value_type.shape.size()))
     except OverBudgetError:
         return False
+    made = Constant.derived(sources, value_type, dequantized)
     made.friendly_name = node.friendly_name
     replace_node(node, made)
     return True
