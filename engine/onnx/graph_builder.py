@@ -55,6 +55,7 @@ class ImportContext:
         exact: the file is canonical and states every type: nothing is upgraded or inferred.
         checker: rejects inputs that an operator does not accept.
         declared: the names of values whose lengths are known only from the file's declarations.
+        is_overridable: initializers that are inputs, too, may be given other values.
     """
 
     store: TensorStore
@@ -63,6 +64,7 @@ class ImportContext:
     exact: bool = False
     checker: InputChecker = field(default_factory=InputChecker)
     declared: set[str] = field(default_factory=set)
+    is_overridable: bool = True
 
 
 class GraphBuilder:
@@ -137,7 +139,7 @@ class GraphBuilder:
         for info in graph.input:
             constant = values.get(info.name)
             if constant is not None:
-                if not self._is_body:
+                if self._context.is_overridable and not self._is_body:
                     constant.node.rt_info["overridable"] = True
                     self._overridable.append(constant.node)
                 continue

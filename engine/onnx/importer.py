@@ -29,6 +29,8 @@ from engine.ops import CANONICAL_VERSIONS
 __all__ = ["read_model"]
 
 _FIRST_IR_WITH_OPSETS = 3
+_FIRST_IR_WITH_DEFAULTS = 4
+"""Files of earlier versions have to list all initializers as inputs, so that it says nothing."""
 
 
 def read_model(source: ModelSource, weights: str | os.PathLike[str] | None = None) -> Model:
@@ -36,8 +38,9 @@ def read_model(source: ModelSource, weights: str | os.PathLike[str] | None = Non
 
     Weights are not copied: constants are views of the mapped file, of its external data files, or of the given
     bytes. None of these may change while the model exists. Local functions are inlined; initializers become
-    constants, even if the file also lists them as inputs (`Model.overridable`). A node's metadata is in its `rt_info`:
-    "affinity", and the rest under "metadata"; the model's metadata is in its `metadata` and in `rt_info["onnx"]`.
+    constants, even if the file also lists them as inputs (`Model.overridable`, from IR version 4 on). A node's metadata is
+    in its `rt_info`: "affinity", and the rest under "metadata"; the model's metadata is in its `metadata` and in
+    `rt_info["onnx"]`.
 
     Args:
         source: a path (a str is always one), bytes, a binary stream, or a `ModelProto`.
@@ -82,7 +85,8 @@ def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto, weig
     inferred = infer_graph(proto, is_mixed=mixed)
     store = FileTensors(opened.data, skeleton, ExternalData(opened.path), weights)
     types = TypeReader(inferred.graph.input)
-    context = ImportContext(store, types, opsets_of(proto))
+    is_overridable = proto.ir_version >= _FIRST_IR_WITH_DEFAULTS
+    context = ImportContext(store, types, opsets_of(proto), is_overridable=is_overridable)
     model, _ = GraphBuilder(context, inferred.graph, declared).build()
     describe_model(model, proto)
     if context.declared:

@@ -42,7 +42,7 @@ def scaled(ir_version: int = 8) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("ir_version", [3, 8])
+@pytest.mark.parametrize("ir_version", [4, 8])
 def test_calls_may_give_initializers_other_values(device: str, ir_version: int) -> None:
     proto = scaled(ir_version)
     network = Core().compile_model(proto, device)
@@ -55,13 +55,24 @@ def test_calls_may_give_initializers_other_values(device: str, ir_version: int) 
         np.testing.assert_array_equal(network({"x": X, **feeds})["y"], expected)
         np.testing.assert_array_equal(network.submit({"x": X, **feeds}).result()["y"], expected)
         np.testing.assert_array_equal(asyncio.run(network.infer_async({0: X, **feeds}))["y"], expected)
-        if ir_version > 3:  # before, onnxruntime takes them for constants
-            session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-            arrays = {name: np.asarray(value, np.float32) for name, value in feeds.items()}
-            np.testing.assert_array_equal(session.run(None, {"x": X, **arrays})[0], expected)
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+        arrays = {name: np.asarray(value, np.float32) for name, value in feeds.items()}
+        np.testing.assert_array_equal(session.run(None, {"x": X, **arrays})[0], expected)
     np.testing.assert_array_equal(network(X)["y"], X * W + 1)
     with pytest.raises(InputError, match="input `w`: shape is"):
         network({"x": X, "w": W[:2]})
+
+
+def test_files_before_version_4_have_constants_only() -> None:
+    """They have to list all initializers as inputs."""
+    proto = scaled(ir_version=3)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    model = Core().read_model(proto)
+    network = Core().compile_model(model, "TEMPLATE")
+    assert [*session.get_overridable_initializers(), *model.overridable, *network.overridable] == []
+    np.testing.assert_array_equal(network(X)["y"], X * W + 1)
+    model.make_input("w")
+    np.testing.assert_array_equal(Core().compile_model(model, "TEMPLATE")({"x": X, "w": GIVEN})["y"], X * GIVEN + 1)
 
 
 @pytest.mark.parametrize("device", DEVICES)

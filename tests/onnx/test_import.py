@@ -172,10 +172,11 @@ def test_outputs_may_be_inputs_and_initializers() -> None:
 def test_initializers_that_are_inputs_too_are_constants() -> None:
     weight = numpy_helper.from_array(np.ones((2, 3), np.float32), "w")
     add = node("Add", "x w", "y")
-    for ir_version in (3, 8):
+    for ir_version, overridable in ((3, []), (4, ["w"]), (8, ["w"])):
         model = read_model(model_of([add], [value("x"), value("w")], initializers=[weight], ir_version=ir_version))
         assert [p.friendly_name for p in model.parameters] == ["x"]
-        assert constant(model, "w").rt_info["overridable"] is True
+        assert model.overridable == overridable
+        assert constant(model, "w").rt_info.get("overridable", False) is bool(overridable)
 
 
 @pytest.mark.parametrize(
