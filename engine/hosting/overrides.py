@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Protocol
 
 from engine.ir import Model
@@ -32,11 +32,11 @@ class Overrides:
         ports: the initializers by name.
     """
 
-    __slots__ = ("_compiled", "_lock", "_made", "_model", "_names", "ports")
+    __slots__ = ("_compiled", "_constants", "_lock", "_made", "_model", "_names", "ports")
 
     def __init__(self, model: Model, compiled: Callable[[Model], Any]) -> None:
-        found = (model.constant(name) for name in model.overridable)
-        self.ports = {each.output(0).name: Port(each.output(0).name, each.output(0).type) for each in found}
+        self._constants = model.overridable_constants
+        self.ports = {name: Port(name, constant.output(0).type) for name, constant in self._constants.items()}
         self._model = model
         self._compiled = compiled
         self._lock = ForkSafeLock()
@@ -59,15 +59,15 @@ class Overrides:
                 self._made, self._names = self._compiled(model), wanted
             return self._made
 
-    def defaults(self, network: Network) -> dict[str, Any]:
-        """The values in the file of the initializers that are inputs of `network`, by name."""
-        names = [port.name for port in network.inputs if port.name in self.ports]
+    def defaults(self, network: Network, given: Container[Any] = ()) -> dict[str, Any]:
+        """The values in the file of the initializers that are inputs of `network`, and not `given`, by name."""
+        names = [port.name for port in network.inputs if port.name in self.ports and port.name not in given]
         return {name: self.default(name) for name in names}
 
     def default(self, name: str) -> Any:
         """The value of an initializer in the file."""
-        return self._model.constant(name).data
+        return self._constants[name].data
 
     def completed(self, inputs: Mapping[Any, Any], network: Network) -> dict[Any, Any]:
         """`inputs` for such a network, with the values in the file of the initializers that are not given."""
-        return self.defaults(network) | dict(inputs)
+        return self.defaults(network, inputs) | dict(inputs)

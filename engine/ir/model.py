@@ -304,12 +304,20 @@ class Model(Subgraph):
 
     @property
     def overridable(self) -> list[str]:
-        """The constants that the file lists among its inputs, too, by name.
+        """The constants that the file (of IR version 4 or later) lists among its inputs, too, by name.
 
         An inference may give them other values: see `ExecutableNetwork`. `make_input` and `set_constant` change them.
         """
-        names = (node.output(0).name for node in _with_bodies(self) if node.annotations.get("overridable"))
-        return list(dict.fromkeys(names))
+        return list(self.overridable_constants)
+
+    @property
+    def overridable_constants(self) -> dict[str, Constant]:
+        """The constants of `overridable` by name: those that `constant` finds. Linear in the number of nodes."""
+        found: dict[str, Constant] = {}
+        for node in _with_bodies(self):
+            if node.annotations.get("overridable") and isinstance(node, Constant):
+                found.setdefault(node.output(0).name, node)
+        return found
 
     def save(self, path: str | os.PathLike[str], f16: bool = False, *, external_data: int | None = None) -> None:
         """Write the model as an ONNX file; see `engine.onnx.write_model`.

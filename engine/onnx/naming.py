@@ -145,8 +145,7 @@ class Scope:
 
     def _name_overridable(self, nodes: set[Node]) -> None:
         """Name the constants that are inputs of the file, too, and that only bodies read, or nothing."""
-        for name in self.model.overridable:
-            constant = self.model.constant(name)
+        for name, constant in self.model.overridable_constants.items():
             if constant not in nodes and name not in self._taken:
                 self.names[constant.output(0)] = self._taken.take(name)
                 self._constants[name] = constant
