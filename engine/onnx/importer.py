@@ -38,8 +38,8 @@ def read_model(source: ModelSource, weights: str | os.PathLike[str] | None = Non
 
     Weights are not copied: constants are views of the mapped file, of its external data files, or of the given
     bytes. None of these may change while the model exists. Local functions are inlined; initializers become
-    constants, even if the file also lists them as inputs (`Model.overridable`, from IR version 4 on). A node's metadata is
-    in its `rt_info`: "affinity", and the rest under "metadata"; the model's metadata is in its `metadata` and in
+    constants, even if the file also lists them as inputs (`Model.overridable`, from IR version 4 on). A node's metadata
+    is in its `rt_info`: "affinity", and the rest under "metadata"; the model's metadata is in its `metadata` and in
     `rt_info["onnx"]`.
 
     Args:

@@ -103,7 +103,8 @@ class AsyncInferRequest(Participant):
             with self._lock:
                 self._require_idle("infer")
                 lifecycle.refuse_at_exit(self._name)
-                inputs = self._overridden(inputs)  # which may replace the request
+                if self._overrides is not None:
+                    inputs = self._overridden(inputs)  # which may replace the request
                 self._request.begin(inputs)
                 run = Run(None)
                 run.has_begun, run.thread = True, threading.get_ident()
@@ -140,7 +141,8 @@ class AsyncInferRequest(Participant):
             with self._lock:
                 self._require_idle("start_async")
                 lifecycle.refuse_at_exit(self._name)
-                inputs = self._overridden(inputs)  # which may replace the request
+                if self._overrides is not None:
+                    inputs = self._overridden(inputs)  # which may replace the request
                 self._request.begin(inputs)
                 run = Run(self._callback)
                 if time_limit is not None:
@@ -300,7 +302,8 @@ class AsyncInferRequest(Participant):
         """
         with self._lock:
             self._require_idle("set_input_tensor")
-            self._overridden({key: value})
+            if self._overrides is not None and isinstance(key, str):
+                self._overridden({key: value})
             self._request.set_input_tensor(key, value)
 
     def set_output_tensor(self, key: str | int, array: Array | RemoteTensor | None) -> None:
@@ -456,14 +459,13 @@ class AsyncInferRequest(Participant):
         """Whether this is an initializer that has not been given a value."""
         return (
             self._overrides is not None
+            and isinstance(key, str)
             and key in self._overrides.ports
             and key not in self._request.signature.input_index
         )
 
     def _overridden(self, inputs: object) -> object:
         """`inputs` for the request; initializers that they name become inputs (`HostedNetwork.overridable`)."""
-        if self._overrides is None:
-            return inputs
         known = self._request.signature.input_index
         if new := [name for name in self._overrides.given(inputs) if name not in known]:
             self._continue_on(

@@ -83,7 +83,7 @@ class Signature:
         except (KeyError, TypeError):
             pass
         names = [name for name in index if isinstance(name, str)]
-        if key in self._fixed and what == "input":
+        if what == "input" and isinstance(key, str) and key in self._fixed:
             raise InputError(
                 f"{self.network}: `{key}` has the value of the model's file, where it is an initializer, in this blob; "
                 f"compile the model after `model.make_input({key!r})` to give it others"

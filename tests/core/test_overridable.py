@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engine import AsyncInferQueue, Core, ExecutableNetwork
 from engine.errors import InputError
+from engine.ir import Model
 from engine.passes import MakeStateful
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
@@ -61,6 +62,17 @@ def test_calls_may_give_initializers_other_values(device: str, ir_version: int) 
     np.testing.assert_array_equal(network(X)["y"], X * W + 1)
     with pytest.raises(InputError, match="input `w`: shape is"):
         network({"x": X, "w": W[:2]})
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_keys_of_another_kind_are_errors(ir_version: int) -> None:
+    request = Core().compile_model(scaled(ir_version), "TEMPLATE").create_infer_request()
+    key: Any
+    for key in ([0], {}, 1.5):
+        with pytest.raises(InputError, match="no input"):
+            request.set_input_tensor(key, X)
+        with pytest.raises(InputError, match="no input"):
+            request.get_input_tensor(key)
 
 
 def test_files_before_version_4_have_constants_only() -> None:
@@ -199,6 +211,17 @@ def test_networks_from_the_cache_take_other_values_too(tmp_path: Any) -> None:
     assert network.loaded_from_cache
     with pytest.raises(InputError, match="no input 'v'"):
         network({"x": X, "v": GIVEN})
+
+
+def test_looking_initializers_up_does_not_search_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """A search for each name made compiling, saving and calls quadratic."""
+    model, core = Core().read_model(scaled()), Core()
+    network = core.compile_model(model, "TEMPLATE")
+    network({"x": X, "w": GIVEN, "b": np.float32(0)})
+    monkeypatch.setattr(Model, "constant", None)
+    np.testing.assert_array_equal(network({"x": X, "w": GIVEN})["y"], X * GIVEN + 1)
+    model.save(tmp_path / "saved.onnx")
+    assert [port.name for port in core.compile_model(model, "TEMPLATE").overridable] == model.overridable
 
 
 def test_an_initializer_that_decides_a_length() -> None:
