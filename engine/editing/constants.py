@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from engine.editing.extraction import find_value
 from engine.editing.reshape import reshape
 from engine.errors import GraphError
-from engine.ir import Constant, Model, Node, Output, Parameter
+from engine.ir import UNREAD_CONSTANTS, Constant, Model, Node, Output, Parameter
 
 _MAX_SCALES: Final = 8
 
@@ -21,6 +21,7 @@ def make_input(model: Model, name: str) -> Parameter:
     parameter.output(0).name = name
     model.add_parameter(parameter)
     replace_everywhere(model, constant, parameter.output(0))
+    _replace_unread(model, constant, ())
     if _may_decide(constant):  # types that follow from the former value
         reshape(model, {name: constant.shape})
     return parameter
@@ -36,6 +37,7 @@ def set_constant(model: Model, name: str, value: ArrayLike) -> None:
     new.rt_info.update(old.annotations)
     targets = old.output(0).target_inputs
     replace_everywhere(model, old, new.output(0))
+    _replace_unread(model, old, (new,))
     for target in targets:
         target.node.forget_inferred_types()  # the value may decide a shape
 
@@ -54,6 +56,18 @@ def replace_everywhere(graph: Model, constant: Constant, value: Output) -> None:
                 added[name] = capture
         if added:
             _add_captures(graph, node, added, value)
+
+
+def _replace_unread(model: Model, constant: Constant, by: tuple[Constant, ...]) -> None:
+    """Replace a constant that no node reads, so that the model itself keeps it."""
+    unread = model.rt_info.get(UNREAD_CONSTANTS, ())
+    if constant not in unread:
+        return
+    position = unread.index(constant)
+    kept = (*unread[:position], *by, *unread[position + 1 :])  # a new tuple, since the old one belongs to clones, too
+    model.rt_info.pop(UNREAD_CONSTANTS)
+    if kept:
+        model.rt_info[UNREAD_CONSTANTS] = kept
 
 
 def _add_captures(graph: Model, node: Node, added: dict[str, Parameter], value: Output) -> None:

@@ -8,7 +8,7 @@ from engine.onnx import join_model, split_model
 
 def pickled(model: Model) -> tuple[bytes, dict[str, bytes]]:
     """A model as a skeleton and the bytes of its constants, by name."""
-    skeleton, sections = split_model(model)
+    skeleton, sections = split_model(model, keep_unread=True)
     return skeleton, {section.name: bytes(section.data) for section in sections}
 
 

@@ -133,15 +133,18 @@ class GraphBuilder:
     def _add_leaves(self) -> None:
         graph, store, values = self._graph, self._context.store, self._values.by_name
         for tensor in graph.initializer:
-            values[tensor.name] = annotated(store.constant(tensor), tensor).output(0)
+            constant = annotated(store.constant(tensor), tensor)
+            if self._context.exact and not self._is_body and constant.annotations.get("overridable"):
+                self._overridable.append(constant)
+            values[tensor.name] = constant.output(0)
         for sparse in graph.sparse_initializer:
             values[sparse.values.name] = store.sparse_constant(sparse).output(0)
         for info in graph.input:
-            constant = values.get(info.name)
-            if constant is not None:
+            initializer = values.get(info.name)
+            if initializer is not None:
                 if self._context.is_overridable and not self._is_body:
-                    constant.node.rt_info["overridable"] = True
-                    self._overridable.append(constant.node)
+                    initializer.node.rt_info["overridable"] = True
+                    self._overridable.append(initializer.node)
                 continue
             value_type = self._context.types.read(info.type, info.name)
             parameter = Parameter(value_type, friendly_name=info.name)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from engine.errors import ModelWriteError
-from engine.ir import Constant, Model, Node, Output, Result
+from engine.ir import UNREAD_CONSTANTS, Constant, Model, Node, Output, Result
 
 
 class UniqueNames:
@@ -55,6 +55,8 @@ class Scope:
         model: the graph.
         strict: whether inputs and outputs must keep their names, and outputs without one are omitted; raises
             `ModelWriteError` if two inputs or outputs have the same name.
+        keep_unread: whether constants that are inputs of the file, too, are written although no node reads them; those
+            that only bodies read are written with these if `strict`, too.
         outer: the scope of the graph that encloses a body.
         captured: the values of that graph that the captures of a body read.
 
@@ -82,7 +84,13 @@ class Scope:
     )
 
     def __init__(
-        self, model: Model, *, strict: bool, outer: Scope | None = None, captured: Sequence[Output] = ()
+        self,
+        model: Model,
+        *,
+        strict: bool,
+        keep_unread: bool = False,
+        outer: Scope | None = None,
+        captured: Sequence[Output] = (),
     ) -> None:
         self.model = model
         self.names: dict[Output, str] = {}
@@ -101,7 +109,9 @@ class Scope:
         self._name_border()
         nodes = model.ordered_nodes()
         if strict and outer is None:
-            self._name_overridable(set(nodes))
+            self._name_overridable(model.overridable_constants, set(nodes))
+        elif keep_unread:
+            self._name_overridable({each.output(0).name: each for each in model.rt_info.get(UNREAD_CONSTANTS, ())})
         for node in nodes:
             for output in node.outputs:
                 if output not in self.names:
@@ -143,9 +153,9 @@ class Scope:
             else:
                 self.names[source] = name
 
-    def _name_overridable(self, nodes: set[Node]) -> None:
+    def _name_overridable(self, constants: Mapping[str, Constant], nodes: Container[Node] = ()) -> None:
         """Name the constants that are inputs of the file, too, and that only bodies read, or nothing."""
-        for name, constant in self.model.overridable_constants.items():
+        for name, constant in constants.items():
             if constant not in nodes and name not in self._taken:
                 self.names[constant.output(0)] = self._taken.take(name)
                 self._constants[name] = constant

@@ -46,11 +46,13 @@ class Section(NamedTuple):
     data: Any
 
 
-def split_model(model: Model, omit: Callable[[Constant], bool] | None = None) -> tuple[bytes, list[Section]]:
+def split_model(
+    model: Model, omit: Callable[[Constant], bool] | None = None, *, keep_unread: bool = False
+) -> tuple[bytes, list[Section]]:
     """`model` as a skeleton and the sections of its constants; small and string constants stay in the skeleton.
 
     If `omit` is true for a constant that is large enough for a section, only its type is written: a device
-    keeps its data in another form.
+    keeps its data in another form. Overridable initializers that no node reads are left out unless `keep_unread`.
 
     Entries of `rt_info` that JSON cannot represent are dropped. Data of contiguous constants is not copied. Raises
     `ModelWriteError`.
@@ -73,7 +75,7 @@ def split_model(model: Model, omit: Callable[[Constant], bool] | None = None) ->
 
     context = ExportContext(CANONICAL_VERSIONS, write_tensor, exact=True)
     proto = onnx.ModelProto(ir_version=onnx.IR_VERSION)
-    proto.graph.CopyFrom(GraphWriter(context, Scope(model, strict=False)).write())
+    proto.graph.CopyFrom(GraphWriter(context, Scope(model, strict=False, keep_unread=keep_unread)).write())
     for domain, version in {**CANONICAL_VERSIONS, **model.opset_imports}.items():
         proto.opset_import.add(domain=domain, version=version)
     for key, value in metadata_of(model).items():
