@@ -174,7 +174,7 @@ class Core:
         start = time.perf_counter()
         target = self.default_device if device is None else device
         network, ready = self._compiled_or_cached(model, target, config)
-        if ready.overridable:
+        if network.takes_overrides and ready.overridable:
             kept = ready.clone() if ready is model else ready
             network.overrides = Overrides(kept, lambda changed: self._compiled_or_cached(changed, target, config)[0])
         network.compile_seconds = time.perf_counter() - start

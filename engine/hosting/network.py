@@ -83,6 +83,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     """
 
     metrics: ClassVar[Iterable[Property[Any]]] = ()
+    takes_overrides: ClassVar[bool] = True
+    """Whether inferences may give initializers other values; if not, their values are those of the model's file."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -98,7 +100,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self.config = config
         self.name, inputs, outputs, states, self.model_identity = _interface(source)
         self.signature = Signature(
-            inputs, outputs, f"{plugin.name} network `{self.name}`", states, fixed=_fixed_inputs(source)
+            inputs, outputs, f"{plugin.name} network `{self.name}`", states, fixed=self._fixed_inputs(source)
         )
         self.is_profiling = config[PERF_COUNT]
         self.loaded_from_cache = False
@@ -125,6 +127,12 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self._called: set[SyncInferRequest] = set()
         """The requests of calls that have not returned."""
         lifecycle.track(self)
+
+    def _fixed_inputs(self, source: Model | BlobManifest) -> frozenset[str]:
+        """The initializers that are inputs of the model, too, and that the network has as constants for good."""
+        if isinstance(source, Model):
+            return frozenset() if self.takes_overrides else frozenset(source.overridable)
+        return _fixed_by(source) if isinstance(source, BlobManifest) else frozenset()
 
     def _make_task_executor(self) -> Executor:
         if self.config[EXCLUSIVE_ASYNC_REQUESTS]:
@@ -557,9 +565,9 @@ def _extensions_of(source: Model | BlobManifest) -> tuple[str, ...]:
     return (required,) if isinstance(required, str) else tuple(required)
 
 
-def _fixed_inputs(source: Model | BlobManifest) -> frozenset[str]:
+def _fixed_by(manifest: BlobManifest) -> frozenset[str]:
     """The initializers that were inputs, too, of the model from which a blob was made."""
-    names = source.metadata.get("overridable", []) if isinstance(source, BlobManifest) else []
+    names = manifest.metadata.get("overridable", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BlobFormatError("the manifest's metadata has an overridable of the wrong type")
     return frozenset(names)
@@ -567,7 +575,7 @@ def _fixed_inputs(source: Model | BlobManifest) -> frozenset[str]:
 
 def check_interface(manifest: BlobManifest) -> None:
     """Raise `BlobFormatError` if a network cannot be made of what a blob says of its inputs, outputs and variables."""
-    _fixed_inputs(manifest)
+    _fixed_by(manifest)
     _interface(manifest)
 
 

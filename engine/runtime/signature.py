@@ -85,8 +85,8 @@ class Signature:
         names = [name for name in index if isinstance(name, str)]
         if what == "input" and isinstance(key, str) and key in self._fixed:
             raise InputError(
-                f"{self.network}: `{key}` has the value of the model's file, where it is an initializer, in this blob; "
-                f"compile the model after `model.make_input({key!r})` to give it others"
+                f"{self.network}: `{key}` has the value of the model's file, where it is an initializer, here; compile "
+                f"the model after `model.make_input({key!r})` to give it others"
             )
         close = difflib.get_close_matches(str(key), names, n=1)
         hint = f"; did you mean `{close[0]}`?" if close else ""

@@ -135,7 +135,7 @@ class ServedModel(Model):  # type: ignore[misc]
         known = SEQUENCE if self.sequences is not None else ()
         parameters = self._checked(payload, known)
         deadline = seconds_left(headers, parameters, self.config.timeout_ms)
-        inputs = input_arrays(payload, self.network.inputs)
+        inputs = input_arrays(payload, self.network.inputs, {port.name for port in self.network.overridable})
         self._check_rows(inputs)
         self._clock.begin(self.device)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -45,15 +45,18 @@ def _lengths(port: Port) -> list[int]:
     return [dim.min if dim.is_static else -1 for dim in port.shape]
 
 
-def input_arrays(request: InferRequest, ports: Sequence[Port]) -> dict[str, Array]:
+def input_arrays(request: InferRequest, ports: Sequence[Port], fixed: Container[str] = ()) -> dict[str, Array]:
     """The arrays of a request by name; those of binary tensors are views of its bytes.
 
-    Raises `InputError` for a name that the model has no input of, a tensor that is given twice, another element type
-    than the input's, and data that do not fit the shape or the type. Shapes are checked by the network.
+    Raises `InputError` for a name that the model has no input of, or that is an initializer (`fixed`), a tensor that is
+    given twice, another element type than the input's, and data that do not fit the shape or the type. Shapes are
+    checked by the network.
     """
     known = {port.name: port for port in ports}
     arrays: dict[str, Array] = {}
     for tensor in request.inputs:
+        if tensor.name in fixed:
+            raise InputError(f"`{tensor.name}` is an initializer of the model: a server cannot give it another value")
         if tensor.name not in known:
             raise InputError(f"there is no input {tensor.name!r:.80}; the model's are {', '.join(known) or 'none'}")
         if tensor.name in arrays:

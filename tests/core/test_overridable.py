@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import pickle
 from typing import Any
 
 import numpy as np
@@ -204,6 +205,28 @@ def test_a_blob_has_the_values_of_the_file_and_says_so(device: str) -> None:
         imported({"x": X, "w": GIVEN})
 
 
+def test_batches_have_the_values_of_the_file_and_say_so() -> None:
+    """Requests of one batch may give different values."""
+    inputs = [info("x", ("n", 3)), info("w", (3,))]
+    proto = model_of([helper.make_node("Mul", ["x", "w"], ["y"])], inputs, {"w": W})
+    network = Core().compile_model(proto, "BATCH:TEMPLATE(2)")
+    assert network.overridable == ()
+    np.testing.assert_array_equal(network(X)["y"], X * W)
+    with pytest.raises(InputError, match=r"`w` has the value of the model's file, .* `model\.make_input\('w'\)`"):
+        network({"x": X, "w": GIVEN})
+
+
+def test_a_server_says_that_it_has_the_values_of_the_file() -> None:
+    kserve = pytest.importorskip("kserve")
+    from engine.serving.tensors import input_arrays
+
+    network = Core().compile_model(scaled(), "TEMPLATE")
+    given = kserve.InferInput("w", [3], "FP32")
+    given.set_data_from_numpy(GIVEN)
+    with pytest.raises(InputError, match="`w` is an initializer of the model"):
+        input_arrays(kserve.InferRequest("m", [given]), network.inputs, {port.name for port in network.overridable})
+
+
 def test_networks_from_the_cache_take_other_values_too(tmp_path: Any) -> None:
     for _ in range(2):
         network: ExecutableNetwork = Core().compile_model(scaled(), "CPU", {"CACHE_DIR": tmp_path})
@@ -222,6 +245,23 @@ def test_looking_initializers_up_does_not_search_the_model(monkeypatch: pytest.M
     np.testing.assert_array_equal(network({"x": X, "w": GIVEN})["y"], X * GIVEN + 1)
     model.save(tmp_path / "saved.onnx")
     assert [port.name for port in core.compile_model(model, "TEMPLATE").overridable] == model.overridable
+
+
+def test_initializers_that_no_node_reads() -> None:
+    proto = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x"), info("u", (3,))], {"u": W})
+    core = Core()
+    model = pickle.loads(pickle.dumps(core.read_model(proto)))
+    assert model.overridable == ["u"]
+    feeds = {"x": X, "u": GIVEN}
+    np.testing.assert_array_equal(core.compile_model(model, "TEMPLATE")(feeds)["y"], X)
+    changed = model.clone()
+    changed.set_constant("u", GIVEN)
+    np.testing.assert_array_equal(core.compile_model(changed, "TEMPLATE").create_infer_request().get_tensor("u"), GIVEN)
+    changed.make_input("u")
+    network = core.compile_model(changed, "TEMPLATE")
+    assert ([port.name for port in network.inputs], network.overridable) == (["x", "u"], ())
+    np.testing.assert_array_equal(network(feeds)["y"], X)
+    np.testing.assert_array_equal(model.constant("u").data, W)
 
 
 def test_an_initializer_that_decides_a_length() -> None:

@@ -48,6 +48,7 @@ class BatchNetwork(ExecutableNetwork):
     """Has the inputs and outputs of the user's model; runs its requests in batches."""
 
     metrics = OWN_METRICS
+    takes_overrides = False  # requests of one batch may give different values
 
     @classmethod
     def compiled(cls, plugin: Plugin, config: Config, model: Model, target: Target) -> BatchNetwork:
