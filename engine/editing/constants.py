@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from engine.editing.extraction import find_value
 from engine.editing.reshape import reshape
 from engine.errors import GraphError
-from engine.ir import UNREAD_CONSTANTS, Constant, Model, Node, Output, Parameter
+from engine.ir import UNREAD_CONSTANTS, Constant, Model, Node, Output, Parameter, TensorType
 
 _MAX_SCALES: Final = 8
 
@@ -17,13 +17,14 @@ _MAX_SCALES: Final = 8
 def make_input(model: Model, name: str) -> Parameter:
     """See `Model.make_input`."""
     constant = _constant(model, name)
-    parameter = Parameter(constant.output(0).type, friendly_name=name)
+    parameter = Parameter(constant.input_type, friendly_name=name)
     parameter.output(0).name = name
     model.add_parameter(parameter)
     replace_everywhere(model, constant, parameter.output(0))
     _replace_unread(model, constant, ())
-    if _may_decide(constant):  # types that follow from the former value
-        reshape(model, {name: constant.shape})
+    if _may_decide(constant) or parameter.type != constant.output(0).type:  # types that follow from the former value
+        assert isinstance(parameter.type, TensorType)
+        reshape(model, {name: parameter.type.shape})
     return parameter
 
 

@@ -36,7 +36,7 @@ class Overrides:
 
     def __init__(self, model: Model, compiled: Callable[[Model], Any]) -> None:
         self._constants = model.overridable_constants
-        self.ports = {name: Port(name, constant.output(0).type) for name, constant in self._constants.items()}
+        self.ports = {name: Port(name, constant.input_type) for name, constant in self._constants.items()}
         self._model = model
         self._compiled = compiled
         self._lock = ForkSafeLock()

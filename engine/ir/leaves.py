@@ -140,6 +140,12 @@ class Constant(Node):
     def _discarded(self) -> Array:
         raise ModelError(f"{self}: its data was discarded because the device keeps it in another form")
 
+    @property
+    def input_type(self) -> ValueType:
+        """The type that it has as an input: lengths that the file leaves open are unknown, those of its data else."""
+        lengths = self.annotations.get("declared_shape")
+        return self._types[0] if lengths is None else TensorType(self.element_type, PartialShape(lengths))
+
     def shares_data(self, other: Constant) -> bool:
         """Whether both refer to the same tensor in memory or in a file, like a constant and its clones."""
         return self.output(0).type == other.output(0).type and (

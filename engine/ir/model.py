@@ -268,8 +268,9 @@ class Model(Subgraph):
         return made
 
     def make_input(self, name: str) -> Parameter:
-        """Make a constant an input, of the same type, so that each inference passes its value.
+        """Make a constant an input, so that each inference passes its value.
 
+        It has the constant's type; lengths that the file leaves open for it as an input are open here, too.
         `overridable` lists the constants that the file offers for that. Raises `GraphError` if there is no such one.
         """
         made: Parameter = _editing().make_input(self, name)

@@ -143,7 +143,7 @@ class GraphBuilder:
             initializer = values.get(info.name)
             if initializer is not None:
                 if self._context.is_overridable and not self._is_body:
-                    initializer.node.rt_info["overridable"] = True
+                    self._annotate_overridable(initializer.node, info)
                     self._overridable.append(initializer.node)
                 continue
             value_type = self._context.types.read(info.type, info.name)
@@ -151,6 +151,19 @@ class GraphBuilder:
             annotated(parameter, info)
             self._parameters.append(parameter)
             values[info.name] = parameter.output(0)
+
+    def _annotate_overridable(self, node: Node, info: onnx.ValueInfoProto) -> None:
+        """Mark an initializer that is an input, too, with the lengths that its declaration leaves open."""
+        node.rt_info["overridable"] = True
+        if not info.type.tensor_type.HasField("shape"):
+            return
+        found, declared = node.output_types[0], self._context.types.read(info.type, info.name)
+        if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
+            return
+        if found.element_type is declared.element_type and found.shape.compatible(declared.shape):
+            lengths = [dim.min if dim.is_static else None for dim in declared.shape]  # defaults need not share symbols
+            if None in lengths:
+                node.rt_info["declared_shape"] = lengths
 
     def _result(self, info: onnx.ValueInfoProto, name: str) -> Result:
         """The output of `info`; a value that is listed twice has the name once, and then others."""

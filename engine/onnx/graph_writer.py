@@ -103,7 +103,7 @@ class GraphWriter:
             self._annotate(tensor, node, name)
             self._graph.initializer.append(tensor)
         if not (self._context.exact or self._scope.is_body) and node.rt_info.get("overridable"):
-            self._graph.input.append(self._value(name, node.output(0).type))
+            self._graph.input.append(self._value(name, node.input_type))
 
     def _add_node(self, node: Node, outputs: set[str]) -> None:
         names = self._scope.names

@@ -264,6 +264,21 @@ def test_initializers_that_no_node_reads() -> None:
     np.testing.assert_array_equal(model.constant("u").data, W)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_initializer_with_open_lengths_takes_others(device: str, tmp_path: Any) -> None:
+    node = helper.make_node("Concat", ["x", "w"], ["y"], axis=0)
+    proto = model_of([node], [info("x", ("n", 3)), info("w", ("n", 3))], {"w": X})
+    core = Core()
+    core.read_model(proto).save(tmp_path / "saved.onnx")
+    for source in (proto, tmp_path / "saved.onnx"):
+        network = core.compile_model(source, device)
+        for w in (X, X[:1], np.repeat(X, 3, axis=0)):
+            np.testing.assert_array_equal(network({"x": X[:1], "w": w})["y"], np.concatenate([X[:1], w]))
+        np.testing.assert_array_equal(network({"x": X[:1]})["y"], np.concatenate([X[:1], X]))
+        with pytest.raises(InputError, match="input `w`: shape is"):
+            network({"x": X, "w": X[:, :2]})
+
+
 def test_an_initializer_that_decides_a_length() -> None:
     node = helper.make_node("TopK", ["x", "k"], ["y", "i"])
     proto = model_of([node], [info("x"), info("k", (1,), TensorProto.INT64)], {"k": np.array([2])})
