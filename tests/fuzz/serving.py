@@ -108,7 +108,7 @@ def run(seed: int) -> str:
     if any(thread.is_alive() for thread in threads):
         raise Finding("hang", f"{sum(t.is_alive() for t in threads)} clients have no answer after {PATIENCE} s")
     for failure in at.failures:
-        raise failure if isinstance(failure, Finding) else Finding(type(failure).__name__, repr(failure))
+        raise failure if isinstance(failure, Finding) else Finding(type(failure).__name__, str(failure))
     if end == "goes on":
         server().look()
     _totals.update(at.counts)
@@ -285,6 +285,7 @@ def tokens(at: Round, r: random.Random) -> None:
 def streams_of_grpc(at: Round, r: random.Random) -> None:
     """Triton's stream, with several requests in it."""
     import tritonclient.grpc as module
+    from tritonclient.utils import InferenceServerException
 
     client, found = module.InferenceServerClient(at.running.grpc), queue.Queue[Any]()
     try:
@@ -293,7 +294,11 @@ def streams_of_grpc(at: Round, r: random.Random) -> None:
             prompt, count = r.randrange(len(PROMPTS)), r.randint(1, TOKENS)
             given = module.InferInput("input_ids", [1, len(PROMPTS[prompt])], "INT64")
             given.set_data_from_numpy(np.array([PROMPTS[prompt]]))
-            client.async_stream_infer("llama", [given], parameters={"max_tokens": count})
+            try:
+                client.async_stream_infer("llama", [given], parameters={"max_tokens": count})
+            except InferenceServerException as e:  # the stream has ended since; it has told why
+                _, error = found.get(timeout=PATIENCE)
+                return _grpc_failed(at, error or e, "a stream of gRPC")
             read: list[int] = []
             for _ in range(count):
                 result, error = found.get(timeout=PATIENCE)
