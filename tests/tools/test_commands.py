@@ -242,7 +242,7 @@ def test_generate(engine: Engine, tmp_path: Path) -> None:
     for wrong, code, said in (
         (["--prompt-ids", "a"], 2, "expected numbers of tokens"),
         (["--prompt-ids", "99"], 3, "token 99 is out of range; expected 0 to 31"),
-        (["--prompt-ids", "1", "--top-p", "2"], 3, "top_p is 2.0; expected above 0, and 1 at most"),
+        (["--prompt-ids", "1", "--top-p", "2"], 3, "top_p is 2.0; expected a number above 0, and 1 at most"),
     ):
         done = engine("generate", decoder, "-d", "CPU", *wrong)
         assert (done.code, said in done.err) == (code, True)

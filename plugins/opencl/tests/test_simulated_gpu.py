@@ -28,7 +28,7 @@ from engine.testing.networks import seeded_network
         ("bert_base", "f16", 102, 140, 36, "matrix_tiles"),
         ("vit_b16", "f32", 117, 439, 33, "tiles"),
         ("gpt2_blocks", "f32", 134, 440, 25, "attention_tiles"),
-        ("unet", "f32", 39, 464, 33, "tiles"),
+        ("unet", "f32", 39, 464, 33, "implicit_gemm"),
     ],
 )
 def test_launches_and_memory(

@@ -51,8 +51,7 @@ class ContextPool:
         self._prepared, self._device, self._programs = prepared, device, programs
         self._how, self._tuner = how, tuner
         self._profiling = profiling
-        facts = device.facts
-        self._facts = replace(facts, is_accurate=True, has_half_products=False) if is_accurate else facts
+        self._is_accurate = is_accurate
         self._weights = Weights(device)
         self.plans: PlanCache[_Key, LaunchPlan] = PlanCache(self._made, size, self._forget)
         self._idle: dict[int, list[Context]] = {}
@@ -104,8 +103,11 @@ class ContextPool:
         for number, data in zip(self._prepared.bound, bound, strict=True):
             element_type = self._prepared.graph.parameters[number].output(0).element_type
             values[number] = np.frombuffer(data, element_type.numpy).reshape(shapes[number] or ())
+        facts = self._device.facts
+        if self._is_accurate:
+            facts = replace(facts, is_accurate=True, has_half_products=False)
         with self._prepared.compilation():
-            plan = build_plan(self._prepared.at(shapes, values=values), self._facts, self._tuner)
+            plan = build_plan(self._prepared.at(shapes, values=values), facts, self._tuner)
         _log.info("OPENCL: network `%s`: %s", self._prepared.graph.name, plan.summary())
         return self._built(plan)
 
