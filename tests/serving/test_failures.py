@@ -224,14 +224,14 @@ async def main():
     repository = Repository(Path(sys.argv[1]), Core(), BlobOptions())
     await repository.load("lm")
     model = repository.require("lm")
-    step, Scheduler._step = Scheduler._step, lambda self: 1 / 0
+    serve, Scheduler._serve = Scheduler._serve, lambda self: 1 / 0
     async def tokens(model):
         return [piece.token async for piece in model.stream(model.prompt([3], {"max_tokens": 4}), None)]
     try:
         await tokens(model)
     except Exception as e:
         print(e)
-    Scheduler._step = step
+    Scheduler._serve = serve
     print(await repository.is_model_ready("lm"), repository.get_model("lm"))
     print((await RepositoryExtension(repository).index())[0]["state"])
     try:
