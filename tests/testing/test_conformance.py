@@ -83,7 +83,7 @@ def conformance(folder: Path, *options: str, **environment: str) -> dict[str, An
 )
 def test_a_hook_that_fails_the_process_fails_its_checks_only(frail: Path, fault: str, found: str) -> None:
     checks = "basic_model_runs or export_to_path or start_and_wait"
-    card = conformance(frail, "-k", checks, "--limit", "2", FRAIL_HOOK="requirements", FRAIL_FAULT=fault)
+    card = conformance(frail, "-k", checks, "--limit", "20", FRAIL_HOOK="requirements", FRAIL_FAULT=fault)
     outcomes = {each["name"]: each["outcome"] for each in card["checks"]}
     assert outcomes == {
         "test_basic_model_runs": "passed",
