@@ -55,8 +55,8 @@ class Ending:
         task, over = asyncio.ensure_future(work), asyncio.ensure_future(self.is_over.wait())
         try:
             await asyncio.wait((task, over), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
+            if task.done() or (context.done() and not context.cancelled()):  # the work has begun to refuse the call
+                return await task
         finally:
             over.cancel()
             await _cancelled(task)

@@ -303,3 +303,41 @@ def made_clients(server: Running) -> list[tuple[Any, Any]]:
         (tritonclient.http, tritonclient.http.InferenceServerClient(server.http)),
         (tritonclient.grpc, tritonclient.grpc.InferenceServerClient(server.grpc)),
     ]
+
+
+REFUSED_AT_THE_END = """
+import asyncio
+import logging
+import grpc
+from grpc import aio
+from engine.serving.grpc_calls import Ending
+
+logging.basicConfig()
+ending = Ending()
+
+async def method(request, context):
+    ending.is_over.set()
+    await ending.limited(context.abort(grpc.StatusCode.INVALID_ARGUMENT, "refused"), context)
+
+async def main():
+    server = aio.server()
+    handlers = {"method": grpc.unary_unary_rpc_method_handler(method)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("service", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            await channel.unary_unary("/service/method")(b"")
+        except aio.AioRpcError as e:
+            print(e.code().name, e.details())
+    await server.stop(0)
+
+asyncio.run(main())
+"""
+
+
+def test_a_call_that_is_being_refused_when_the_grace_period_ends() -> None:
+    """It is refused once: a second refusal is an error of the server, which logs a traceback."""
+    # A process of its own: KServe and tritonclient cannot both be imported.
+    done = subprocess.run([sys.executable, "-c", REFUSED_AT_THE_END], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("INVALID_ARGUMENT refused\n", "", 0)
