@@ -16,6 +16,7 @@ import onnx
 from engine.errors import DeviceError, EngineError, InferError, InputError, OutOfMemoryError, UnsupportedError
 from engine.ir import Node, Output, TensorType, string, undefined
 from engine.limits import LARGE_BYTES, check_bytes, check_growth, current_limits
+from engine.ops.late_lengths import contradiction_of
 from engine.ops.protos import attribute_to_proto
 from engine.ops.refusal import refusal_of
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
@@ -69,10 +70,12 @@ def compile_node(node: Node, max_bytes: int | None = None) -> Evaluator:
     num_outputs = node.num_outputs
     limit = current_limits().tensor_bytes if max_bytes is None else max_bytes
     check_size = guard(node, limit)
-    is_suspect = suspicion_of(node)
+    is_suspect, contradicts = suspicion_of(node), contradiction_of(node)
 
     def call(inputs: Sequence[Any]) -> tuple[Any, ...]:
         try:
+            if contradicts is not None and contradicts(inputs):
+                raise ValueError("the operator does not allow the lengths of its inputs")
             if check_size is not None:
                 check_size(inputs)
             with np.errstate(all="ignore"):

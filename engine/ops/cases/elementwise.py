@@ -70,12 +70,30 @@ _ATTRIBUTES: Final[dict[str, list[dict[str, Any]]]] = {
 }
 _AT_EDGES: Final = (
     "Abs", "Neg", "Sign", "Round", "Floor", "Ceil", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Relu", "Erf", "Softplus",
-    "Selu", "Celu", "Elu", "LeakyRelu", "HardSigmoid", "IsNaN", "IsInf", "Reciprocal",
+    "Selu", "Celu", "Elu", "LeakyRelu", "HardSigmoid", "IsNaN", "IsInf", "Reciprocal", "Sin", "Cos", "Tan", "Asin",
+    "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh",
 )  # fmt: skip
 _PAIRS_AT_EDGES: Final = (
-    "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Less", "LessOrEqual", "Greater", "Equal", "PRelu",
+    "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
+    "Equal", "PRelu",
 )  # fmt: skip
-_INTEGER_PAIRS: Final = ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Less", "Equal")
+_INTEGER_PAIRS: Final = (
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Mod",
+    "Max",
+    "Min",
+    "Less",
+    "LessOrEqual",
+    "Greater",
+    "GreaterOrEqual",
+    "Equal",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+)
 
 
 def _data(type: ElementType, *shape: int, low: float = -2.0, high: float = 2.0) -> Data:
