@@ -24,6 +24,7 @@ from engine.ir import (
     f32,
     f64,
 )
+from engine.ops.precision import widened
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, sum_dims, tensor_type
 from engine.ops.spec import OperatorSpec, check_rank, evaluates_with_spec, refuse, specifies
@@ -307,13 +308,17 @@ def attention(
     past_value: Array | None = None,
     nonpad_kv_seqlen: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
-    """Scaled dot-product attention (ONNX Attention-25); the result is zero for a query that sees no key."""
+    """Scaled dot-product attention (ONNX Attention-25); the result is zero for a query that sees no key.
+
+    Of f16 and bf16 in f32, unless `softmax_precision` says otherwise: scores may not fit f16.
+    """
     inputs = (query, key, value, mask, past_key, past_value)
     lengths = spec.at([None if x is None else x.shape for x in inputs])
     q, k, v = (_per_head_array(x, h) for x, h in ((query, lengths.q), (key, lengths.k), (value, lengths.v)))
     if past_key is not None and past_value is not None:
         k, v = np.concatenate((past_key, k), axis=2), np.concatenate((past_value, v), axis=2)
     present_key, present_value = k, v
+    q, k, v = widened(q), widened(k), widened(v)
     if k.shape[1]:
         k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
     root = q.dtype.type(np.sqrt(lengths.scale))
@@ -338,7 +343,7 @@ def attention(
     y = np.matmul(stages[3].astype(q.dtype), v)
     if query.ndim == 3:
         y = y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1)
-    shown = np.broadcast_to(stages[spec.qk_matmul_output_mode], stages[3].shape).astype(q.dtype)
+    shown = np.broadcast_to(stages[spec.qk_matmul_output_mode], stages[3].shape).astype(query.dtype)
     return y.astype(query.dtype, copy=False), present_key, present_value, shown
 
 

@@ -142,13 +142,18 @@ def _along(parameter: Array, rank: int, summed: int) -> Array:
 
 @compiles("Gemm")
 def _compile_gemm(node: Node) -> Evaluator:
-    """ONNX's reference does not read C if beta is 0; by the formula, 0 times NaN or infinity is NaN."""
+    """ONNX's reference does not read C if beta is 0; by the formula, 0 times NaN or infinity is NaN.
+
+    Of f16 and bf16 in f32: ONNX's reference rounds the product before it is multiplied by alpha.
+    """
     run, spec = compile_onnx(node), GemmSpec.of(node)
-    if spec.beta or not node.has_input(2) or not node.output(0).element_type.is_real:
+    if not node.output(0).element_type.is_real:
         return run
+    if spec.beta or not node.has_input(2):
+        return lambda inputs: run([None if value is None else widened(value) for value in inputs])
 
     def gemm(inputs: Sequence[Any]) -> tuple[Any, ...]:
-        product, c = run(inputs)[0], inputs[2]
+        product, c = run([widened(value) for value in inputs])[0], inputs[2]
         return ((product + c * c.dtype.type(0)).astype(product.dtype),)
 
     return gemm

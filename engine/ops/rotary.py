@@ -9,6 +9,9 @@ from typing import Any
 from engine.errors import OperatorSpecError
 from engine.ir import Node, Output
 from engine.ops.attention import Heads
+from engine.ops.precision import widened
+from engine.ops.reference import compile_onnx
+from engine.ops.registry import Evaluator, compiles
 from engine.ops.spec import OperatorSpec, check_rank, refuse, specifies
 
 
@@ -85,3 +88,10 @@ class RotarySpec(OperatorSpec):
                 f"{x}: {expected} and {rows}"
             )
         return RotaryLengths(x=found, rotated=rotated, positions=0 if positions is None else expected[0])
+
+
+@compiles("RotaryEmbedding")
+def _compile_rotary(node: Node) -> Evaluator:
+    """Of f16 and bf16 in f32: ONNX's reference rounds each product before the sum."""
+    run = compile_onnx(node)
+    return lambda inputs: run([*map(widened, inputs[:3]), *inputs[3:]])

@@ -1,6 +1,7 @@
 """Type rules of signal operators for which ONNX's inference is wrong (STFT) or missing (windows, MelWeightMatrix).
 
-And the evaluation of windows, in f64: `onnx.reference` counts their elements in the type of the result.
+And the evaluation of windows and mel weights, in f64: `onnx.reference` counts elements of windows in the type of the
+result, computes frequencies in the type of the edges, and takes some beyond the spectrum.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from engine.errors import ModelError
 from engine.ir import Constant, Dimension, ElementType, Node, PartialShape, TensorType, ValueType, as_dimension
 from engine.ops.precision import truncated
 from engine.ops.registry import attribute, evaluates, get_op, infers, restricts
@@ -62,6 +64,38 @@ def _infer_mel_weights(node: Node) -> Sequence[ValueType]:
     bins, length = constant_int(node, 0), constant_int(node, 1)
     shape = PartialShape([None if length is None else length // 2 + 1, bins])
     return (TensorType(ElementType.from_onnx(attribute(node, "output_datatype")), shape),)
+
+
+@evaluates("MelWeightMatrix")
+def mel_weight_matrix(
+    num_mel_bins: Array, dft_length: Array, sample_rate: Array, lower: Array, upper: Array, *, output_datatype: int
+) -> Array:
+    """Triangles over bins of the spectrum, [dft_length // 2 + 1, num_mel_bins] (ONNX MelWeightMatrix-17), in f64.
+
+    Raises `ModelError` for edges that are not in order, or beyond the bins.
+    """
+    count, length, rate = (int(each.reshape(-1)[0]) for each in (num_mel_bins, dft_length, sample_rate))
+    edges = [float(each.reshape(-1)[0]) for each in (lower, upper)]
+    bins = length // 2 + 1
+    first, last = 2595 * np.log10(1 + np.array(edges) / 700)
+    points = first + np.arange(count + 2) * (last - first) / (count + 2)
+    found = (length + 1) * 700 * (10 ** (points / 2595) - 1) / rate
+    if not (0 <= edges[0] <= edges[1] and found[-1] < bins):
+        raise ModelError(
+            f"lower_edge_hertz is {edges[0]:g} and upper_edge_hertz {edges[1]:g}; expected 0 <= lower <= upper and the "
+            f"highest triangle within {bins} bins, which is sure up to {rate / 2:g} Hz, half of sample_rate"
+        )
+    places = np.floor(found).astype(np.int64)
+    weights = np.zeros((bins, count))
+    for index in range(count):
+        low, centre, high = places[index : index + 3]
+        if low == centre:
+            weights[centre, index] = 1
+        else:
+            weights[low : centre + 1, index] = np.arange(centre + 1 - low) / (centre - low)
+        if centre < high:
+            weights[centre:high, index] = np.arange(high - centre, 0, -1) / (high - centre)
+    return _of_type(weights, output_datatype)
 
 
 @infers("STFT")

@@ -562,3 +562,56 @@ def test_casts_of_narrow_types_without_saturation(source: Any, target: Any, valu
     (found,) = ops.evaluate(cast, [given])
     assert found.dtype == target.numpy
     np.testing.assert_array_equal(found.astype(np.float64), wanted)
+
+
+def test_running_sums_of_narrow_numbers_are_rounded_once() -> None:
+    """In their own type, a running sum of ones ends at 2048 in f16, and at 256 in bf16."""
+    for element_type in (f16, bf16):
+        ones, axis = np.ones(3000, element_type.numpy), np.array(0)
+        np.testing.assert_array_equal(run("CumSum", ones, axis), np.arange(1, 3001).astype(element_type.numpy))
+        factors = np.full(60, 1.0625, element_type.numpy)
+        np.testing.assert_array_equal(
+            run("CumProd", factors, axis), (1.0625 ** np.arange(1, 61)).astype(np.float32).astype(element_type.numpy)
+        )
+
+
+def test_scores_and_products_of_f16_may_exceed_it_within_an_operator() -> None:
+    """As on devices that compute in f32: the result is finite, so a step of it must not be infinite."""
+    large = np.full((1, 1, 2, 64), 200, np.float16)
+    y = run("Attention", large, large, np.ones((1, 1, 2, 64), np.float16))
+    np.testing.assert_array_equal(y, np.ones((1, 1, 2, 64), np.float16))
+    row = np.full((1, 64), 200, np.float16)
+    assert run("Gemm", row, row, transB=1, alpha=1 / 64) == np.float16(40_000)
+    x, table = np.full((1, 1, 1, 2), 300, np.float16), np.full((1, 1, 1), 300, np.float16)
+    np.testing.assert_array_equal(np.asarray(run("RotaryEmbedding", x, table, table)).ravel(), [0, np.inf])
+
+
+def _mel(bins: int, length: int, rate: int, low: float, high: float, dtype: object = np.float32) -> np.ndarray:
+    whole = [np.array(value, np.int64) for value in (bins, length, rate)]
+    result = run("MelWeightMatrix", *whole, np.array(low, dtype), np.array(high, dtype))
+    assert isinstance(result, np.ndarray)
+    return result
+
+
+@pytest.mark.parametrize("dtype", [np.float16, bf16.numpy, np.float32, np.float64])
+def test_mel_weights_are_computed_in_f64(dtype: object) -> None:
+    """Each column is a triangle with a peak of 1 between frequencies that are equally far apart on the mel scale."""
+    weights = _mel(40, 512, 16000, 128.0, 7680.0, dtype)
+    mel = 2595 * np.log10(1 + np.array([128.0, 7680.0]) / 700)
+    points = mel[0] + np.arange(42) * (mel[1] - mel[0]) / 42
+    places = np.floor(513 * 700 * (10 ** (points / 2595) - 1) / 16000).astype(int)
+    assert (weights.shape, weights.dtype) == ((257, 40), np.float32)
+    for column, (low, centre, high) in enumerate(zip(places, places[1:], places[2:], strict=False)):
+        assert weights[centre, column] == 1
+        assert set(np.flatnonzero(weights[:, column])) <= {centre, *range(low + 1, high)}
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0, 9000), (-300, 4000), (4000, 100), (math.nan, 4000), (0, math.nan), (0, math.inf), (-math.inf, 0)],
+)
+def test_mel_edges_beyond_the_spectrum_are_named(low: float, high: float) -> None:
+    """A negative bin is one from the end for `onnx.reference`, and edges in the wrong order give zeros."""
+    words = rf"MelWeightMatrix `.*`.*lower_edge_hertz is {low:g} and upper_edge_hertz {high:g}.* up to 4096 Hz"
+    with pytest.raises(InputError, match=words):
+        _mel(8, 16, 8192, low, high)
