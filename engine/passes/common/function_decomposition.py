@@ -8,7 +8,7 @@ from typing import Any, Final
 import onnx
 
 from engine import ops
-from engine.ir import Constant, Model, Node, Output, Parameter, TensorType
+from engine.ir import Constant, Model, Node, Output, Parameter, TensorType, ValueType, f32
 from engine.ops import get_op
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.fusion import fits
@@ -24,6 +24,8 @@ FUNCTIONS: Final = (
 
 Not HannWindow and its like: for a negative size, which is an error, their definitions are empty.
 """
+_WIDE: Final = ("Attention", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+"""Those that are computed in at least f32: scores, or sums of losses and of weights, may not fit f16 if results do."""
 _DOMAIN: Final = "engine.definitions"
 
 
@@ -52,26 +54,30 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
         return False
     if any(value.shape.is_static and not value.shape.size() for value in given):
         return False  # ONNX's bodies reshape by 0, which copies a length of other data
-    definition = _definition(node, given)
+    types = [_wide_type(node, value) for value in given]
+    definition = _definition(node, types)
     if definition is None:
         return False
     for inner in definition.ordered_nodes():
         if inner.op_type in FUNCTIONS and not inner.domain:
             _replace(inner, is_kept)
     read = [output for output in node.outputs if output.num_consumers]
-    if not all(fits(old, result.input_value(0)) for old, result in zip(read, definition.results, strict=False)):
+    values = [result.input_value(0) for result in definition.results[: len(read)]]
+    for index, old in enumerate(read):
+        if _wide_type(node, old) != old.type:
+            values[index] = ops.Cast(values[index], to=old.element_type.onnx).output(0)
+    if not all(map(fits, read, values)):
         return False
-    made = [
-        each
-        for each in _whole([result.input_value(0) for result in definition.results[: len(read)]])
-        if each.op_type != "Parameter"
-    ]
+    made = [each for each in _whole(values) if each.op_type != "Parameter"]
     for parameter, value in zip(definition.parameters, given, strict=True):
+        if parameter.type != value.type:
+            cast = ops.Cast(value, to=f32.onnx)
+            made.insert(0, cast)
+            value = cast.output(0)
         parameter.output(0).replace(value)
     for each in made:
         if not isinstance(each, Constant):  # an error of an inference names the user's node
             each.friendly_name = f"{node.friendly_name}/{each.friendly_name}"
-    values = [result.input_value(0) for result in definition.results[: len(read)]]
     for index, value in enumerate(values):
         if value.node not in made or isinstance(value.node, Constant) or value in values[:index]:
             values[index] = ops.Identity(value).output(0)
@@ -84,6 +90,15 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
     for old, new in zip(read, values, strict=True):
         old.replace(new)
     return True
+
+
+def _wide_type(node: Node, value: Output) -> ValueType:
+    """The type in which the function body of `node` has an input or an output of it."""
+    kind = value.type
+    is_narrow = node.op_type in _WIDE and isinstance(kind, TensorType) and kind.element_type.is_real
+    if not is_narrow or value.element_type.bits >= f32.bits:
+        return kind
+    return TensorType(f32, value.shape)
 
 
 def _whole(values: Sequence[Output]) -> list[Node]:
@@ -100,8 +115,8 @@ def _whole(values: Sequence[Output]) -> list[Node]:
     return list(found)
 
 
-def _definition(node: Node, given: list[Output]) -> Model | None:
-    """The function body for the types and attributes of `node`.
+def _definition(node: Node, types: list[ValueType]) -> Model | None:
+    """The function body for the types of the present inputs and the attributes of `node`.
 
     It has a parameter for each present input, a result for each output that is read, and another result.
 
@@ -109,7 +124,7 @@ def _definition(node: Node, given: list[Output]) -> Model | None:
     """
     from engine.onnx import model_to_proto, read_model  # imported late: most compilations do not need it
 
-    parameters = [Parameter(value.type, friendly_name=f"input_{index}") for index, value in enumerate(given)]
+    parameters = [Parameter(each, friendly_name=f"input_{index}") for index, each in enumerate(types)]
     left = iter(parameters)
     inputs = [None if value is None else next(left) for value in node.input_values]
     attributes = {name: value.clone() if isinstance(value, Model) else value for name, value in node.attributes.items()}
@@ -127,13 +142,13 @@ def _definition(node: Node, given: list[Output]) -> Model | None:
     if schema.has_function:
         body.CopyFrom(schema.function_body)
     else:
-        types = {value.name: value.type for value in proto.graph.input}
+        protos = {value.name: value.type for value in proto.graph.input}
         version = schema.context_dependent_function_opset_versions[-1]
         body.ParseFromString(
             schema.get_context_dependent_function_with_opset_version(
                 version,
                 call.SerializeToString(),
-                [types.get(name, onnx.TypeProto()).SerializeToString() for name in call.input],
+                [protos.get(name, onnx.TypeProto()).SerializeToString() for name in call.input],
             )
         )
     if not body.node:

@@ -23,6 +23,7 @@ from engine.plugin_api import SupportLevel
 UNITS = {f16: 2.0**-11, bf16: 2.0**-8}
 """The relative errors of rounding to these types."""
 Build = Callable[..., Node]
+PAIR = ("TEMPLATE", "OPENCL")
 
 
 @pytest.fixture(params=["cpu", "gpu"])
@@ -297,3 +298,14 @@ def test_types_that_do_not_match_are_refused_by_name() -> None:
     assert set(answer.at(SupportLevel.REFUSED)) == {"norm"}
     with pytest.raises(UnsupportedError, match=r"`norm` \(element type\).*f32.*f16; expected one type"):
         Core().compile_model(model, "OPENCL")
+
+
+@pytest.mark.parametrize("op_type", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
+def test_a_mean_of_losses_whose_sums_do_not_fit(op_type: str, real: ElementType) -> None:
+    """The sum of the weights of 40,000 labels is beyond f16, and in bf16 both sums would be rounded."""
+    random = np.random.default_rng(5)
+    scores = random.uniform(-3, -1, (40_000, 2)).astype(np.float16)
+    labels, weights = random.integers(0, 2, 40_000), np.array([2, 3], np.float16)
+    wanted, found = (answers(device, getattr(ops, op_type), [scores, labels, weights], real)[0] for device in PAIR)
+    assert np.isfinite(wanted.astype(np.float32))
+    np.testing.assert_allclose(found.astype(np.float32), wanted.astype(np.float32), rtol=2 * UNITS[real])
