@@ -151,9 +151,12 @@ def _infer_range(node: Node) -> Sequence[ValueType]:
 @evaluates_with_spec("Range")
 def evenly_spaced(spec: RangeSpec, start: Array, limit: Array, delta: Array) -> Array:
     """Numbers from `start` up to, but excluding, `limit` (ONNX Range-27); numpy's own rounds the step to their size."""
-    count = range_length(start.item(), limit.item(), delta.item())
+    count = range_length(start.item(), limit.item(), delta.item()) if delta.item() else None
     if count is None:
-        raise ValueError("the number of elements is not finite")
+        given = f"start {start.item()}, limit {limit.item()} and delta {delta.item()}"
+        raise ModelError(
+            f"there is no number of elements for {given}; expected finite numbers, and a delta other than 0"
+        )
     return spec.at(start, delta, count)
 
 

@@ -38,9 +38,11 @@ def _shape(node: Node, index: int) -> PartialShape | None:
 
 def _require(node: Node, what: str, found: Array, low: int, high: int, of: str) -> None:
     """Fail if a value is not in low..high."""
-    least, most = int(found.min()), int(found.max())
-    if least < low or most > high:
-        fail(node, f"{what} {most if most > high else least} is out of range for {of}; expected {low}..{high}")
+    least, most = found.min().item(), found.max().item()
+    if not low <= least <= most <= high:  # nor is NaN
+        worst = most if most > high else least
+        worst = int(worst) if np.isfinite(worst) else worst
+        fail(node, f"{what} {worst} is out of range for {of}; expected {low}..{high}")
 
 
 def _require_index(node: Node, found: Array, length: Dimension, what: str = "index") -> None:

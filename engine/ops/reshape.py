@@ -45,7 +45,7 @@ def _infer_reshape(node: Node) -> Sequence[ValueType]:
     allowzero = ReshapeSpec.of(node).allowzero
     dims = [_reshaped_dim(node, known, index, value, allowzero) for index, value in enumerate(values)]
     if known is not None:
-        _balance(node, known, dims, values)
+        _balance(node, known, dims, values, () if allowzero else np.flatnonzero(np.array(values) == 0).tolist())
     return (TensorType(data.element_type, PartialShape(dims)),)
 
 
@@ -62,15 +62,16 @@ def _reshaped_dim(
     return known[index]
 
 
-def _balance(node: Node, known: list[Dimension], dims: list[Dimension | None], values: list[int]) -> None:
+def _balance(
+    node: Node, known: list[Dimension], dims: list[Dimension | None], values: list[int], copied: Sequence[int]
+) -> None:
     """Compute the dimension given as -1 from the others; without one, compare the numbers of elements."""
-    taken, left = [dim for dim in dims if dim is not None], list(known)
-    for dim in list(taken):
-        if dim.is_dynamic and dim in left:  # copied from the input, so it cancels out
-            left.remove(dim)
-            taken.remove(dim)
-    if any(dim.is_dynamic for dim in taken):
-        return
+    if -1 not in values:
+        copied = [
+            index for index in copied if known[index].is_dynamic
+        ]  # any number of them is no elements, if one is 0
+    taken = [dim for index, dim in enumerate(dims) if dim is not None and index not in copied]
+    left = [dim for index, dim in enumerate(known) if index not in copied]  # copied ones cancel out, also those of 0
     divisor = prod(dim.min for dim in taken)
     fixed = prod(dim.min for dim in left if dim.is_static)
     free = [dim for dim in left if dim.is_dynamic]
@@ -80,7 +81,7 @@ def _balance(node: Node, known: list[Dimension], dims: list[Dimension | None], v
         return
     place = values.index(-1)
     if divisor == 0:
-        return
+        fail(node, f"the length for the -1 of shape {values} is not determined, since another one is 0")
     if not free:
         if fixed % divisor:
             fail(node, f"{fixed} elements cannot be divided by the {divisor} of shape {values}")
@@ -89,6 +90,22 @@ def _balance(node: Node, known: list[Dimension], dims: list[Dimension | None], v
         dims[place] = free[0]
     else:
         dims[place] = Dimension.at_least(-(-fixed * prod(dim.min for dim in free) // divisor))
+
+
+@evaluates_with_spec("Reshape")
+def _reshape(spec: ReshapeSpec, data: Array, shape: Array) -> Array:
+    """The elements of `data` in another shape (ONNX Reshape-25).
+
+    Lengths that are copied have no part in the one given as -1, so that it is known for no elements, too.
+    """
+    lengths = shape.reshape(-1).tolist()
+    copied = set() if spec.allowzero else {index for index, length in enumerate(lengths) if length == 0}
+    if lengths.count(-1) == 1:
+        rest = prod(length for index, length in enumerate(data.shape) if index not in copied)
+        divisor = prod(length for index, length in enumerate(lengths) if index not in copied and length != -1)
+        if divisor > 0:
+            lengths[lengths.index(-1)] = rest // divisor
+    return data.reshape([data.shape[index] if index in copied else length for index, length in enumerate(lengths)])
 
 
 @specifies("Flatten")

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from engine.errors import EngineError
+from engine.errors import EngineError, ModelError
 from engine.ir import Constant, ElementType, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
 from engine.limits import LARGE_BYTES, check_bytes
 from engine.ops.creation import range_length
@@ -244,14 +244,17 @@ _INFERRED_ML: Final = frozenset([("ai.onnx.ml", "FeatureVectorizer"), ("ai.onnx.
 def _inferred(node: Node) -> Measure:
     """From the types that follow from the types of the inputs, and the values of small ones."""
     op_type, domain, attributes, count = node.op_type, node.domain, dict(node.attributes), node.num_outputs
+    name = node.friendly_name
 
     def measure(inputs: Sequence[Any]) -> int:
         sources = [None if value is None else _source(value) for value in inputs]
         try:
-            alone = Node(op_type, sources, attributes, domain=domain, num_outputs=count)
+            alone = Node(op_type, sources, attributes, domain=domain, num_outputs=count, friendly_name=name)
             alone.infer_types()
+        except ModelError:
+            raise  # before an evaluator makes as much as the values ask for
         except EngineError:
-            return 0  # the evaluator rejects them, too
+            return 0
         return sum(_known_bytes(output.type) for output in alone.outputs)
 
     return measure

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from engine.errors import ModelError
-from engine.ir import Node, Output
+from engine.ir import Constant, Node, Output, ValueType
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.interruption import current_check
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, resolved_axis, specifies
 from engine.ops.tensors import Array
 
@@ -39,6 +41,18 @@ class TopKSpec(OperatorSpec):
     def at(self, shape: Sequence[int]) -> AxisLengths:
         """The lengths around the axis of data of `shape`."""
         return AxisLengths.of(shape, self.axis)
+
+
+@infers("TopK")
+def _infer_top_k(node: Node) -> Sequence[ValueType] | None:
+    """ONNX's inference, whose message does not say the numbers."""
+    check_inputs(node, get_op("TopK"))
+    count, shape = node.input_value(1).node, tensor_type(node, 0).shape
+    if isinstance(count, Constant) and count.data.size == 1 and shape.rank.is_static:
+        length, most = shape[TopKSpec.of(node).axis].max, int(count.data.reshape(-1)[0])
+        if length is not None and most > length:
+            fail(node, f"K is {most}; expected {length} or less, the length of the axis")
+    return None
 
 
 @specifies("Unique")

@@ -106,6 +106,16 @@ def _stft(node: Node) -> Suspicion:
     return is_suspect
 
 
+def _top_k(node: Node) -> Suspicion:
+    axis = attribute(node, "axis")
+
+    def is_suspect(inputs: Sequence[Any]) -> bool:
+        shape = inputs[0].shape
+        return -len(shape) <= axis < len(shape) and _is_outside(inputs[1], 0, shape[axis])
+
+    return is_suspect
+
+
 def _empty_maps(node: Node) -> Suspicion:
     def is_suspect(inputs: Sequence[Any]) -> bool:
         return inputs[0].size == 0 and all(inputs[0].shape[:2])
@@ -131,5 +141,5 @@ _FACTORIES: Final[dict[str, Callable[[Node], Suspicion]]] = {
     "STFT": _stft,
     "SplitToSequence": _split_to_sequence,
     "TensorScatter": _least(2, 0),
-    "TopK": _least(1, 0),
+    "TopK": _top_k,
 }

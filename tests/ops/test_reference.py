@@ -78,7 +78,7 @@ def test_resizing_of_nothing(mode: str) -> None:
     value = run("Resize", np.zeros((0, 3, 4), np.float32), None, None, np.array([6, 2]), mode=mode, axes=(-2, -1))
     assert isinstance(value, np.ndarray)
     assert value.shape == (0, 6, 2)
-    with pytest.raises(InputError, match="axis 0 is empty and cannot be resized to 3"):
+    with pytest.raises(InputError, match="there are no elements to take"):
         run("Resize", np.zeros((0, 4), np.float32), None, None, np.array([3, 4]), mode=mode)
 
 
@@ -404,6 +404,12 @@ def test_what_is_found_not_to_fit_at_inference_is_not_computed() -> None:
         (("Tile", data, np.array([2])), {}, "1 repeats do not fit 2 axes"),
         (("CumSum", data, np.array(4)), {}, r"input axis is 4; allowed: -2\.\.1, as the rank is 2"),
         (("Split", data, np.array([1, 1])), {"axis": 1, "outputs": 2}, "do not divide length 3 into 2 parts"),
+        (("TopK", data, np.array([2**50])), {"outputs": 2}, r"K is 1125899906842624; expected 3 or less"),
+        (("AffineGrid", data[None], np.array([2**50] * 4)), {}, "theta has 1 samples; expected equal numbers"),
+        (("Range", f(0)[0], f(math.nan)[0], f(1)[0]), {}, "limit nan and delta 1.0; expected finite numbers"),
+        (("Range", f(0)[0], f(1)[0], f(0)[0]), {}, "no number of elements|delta. is 0"),
+        (("MaxRoiPool", f(1).reshape(1, 1, 1, 1), f([math.nan] * 5)), {"pooled_shape": [1, 1]}, "batch index nan"),
+        (("Reshape", data, np.array([-1, -1])), {}, "may hold -1 once"),
     ):
         with pytest.raises(InputError, match=words):
             run(*inputs, **attributes)  # type: ignore[arg-type]
@@ -615,3 +621,16 @@ def test_mel_edges_beyond_the_spectrum_are_named(low: float, high: float) -> Non
     words = rf"MelWeightMatrix `.*`.*lower_edge_hertz is {low:g} and upper_edge_hertz {high:g}.* up to 4096 Hz"
     with pytest.raises(InputError, match=words):
         _mel(8, 16, 8192, low, high)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [([0, -1], (0, 60)), ([0, 0, -1], (0, 20, 3)), ([0, 4, -1, 5], (0, 4, 3, 5)), ([-1, 0], (0, 20)), ([0, 7], (0, 7))],
+)
+def test_the_rest_of_a_reshape_of_no_samples(shape: list[int], wanted: tuple[int, ...]) -> None:
+    """It is what it is for any number of samples: the lengths that a 0 copies have no part in it."""
+    data = np.zeros((0, 20, 3), np.float32)
+    assert np.shape(run("Reshape", data, np.array(shape))) == wanted
+    assert ops.Reshape(Parameter(f32, data.shape), Constant(np.array(shape))).output(0).shape == wanted
+    with pytest.raises(InputError, match=r"the -1 of shape .* is not determined"):
+        run("Reshape", data, np.array([0, -1]), allowzero=1)
