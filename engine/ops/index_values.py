@@ -103,13 +103,20 @@ def _restrict_positions(node: Node) -> None:
 @restricts("MaxUnpool")
 def _restrict_unpooled(node: Node) -> None:
     places, target, shape = _constant(node, 1), _constant(node, 2), _shape(node, 0)
-    if shape is None or shape.is_dynamic:
+    if target is not None:
+        lengths = target.reshape(-1).tolist()
+        fits = shape is None or (len(lengths) == len(shape) and all(map(Dimension.accepts, shape.dims[:2], lengths)))
+        if min(lengths) < 0 or not fits:
+            expected = (
+                "lengths of 0 or more" if shape is None else f"[{shape[0]}, {shape[1]}, ...], of rank {len(shape)}"
+            )
+            fail(node, f"output_shape is {lengths}; expected {expected}")
+    elif node.has_input(2) or shape is None or shape.is_dynamic:
         return
-    least = MaxUnpoolSpec.of(node).unpooled_shape(shape.get_shape())
-    if target is not None and (target.size != len(least) or (target.reshape(-1) < least).any()):
-        fail(node, f"output_shape is {target.tolist()}; expected {list(least)} or more")
+    else:
+        lengths = list(MaxUnpoolSpec.of(node).unpooled_shape(shape.get_shape()))
     if places is not None:
-        count = prod(least)
+        count = prod(lengths)
         _require(node, "index", places, -count, count - 1, f"a result of {count} elements")
 
 

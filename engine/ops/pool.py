@@ -73,7 +73,11 @@ class GlobalLpPoolSpec(OperatorSpec):
 @specifies("MaxUnpool")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxUnpoolSpec(WindowSpec):
-    """Writes elements back to the positions where a MaxPool found them."""
+    """Writes elements back to the positions where a MaxPool found them.
+
+    Their indices are those of the result, as of the data of the MaxPool: also if input 2, `output_shape`, gives it
+    another shape than attributes do. So ONNX's text, PyTorch and onnxruntime have it, but not a node test of ONNX.
+    """
 
     kernel_shape: tuple[int, ...]
 
@@ -85,7 +89,7 @@ class MaxUnpoolSpec(WindowSpec):
             refuse(node, "kernel_shape", [], "a value for each spatial axis")
 
     def unpooled_shape(self, x: Sequence[int]) -> tuple[int, ...]:
-        """The shape to which indices refer, for an input of shape `x`; `output_shape` may enlarge the result."""
+        """The shape of the result for an input of shape `x`, unless `output_shape` is given."""
         window = self.window(self.kernel_shape)
         assert window.pads is not None
         spatial = [
@@ -231,6 +235,15 @@ def _infer_max_unpool(node: Node) -> Sequence[ValueType] | None:
         return (TensorType(data.element_type, PartialShape(source.node.data.tolist())),)
     rank = len(data.shape) if data.shape.rank.is_static else None
     return (TensorType(data.element_type, PartialShape.dynamic(rank)),)
+
+
+@evaluates_with_spec("MaxUnpool")
+def max_unpool(spec: MaxUnpoolSpec, x: Array, indices: Array, output_shape: Array | None = None) -> Array:
+    """The elements of `x` at `indices` among zeros (ONNX MaxUnpool-22); of several with one index the last."""
+    shape = spec.unpooled_shape(x.shape) if output_shape is None else output_shape.tolist()
+    result = np.zeros(math.prod(shape), x.dtype)
+    result[indices.reshape(-1)] = x.reshape(-1)
+    return result.reshape(shape)
 
 
 @evaluates_with_spec("MaxRoiPool")

@@ -634,3 +634,18 @@ def test_the_rest_of_a_reshape_of_no_samples(shape: list[int], wanted: tuple[int
     assert ops.Reshape(Parameter(f32, data.shape), Constant(np.array(shape))).output(0).shape == wanted
     with pytest.raises(InputError, match=r"the -1 of shape .* is not determined"):
         run("Reshape", data, np.array([0, -1]), allowzero=1)
+
+
+def test_an_unpooled_result_has_the_shape_that_was_pooled() -> None:
+    """Also if several shapes are pooled to the same, which is what `output_shape` is for."""
+    for length, attributes in ((5, {}), (4, {}), (3, {"ceil_mode": 1})):
+        data = np.random.default_rng(1).permutation(2 * length * length).reshape(1, 2, length, length)
+        data = data.astype(np.float32) + 1
+        pooled, indices = run("MaxPool", data, kernel_shape=[2, 2], strides=[2, 2], outputs=2, **attributes)  # type: ignore[misc]
+        found = run(
+            "MaxUnpool", pooled, indices, np.array(data.shape), kernel_shape=[2, 2], strides=[2, 2], pads=[0, 1, 0, 1]
+        )
+        np.testing.assert_array_equal(found, np.where(np.isin(data, pooled), data, 0))
+    for shape, words in (([2, 2, 3, 3], r"output_shape is \[2, 2, 3, 3\]; expected \[1, 2"), ([1, 2, 2, 2], "index")):
+        with pytest.raises(InputError, match=words):
+            run("MaxUnpool", pooled, indices, np.array(shape), kernel_shape=[2, 2], strides=[2, 2])

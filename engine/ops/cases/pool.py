@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from engine.ir.element_type import f16, f64, i8, u8
+from engine.ir.element_type import f16, f64, i8, i64, u8
 from engine.ops.cases.case import OperatorCase, case
-from engine.ops.cases.data import real, whole
+from engine.ops.cases.data import constant, real, whole
 
 _WINDOWS: Final[dict[str, dict[str, Any]]] = {
     "2x2": {"kernel_shape": [2, 2], "strides": [2, 2]},
@@ -63,4 +63,10 @@ CASES: Final = [
     *(case(f"GlobalLpPool/p={p}", [real(2, 5, 7, 9)], {"p": p}, terms=63, factors=(0,)) for p in (1, 3)),
     case("MaxUnpool/2x2", [real(1, 2, 3, 2), whole(1, 2, 3, 2, low=0, high=48)],
          {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    *(
+        case(f"MaxUnpool/output-shape-{'x'.join(map(str, shape))}",
+             [real(2, 3, 2, 2), whole(2, 3, 2, 2, low=0, high=math.prod(shape)), constant(shape, i64)],
+             {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 1, 0, 1]})
+        for shape in ((2, 3, 5, 7), (2, 3, 3, 3))
+    ),
 ]  # fmt: skip

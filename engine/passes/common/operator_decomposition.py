@@ -13,7 +13,6 @@ from engine.ir import Constant, Node, Output, TensorType, boolean, f32, i64
 from engine.ops.gather import ReverseSequenceSpec
 from engine.ops.matmul import GemmSpec
 from engine.ops.normalization import BatchNormalizationSpec
-from engine.ops.pool import MaxUnpoolSpec
 from engine.ops.reshape import DropoutSpec
 from engine.passes.common.classical_rules import CLASSICAL_RULES
 from engine.passes.common.training_rules import TRAINING_RULES
@@ -177,9 +176,9 @@ def _checked_lengths(lengths: Output, steps: int) -> Output:
 def _max_unpool(node: Node) -> Sequence[Output] | None:
     """A scatter into zeros."""
     x, indices = node.input_value(0), node.input_value(1)
-    if not x.shape.is_static or node.has_input(2):
+    if not x.shape.is_static or node.output(0).shape.is_dynamic:
         return None
-    shape = MaxUnpoolSpec.of(node).unpooled_shape(x.shape.get_shape())
+    shape = node.output(0).shape.get_shape()
     flat = Constant(np.array([-1], np.int64))
     if prod(shape) * x.element_type.bits > 8 * _MAX_ZEROS:
         return None

@@ -7,12 +7,8 @@ __kernel void find_winners(__global const long* restrict indices, __global int* 
   if (place >= 0) atomic_max(winner + place, (int)i + 1);
 }
 
-// The result may be larger than the shape that the indices refer to, and is zero elsewhere.
 __kernel void max_unpool(__global const T* restrict x, __global const int* restrict winner, __global T* restrict y) {
   const ulong i = get_global_id(0);
-  ulong rest = i, place = 0;
-  int is_inside = 1;
-  PLACE
-  const int from = is_inside ? winner[place] : 0;
+  const int from = winner[i];
   y[i] = from ? x[from - 1] : 0;
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from engine.ir.element_type import i64
 from engine.lowering import Refusal, check_constant
@@ -13,12 +12,12 @@ from engine_opencl.lowering.gather.indices import CHECKED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import kernel_source, strides_of
+from engine_opencl.source import kernel_source
 
 
 @lowers("MaxUnpool", spec=MaxUnpoolSpec)
 class MaxUnpoolLowering(OpLowering[MaxUnpoolSpec]):
-    """Indices refer to the shape given by strides and windows, which `output_shape` may enlarge."""
+    """Elements of a result that begins as zeros."""
 
     values = (2,)
 
@@ -33,26 +32,10 @@ class MaxUnpoolLowering(OpLowering[MaxUnpoolSpec]):
     def lower(self, spec: MaxUnpoolSpec, b: LaunchPlanBuilder) -> None:
         node = spec.node
         x, indices, y = node.input_value(0), node.input_value(1), node.output(0)
-        shape, target = b.shape(x), b.shape(y)
-        counted = spec.unpooled_shape(shape)
-        count, length = math.prod(shape), math.prod(counted)
-        source = CHECKED + kernel_source(
-            "max_unpool", T=moved_c_type(x.element_type), LENGTH=f"{length}l", PLACE=_place(counted, target)
-        )
+        count, length = math.prod(b.shape(x)), math.prod(b.shape(y))
+        source = CHECKED + kernel_source("max_unpool", T=moved_c_type(x.element_type), LENGTH=f"{length}l")
         winner = b.temporary(4 * length)
         b.launch(kernel_source("zero"), "zero", [winner], (length,))
         found: list[Given] = [b.input(indices), winner, *b.fault(length)]
         b.launch(source, "find_winners", found, (count,))
-        b.launch(source, "max_unpool", [b.input(x), winner, b.output(y)], (math.prod(target),))
-
-
-def _place(counted: Sequence[int], target: Sequence[int]) -> str:
-    """Statements that convert an element's index in the result, `rest`, to that in the shape `counted`."""
-    lines, steps = [], strides_of(counted)
-    for axis in range(len(target) - 1, -1, -1):
-        n = target[axis]
-        lines.append(
-            f"{{ const ulong k = rest % {n}ul; rest /= {n}ul; is_inside &= k < {counted[axis]}ul; "
-            f"place += k * {steps[axis]}ul; }}"
-        )
-    return " ".join(lines)
+        b.launch(source, "max_unpool", [b.input(x), winner, b.output(y)], (length,))
