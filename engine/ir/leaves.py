@@ -254,17 +254,27 @@ def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
 
 
 def _may_lose_digits(data: Array) -> bool:
-    """Whether numpy may have made f64 or objects of integers of 2^63 and more."""
-    return data.dtype == object or (data.dtype == np.float64 and bool((np.abs(data) >= 2.0**63).any()))
+    """Whether numpy may have made f64 of integers that it cannot hold, or objects.
+
+    It does so of integers of 2^63 and more, and of all beside a real number.
+    """
+    return data.dtype == object or (data.dtype == np.float64 and bool((np.abs(data) >= 2.0**53).any()))
 
 
 def _exact_integers(value: ArrayLike, data: Array, element_type: ElementType | None) -> Array:
-    """`value` as i64 or u64 if it has only integers and the type is of such; else `data`."""
+    """`value` as i64 or u64 if it has only integers and the type is of such; else `data`.
+
+    Of a type that is given, real numbers without a fraction are integers, too.
+    """
     objects = np.asarray(value, object)
-    if (element_type is not None and not element_type.is_integral) or not all(
-        isinstance(each, (int, np.integer)) for each in objects.flat
-    ):
+    if element_type is not None and not element_type.is_integral:
         return data
+    for index, each in np.ndenumerate(objects):
+        if isinstance(each, (int, np.integer)):
+            continue
+        if element_type is None or not isinstance(each, (float, np.floating)) or not _is_whole(float(each)):
+            return data
+        objects[index] = int(each)
     is_signed = element_type is None or element_type.is_signed
     try:
         return objects.astype(np.int64 if is_signed else np.uint64)
@@ -274,6 +284,10 @@ def _exact_integers(value: ArrayLike, data: Array, element_type: ElementType | N
         raise ModelError(
             f"a constant of {element_type or i64} cannot hold the values {_shown(objects)}; use another type"
         ) from e
+
+
+def _is_whole(number: float) -> bool:
+    return abs(number) <= 2.0**64 and number % 1 == 0
 
 
 def _as_text(data: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.errors import ModelError, UnsupportedError
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, i64, string
-from engine.ops.classical_specs import ImputerSpec, OneHotEncoderSpec
+from engine.ops.classical_specs import DictVectorizerSpec, ImputerSpec, OneHotEncoderSpec
 from engine.ops.precision import truncated
 from engine.ops.reference import compile_onnx
 from engine.ops.registry import Evaluator, attribute, compiles, evaluates, get_op, infers
@@ -76,8 +76,7 @@ def feature_vectorizer(*values: Array) -> Array:
 @compiles("DictVectorizer", domain=_ML)
 def _compile_dict_vectorizer(node: Node) -> Evaluator:
     """The values of the vocabulary's keys (ai.onnx.ml DictVectorizer-1); "" for a missing string, which has no zero."""
-    kind = node.output(0).element_type
-    keys = attribute(node, "int64_vocabulary") or attribute(node, "string_vocabulary")
+    kind, keys = node.output(0).element_type, DictVectorizerSpec.of(node).keys
     missing = "" if kind == string else 0
     return lambda inputs: (np.array([inputs[0].get(key, missing) for key in keys], kind.numpy),)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.errors import OperatorSpecError
-from engine.ir import Dimension, Node, TensorType, as_dimension
+from engine.ir import Dimension, MapType, Node, TensorType, as_dimension, i64, string
 from engine.ops.registry import compares
 from engine.ops.rules import fail
 from engine.ops.spec import OperatorSpec, check_choice, check_min_rank, check_rank, refuse, specifies
@@ -206,6 +206,47 @@ class ZipMapSpec(OperatorSpec):
         """See `OperatorSpec`."""
         _check_one_of(node, given, "classlabels_int64s", "classlabels_strings")
         check_rank(node, 0, 1, 2)
+
+
+@specifies("DictVectorizer", domain=_ML)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DictVectorizerSpec(OperatorSpec):
+    """The values of a map for the keys of a vocabulary, which are of the map's type."""
+
+    int64_vocabulary: tuple[int, ...] | None
+    string_vocabulary: tuple[str, ...] | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        _check_one_of(node, given, "int64_vocabulary", "string_vocabulary")
+        name, key = ("int64_vocabulary", i64) if given["int64_vocabulary"] else ("string_vocabulary", string)
+        kind = node.input_value(0).type
+        if isinstance(kind, MapType) and kind.key is not key:
+            refuse(node, name, f"of {key.name}", f"a vocabulary of {kind.key.name}, the keys of the map")
+
+    @property
+    def keys(self) -> tuple[Any, ...]:
+        """The keys whose values are the result."""
+        return self.int64_vocabulary or self.string_vocabulary or ()
+
+
+@specifies("CastMap", domain=_ML)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastMapSpec(OperatorSpec):
+    """A row of a map's values: those of the keys 0 to `max_map` - 1 if `map_form` is SPARSE, else all."""
+
+    cast_to: str
+    map_form: str
+    max_map: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "cast_to", given["cast_to"], ("TO_FLOAT", "TO_STRING", "TO_INT64"))
+        check_choice(node, "map_form", given["map_form"], ("DENSE", "SPARSE"))
+        if given["map_form"] == "SPARSE" and given["max_map"] < 1:
+            refuse(node, "max_map", given["max_map"], "1 or more")
 
 
 @specifies("OneHotEncoder", domain=_ML)

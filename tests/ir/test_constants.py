@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,14 @@ def test_discarded_data_is_an_error_to_read() -> None:
 
 def test_large_integers_of_lists_keep_all_digits():
     assert Constant([1, 2**63 + 1, 2**64 - 1], u64).data.tolist() == [1, 2**63 + 1, 2**64 - 1]
+    # Of integers beside real numbers, numpy makes f64.
+    assert Constant([[1.0], [2**63 + 1]], u64).data.tolist() == [[1], [2**63 + 1]]
+    assert Constant([1.0, -(2**53) - 1], i64).data.tolist() == [1, -(2**53) - 1]
+    assert Constant([np.float32(2), 2**62 + 1], i64).data.tolist() == [2, 2**62 + 1]
+    assert Constant([2.0**63, 1], u64).data.tolist() == [2**63, 1]
+    for values in ([1.5, 2**53 + 1], [math.nan, 2**53 + 1], [math.inf, 2**53 + 1], [1e300, 1], [-1.0, 2**63 + 1]):
+        with pytest.raises(ModelError, match="cannot hold the values"):
+            Constant(values, u64)
     for values, element_type in (([1, 2**63 + 1], None), ([-1, 2**63], u64), ([1, 2**64], u64), ([1, 2**63 + 1], i64)):
         with pytest.raises(ModelError, match="cannot hold the values"):
             Constant(values, element_type)

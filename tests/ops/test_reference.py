@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.errors import InputError, UnsupportedError
+from engine.errors import InputError, ModelError, UnsupportedError
 from engine.ir import (
     Constant,
     ElementType,
@@ -541,6 +541,28 @@ def test_adam_updates_several_tensors_in_f64() -> None:
     inputs = [np.array(0.0), np.array(1), one, one, zero, zero, zero, zero, zero, zero]
     found = run("Adam", *inputs, domain="ai.onnx.preview.training", outputs=6)
     assert found[0] == found[1] == one  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "words"),
+    [
+        ("DictVectorizer", {}, "int64_vocabulary and string_vocabulary, neither is given"),
+        ("DictVectorizer", {"int64_vocabulary": [1], "string_vocabulary": ["a"]}, "both are given"),
+        (
+            "DictVectorizer",
+            {"string_vocabulary": ["a"]},
+            "a vocabulary of i64, the keys of the map",
+        ),
+        ("CastMap", {"cast_to": "TO_BOOL"}, "cast_to is 'TO_BOOL'"),
+        ("CastMap", {"map_form": "LOOSE"}, "map_form is 'LOOSE'"),
+        ("CastMap", {"map_form": "SPARSE", "max_map": 0}, "max_map is 0; allowed: 1 or more"),
+    ],
+)
+def test_attributes_of_operators_on_maps(op_type: str, attributes: dict[str, Any], words: str) -> None:
+    """They are refused where the model is built, not where it runs."""
+    given = Parameter(MapType(i64, TensorType(f32, PartialShape([]))))
+    with pytest.raises(ModelError, match=words):
+        ops.create(op_type, [given], attributes, domain="ai.onnx.ml")
 
 
 def test_a_missing_string_of_a_map_is_empty() -> None:
