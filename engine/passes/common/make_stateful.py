@@ -73,8 +73,10 @@ class MakeStateful(ModelPass):
             yield from self._pairs
             return
         pairs = _pairs_by_name(model) if self._pairs is None else self._pairs
-        tied = _symbols_of([p for p in model.parameters if p.friendly_name not in pairs])
+        others = [p for p in model.parameters if p.friendly_name not in pairs]
         found = [_Pair.of(model.parameter(name), model.result(output)) for name, output in pairs.items()]
+        _name_lengths(model, found, others)
+        tied = _symbols_of(others)
         _state_lengths(model, found, tied)
         _require_lengths(model, found, tied)
         for pair in found:
@@ -120,6 +122,56 @@ class _Pair:
         given = self.result.input_value(0).shape
         others = () if self.appended is None else self.appended.shapes
         return [shape for shape in (given, *others) if shape.rank == self.shape.rank]
+
+
+def _name_lengths(model: Model, pairs: Sequence[_Pair], others: Sequence[Parameter]) -> None:
+    """Give unnamed lengths of the other inputs a symbol if they are those of states, such as the batch.
+
+    Without one, nothing says that a length that no name tells is that of the other input.
+    """
+    tied = _symbols_of(others)
+    if not any(_unknown_axes(pair, tied) for pair in pairs):
+        return
+    taken = _symbols_of(model.parameters)
+    named = {parameter.friendly_name: _with_symbols(parameter, taken) for parameter in others}
+    probe = model.clone()
+    try:
+        probe.reshape({name: PartialShape(dims) for name, dims in named.items() if dims})
+    except TypeInferenceError:
+        return  # nothing is told
+    told = set()
+    for pair in pairs:
+        made = probe.result(pair.result.friendly_name).input_value(0).shape
+        if made.rank == pair.shape.rank:
+            told |= {made[axis].symbol for axis in _unknown_axes(pair, tied)}
+    shapes = {}
+    for parameter in others:
+        dims = named[parameter.friendly_name]
+        if any(dim.symbol in told - taken for dim in dims):
+            old = parameter.output(0).shape
+            shapes[parameter.friendly_name] = PartialShape(
+                [new if new.symbol in told else dim for new, dim in zip(dims, old, strict=True)]
+            )
+    if shapes:
+        model.reshape(shapes)
+
+
+def _with_symbols(parameter: Parameter, taken: set[str]) -> list[Dimension]:
+    """The lengths of an input, those without a symbol with a new one; none if it is no tensor of known rank."""
+    kind, dims = parameter.type, []
+    if not isinstance(kind, TensorType) or kind.shape.rank.is_dynamic:
+        return []
+    for axis, dim in enumerate(kind.shape):
+        name = f"{parameter.friendly_name}.{axis}"
+        while name in taken:
+            name += "_"
+        if dim.is_static or dim.symbol is not None:
+            dims.append(dim)
+        elif dim.max is None:
+            dims.append(Dimension.at_least(dim.min, name))
+        else:
+            dims.append(Dimension(dim.min, dim.max, name))
+    return dims
 
 
 def _state_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> None:

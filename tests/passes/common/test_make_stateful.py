@@ -193,6 +193,30 @@ def test_a_state_that_would_remain_empty_is_refused(length: str | None) -> None:
     assert [variable.initial.shape for variable in told.variables] == [(1, 2), (1, 2)]
 
 
+@pytest.mark.parametrize(
+    "batches", [("B", "b", "c"), (None, "b", "c"), (None, None, None), (None, "x.1", "x.1")], ids=str
+)
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_states_have_the_batch_of_the_input_whatever_it_is_called(device: str, batches: tuple[str | None, ...]) -> None:
+    """Exporters name the batch of each input, or of none; states of batch 0 failed in the first inference."""
+    random = np.random.default_rng(2)
+    weights = [random.uniform(-1, 1, shape).astype(np.float32) for shape in ((1, 12, 2), (1, 12, 3))]
+    of_x, of_h, of_c = batches
+    inputs = [Parameter(f32, ["S", of_x, 2], "x"), Parameter(f32, [1, of_h, 3], "h"), Parameter(f32, [1, of_c, 3], "c")]
+    x, h, c = inputs
+    lstm = ops.LSTM(x, *map(Constant, weights), None, None, h, c, hidden_size=3, num_outputs=3)
+    names = zip(lstm.outputs, ("y", "h_next", "c_next"), strict=True)
+    model = Model([Result(value, name) for value, name in names], inputs)
+    step = Core().compile_model(model.clone(), device)
+    MakeStateful({"h": "h_next", "c": "c_next"}).run_on_model(model)
+    request = Core().compile_model(model, device).create_infer_request()
+    state = [np.zeros((1, 4, 3), np.float32)] * 2
+    for length in (2, 1, 3):
+        data = random.uniform(-1, 1, (length, 4, 2)).astype(np.float32)
+        wanted, *state = step({"x": data, "h": state[0], "c": state[1]}).values()
+        np.testing.assert_array_equal(request.infer({"x": data})[0], wanted)
+
+
 def test_a_window_of_an_open_length_begins_empty() -> None:
     past, x = Parameter(f32, ["batch", "window"], "past"), Parameter(f32, ["batch", "new"], "x")
     ends = (Constant(np.array([each])) for each in (-4, 2**62, 1))
