@@ -9,8 +9,9 @@ from engine.ir.model import Model
 from engine.ir.node import Node
 
 CANNOT_RUN: Final = "cannot_run"
-"""The rt_info key of a branch of an If that cannot run, with the reason: the condition is known to decide against it,
-or the types of what it reads do not fit. Its own types then mean nothing, so passes leave it as it is."""
+"""The rt_info key of a body that cannot run, with the reason: the condition of an If is known to decide against it, the
+types of what it reads do not fit, or a Loop of no iterations has it. Its own types then mean nothing, so passes leave
+it as it is."""
 
 
 def all_nodes(model: Model) -> Iterator[Node]:
@@ -23,7 +24,7 @@ def all_nodes(model: Model) -> Iterator[Node]:
 
 
 def runnable_bodies(node: Node) -> Iterator[Model]:
-    """The bodies of `node`, without the branches of an If that cannot run; type inference decides which these are."""
+    """The bodies of `node`, without those that cannot run; type inference decides which these are."""
     if node.attributes:
         for body in node.bodies.values():
             if CANNOT_RUN not in body.rt_info:

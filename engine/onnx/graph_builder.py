@@ -19,6 +19,7 @@ from engine.ir import (
     Node,
     Output,
     Parameter,
+    PartialShape,
     Result,
     TensorType,
     ValueType,
@@ -37,7 +38,7 @@ from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_correc
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
 from engine.onnx.values import Values
-from engine.ops.loop import formal_inputs
+from engine.ops.loop import NUM_FIXED, LoopForm, formal_inputs
 from engine.ops.spec import check_spec
 
 _log: Final = logging.getLogger("engine.onnx")
@@ -147,6 +148,8 @@ class GraphBuilder:
                     self._overridable.append(initializer.node)
                 continue
             value_type = self._context.types.read(info.type, info.name)
+            if self._values.is_unshaped and isinstance(value_type, TensorType):
+                value_type = TensorType(value_type.element_type, PartialShape.dynamic())
             parameter = Parameter(value_type, friendly_name=info.name)
             annotated(parameter, info)
             self._parameters.append(parameter)
@@ -384,17 +387,12 @@ class GraphBuilder:
     def _body(
         self, proto: onnx.NodeProto, graph: onnx.GraphProto, inputs: Sequence[Output | None]
     ) -> tuple[Model, list[Output]]:
-        """A body; a branch that does not fit the shapes is built without them if it may be one that is never taken."""
+        """A body; one that does not fit the shapes is built without them if it may be one that never runs."""
         is_unshaped = self._values.is_unshaped
         try:
             return GraphBuilder(self._context, graph, outer=self._values, is_unshaped=is_unshaped).build()
         except TypeInferenceError:
-            if (
-                is_unshaped
-                or proto.op_type != "If"
-                or proto.domain
-                or not is_decided_by_types(next(iter(inputs), None))
-            ):
+            if is_unshaped or proto.domain or not _may_never_run(proto.op_type, inputs):
                 raise
         return GraphBuilder(self._context, graph, outer=self._values, is_unshaped=True).build()
 
@@ -455,3 +453,13 @@ def _check_declared(source: Output, declared: ValueType, name: str) -> None:
             raise TypeInferenceError(f"output `{name}` is declared as {declared}, but {source.node} gives {found}")
         if not found.shape.compatible(declared.shape):
             _log.warning("output `%s` is declared as %s, but computed as %s", name, declared, found)
+
+
+def _may_never_run(op_type: str, inputs: Sequence[Output | None]) -> bool:
+    """Whether types or constants decide if a body of a node runs."""
+    if op_type == "If":
+        return is_decided_by_types(next(iter(inputs), None))
+    if op_type != "Loop":
+        return False
+    count, condition = formal_inputs(inputs, len(inputs))[:NUM_FIXED]
+    return LoopForm(count, condition, 0).never_runs

@@ -114,7 +114,16 @@ def _infer_loop(node: Node) -> Sequence[ValueType]:
     body = _body(node, "body", 2 + num_carried, 1 + node.num_outputs)
     scalar = PartialShape([])
     fixed: list[ValueType] = [TensorType(i64, scalar), TensorType(boolean, scalar)]
-    results, carried = _infer_repeated(node, body, fixed, _types(node, 2, 2 + num_carried), [], 1)
+    given = _types(node, 2, 2 + num_carried)
+    try:
+        results, carried = _infer_repeated(node, body, fixed, given, [], 1)
+    except TypeInferenceError as e:
+        if not form.never_runs or not _is_due_to_shapes(e):
+            raise
+        body.rt_info[CANNOT_RUN] = str(e)
+        results, carried = [result.type for result in body.results], given
+    else:
+        body.rt_info.pop(CANNOT_RUN, None)
     count = _trip_count(form, body)
     return [*carried, *(_stacked(node, t, count, 0) for t in results[1 + num_carried :])]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.ir import Node, Output
+from engine.ir import Constant, Node, Output
 
 NUM_FIXED: Final = 2
 """The inputs before the carried ones: the number of iterations, and the condition."""
@@ -32,6 +32,16 @@ class LoopForm:
         """The form of a node."""
         count, condition = formal_inputs(node.input_values, node.num_formal_inputs)[:NUM_FIXED]
         return cls(count, condition, max(0, node.num_formal_inputs - NUM_FIXED))
+
+    @property
+    def never_runs(self) -> bool:
+        """Whether constants decide that no iteration runs, whatever the body is."""
+        return _is_less(self.count, 1) or _is_less(self.condition, True)
+
+
+def _is_less(value: Output | None, limit: int) -> bool:
+    source = None if value is None else value.node
+    return isinstance(source, Constant) and source.data.size == 1 and bool(source.data.reshape(-1)[0] < limit)
 
 
 def formal_inputs(values: Sequence[Any], num_formal: int) -> list[Any]:

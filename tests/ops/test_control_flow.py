@@ -1,9 +1,11 @@
 """What breaks if these fail: models with If, Loop, Scan or SequenceMap get wrong types or wrong results."""
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
-from engine import ops
+from engine import Core, ops
 from engine.errors import InputError, TypeInferenceError
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, SequenceType, TensorType, boolean, f32, i64
 
@@ -329,3 +331,27 @@ def test_a_body_in_a_body_sees_the_outer_values() -> None:
     assert ops.evaluate_model(Model([node], [x]), [f(7)])[0].tolist() == [-7]
     copy = Model([node], [x]).clone()
     assert ops.evaluate_model(copy, [f(7)])[0].tolist() == [-7]
+
+
+@pytest.mark.parametrize(("trips", "condition"), [(0, True), (-2, True), (3, False)])
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_a_loop_without_iterations_whose_body_would_not_fit(device: str, trips: int, condition: bool) -> None:
+    """The body never runs, so what it would do with the state does not matter; as in onnxruntime."""
+
+    def model(trips: int, condition: bool) -> onnx.ModelProto:
+        text = f"""
+            <ir_version: 8, opset_import: ["": 16]>
+            g (float[2, 3] x) => (float[2, 3] y)
+            <int64 n = {{{trips}}}, bool c = {{{int(condition)}}}, float[4, 1] w = {{1, 2, 3, 4}}> {{
+                y = Loop <body = b (int64 i, bool go, float[2, 3] s) => (bool more, float[2, 3] u) {{
+                    more = Identity(go)
+                    t = MatMul(s, w)
+                    u = Identity(t)
+                }}> (n, c, x)
+            }}"""
+        return onnx.parser.parse_model(text)
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(Core().compile_model(model(trips, condition), device)({"x": x})[0], x)
+    with pytest.raises(TypeInferenceError, match=r"MatMul .* must be equal"):
+        Core().compile_model(model(3, True), device)
