@@ -61,8 +61,9 @@ def _by_parameter(model: Model, shapes: Shapes | ShapeLike) -> dict[Parameter, P
             )
         shapes = {0: shapes}
     wanted: dict[Parameter, PartialShape] = {}
+    by_name: dict[str | int, Parameter] = {parameter.friendly_name: parameter for parameter in model.parameters}
     for key, shape in cast("Mapping[str | int, ShapeLike]", shapes).items():
-        parameter = model.parameter(key)
+        parameter = by_name[key] if key in by_name else model.parameter(key)
         if not isinstance(parameter.type, TensorType):
             raise GraphError(
                 f"input `{parameter.friendly_name}` of model `{model.name}` is a {parameter.type}; only tensors have "

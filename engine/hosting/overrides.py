@@ -53,9 +53,7 @@ class Overrides:
             wanted = self._names.union(names)
             if self._made is None or wanted != self._names:
                 model = self._model.clone()
-                for name in self.ports:
-                    if name in wanted:
-                        model.make_input(name)
+                model.make_inputs(name for name in self.ports if name in wanted)
                 self._made, self._names = self._compiled(model), wanted
             return self._made
 

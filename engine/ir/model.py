@@ -276,6 +276,14 @@ class Model(Subgraph):
         made: Parameter = _editing().make_input(self, name)
         return made
 
+    def make_inputs(self, names: Iterable[str]) -> list[Parameter]:
+        """Make several constants inputs, like `make_input` for each in turn, and infer the types that follow once.
+
+        Raises `GraphError`, which leaves the model as it was.
+        """
+        made: list[Parameter] = _editing().make_inputs(self, names)
+        return made
+
     def set_constant(self, name: str, value: ArrayLike) -> None:
         """Replace the value of a constant, which is converted to its element type, and has the same shape.
 
@@ -289,19 +297,32 @@ class Model(Subgraph):
 
         Linear in the number of nodes. Raises `GraphError`, also if bodies have different constants of this name.
         """
+        found = self.constants([name])
+        if not found:
+            raise GraphError(f"model `{self.name}` has no constant `{name}`")
+        return found[name]
+
+    def constants(self, names: Iterable[str]) -> dict[str, Constant]:
+        """Those of these names that are constants, as `constant` finds each, by one walk over the nodes.
+
+        Raises `GraphError` if bodies have different constants of one name.
+        """
+        wanted = dict.fromkeys(names)
         own = set(self._ordered())
-        inner: list[Constant] = []
+        found: dict[str, Constant] = {}
+        inner: dict[str, list[Constant]] = {}
         for node in _with_bodies(self):
-            if not isinstance(node, Constant) or node.output(0).name != name:
+            if not isinstance(node, Constant) or (name := node.output(0).name) not in wanted or name in found:
                 continue
             if node in own or node.annotations.get("overridable"):
-                return node
-            inner.append(node)
-        if not inner:
-            raise GraphError(f"model `{self.name}` has no constant `{name}`")
-        if not all(node.shares_data(inner[0]) for node in inner):
-            raise GraphError(f"bodies in model `{self.name}` have different constants `{name}`")
-        return inner[0]
+                found[name] = node
+            else:
+                inner.setdefault(name, []).append(node)
+        for name, copies in inner.items():
+            if name not in found and not all(node.shares_data(copies[0]) for node in copies):
+                raise GraphError(f"bodies in model `{self.name}` have different constants `{name}`")
+            found.setdefault(name, copies[0])
+        return {name: found[name] for name in wanted if name in found}
 
     @property
     def overridable(self) -> list[str]:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 
 from engine.errors import (
     Busy,
@@ -29,7 +29,7 @@ from engine.runtime.run import CallbackFailure, RequestState, Run, require_calla
 from engine.runtime.state_file import read_state, write_state
 from engine.runtime.states import States, VariableState
 from engine.runtime.sync_request import Stage, SyncInferRequest
-from engine.runtime.values import Array, Value
+from engine.runtime.values import Array, PortCheck, Value
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,6 +73,7 @@ class AsyncInferRequest(Participant):
         self._callback_executor = callback_executor
         self._network: Any = network
         self._overrides: Any = getattr(network, "overrides", None)
+        self._pending: dict[str, Value] = {}
         self._name = f"{request.signature.network}: request {request.request_id}"
         self._callback: Callback | None = None
         self._lock = threading.Lock()
@@ -298,13 +299,16 @@ class AsyncInferRequest(Participant):
 
         When an inference starts, it copies strided and unaligned arrays and the members of sequences; anything else
         is read while the inference runs. Raises `Busy`, and `InputError` if the value does not fit, which leaves the
-        previous tensor bound.
+        previous tensor bound. The first inference with a value for an initializer compiles the model again, once for
+        all that were set (`ExecutableNetwork.overridable`), and raises the errors of that.
         """
         with self._lock:
             self._require_idle("set_input_tensor")
-            if self._overrides is not None and isinstance(key, str):
-                self._overridden({key: value})
-            self._request.set_input_tensor(key, value)
+            if self._has_default(key):
+                self._admitted(key, value)
+                self._pending[key] = value
+            else:
+                self._request.set_input_tensor(key, value)
 
     def set_output_tensor(self, key: str | int, array: Array | RemoteTensor | None) -> None:
         """Have inferences write an output into `array`; None undoes that. Raises `InputError`, `Busy`.
@@ -320,7 +324,7 @@ class AsyncInferRequest(Participant):
         with self._lock:
             self._require_idle("get_input_tensor")
             if self._has_default(key):
-                return self._overrides.default(key)
+                return self._admitted(key, self._pending[key]) if key in self._pending else self._overrides.default(key)
             return self._request.get_input_tensor(key)
 
     def get_output_tensor(self, key: str | int) -> Value:
@@ -334,6 +338,7 @@ class AsyncInferRequest(Participant):
         with self._lock:
             self._require_idle("clear_tensors")
             self._request.clear_tensors()
+            self._pending.clear()
             former, self._run = self._run, None
         del former  # outside the lock, since it may log
 
@@ -346,6 +351,7 @@ class AsyncInferRequest(Participant):
             self._require_idle("reset_initializers")
             if self._overrides is not None:
                 self._request.reset_inputs(self._overrides.ports)
+                self._pending.clear()
 
     def set_tensor(self, name: str, value: Value) -> None:
         """Bind the input or output called `name`. Raises `InputError`, `Busy`."""
@@ -455,8 +461,8 @@ class AsyncInferRequest(Participant):
         listed = ", ".join(port.name for port in (*signature.inputs, *signature.outputs))
         raise InputError(f"{self._name}: no tensor is called {name!r}; tensors: {listed}")
 
-    def _has_default(self, key: object) -> bool:
-        """Whether this is an initializer that has not been given a value."""
+    def _has_default(self, key: object) -> TypeGuard[str]:
+        """Whether this is an initializer that is not an input of the request yet."""
         return (
             self._overrides is not None
             and isinstance(key, str)
@@ -467,12 +473,15 @@ class AsyncInferRequest(Participant):
     def _overridden(self, inputs: object) -> object:
         """`inputs` for the request; initializers that they name become inputs (`HostedNetwork.overridable`)."""
         known = self._request.signature.input_index
-        if new := [name for name in self._overrides.given(inputs) if name not in known]:
-            self._continue_on(
-                self._overrides.network({*new, *(name for name in known if name in self._overrides.ports)})
-            )
-        elif self._request.signature is not self._network.signature:
-            return self._by_own_inputs(inputs)
+        wanted = {*self._pending, *self._overrides.given(inputs)}
+        if not wanted and self._request.signature is self._network.signature:
+            return inputs
+        inputs = self._by_own_inputs(inputs)
+        if wanted - known.keys():
+            self._continue_on(self._overrides.network(wanted.union(known.keys() & self._overrides.ports.keys())))
+        if self._pending:
+            self._request.set_inputs(self._pending)
+            self._pending = {}
         return inputs
 
     def _by_own_inputs(self, inputs: object) -> object:
@@ -489,6 +498,12 @@ class AsyncInferRequest(Participant):
         if len(values) != len(signature.inputs):
             signature.bind((), inputs)  # raises
         return dict(enumerate(values))
+
+    def _admitted(self, name: str, value: Value) -> Value:
+        """`value` as an inference reads it, for an initializer that is not an input of the request yet."""
+        check = PortCheck(self._overrides.ports[name], f"{self._request.signature.network}: input `{name}`")
+        check.context = self._network.context
+        return check.admit(value)
 
     def _continue_on(self, network: Any) -> None:
         """Let a request of another network do the work, in which further initializers are inputs."""

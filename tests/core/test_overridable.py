@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from engine_template.plugin import TemplatePlugin
 from onnx import TensorProto, helper, numpy_helper
 
 from engine import AsyncInferQueue, Core, ExecutableNetwork
@@ -285,3 +286,63 @@ def test_an_initializer_that_decides_a_length() -> None:
     network = Core().compile_model(proto, "CPU")
     assert network(X)["y"].shape == (2, 2)
     assert network({"x": X, "k": np.array([1])})["y"].shape == (2, 1)
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The inputs of each model that TEMPLATE compiles from now on."""
+    found: list[list[str]] = []
+    compile_model = TemplatePlugin.compile_model
+
+    def counted(self: TemplatePlugin, model: Model, config: Any) -> Any:
+        found.append([parameter.friendly_name for parameter in model.parameters])
+        return compile_model(self, model, config)
+
+    monkeypatch.setattr(TemplatePlugin, "compile_model", counted)
+    return found
+
+
+def test_all_that_is_given_at_once_is_compiled_once(compilations: list[list[str]]) -> None:
+    network = Core().compile_model(scaled(), "TEMPLATE")
+    feeds = {"x": X, "w": GIVEN, "b": np.float32(3)}
+    for _ in range(2):
+        np.testing.assert_array_equal(network(feeds)["y"], X * GIVEN + 3)
+    assert compilations == [["x"], ["x", "w", "b"]]
+
+
+def test_all_that_a_request_was_given_one_by_one_is_compiled_once(compilations: list[list[str]]) -> None:
+    """At the next inference. What does not fit is refused where it is given."""
+    request = Core().compile_model(scaled(), "TEMPLATE").create_infer_request()
+    wide = np.stack([GIVEN, GIVEN], axis=1)[:, 0]
+    request.set_tensor("x", X)
+    request.set_tensor("w", wide)
+    with pytest.raises(InputError, match="input `w`: shape is"):
+        request.set_tensor("w", W[:2])
+    np.testing.assert_array_equal(request.get_tensor("w"), GIVEN)
+    request.set_tensor("b", np.float32(3))
+    assert compilations == [["x"]]
+    wide += 1  # what is not contiguous is copied when the inference begins
+    np.testing.assert_array_equal(request.infer()["y"], X * (GIVEN + 1) + 3)
+    wide += 1
+    np.testing.assert_array_equal(request.infer(X)["y"], X * (GIVEN + 2) + 3)
+    assert compilations == [["x"], ["x", "w", "b"]]
+
+
+@pytest.mark.parametrize("forget", ["reset_initializers", "clear_tensors"])
+def test_values_that_were_set_are_forgotten_before_an_inference_too(forget: str, compilations: list[list[str]]) -> None:
+    request = Core().compile_model(scaled(), "TEMPLATE").create_infer_request()
+    request.set_tensor("w", GIVEN)
+    getattr(request, forget)()
+    np.testing.assert_array_equal(request.get_tensor("w"), W)
+    np.testing.assert_array_equal(request.infer(X)["y"], X * W + 1)
+    assert compilations == [["x"]]
+
+
+def test_a_wrong_input_beside_initializers_is_refused_before_anything_is_compiled(
+    compilations: list[list[str]],
+) -> None:
+    request = Core().compile_model(scaled(), "TEMPLATE").create_infer_request()
+    for feeds in ({0: X, "w": GIVEN, 1: np.float32(3)}, {"x": X, "w": GIVEN, "v": GIVEN}):
+        with pytest.raises(InputError, match="no input"):
+            request.infer(feeds)
+    assert compilations == [["x"]]

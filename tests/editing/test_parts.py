@@ -12,9 +12,10 @@ import pytest
 
 from engine import Core, Model, ops
 from engine.errors import GraphError, ModelError, ModelWriteError
-from engine.ir import Constant, Parameter, Result, f32
+from engine.ir import Constant, Node, Parameter, Result, boolean, f32
 from engine.onnx import read_model
 from engine.ops import evaluate_model
+from tests.counted_steps import counted
 
 
 def layers() -> Model:
@@ -97,6 +98,57 @@ def test_constants_are_replaced_or_become_inputs() -> None:
         model.set_constant("active", 0)
     with pytest.raises(ModelError, match="complex"):
         model.set_constant("w", np.zeros((8, 6), complex))
+
+
+def test_several_constants_become_inputs_at_once() -> None:
+    """In the order in which they are named; a name of none of them changes nothing."""
+    model = layers()
+    before = str(model)
+    for names, words in (
+        (["w", "nothing"], "no value 'nothing'"),
+        (["w", "x"], "`x`"),
+        (["w", "active"], "computed by Relu `active`"),
+    ):
+        with pytest.raises(GraphError, match=words):
+            model.make_inputs(names)
+    assert str(model) == before
+    (expected,) = evaluate_model(model, [X, Z])
+    w, b = (model.constant(name).data for name in "wb")
+    assert [each.friendly_name for each in model.make_inputs(["b", "w", "b"])] == ["b", "w"]
+    np.testing.assert_array_equal(evaluate_model(model, [X, Z, b, w])[0], expected)
+    with pytest.raises(GraphError, match="computed by Parameter `b`"):
+        model.make_inputs(["b"])
+
+
+def chain(count: int) -> Model:
+    """`count` times: the sum with a constant that a branch reads, too, and a shape that another constant decides."""
+    x, c = Parameter(f32, [2, 3], "x"), Parameter(boolean, [], "c")
+    value: Node = x
+    for index in range(count):
+        term = Constant(np.full(3, index, np.float32), friendly_name=f"term{index}")
+        shape = Constant(np.array([2, 3]), friendly_name=f"shape{index}")
+        summed = ops.Reshape(ops.Add(value, term), shape)
+        one, other = Parameter(f32, [2, 3], "one"), Parameter(f32, [2, 3], "other")
+        adds = Model([Result(ops.Add(one, term.clone_with_new_inputs([])), "r")], captures=[one])
+        keeps = Model([Result(ops.Identity(other), "r")], captures=[other])
+        value = Node("If", [c, summed, summed], {"then_branch": adds, "else_branch": keeps})
+    return Model([Result(value, "y")], [x, c])
+
+
+def test_four_times_as_many_constants_become_inputs_in_four_times_as_many_steps() -> None:
+    found = []
+    for count in (8, 32):
+        model = chain(count)
+        names = [f"{kind}{index}" for index in range(count) for kind in ("term", "shape")]
+        feeds = [X[:2, :3], np.array(True), *(model.constant(name).data for name in names)]
+        (expected,) = evaluate_model(model, feeds[:2])
+        with counted() as steps:
+            model.make_inputs(names)
+        found.append(steps[0])
+        np.testing.assert_array_equal(evaluate_model(model, feeds)[0], expected)
+        feeds[2] = feeds[2] + 1  # which the sum and a body read
+        np.testing.assert_array_equal(evaluate_model(model, feeds)[0], expected + 2)
+    assert found[1] <= 5 * found[0]
 
 
 def test_initializers_that_are_inputs_are_listed() -> None:

@@ -1,14 +1,8 @@
-"""What takes a second for a thousand nodes takes four for four thousand: every pass is linear, whatever the graph.
-
-Steps are the lines of Python that run, which no machine changes.
-"""
+"""What takes a second for a thousand nodes takes four for four thousand: every pass is linear, whatever the graph."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +15,7 @@ from engine.passes.catalog import list_passes
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.last_position import LastPosition
 from engine.passes.common.make_stateful import MakeStateful
+from tests.counted_steps import counted
 
 _MOST: Final = 5.0
 """How many times as many steps four times as many nodes may take; a quadratic pass takes 16 times as many."""
@@ -122,22 +117,6 @@ SHAPES: Final = {
     "equal nodes": (equal_nodes, 48),
     "deep bodies": (deep_bodies, 4),
 }
-
-
-@contextmanager
-def counted() -> Iterator[list[int]]:
-    """The number of steps inside the block."""
-    found, before = [0], sys.gettrace()
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        found[0] += 1
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield found
-    finally:
-        sys.settrace(before)
 
 
 def passes() -> list[type[Pass]]:
