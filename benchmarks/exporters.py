@@ -28,7 +28,7 @@ def main() -> int:
         each.add_argument("folder", type=Path)
         each.add_argument("--only", default="", help="constructs whose exporters begin so, separated by commas")
     check.add_argument("--devices", default="CPU,TEMPLATE")
-    check.add_argument("--write", type=Path, metavar="PAGE", help="replace the tables in this page")
+    check.add_argument("--write", type=Path, metavar="PAGE", help="replace the tables of what was checked in this page")
     options = parser.parse_args()
     return write_all(options) if options.command == "write" else check_all(options)
 

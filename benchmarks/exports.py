@@ -8,7 +8,8 @@
 
 `make` needs nothing of the engine, and downloads nothing: definitions of the libraries are built with seeded weights.
 `check` compares every network on CPU with onnxruntime, at the lengths of the export and at others, counts the nodes
-that are not native, and with `--times` measures onnxruntime and openvino beside it.
+that are not native, and with `--times` measures onnxruntime and openvino beside it. Findings are kept in
+FOLDER/results.json, from which the page is written.
 """
 
 from __future__ import annotations
@@ -61,17 +62,18 @@ def check_all(options: argparse.Namespace) -> int:
     """Check, and report each network that is not right or not native."""
     from exporting.check import check, inputs_of
     from exporting.recipes.all_recipes import RECIPES
-    from exporting.report import page_with, write_json
+    from exporting.report import page_with, read_json, write_json
     from exporting.times import milliseconds
 
     from engine import Core
 
-    core, found = Core(), []
+    core, kept = Core(), options.folder / "results.json"
+    found = {each.name: each for each in read_json(kept)}
     for path in sorted(options.folder.glob("*.onnx")):
         if not path.name.startswith(tuple(options.only.split(","))):
             continue
         each = check(path, core, options.device)
-        found.append(each)
+        found[each.name] = each
         if options.times and not each.problem:
             each.milliseconds = milliseconds(path, inputs_of(path))
         slow = sum(each.others.values())
@@ -80,10 +82,10 @@ def check_all(options: argparse.Namespace) -> int:
               f"{f', also at other lengths ({each.lengths})' if each.lengths else ''}", flush=True)  # fmt: skip
         for (operator, reason), count in each.others.most_common():
             print(f"    {count} {operator}: {reason[:200]}", flush=True)
-    write_json(options.folder / "results.json", found)
+    write_json(kept, list(found.values()))
     if options.write is not None:
-        options.write.write_text(page_with(options.write.read_text(), found, RECIPES))
-    return 1 if any(each.problem and "onnxruntime" not in each.problem for each in found) else 0
+        options.write.write_text(page_with(options.write.read_text(), list(found.values()), RECIPES))
+    return 1 if any(each.problem and "onnxruntime" not in each.problem for each in found.values()) else 0
 
 
 if __name__ == "__main__":

@@ -142,5 +142,11 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines + [_line(row, widths) for row in rows])
 
 
+def first_cells(text: str) -> list[str]:
+    """The first cells of the rows of Markdown tables, with those of their headers."""
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    return [row.strip("|").partition(" |")[0].strip() for row in rows]
+
+
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from comparison.report import geometric_mean, markdown
+from comparison.report import first_cells, geometric_mean, markdown
 
 from exporting.check import Checked
 from exporting.recipe import Recipe
@@ -17,11 +17,17 @@ BEGIN, END = "<!-- sweep -->", "<!-- end of sweep -->"
 
 
 def page_with(page: str, found: Sequence[Checked], recipes: Mapping[str, Recipe]) -> str:
-    """`page` with the tables of `found` between the marks. Raises `ValueError` if it has none."""
+    """`page` with the tables of `found` between the marks.
+
+    Raises `ValueError` if it has none, or has networks that are not among `found`.
+    """
     head, _, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    before, end, tail = rest.partition(END)
     if not end:
         raise ValueError(f"the page has no lines {BEGIN} and {END}")
+    checked = {each.name.split(".")[0] for each in found}
+    if lost := [name for name in first_cells(before) if name in recipes and name not in checked]:
+        raise ValueError(f"the page has rows of {', '.join(lost)}, which were not checked; check all networks first")
     return f"{head}{BEGIN}\n\n{tables(found, recipes)}\n\n{END}{tail}"
 
 
@@ -99,3 +105,18 @@ def write_json(path: Path, found: Sequence[Checked]) -> None:
     """Every figure."""
     entries = [{**asdict(each), "others": [[*key, count] for key, count in each.others.items()]} for each in found]
     path.write_text(json.dumps(entries, indent=1) + "\n")
+
+
+def read_json(path: Path) -> list[Checked]:
+    """What `write_json` wrote; nothing if there is no such file."""
+    if not path.exists():
+        return []
+    entries = json.loads(path.read_text())
+    return [
+        Checked(**{
+            **each,
+            "others": Counter({(operator, reason): count for operator, reason, count in each["others"]}),
+            "scales": {int(index): value for index, value in each["scales"].items()},
+        })
+        for each in entries
+    ]  # fmt: skip

@@ -18,7 +18,7 @@ import exporting.check  # noqa: E402
 from exporting.check import Checked, check, inputs_of, tolerance_of  # noqa: E402
 from exporting.recipe import Recipe, Recipes  # noqa: E402
 from exporting.recipes.all_recipes import RECIPES  # noqa: E402
-from exporting.report import BEGIN, END, page_with, ratio_of, tables  # noqa: E402
+from exporting.report import BEGIN, END, page_with, ratio_of, read_json, tables, write_json  # noqa: E402
 
 from engine import Core  # noqa: E402
 
@@ -84,6 +84,23 @@ def test_the_table_has_a_row_for_each_network_and_the_operators_that_are_not_nat
     assert "old" not in page
     with pytest.raises(ValueError, match="no lines"):
         page_with("a", found, recipes)
+
+
+def test_a_check_of_some_networks_keeps_the_findings_of_others(tmp_path: Path) -> None:
+    """`check --only X --write PAGE` in a folder that has them; in another one, it refuses to drop rows."""
+    names = ("bert", "gpt2")
+    found = [
+        Checked(f"{name}.dynamo22.static", others=Counter({("Loop", "no kernel"): 2}), scales={1: 2.0})
+        for name in names
+    ]
+    recipes = {name: Recipe(name, "text", lambda scale: None) for name in names}
+    write_json(tmp_path / "results.json", found)
+    assert read_json(tmp_path / "results.json") == found
+    assert read_json(tmp_path / "none.json") == []
+    page = page_with(f"{BEGIN}\n{END}", found, recipes)
+    assert page_with(page, found, recipes) == page
+    with pytest.raises(ValueError, match="rows of gpt2, which were not checked"):
+        page_with(page, found[:1], recipes)
 
 
 def test_errors_are_relative_to_what_a_clip_cuts_off(tmp_path: Path) -> None:

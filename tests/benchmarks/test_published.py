@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
 pytest.importorskip("onnxruntime")
 
 from constructs import check as constructs
-from constructs.report import summary as constructs_summary
+from constructs.report import page_with as page_with_constructs
 from publishing.check import check, difference, open_session
 from publishing.inputs import CASES, case_of, inputs_of, limit_of
 from publishing.own_code import gap_between
@@ -94,10 +94,28 @@ def test_a_file_that_all_refuse_is_not_counted_as_wrong() -> None:
     wrong = constructs.Checked("x", "wrong", {}, devices={"CPU": "output 0 deviates by 1"})
     left = constructs.Checked("x", "left", {}, not_exported="the exporter's error")
     assert [each.is_right for each in (right, alike, wrong, left)] == [True, True, False, True]
-    assert constructs_summary([right, alike, wrong, left]) == (
-        "4 constructs; exporters write 3: 1 of these run here and are right on every device; 1 are refused here and by "
-        "onnxruntime, which runs 2."
+    unlike = constructs.Checked("y", "unlike", {}, devices={"CPU": ""}, unlike="output 0 deviates by 1")
+    here = constructs.Checked("y", "refused there", {}, devices={"CPU": ""}, peer="refused: no")
+    page = page_with_constructs(
+        "<!-- constructs --><!-- end of constructs -->", [right, alike, wrong, left, unlike, here]
     )
+    assert (
+        "6 constructs; exporters write 5: 3 of these run here and are right on every device; 1 are refused here and by "
+        "onnxruntime, which runs 3."
+    ) in page
+
+
+def test_what_is_checked_alone_leaves_the_tables_of_other_exporters() -> None:
+    """`check --only X --write PAGE`; the counts are those of all."""
+    first = [constructs.Checked(name, "a", {"v": "1"}, devices={"CPU": ""}) for name in ("x", "y, z", "w")]
+    page = page_with_constructs("head\n<!-- constructs -->\n<!-- end of constructs -->\ntail", first)
+    again = [constructs.Checked("y, z", each, {"v": "2"}, devices={"CPU": ""}) for each in "bc"]
+    changed = page_with_constructs(page, again)
+    assert page_with_constructs(changed, again) == changed
+    assert changed.index("### x\n\nv 1") < changed.index("### y, z\n\nv 2") < changed.index("### w\n\nv 1")
+    assert "4 constructs; exporters write 4: 4 of these" in changed
+    assert changed.startswith("head\n")
+    assert changed.endswith("tail")
 
 
 def test_fetching_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
