@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.blob import check_blob, is_blob
+from engine.blob import BlobRelease, check_blob, is_blob
 from engine.core import Core
 from engine.core.device_name import parse_device
 from engine.errors import EngineError, PassError, RepositoryError
@@ -17,7 +17,7 @@ from engine.ir import TensorType
 from engine.passes import LastPosition, MakeStateful
 from engine.plugin_api import ExecutableNetwork
 from engine.properties import DEVICE_CONFIGS, DEVICE_PRIORITIES, INFERENCE_NUM_THREADS, NUM_STREAMS, PERFORMANCE_HINT
-from engine.serving.model_config import ModelConfig
+from engine.serving.model_config import CONFIG_FILE, ModelConfig
 
 if TYPE_CHECKING:
     from engine.plugin_api import Port
@@ -27,19 +27,34 @@ _CORES: Final = {PERFORMANCE_HINT.name, NUM_STREAMS.name, INFERENCE_NUM_THREADS.
 
 @dataclass(frozen=True, slots=True)
 class BlobOptions:
-    """How blobs are imported: the key that decrypts them."""
+    """How blobs are imported.
+
+    Attributes:
+        decrypt: the key that decrypts them.
+        releases: by the name of a model, the release of which it must be, or a later one.
+    """
 
     decrypt: str | None = None
+    releases: Mapping[str, BlobRelease] = field(default_factory=dict)
 
 
-def load_network(core: Core, path: Path, config: ModelConfig, blobs: BlobOptions) -> ExecutableNetwork:
-    """Compile a model, or import a blob.
+def load_network(core: Core, name: str, path: Path, config: ModelConfig, blobs: BlobOptions) -> ExecutableNetwork:
+    """Compile a model, or import a blob, of the model called `name`.
 
     Raises `RepositoryError` if the configuration asks for batches or a language model of a blob that is not one, or for
-    sequences of a model without variables, or if an input or output is not a tensor; and the errors of
-    `Core.compile_model` and `Core.import_model`.
+    sequences of a model without variables, if a release is required and this is not a blob, or if an input or output is
+    not a tensor; and the errors of `Core.compile_model` and `Core.import_model`.
     """
-    network = _imported(core, path, config, blobs) if is_blob(path) else _compiled(core, path, config)
+    release = _required(path, config.release, blobs.releases.get(name))
+    if is_blob(path):
+        network = _imported(core, path, config, blobs.decrypt, release)
+    elif release is None:
+        network = _compiled(core, path, config)
+    else:
+        raise RepositoryError(
+            f"{path} is a model, which has no signature, and release {release} is required; compile it with `engine "
+            f"compile --sign FILE --release {release}`"
+        )
     if config.sequences is not None and not network.variables:
         raise RepositoryError(f"{path}: `sequences` is set, and the model has no variables; leave it out")
     for kind, ports in (("input", network.inputs), ("output", network.outputs)):
@@ -64,7 +79,21 @@ def file_identity(path: Path) -> tuple[Any, ...]:
     return (path, *found)
 
 
-def _imported(core: Core, path: Path, config: ModelConfig, blobs: BlobOptions) -> ExecutableNetwork:
+def _required(path: Path, configured: BlobRelease | None, given: BlobRelease | None) -> BlobRelease | None:
+    """The release that satisfies the model's configuration and what the server was given."""
+    if configured is None or given is None:
+        return configured or given
+    if configured.name != given.name:
+        raise RepositoryError(
+            f"{path}: {CONFIG_FILE} requires a release of {configured.name}, and the server one of {given.name}, which "
+            "no blob can be at once; let them agree"
+        )
+    return max(configured, given, key=lambda release: release.version)
+
+
+def _imported(
+    core: Core, path: Path, config: ModelConfig, decrypt: str | None, release: BlobRelease | None
+) -> ExecutableNetwork:
     check = check_blob(path)
     check.require()
     assert check.manifest is not None
@@ -74,7 +103,7 @@ def _imported(core: Core, path: Path, config: ModelConfig, blobs: BlobOptions) -
             f"{path}: `batching` is set, and the blob was compiled for {made_for}, which makes no batches; compile it "
             f"with `-d BATCH:{made_for}({config.batching.size})`, or serve the model itself"
         )
-    network = core.import_model(path, config.device, config.properties, transform=blobs.decrypt)
+    network = core.import_model(path, config.device, config.properties, transform=decrypt, release=release)
     if config.generation is not None and not network.variables:
         raise RepositoryError(
             f"{path}: `generation` is set, and the blob has no variables; compile it with `--stateful`"

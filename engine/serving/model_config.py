@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from engine.errors import RepositoryError
+from engine.blob import BlobRelease
+from engine.errors import BlobSignatureError, RepositoryError
 
 CONFIG_FILE: Final = "config.toml"
 
@@ -81,6 +82,7 @@ class ModelConfig:
         batching: None if each request is an inference.
         generation: None if the model is not a language model whose tokens are streamed.
         sequences: None for the default bounds, if the model has variables.
+        release: the name and the least version that a blob must state, signed by a trusted key; None requires nothing.
     """
 
     device: str | None = None
@@ -94,6 +96,7 @@ class ModelConfig:
     batching: Batching | None = None
     generation: Generation | None = None
     sequences: SequenceLimits | None = None
+    release: BlobRelease | None = None
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -184,6 +187,13 @@ def _truth(value: Any, path: Path, key: str) -> bool:
     return value
 
 
+def _release(value: Any, path: Path, key: str) -> BlobRelease:
+    try:
+        return BlobRelease.parse(value)
+    except BlobSignatureError as e:
+        raise RepositoryError(f"{path}: `{key}`: {e}") from e
+
+
 def _versions(value: Any, path: Path, key: str) -> str | tuple[int, ...]:
     if value in ("latest", "all"):
         return str(value)
@@ -220,6 +230,7 @@ _CONFIG: Final[Keys] = {
     "queue_mib": ("queue_mib", _mebibytes),
     "timeout_ms": ("timeout_ms", _milliseconds),
     "requests": ("requests", _count(0, 4096)),
+    "release": ("release", _release),
     "batching": ("batching", lambda value, path, key: _read(value, path, f"{key}.", _BATCHING, Batching)),
     "generation": ("generation", lambda value, path, key: _read(value, path, f"{key}.", _GENERATION, Generation)),
     "sequences": ("sequences", lambda value, path, key: _read(value, path, f"{key}.", _SEQUENCES, SequenceLimits)),

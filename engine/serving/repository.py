@@ -204,7 +204,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
 
     def _make(self, name: str, number: int, path: Path, config: ModelConfig) -> ServedModel:
         try:
-            network = load_network(self._core, path, config, self._blobs)
+            network = load_network(self._core, name, path, config, self._blobs)
             if config.generation is None:
                 return ServedModel(name, number, network, config, self.clock, self.tally, self._most_answer_bytes)
             return GenerativeModel(name, number, network, config, self.clock, self.tally, find_tokenizer(path))

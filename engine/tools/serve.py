@@ -7,10 +7,14 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from engine.errors import BlobSignatureError
 from engine.tools.options import UsageError, add_extension, amount, count, positive
 from engine.tools.output import say
+
+if TYPE_CHECKING:
+    from engine.blob import BlobRelease
 
 SUMMARY = "serve the models of a folder over HTTP and gRPC"
 DESCRIPTION = """\
@@ -25,6 +29,7 @@ engine serve models/                                     # HTTP at port 8080, gR
 engine serve models/ --host 0.0.0.0 --port 8000 --grpc-port 8001  # of all networks
 engine serve models/ --port 0 --no-grpc                  # at a free port, which is printed
 engine serve models/ --host 0.0.0.0 --no-loading --token-file tokens  # only who sends one of these tokens
+engine serve models/ --trusted-key team.key.pub --release resnet=resnet50:7  # no older blob, and no other
 engine serve models/ --max-body 8 --max-requests 256     # bodies of at most 8 MiB; at most 256 requests at once
 """
 
@@ -110,6 +115,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trusted-key", metavar="FILE", action="append", default=[], help="a key that signs blobs")
     parser.add_argument("--require-signature", action="store_true", help="refuse blobs that no trusted key has signed")
+    parser.add_argument(
+        "--release",
+        metavar="MODEL=NAME:VERSION",
+        action="append",
+        default=[],
+        help="refuse this model unless it is a blob that a trusted key has signed as this version of the name, or a "
+        "later one; may be given for several models",
+    )
     parser.add_argument("--decrypt", metavar="FILE", help="the key with which the blobs were encrypted")
     add_extension(parser)
 
@@ -122,6 +135,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.repository} is not a folder; expected a model repository")
     if (args.tls_cert is None) != (args.tls_key is None):
         raise UsageError("--tls-cert and --tls-key belong together; give both or neither")
+    releases = _releases(args)
     require_packages()
     from engine.serving.loading import BlobOptions
     from engine.serving.logs import configure_logs
@@ -149,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
         private_key=_path(args.tls_key),
         tokens=_path(args.token_file),
     )
-    server = Server(Path(args.repository), make_core(args), options, BlobOptions(args.decrypt))
+    server = Server(Path(args.repository), make_core(args), options, BlobOptions(args.decrypt, releases))
     try:
         server.run(lambda where: say(f"serving {args.repository} at {where}", flush=True))
     finally:
@@ -157,6 +171,24 @@ def run(args: argparse.Namespace) -> int:
     if server.is_compiling():
         _leave()
     return 0
+
+
+def _releases(args: argparse.Namespace) -> dict[str, BlobRelease]:
+    """What `--release` requires of each model. One that names no model would protect none."""
+    from engine.blob import BlobRelease
+
+    found: dict[str, BlobRelease] = {}
+    known = os.listdir(args.repository) if args.release else []
+    for given in args.release:
+        model, _, release = given.partition("=")
+        if model in found or model not in known:
+            why = "is given twice" if model in found else f"is not a folder of {args.repository}"
+            raise UsageError(f"--release {given}: model {model!r:.80} {why}; expected MODEL=NAME:VERSION")
+        try:
+            found[model] = BlobRelease.parse(release)
+        except BlobSignatureError as e:
+            raise UsageError(f"--release {given}: {e}") from e
+    return found
 
 
 def _path(given: str | None) -> Path | None:
