@@ -16,16 +16,21 @@ NAMED = re.findall(r"`((?:tests|plugins)/[\w/]+\.py)(?:::(\w+))?`", PAGE)
 PICKLES = {"engine/testing/onnx_suite.py"}
 
 
-def names_in(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test")}
+def collected(path: Path) -> dict[str, list[str]]:
+    """The functions that pytest collects, with their decorators; of two with one name, it sees the last."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return {each.name: [ast.unparse(decorator) for decorator in each.decorator_list] for each in functions}
 
 
-def test_every_named_test_exists() -> None:
+def test_every_named_test_exists_and_runs() -> None:
     assert len(NAMED) > 40
     for path, name in NAMED:
         assert (ROOT / path).is_file(), path
-        assert not name or name in names_in(ROOT / path), f"{path}::{name}"
+        found = collected(ROOT / path)
+        assert found if not name else name in found, f"{path}::{name}"
+        left_out = [mark for mark in found.get(name, []) if re.match(r"pytest\.mark\.(skip\b|xfail|slow)", mark)]
+        assert not left_out, f"{path}::{name}: {left_out}"
 
 
 def test_every_mention_of_a_test_is_found_by_this_file() -> None:

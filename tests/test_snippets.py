@@ -150,7 +150,7 @@ RUN = {
     "docs/exporters.md": Document(0, 1),
     "docs/blobs.md": Document(9, 1, prepare=small_model),
     "docs/scaling.md": Document(4, 2, prepare=vectors, packages=("ray", "pyarrow"), extra="ray"),
-    "docs/security.md": Document(6, prepare=compiled),
+    "docs/security.md": Document(6, 1, prepare=compiled),
     "docs/conformance.md": Document(1, 1),
     "docs/performance.md": Document(0, 4),
     "CONTRIBUTING.md": Document(0, 6),

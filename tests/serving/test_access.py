@@ -6,6 +6,7 @@ import datetime
 import http.client
 import ipaddress
 import json
+import socket
 import ssl
 import subprocess
 import sys
@@ -224,6 +225,19 @@ def test_the_server_says_that_anybody_may_use_it(tmp_path: Path) -> None:
     write(tmp_path / "models", "dense", dense(), 'device = "CPU"\n')
     with running(tmp_path / "models", "--host", "0.0.0.0") as server:
         assert "was started without --token-file, and clients may load and unload models" in server.log
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have one address of this machine only, unless configured")
+def test_by_default_it_listens_at_one_address_of_this_machine(tmp_path: Path) -> None:
+    write(tmp_path / "models", "dense", dense(), 'device = "CPU"\n')
+    with running(tmp_path / "models") as server:
+        for address in (server.http, server.grpc):
+            host, _, port = address.partition(":")
+            assert host == "127.0.0.1"
+            socket.create_connection((host, int(port)), timeout=20).close()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", int(port)), timeout=20)
+        assert "--token-file" not in server.log
 
 
 def test_a_token_is_compared_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
