@@ -2,7 +2,7 @@
 
 Two steps, since the builder needs torch, and may need other versions than the engine:
 
-    pip install onnxruntime-genai==0.18.0 onnxruntime==1.32.0 torch==2.13.0 transformers==5.24.0
+    pip install onnxruntime-genai==0.18.0 onnxruntime==1.32.0 onnx_ir torch==2.13.0 transformers==5.24.0
     python benchmarks/genai_builder.py write models      # in that environment: small models of random weights, tokens
     python benchmarks/genai_builder.py check models      # in the engine's: a table
 
