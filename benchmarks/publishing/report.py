@@ -19,8 +19,10 @@ OURS: Final = "engine"
 def page_with_models(page: str, found: Sequence[Checked], packages: Sequence[Package]) -> str:
     """`page` with the tables of `found` between their marks."""
     parts = [summary(found), "### Packages", packages_table(packages), "### Results", results_table(found, packages)]
+    if divided := parts_table(found):
+        parts += ["### Subgraphs of HETERO", divided]
     if any(each.figures for each in found):
-        parts += ["### Times and memory", figures_table(found)]
+        parts += ["### Times and memory", *figures_tables(found)]
     if evaluated := evaluated_table(found):
         parts += ["### Nodes on the reference evaluator", evaluated]
     return between(page, MODELS, "\n\n".join(parts))
@@ -114,12 +116,31 @@ def ratio_of(each: Checked, figure: str) -> float | None:
     return min(peers) / ours if ours and peers else None
 
 
+def parts_table(found: Sequence[Checked]) -> str:
+    """The subgraphs by device, as `2 OPENCL, 1 CPU`, of models that HETERO divides; empty if there are none."""
+    groups: dict[tuple[str, str, str], list[Checked]] = {}
+    for each in found:
+        for device, result in each.devices.items():
+            if result.parts:
+                listed = ", ".join(f"{count} {name}" for name, count in result.parts.items())
+                groups.setdefault((each.name.split("/")[0], device, listed), []).append(each)
+    rows = [[package, _names(group), device, parts] for (package, device, parts), group in groups.items()]
+    return markdown(["package", "models", "device", "subgraphs"], rows) if rows else ""
+
+
+def figures_tables(found: Sequence[Checked]) -> list[str]:
+    """For each machine, its name and the figures that were measured there."""
+    machines: dict[str, list[Checked]] = {}
+    for each in found:
+        if OURS in each.figures:
+            machines.setdefault(each.measured_on, []).append(each)
+    return [part for machine, measured in machines.items() for part in (f"On {machine}:", figures_table(measured))]
+
+
 def figures_table(found: Sequence[Checked]) -> str:
     """Ours, and the better peer's as a ratio."""
     rows = []
     for each in found:
-        if OURS not in each.figures:
-            continue
         ours = each.figures[OURS]
         cells = [f"{ours['milliseconds']:.2f}", f"{ours['first']:.2f}", f"{ours['megabytes']:.0f}"]
         ratios = [ratio_of(each, figure) for figure in ("milliseconds", "first", "megabytes")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,16 @@ pytest.importorskip("onnxruntime")
 
 from constructs import check as constructs
 from constructs.report import page_with as page_with_constructs
-from publishing.check import check, difference, open_session
+from published import RESULTS
+from publishing import check as published_check
+from publishing.check import Checked, OnDevice, check, difference, open_session
 from publishing.inputs import CASES, case_of, inputs_of, limit_of
 from publishing.own_code import gap_between
 from publishing.packages import PACKAGES, PYPI, Package, fetch, models_of
 from publishing.report import between, page_with_models, results_table
 from publishing.widened import widened
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "published-models.md"
 
 
 @pytest.fixture
@@ -55,6 +61,38 @@ def test_a_model_is_checked_on_devices(folder: Path) -> None:
     assert "| model  | two     |" in results_table([found], PACKAGES)
     with pytest.raises(ValueError, match="no lines"):
         between("", ("<a>", "<b>"), "text")
+
+
+def test_results_that_are_off_are_right_only_if_every_node_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the limit is 0, which rounding exceeds."""
+    monkeypatch.setattr(published_check, "tolerance_of", lambda path: 0.0)
+    monkeypatch.setattr(published_check._Judge, "rounding", lambda self, index, position, right: 0.0)
+    path = folder / "magika" / "model.onnx"
+    found = check(folder, path, ["CPU"]).devices["CPU"]
+    assert (found.problem, found.judged_by) == ("", "each node")
+    monkeypatch.setattr(published_check, "find_difference", lambda *_: SimpleNamespace(differs=True))
+    assert "deviates from onnxruntime's" in check(folder, path, ["CPU"]).devices["CPU"].problem
+
+
+def test_the_page_is_that_of_the_findings() -> None:
+    """With what `check` keeps, the page can be written again, and nothing of it is lost."""
+    found = [Checked.from_json(each) for each in json.loads(RESULTS.read_text())]
+    page = PAGE.read_text()
+    assert page_with_models(page, found, PACKAGES) == page
+
+
+def test_figures_of_different_machines_are_apart(folder: Path) -> None:
+    figures = {"milliseconds": 2.0, "first": 1.0, "megabytes": 100.0}
+    peer = {name: 2 * value for name, value in figures.items()}
+    found = [
+        Checked(f"magika/{name}.onnx", figures={"engine": figures, "onnxruntime": peer}, measured_on=machine)
+        for name, machine in (("a", "one"), ("b", "another"), ("c", "one"))
+    ]
+    found.append(Checked("magika/d.onnx", devices={"HETERO:A,B": OnDevice(parts={"A": 2, "B": 1})}))
+    page = page_with_models("<!-- models --><!-- end of models -->", found, PACKAGES)
+    assert page.index("On one:") < page.index("| c ") < page.index("On another:") < page.index("| b ")
+    assert page.count("2.00 (2.00x)") == 3
+    assert "| magika  | d      | HETERO:A,B | 2 A, 1 B  |" in page
 
 
 def test_inputs_select_rows_that_exist(folder: Path) -> None:
