@@ -3,19 +3,10 @@
 #include "kernels/winograd.hpp"
 
 #include "kernels/activation.hpp"
-#include "simd/vec.hpp"
+#include "kernels/winograd_tiles.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
-
-using namespace simd;
-
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-ENGINE_INLINE std::int64_t blocks_of(std::int64_t channels) {
-  return (channels + 15) / 16;
-}
 
 constexpr int kWeightLanes = 16;  // a cache line of results
 
@@ -82,92 +73,22 @@ struct Transform<4> {
   }
 };
 
-struct TilePosition {
-  std::int64_t image, h, w;  // of the first output pixel
-};
-ENGINE_INLINE TilePosition position(const WinogradArgs& args, std::int64_t tile) {
-  const std::int64_t per_image = args.tiles_h * args.tiles_w, in_image = tile % per_image;
-  return {tile / per_image, in_image / args.tiles_w * args.output_tile, in_image % args.tiles_w * args.output_tile};
-}
-
-// The input of a tile in a block of channels: rows of `row` values, 16 for each pixel.
-template <class Map>
-struct TileInput {
-  const Map* from;
-  std::int64_t row;
-};
-
-// Finds the input of the tile at `at`; copies it into `padded` if a part of it is padding.
-template <int kSide, class Map>
-ENGINE_INLINE TileInput<Map> tile_input(const WinogradArgs& args, const Map* x, std::int64_t block,
-                                        const TilePosition& at, Map* padded) {
-  const ConvShape& s = args.shape;
-  const std::int64_t h = at.h - s.pad_top, w = at.w - s.pad_left;
-  const Map* map = x + at.image * args.x_batch + block * s.in_h * s.in_w * 16;
-  if (h >= 0 && w >= 0 && h + kSide <= s.in_h && w + kSide <= s.in_w) return {map + (h * s.in_w + w) * 16, s.in_w * 16};
-  for (int i = 0; i < kSide; ++i)
-    for (int j = 0; j < kSide; ++j) {
-      const bool is_inside = h + i >= 0 && h + i < s.in_h && w + j >= 0 && w + j < s.in_w;
-      for (int l = 0; l < 16; l += kLanes)
-        store(padded + (i * kSide + j) * 16 + l, is_inside ? load(map + ((h + i) * s.in_w + w + j) * 16 + l) : zero());
-    }
-  return {padded, kSide * 16};
-}
-
-// Magnitudes are compared as integers, among which those of NaN are the largest.
-typedef std::int32_t Four __attribute__((vector_size(16), aligned(4), may_alias));
-typedef std::int32_t Lane __attribute__((may_alias));
-
-ENGINE_INLINE VecInt larger(VecInt a, VecInt b) {
-  return a > b ? a : b;
-}
-
-// Which peak pixel i, j of a tile belongs to: that of the square of windows that contain it, or the rest.
-template <int kTile>
-constexpr int peak_of(int i, int j) {
-  const bool is_inner = i >= 1 && j >= 1 && i <= kTile && j <= kTile;
-  return is_inner ? (i - 1) / 2 * (kTile / 2) + (j - 1) / 2 : kTile * kTile / 4;
-}
-
-// The largest of lanes with the same position in fours.
-ENGINE_INLINE Four largest_four(VecInt lanes) {
-  Four parts[kLanes / 4];
-  __builtin_memcpy(parts, &lanes, sizeof(lanes));
-  Four most = parts[0];
-#pragma GCC unroll 3
-  for (int i = 1; i < kLanes / 4; ++i) most = parts[i] > most ? parts[i] : most;
-  return most;
-}
-
-// Transforms tiles [begin, end) of channel block `block`, whose first `channels` are used. The tiles' peaks are
-// `peaks_step` apart.
+// Transforms `count` tiles of channel block `block`.
 template <int kTile, class Map>
-ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const Map* x, std::int64_t block, std::int64_t channels,
-                                     std::int64_t begin, std::int64_t end, float* v, std::int64_t stride,
-                                     float* peaks) {
+ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const Map* x, std::int64_t block,
+                                     const WinogradTile* tiles, std::int64_t count, float* v, std::int64_t stride) {
   using T = Transform<kTile>;
   constexpr int kSide = T::kPoints;
-  constexpr int kPeaks = kTile * kTile / 4 + 1;
-  const bool by_channel = args.has_merged_groups;
-  alignas(64) std::int32_t used[16];
-  for (int l = 0; l < 16; ++l) used[l] = l < channels ? 0x7fffffff : 0;
-  for (std::int64_t tile = begin; tile < end; ++tile, v += 16, peaks += winograd_peak_floats(args)) {
+  for (std::int64_t t = 0; t < count; ++t, v += 16) {
     alignas(64) Map padded[kSide * kSide * 16];
-    const auto [from, row] = tile_input<kSide>(args, x, block, position(args, tile), padded);
-    VecInt all[kPeaks] = {};
+    const auto [from, row] = tile_input<kSide>(args, x, block, {tiles[t].image, tiles[t].h, tiles[t].w}, padded);
     for (int l = 0; l < 16; l += kLanes) {
-      const VecInt magnitude = *reinterpret_cast<const VecInt*>(used + l);
       Vec half[kSide][kSide];
-      VecInt found[kPeaks] = {};
 #pragma GCC unroll 6
       for (int j = 0; j < kSide; ++j) {
         Vec column[kSide], out[kSide];
 #pragma GCC unroll 6
-        for (int i = 0; i < kSide; ++i) {
-          column[i] = load(from + i * row + j * 16 + l);
-          VecInt& peak = found[peak_of<kTile>(i, j)];
-          peak = larger(peak, (VecInt)column[i] & magnitude);
-        }
+        for (int i = 0; i < kSide; ++i) column[i] = load(from + i * row + j * 16 + l);
         T::input(column, out);
 #pragma GCC unroll 6
         for (int i = 0; i < kSide; ++i) half[i][j] = out[i];
@@ -179,69 +100,7 @@ ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const Map* x, std
 #pragma GCC unroll 6
         for (int j = 0; j < kSide; ++j) store(v + (i * kSide + j) * stride + l, out[j]);
       }
-#pragma GCC unroll 5
-      for (int p = 0; p < kPeaks; ++p)
-        if (by_channel)
-          store(peaks + p * 16 + l, (Vec)found[p]);
-        else
-          all[p] = larger(all[p], found[p]);
     }
-    if (by_channel) continue;
-#pragma GCC unroll 5
-    for (int p = 0; p < kPeaks; ++p) *reinterpret_cast<Four*>(peaks + p * 4) = largest_four(all[p]);
-  }
-}
-
-// Whether a tile with these peaks is computed directly. `rows` and `cols` are those of its outputs that exist.
-template <int kTile>
-ENGINE_INLINE bool is_direct(const WinogradArgs& args, float limit, const std::int32_t* bits, std::int64_t rows,
-                             std::int64_t cols) {
-  constexpr int kSquares = kTile * kTile / 4;
-  std::int32_t largest_bits = bits[kSquares];
-  for (int i = 0; i < kSquares; ++i) largest_bits = bits[i] > largest_bits ? bits[i] : largest_bits;
-  if (largest_bits >= 0x7f800000) return true;
-  float peaks[kSquares], largest;
-  __builtin_memcpy(peaks, bits, sizeof(peaks));
-  __builtin_memcpy(&largest, &largest_bits, sizeof(largest));
-  if (largest > limit) return true;
-  for (int i = 0; i < kSquares; ++i) {
-    const bool has_outputs = i / (kTile / 2) * 2 < rows && i % (kTile / 2) * 2 < cols;
-    if (has_outputs && largest > args.range * peaks[i]) return true;
-  }
-  return false;
-}
-
-// Writes whether each of the tiles [begin, end) of `ins` channels, starting at `in_first`, is computed directly.
-// `peaks` are those of tile `begin` in the first of these channels' blocks, and `step` floats before those of the next.
-template <int kTile>
-ENGINE_NOINLINE void judge_tiles(const WinogradArgs& args, float limit, std::int64_t ins, std::int64_t begin,
-                                 std::int64_t end, const float* peaks, std::int64_t step, std::uint8_t* direct) {
-  constexpr int kPeaks = kTile * kTile / 4 + 1;
-  const std::int64_t per_group = args.has_merged_groups ? args.shape.in_channels / args.shape.groups : ins;
-  for (std::int64_t tile = begin; tile < end; ++tile, peaks += winograd_peak_floats(args)) {
-    const TilePosition at = position(args, tile);
-    const std::int64_t rows = args.shape.out_h - at.h, cols = args.shape.out_w - at.w;
-    bool found = false;
-    for (std::int64_t first = 0; first < ins; first += per_group) {
-      std::int32_t most[kPeaks] = {};
-      if (args.has_merged_groups) {
-        for (std::int64_t c = first; c < first + per_group; ++c) {
-          const Lane* peak = reinterpret_cast<const Lane*>(peaks + c / 16 * step + c % 16);
-          for (int p = 0; p < kPeaks; ++p) most[p] = peak[p * 16] > most[p] ? peak[p * 16] : most[p];
-        }
-      } else {
-        Four all[kPeaks] = {};
-        for (std::int64_t b = 0; b < blocks_of(ins); ++b)
-          for (int p = 0; p < kPeaks; ++p) {
-            const Four peak = *reinterpret_cast<const Four*>(peaks + b * step + p * 4);
-            all[p] = peak > all[p] ? peak : all[p];
-          }
-        for (int p = 0; p < kPeaks; ++p)
-          for (int l = 0; l < 4; ++l) most[p] = all[p][l] > most[p] ? all[p][l] : most[p];
-      }
-      found = found || is_direct<kTile>(args, limit, most, rows, cols);
-    }
-    direct[tile - begin] = found;
   }
 }
 
@@ -251,87 +110,6 @@ struct OutputOperands {
   const Map* residual;
   Map* y;
 };
-
-// Channels that are computed apart, and their weights.
-struct Group {
-  std::int64_t in_first, ins, out_first, outs;
-  std::int64_t tile_channels, tiles;  // of outputs
-  std::int64_t weights, direct;       // floats before them, transformed and as they were
-
-  std::int64_t width(std::int64_t tile) const {
-    const std::int64_t rest = outs - tile * tile_channels;
-    return min64(tile_channels, (rest + kLanes - 1) / kLanes * kLanes);
-  }
-};
-ENGINE_INLINE Group group_at(const WinogradArgs& args, std::int64_t index) {
-  Group group = {};
-  group.in_first = index * args.in_group;
-  group.ins = min64(args.in_group, args.shape.in_channels - group.in_first);
-  group.out_first = index * args.out_group;
-  group.outs = min64(args.out_group, args.shape.out_channels - group.out_first);
-  group.tile_channels = args.tile_channels;
-  group.tiles = (group.outs + args.tile_channels - 1) / args.tile_channels;
-  const std::int64_t points = (args.output_tile + 2) * (args.output_tile + 2);
-  group.weights = index * points * args.in_group * args.out_group;
-  group.direct = args.weights_at + index * 9 * args.in_group * args.out_group;
-  return group;
-}
-
-// What tiles are computed directly from.
-template <class Map>
-struct DirectOperands {
-  const Map* x;
-  const float* weights;  // of the group
-};
-
-// Computes the tile at `at` for channels [channel, channel + 16) of a group directly, into `sums`. A channel of several
-// groups that are computed as one adds to the outputs of its own group only: zero times infinity would be NaN.
-template <int kTile, class Map>
-ENGINE_NOINLINE void sum_directly(const WinogradArgs& args, const Group& group, const DirectOperands<Map>& operands,
-                                  const TilePosition& at, std::int64_t channel, float* sums) {
-  constexpr int kSide = Transform<kTile>::kPoints;
-  const ConvShape& s = args.shape;
-  const std::int64_t ins = s.in_channels / s.groups, outs = s.out_channels / s.groups;
-  const float* w = operands.weights + channel / 16 * group.ins * 9 * 16;
-  alignas(64) Map padded[kSide * kSide * 16];
-  alignas(64) float window[kSide * kSide * 16];
-  for (int i = 0; i < kTile * kTile * 16; i += kLanes) store(sums + i, zero());
-  for (std::int64_t c = 0; c < group.ins; ++c, w += 9 * 16) {
-    if (c % 16 == 0) {
-      const auto [from, row] = tile_input<kSide>(args, operands.x, (group.in_first + c) / 16, at, padded);
-      for (int i = 0; i < kSide; ++i)
-        for (int j = 0; j < kSide * 16; j += kLanes) store(window + i * kSide * 16 + j, load(from + i * row + j));
-    }
-    std::int64_t first = 0, last = 16;
-    if (args.has_merged_groups) {
-      first = c / ins * outs - channel;
-      last = first + outs;
-      if (first >= 16 || last <= 0) continue;
-    }
-    for (int l = 0; l < 16; l += kLanes) {
-      VecInt is_own;
-      for (int lane = 0; lane < kLanes; ++lane) is_own[lane] = l + lane >= first && l + lane < last ? -1 : 0;
-      Vec taps[9];
-#pragma GCC unroll 9
-      for (int tap = 0; tap < 9; ++tap) taps[tap] = load(w + tap * 16 + l);
-      for (int i = 0; i < kTile; ++i) {
-        float* row = sums + i * kTile * 16 + l;
-        Vec sum[kTile];
-#pragma GCC unroll 4
-        for (int j = 0; j < kTile; ++j) sum[j] = load(row + j * 16);
-#pragma GCC unroll 9
-        for (int tap = 0; tap < 9; ++tap) {
-          const float* values = window + ((i + tap / 3) * kSide + tap % 3) * 16 + c % 16;
-#pragma GCC unroll 4
-          for (int j = 0; j < kTile; ++j)
-            sum[j] = fma((Vec)((VecInt)broadcast(values[j * 16]) & is_own), taps[tap], sum[j]);
-        }
-#pragma GCC unroll 4
-        for (int j = 0; j < kTile; ++j) store(row + j * 16, sum[j]);
-      }
-    }
-  }
-}
 
 // Where the sums of a row of a tile go, in some lanes of a block of channels.
 template <class Map>
@@ -374,16 +152,9 @@ ENGINE_INLINE void finish_row(const EpilogueArgs& epilogue, const Vec (&sums)[kT
   }
 }
 
-// Inverse-transforms tiles [begin, end) of channels [channel, channel + 16) of a group, or computes those marked in
-// `direct`, and stores them after the epilogue.
-template <int kTile, class Map>
-ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, std::int64_t stride, const Group& group,
-                                      std::int64_t channel, std::int64_t begin, std::int64_t end,
-                                      const std::uint8_t* direct, const DirectOperands<Map>& direct_operands,
-                                      const OutputOperands<Map>& operands) {
-  using T = Transform<kTile>;
-  constexpr int kSide = T::kPoints;
-  const ConvShape& s = args.shape;
+template <class Map>
+ENGINE_INLINE RowTarget<Map> row_target(const WinogradArgs& args, const OutputOperands<Map>& operands,
+                                        std::int64_t channel) {
   const EpilogueArgs& epilogue = args.epilogue;
   const bool is_clip = epilogue.activation == Activation::kClip;
   RowTarget<Map> target = {};
@@ -391,56 +162,115 @@ ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, 
   target.high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
   target.finish = !is_clip || (operands.residual && epilogue.residual_after);
   target.has_scale = operands.scale != nullptr;
+  target.bias = operands.bias ? load(operands.bias + channel) : zero();
+  target.scale = operands.scale ? load(operands.scale + channel) : zero();
+  return target;
+}
+
+// Stores some sums of a row, of which some are zero.
+template <int kTile, class Map>
+ENGINE_INLINE void finish_marked_row(const EpilogueArgs& epilogue, const Vec (&sums)[kTile], std::uint32_t zeros,
+                                     std::uint32_t stored, RowTarget<Map> target, const Map* residual, Map* y) {
+  for (int first = 0; first < kTile; first += target.cols + 1) {
+    target.cols = 0;
+    Vec run[kTile] = {};
+    for (int j = first; j < kTile && (stored >> j & 1); ++j) run[target.cols++] = zeros >> j & 1 ? zero() : sums[j];
+    if (target.cols > 0) finish_row(epilogue, run, target, residual ? residual + first * 16 : nullptr, y + first * 16);
+  }
+}
+
+// Inverse-transforms a tile in some lanes, and stores it after the epilogue: `rows` rows, `row` apart.
+template <int kTile, bool kIsMarked, class Map>
+ENGINE_INLINE void transform_tile(const EpilogueArgs& epilogue, const float* m, std::int64_t stride, int rows,
+                                  const RowTarget<Map>& target, std::int64_t row, const WinogradMarks& marks,
+                                  const Map* residual, Map* y) {
+  using T = Transform<kTile>;
+  constexpr int kSide = T::kPoints;
+  Vec half[kTile][kSide];
+#pragma GCC unroll 6
+  for (int j = 0; j < kSide; ++j) {
+    Vec column[kSide], transformed[kTile];
+#pragma GCC unroll 6
+    for (int i = 0; i < kSide; ++i) column[i] = load(m + (i * kSide + j) * stride);
+    T::output(column, transformed);
+#pragma GCC unroll 4
+    for (int i = 0; i < kTile; ++i) half[i][j] = transformed[i];
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kTile; ++i) {
+    if (i >= rows) break;
+    Vec finished[kTile];
+    T::output(half[i], finished);
+    const Map* added = residual ? residual + i * row : nullptr;
+    if (kIsMarked)
+      finish_marked_row(epilogue, finished, marks.zero >> (i * kTile), (marks.zero | marks.transformed) >> (i * kTile),
+                        target, added, y + i * row);
+    else
+      finish_row(epilogue, finished, target, added, y + i * row);
+  }
+}
+template <int kTile, class Map>
+ENGINE_NOINLINE void transform_marked_tile(const EpilogueArgs& epilogue, const float* m, std::int64_t stride, int rows,
+                                           const RowTarget<Map>& target, std::int64_t row, const WinogradMarks& marks,
+                                           const Map* residual, Map* y) {
+  transform_tile<kTile, true>(epilogue, m, stride, rows, target, row, marks, residual, y);
+}
+
+// Inverse-transforms `count` tiles of channels [channel, channel + 16) of a group.
+template <int kTile, class Map>
+ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, std::int64_t stride, const Group& group,
+                                      std::int64_t channel, const WinogradTile* tiles, std::int64_t count,
+                                      const OutputOperands<Map>& operands) {
+  const ConvShape& s = args.shape;
+  const std::int64_t out = group.out_first + channel, row = s.out_w * 16;
+  for (int l = 0; l < 16; l += kLanes, m += kLanes) {
+    RowTarget<Map> target = row_target(args, operands, out + l);
+    for (std::int64_t t = 0; t < count; ++t) {
+      const WinogradTile& at = tiles[t];
+      const std::int64_t first = (out / 16 * s.out_h + at.h) * s.out_w * 16 + at.w * 16 + l;
+      const int rows = static_cast<int>(min64(kTile, s.out_h - at.h));
+      target.cols = static_cast<int>(min64(kTile, s.out_w - at.w));
+      Map* y = operands.y + at.image * args.y_batch + first;
+      const Map* residual = operands.residual ? operands.residual + at.image * args.residual_batch + first : nullptr;
+      if (at.marks.zero | at.marks.direct)
+        transform_marked_tile<kTile>(args.epilogue, m + t * 16, stride, rows, target, row, at.marks, residual, y);
+      else
+        transform_tile<kTile, false>(args.epilogue, m + t * 16, stride, rows, target, row, at.marks, residual, y);
+    }
+  }
+}
+
+// Stores outputs of channels [channel, channel + 16) of a group after the epilogue: `sums`, [count][16], or zeros.
+template <int kTile, class Map>
+ENGINE_NOINLINE void store_outputs(const WinogradArgs& args, const Group& group, std::int64_t channel,
+                                   const std::int64_t* outputs, std::int64_t count, const float* sums,
+                                   const OutputOperands<Map>& operands) {
+  const ConvShape& s = args.shape;
   const std::int64_t out = group.out_first + channel;
-  for (std::int64_t tile = begin; tile < end; ++tile, m += 16) {
-    const TilePosition at = position(args, tile);
-    const std::int64_t first = (out / 16 * s.out_h + at.h) * s.out_w * 16 + at.w * 16;
-    const int rows = static_cast<int>(min64(kTile, s.out_h - at.h));
-    target.cols = static_cast<int>(min64(kTile, s.out_w - at.w));
-    alignas(64) float sums[kTile * kTile * 16];
-    const bool is_summed = direct[tile - begin];
-    if (is_summed) sum_directly<kTile>(args, group, direct_operands, at, channel, sums);
-    for (int l = 0; l < 16; l += kLanes) {
-      target.bias = operands.bias ? load(operands.bias + out + l) : zero();
-      target.scale = operands.scale ? load(operands.scale + out + l) : zero();
-      Map* y = operands.y + at.image * args.y_batch + first + l;
-      const Map* residual =
-          operands.residual ? operands.residual + at.image * args.residual_batch + first + l : nullptr;
-      const std::int64_t row = s.out_w * 16;
-      Vec finished[kTile];
-      if (is_summed) {
-        for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 4
-          for (int j = 0; j < kTile; ++j) finished[j] = load(sums + (i * kTile + j) * 16 + l);
-          finish_row(epilogue, finished, target, residual ? residual + i * row : nullptr, y + i * row);
-        }
-        continue;
+  for (int l = 0; l < 16; l += kLanes) {
+    RowTarget<Map> target = row_target(args, operands, out + l);
+    for (std::int64_t i = 0; i < count; i += target.cols) {
+      const TilePosition at = position(args, outputs[i] / 16);
+      const std::int64_t bit = outputs[i] % 16, h = at.h + bit / kTile, w = at.w + bit % kTile;
+      Vec run[kTile] = {};
+      for (target.cols = 0; i + target.cols < count; ++target.cols) {
+        const bool is_next = outputs[i + target.cols] == outputs[i] + target.cols;
+        if (!is_next || (target.cols > 0 && (bit + target.cols) % kTile == 0)) break;
+        if (sums) run[target.cols] = load(sums + (i + target.cols) * 16 + l);
       }
-      Vec half[kTile][kSide];
-#pragma GCC unroll 6
-      for (int j = 0; j < kSide; ++j) {
-        Vec column[kSide], transformed[kTile];
-#pragma GCC unroll 6
-        for (int i = 0; i < kSide; ++i) column[i] = load(m + (i * kSide + j) * stride + l);
-        T::output(column, transformed);
-#pragma GCC unroll 4
-        for (int i = 0; i < kTile; ++i) half[i][j] = transformed[i];
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < kTile; ++i) {
-        if (i >= rows) break;
-        T::output(half[i], finished);
-        finish_row(epilogue, finished, target, residual ? residual + i * row : nullptr, y + i * row);
-      }
+      const std::int64_t place = (out / 16 * s.out_h + h) * s.out_w * 16 + w * 16 + l;
+      finish_row(args.epilogue, run, target,
+                 operands.residual ? operands.residual + at.image * args.residual_batch + place : nullptr,
+                 operands.y + at.image * args.y_batch + place);
     }
   }
 }
 
 // The product for one point: `tiles` pixels of V, of `channels`, times the weights of one channel tile. Meanwhile
-// prefetches `next`, the weights of the next point; null if there are none.
+// prefetches `next`, the weights of the next point; null if there are none. If `taps` is 9, the sums of windows.
 ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int64_t v_block, const float* u,
                               std::int64_t channels, std::int64_t width, std::int64_t tiles, float* m,
-                              std::int64_t m_block, const float* next) {
+                              std::int64_t m_block, const float* next, int taps = 1) {
   static const EpilogueArgs kPlain{};
   const std::int64_t count = (tiles + args.pixels - 1) / args.pixels;
   const int pixels = static_cast<int>(tiles / count);
@@ -449,9 +279,11 @@ ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int
   TileCall call = {};
   call.x_block = v_block;
   call.w = u;
-  call.w_block = 16 * width;
+  call.w_block = 16 * taps * width;
+  call.x_col = v_block / taps;
   call.blocks = static_cast<std::int32_t>(blocks_of(channels));
-  call.rows = call.cols = 1;
+  call.rows = 1;
+  call.cols = taps;
   call.depth = 16;
   call.last_depth = static_cast<std::int32_t>(channels - 16 * (call.blocks - 1));
   call.y_block = m_block;
@@ -461,7 +293,7 @@ ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int
   const TileFn plain = tile_kernel(vectors, pixels, PixelStep::kBlocked1);
   std::int64_t at = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    if (next) prefetch_part(call, next, width, channels, i, count);
+    if (next) prefetch_part(call, next, width, channels * taps, i, count);
     call.x = v + at * 16;
     call.y = m + at * 16;
     (i < wide ? wider : plain)(call);
@@ -497,6 +329,13 @@ ENGINE_INLINE ChannelTile channel_tile_at(const WinogradArgs& args, std::int64_t
   return {group_at(args, group), index - group * in_group};
 }
 
+// Channel tiles that share a block, and stay together.
+ENGINE_INLINE std::int64_t tiles_together(const WinogradArgs& args) {
+  std::int64_t together = 1;
+  while (together * args.tile_channels % 16 != 0) ++together;
+  return together;
+}
+
 // One worker's share of a fused step: a range of the tiles of all groups, and of the channel tiles of each group.
 struct FusedShare {
   WorkRange tiles, channels;
@@ -504,9 +343,7 @@ struct FusedShare {
 FusedShare fused_share(const WinogradArgs& args, const KernelContext& context) {
   const std::int64_t all = args.groups * args.tiles;
   if (!args.by_channels) return {split_work(all, context.worker, context.workers), {0, INT64_MAX}};
-  // Channel tiles that share a block stay together.
-  std::int64_t together = 1;
-  while (together * args.tile_channels % 16 != 0) ++together;
+  const std::int64_t together = tiles_together(args);
   const std::int64_t parts = (group_at(args, 0).tiles + together - 1) / together;
   int split = static_cast<int>(min64(context.workers, parts));
   while (split > 1 && context.workers % split != 0) --split;
@@ -515,59 +352,199 @@ FusedShare fused_share(const WinogradArgs& args, const KernelContext& context) {
   return {split_work(all, context.worker / split, context.workers / split), {own.begin * together, own.end * together}};
 }
 
-// Computes tiles [range.begin, range.end) of channel tiles [channels.begin, channels.end) of a group.
+// What a worker computes some channel tiles of a group from, and its memory (see `WinogradScratch`).
+template <class Map>
+struct GroupWork {
+  Group group;
+  WorkRange channels;
+  const Map* x;
+  const float* u;
+  OutputOperands<Map> operands;
+  WinogradScratch scratch;
+  float* memory;
+
+  float* windows() const { return memory + scratch.windows; }
+  float* sums() const { return memory + scratch.sums; }
+  float* own() const { return memory + scratch.own; }
+  float* peaks() const { return memory + scratch.peaks; }
+  std::int64_t* outputs() const { return reinterpret_cast<std::int64_t*>(memory + scratch.outputs); }
+  WinogradTile* tiles() const { return reinterpret_cast<WinogradTile*>(memory + scratch.tiles); }
+  WinogradMarks* marks() const { return reinterpret_cast<WinogradMarks*>(memory + scratch.marks); }
+};
+
+// Copies what `count` outputs see to [block][9][count][16].
 template <int kTile, class Map>
-void fuse_group(const WinogradArgs& args, const Group& group, const Map* x, const float* u,
-                const OutputOperands<Map>& operands, const WorkRange& range, const WorkRange& channels, float* v) {
-  constexpr int kPoints = Transform<kTile>::kPoints * Transform<kTile>::kPoints;
-  const std::int64_t ins = group.ins, in_blocks = blocks_of(ins);
-  const std::int64_t parts = (range.end - range.begin + args.block_tiles - 1) / args.block_tiles;
-  const std::int64_t v_stride = winograd_point_stride(in_blocks, args.block_tiles);
-  const std::int64_t m_stride = winograd_point_stride(blocks_of(args.tile_channels), args.block_tiles);
-  float* m = v + kPoints * v_stride;
-  float* peaks = m + kPoints * m_stride;
-  const std::int64_t peaks_step = args.block_tiles * winograd_peak_floats(args);
-  std::uint8_t* direct = reinterpret_cast<std::uint8_t*>(peaks + in_blocks * peaks_step);
-  const DirectOperands<Map> direct_operands = {x, u + group.direct};
-  const float* group_weights = u + group.weights;
-  const float* first_weights = group_weights + channels.begin * args.tile_channels * ins * kPoints;
-  for (std::int64_t part = 0; part < parts; ++part) {
-    const WorkRange share = split_work(range.end - range.begin, static_cast<int>(part), static_cast<int>(parts));
-    const std::int64_t begin = range.begin + share.begin, end = range.begin + share.end, tiles = end - begin;
-    for (std::int64_t b = 0; b < in_blocks; ++b)
-      transform_input<kTile>(args, x, group.in_first / 16 + b, ins - b * 16, begin, end, v + b * tiles * 16, v_stride,
-                             peaks + b * peaks_step);
-    judge_tiles<kTile>(args, u[args.limit_at], ins, begin, end, peaks, peaks_step, direct);
-    // A vector narrower than a block (lanes 4, one vector) fills a block in several channel tiles.
-    for (std::int64_t t = channels.begin; t < channels.end; ++t) {
-      const std::int64_t width = group.width(t), channel = t * args.tile_channels;
-      const float* weights = group_weights + channel * ins * kPoints;
-      const bool is_last = t == channels.end - 1;
-      const float* after_last = part + 1 < parts ? first_weights : nullptr;
-      for (int p = 0; p < kPoints; ++p)
-        multiply(args, v + p * v_stride, tiles * 16, weights + p * ins * width, ins, width, tiles,
-                 m + p * m_stride + channel % 16, tiles * 16,
-                 is_last && p == kPoints - 1 ? after_last : weights + (p + 1) * ins * width);
-      const bool is_block_done = (channel + width) % 16 == 0 || t == group.tiles - 1;
-      if (!is_block_done) continue;
-      for (std::int64_t c = channel / 16 * 16; c < channel + width; c += 16)
-        transform_output<kTile>(args, m + (c - channel / 16 * 16) * tiles, m_stride, group, c, begin, end, direct,
-                                direct_operands, operands);
+ENGINE_NOINLINE void gather_windows(const WinogradArgs& args, const GroupWork<Map>& work, const std::int64_t* outputs,
+                                    std::int64_t count) {
+  const ConvShape& s = args.shape;
+  const std::int64_t blocks = blocks_of(work.group.ins), map = s.in_h * s.in_w * 16;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const TilePosition at = position(args, outputs[i] / 16);
+    const std::int64_t h = at.h + outputs[i] % 16 / kTile - s.pad_top, w = at.w + outputs[i] % kTile - s.pad_left;
+    const Map* image = work.x + at.image * args.x_batch + work.group.in_first / 16 * map;
+    for (int tap = 0; tap < 9; ++tap) {
+      const std::int64_t row = h + tap / 3, col = w + tap % 3;
+      const bool is_inside = row >= 0 && row < s.in_h && col >= 0 && col < s.in_w;
+      const Map* from = image + (row * s.in_w + col) * 16;
+      float* to = work.windows() + (tap * count + i) * 16;
+      for (std::int64_t b = 0; b < blocks; ++b, from += map, to += 9 * count * 16)
+        for (int l = 0; l < 16; l += kLanes) store(to + l, is_inside ? load(from + l) : zero());
     }
   }
 }
 
+// Sets all but input channels [first, last) of `count` windows to zero. Returns whether the rest is finite.
+ENGINE_NOINLINE bool keep_channels(float* windows, std::int64_t blocks, std::int64_t count, std::int64_t first,
+                                   std::int64_t last) {
+  VecInt most = {};
+  for (std::int64_t b = 0; b < blocks; ++b)
+    for (int l = 0; l < 16; l += kLanes) {
+      const VecInt magnitudes = magnitudes_of(first - b * 16, last - b * 16, l), kept = magnitudes != 0;
+      for (float* at = windows + b * 9 * count * 16 + l; at < windows + (b + 1) * 9 * count * 16; at += 16) {
+        const VecInt value = (VecInt)load(at) & kept;
+        most = larger(most, value & magnitudes);
+        store(at, (Vec)value);
+      }
+    }
+  return largest(most) < kInfinite;
+}
+
+// Computes `count` outputs directly.
+template <int kTile, class Map>
+ENGINE_NOINLINE void sum_outputs(const WinogradArgs& args, const GroupWork<Map>& work, const std::int64_t* outputs,
+                                 std::int64_t count) {
+  const Group& group = work.group;
+  const std::int64_t ins = args.shape.in_channels / args.shape.groups, blocks = blocks_of(group.ins);
+  const std::int64_t outs = args.shape.out_channels / args.shape.groups;
+  std::int64_t passes = 1;
+  gather_windows<kTile>(args, work, outputs, count);
+  // A channel of merged groups adds to the outputs of its own group only: zero times infinity would be NaN.
+  if (args.has_merged_groups && !keep_channels(work.windows(), blocks, count, 0, group.ins)) passes = group.ins / ins;
+  for (std::int64_t pass = 0; pass < passes; ++pass) {
+    if (passes > 1) {
+      gather_windows<kTile>(args, work, outputs, count);
+      keep_channels(work.windows(), blocks, count, pass * ins, (pass + 1) * ins);
+    }
+    for (std::int64_t t = work.channels.begin; t < work.channels.end; ++t) {
+      const std::int64_t width = group.width(t), channel = t * args.tile_channels, block = channel / 16 * 16;
+      const float* weights = work.u + group.direct + channel * group.ins * 9;
+      const float* next = t + 1 < work.channels.end ? weights + group.ins * 9 * width : nullptr;
+      multiply(args, work.windows(), 9 * count * 16, weights, group.ins, width, count, work.sums() + channel % 16,
+               count * 16, next, 9);
+      const bool is_block_done = (channel + width) % 16 == 0 || t == group.tiles - 1;
+      if (!is_block_done) continue;
+      for (std::int64_t c = block; c < channel + width; c += 16) {
+        const float* sums = work.sums() + (c - block) * count;
+        if (passes > 1) {
+          float* own = work.own() + c * count;
+          for (int l = 0; l < 16; l += kLanes) {
+            const VecInt is_own = magnitudes_of(pass * outs - c, (pass + 1) * outs - c, l) != 0;
+            for (std::int64_t i = 0; i < count * 16; i += 16)
+              store(own + i + l, (Vec)(((VecInt)load(sums + i + l) & is_own) | ((VecInt)load(own + i + l) & ~is_own)));
+          }
+          sums = own;
+        }
+        if (pass == passes - 1) store_outputs<kTile>(args, group, c, outputs, count, sums, work.operands);
+      }
+    }
+  }
+}
+
+// Stores the outputs of a tile that see zeros only.
+template <int kTile, class Map>
+ENGINE_NOINLINE void store_zeros(const WinogradArgs& args, const GroupWork<Map>& work, std::int64_t tile,
+                                 std::uint32_t bits) {
+  std::int64_t outputs[16];
+  const std::int64_t count = append_outputs(tile, bits, outputs, 0);
+  const std::int64_t end = min64(work.channels.end * args.tile_channels, work.group.outs);
+  for (std::int64_t c = work.channels.begin * args.tile_channels; c < end; c += 16)
+    store_outputs<kTile>(args, work.group, c, outputs, count, static_cast<const float*>(nullptr), work.operands);
+}
+
+// Transforms `count` tiles, and multiplies and stores them. `next`: weights that are read next, or null.
+template <int kTile, class Map>
+void fuse_tiles(const WinogradArgs& args, const GroupWork<Map>& work, std::int64_t count, const float* next) {
+  constexpr int kPoints = Transform<kTile>::kPoints * Transform<kTile>::kPoints;
+  const Group& group = work.group;
+  const std::int64_t ins = group.ins, in_blocks = blocks_of(ins);
+  const std::int64_t v_stride = winograd_point_stride(in_blocks, args.block_tiles);
+  const std::int64_t m_stride = winograd_point_stride(blocks_of(args.tile_channels), args.block_tiles);
+  float *v = work.windows(), *m = work.sums();
+  for (std::int64_t b = 0; b < in_blocks; ++b)
+    transform_input<kTile>(args, work.x, group.in_first / 16 + b, work.tiles(), count, v + b * count * 16, v_stride);
+  // A vector narrower than a block (lanes 4, one vector) fills a block in several channel tiles.
+  for (std::int64_t t = work.channels.begin; t < work.channels.end; ++t) {
+    const std::int64_t width = group.width(t), channel = t * args.tile_channels;
+    const float* weights = work.u + group.weights + channel * ins * kPoints;
+    const bool is_last = t == work.channels.end - 1;
+    for (int p = 0; p < kPoints; ++p)
+      multiply(args, v + p * v_stride, count * 16, weights + p * ins * width, ins, width, count,
+               m + p * m_stride + channel % 16, count * 16,
+               is_last && p == kPoints - 1 ? next : weights + (p + 1) * ins * width);
+    const bool is_block_done = (channel + width) % 16 == 0 || t == group.tiles - 1;
+    if (!is_block_done) continue;
+    for (std::int64_t c = channel / 16 * 16; c < channel + width; c += 16)
+      transform_output<kTile>(args, m + (c - channel / 16 * 16) * count, m_stride, group, c, work.tiles(), count,
+                              work.operands);
+  }
+}
+
+// Computes tiles [range.begin, range.end) of a group: judges them until enough of them can be transformed together.
+template <int kTile, class Map>
+void fuse_group(const WinogradArgs& args, const GroupWork<Map>& work, const WorkRange& range) {
+  constexpr int kPoints = Transform<kTile>::kPoints * Transform<kTile>::kPoints;
+  const float* first_weights =
+      work.u + work.group.weights + work.channels.begin * args.tile_channels * work.group.ins * kPoints;
+  std::int64_t waiting = 0, outputs = 0;  // tiles to transform, and outputs to sum
+  for (std::int64_t at = range.begin; at < range.end;) {
+    // Blocks of equal size, if all tiles of the rest are transformed.
+    const std::int64_t rest = waiting + range.end - at, parts = (rest + args.block_tiles - 1) / args.block_tiles;
+    const std::int64_t block = (rest + parts - 1) / parts;
+    while (waiting < block && at < range.end) {
+      const std::int64_t next = min64(range.end, at + min64(kWinogradJudged, block - waiting));
+      judge_tiles<kTile>(args, work.x, work.group, work.u[args.limit_at], at, next, work.peaks(), work.marks());
+      TilePosition tile = position(args, at);
+      for (const WinogradMarks* marks = work.marks(); at < next; ++at, ++marks, advance(args, tile)) {
+        if (marks->transformed)
+          work.tiles()[waiting++] = {tile.image, tile.h, tile.w, *marks};
+        else if (marks->zero)
+          store_zeros<kTile>(args, work, at, marks->zero);
+        outputs = append_outputs(at, marks->direct, work.outputs(), outputs);
+        for (; outputs >= work.scratch.most_outputs; outputs -= work.scratch.most_outputs) {
+          sum_outputs<kTile>(args, work, work.outputs(), work.scratch.most_outputs);
+          for (std::int64_t i = work.scratch.most_outputs; i < outputs; ++i)
+            work.outputs()[i - work.scratch.most_outputs] = work.outputs()[i];
+        }
+      }
+    }
+    if (waiting == 0) continue;
+    fuse_tiles<kTile>(args, work, waiting, at < range.end ? first_weights : nullptr);
+    waiting = 0;
+  }
+  if (outputs > 0) sum_outputs<kTile>(args, work, work.outputs(), outputs);
+}
+
+// A worker's part of a step for some channel tiles of a group.
+template <class Map>
+ENGINE_INLINE GroupWork<Map> group_work(const WinogradArgs& args, void* const* buffers, const KernelContext& context,
+                                        std::int64_t index, const WorkRange& channels) {
+  GroupWork<Map> work = {};
+  work.group = group_at(args, index);
+  work.channels = {channels.begin, min64(channels.end, work.group.tiles)};
+  work.x = static_cast<const Map*>(buffers[0]);
+  work.u = static_cast<const float*>(buffers[1]);
+  work.operands = output_operands<Map>(args, buffers, 2);
+  work.scratch = winograd_scratch(args);
+  work.memory = static_cast<float*>(context.scratch);
+  return work;
+}
+
 template <int kTile, class Map>
 void fused(const WinogradArgs& args, void* const* buffers, const KernelContext& context) {
-  const Map* x = static_cast<const Map*>(buffers[0]);
-  const float* u = static_cast<const float*>(buffers[1]);
-  const OutputOperands<Map> operands = output_operands<Map>(args, buffers, 2);
-  const FusedShare own = fused_share(args, context);
-  for (std::int64_t at = own.tiles.begin; at < own.tiles.end;) {
-    const Group group = group_at(args, at / args.tiles);
-    const std::int64_t begin = at % args.tiles, end = min64(args.tiles, begin + own.tiles.end - at);
-    fuse_group<kTile>(args, group, x, u, operands, {begin, end},
-                      {own.channels.begin, min64(own.channels.end, group.tiles)}, static_cast<float*>(context.scratch));
+  const FusedShare share = fused_share(args, context);
+  for (std::int64_t at = share.tiles.begin; at < share.tiles.end;) {
+    const std::int64_t begin = at % args.tiles, end = min64(args.tiles, begin + share.tiles.end - at);
+    fuse_group<kTile>(args, group_work<Map>(args, buffers, context, at / args.tiles, share.channels), {begin, end});
     at += end - begin;
   }
 }
@@ -578,25 +555,49 @@ void winograd_fused(const void* raw_args, void* const* buffers, const KernelCont
   return args.output_tile == 2 ? fused<2, Map>(args, buffers, context) : fused<4, Map>(args, buffers, context);
 }
 
+// In phases: the marks of the tiles of all groups.
+ENGINE_INLINE WinogradMarks* all_marks(const WinogradArgs& args, void* const* buffers) {
+  const std::int64_t points = (args.output_tile + 2) * (args.output_tile + 2);
+  float* v = static_cast<float*>(buffers[temporaries_at(args)]);
+  return reinterpret_cast<WinogradMarks*>(v + points *
+                                                  winograd_point_stride(blocks_of(args.shape.in_channels), args.tiles));
+}
+
+// Split over (group, tile).
+template <class Map>
+void winograd_judge(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
+  const WorkRange range = split_work(args.groups * args.tiles, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end;) {
+    const std::int64_t begin = i % args.tiles, end = min64(args.tiles, begin + range.end - i);
+    const GroupWork<Map> work = group_work<Map>(args, buffers, context, i / args.tiles, {});
+    const auto judge = args.output_tile == 2 ? judge_tiles<2, Map> : judge_tiles<4, Map>;
+    judge(args, work.x, work.group, work.u[args.limit_at], begin, end, work.peaks(), all_marks(args, buffers) + i);
+    i += end - begin;
+  }
+}
+
 // Split over (channel block, tile).
 template <class Map>
 void winograd_input(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
-  const Map* x = static_cast<const Map*>(buffers[0]);
   float* v = static_cast<float*>(buffers[temporaries_at(args)]);
   const std::int64_t blocks = blocks_of(args.shape.in_channels);
   const std::int64_t stride = winograd_point_stride(blocks, args.tiles);
-  const std::int64_t peak = winograd_peak_floats(args);
-  float* peaks = v + (args.output_tile + 2) * (args.output_tile + 2) * stride;
   const WorkRange range = split_work(blocks * args.tiles, context.worker, context.workers);
+  const auto transform = args.output_tile == 2 ? transform_input<2, Map> : transform_input<4, Map>;
   for (std::int64_t i = range.begin; i < range.end;) {
-    const std::int64_t block = i / args.tiles, begin = i % args.tiles;
-    const std::int64_t end = min64(args.tiles, begin + range.end - i), channels = args.shape.in_channels - block * 16;
-    float* to = v + (block * args.tiles + begin) * 16;
-    if (args.output_tile == 2)
-      transform_input<2>(args, x, block, channels, begin, end, to, stride, peaks + i * peak);
-    else
-      transform_input<4>(args, x, block, channels, begin, end, to, stride, peaks + i * peak);
+    const std::int64_t block = i / args.tiles, begin = i % args.tiles, end = min64(args.tiles, begin + range.end - i);
+    const std::int64_t index = min64(block * 16 / args.in_group, args.groups - 1);
+    const GroupWork<Map> work = group_work<Map>(args, buffers, context, index, {});
+    const WinogradMarks* marks = all_marks(args, buffers) + index * args.tiles;
+    float* to = v + (block * args.tiles + count_transformed(marks, 0, begin)) * 16;
+    for (std::int64_t at = begin, next; at < end; at = next) {
+      next = min64(end, at + work.scratch.most_tiles);
+      const std::int64_t count = list_transformed(args, marks, at, next, work.tiles());
+      transform(args, work.x, block, work.tiles(), count, to, stride);
+      to += count * 16;
+    }
     i += end - begin;
   }
 }
@@ -604,7 +605,6 @@ void winograd_input(const void* raw_args, void* const* buffers, const KernelCont
 // Split over (channel tile, point), so that each weight is read by one worker.
 void winograd_gemm_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
-  if (args.tiles == 0) return;
   const float* v = static_cast<const float*>(buffers[temporaries_at(args)]);
   const float* u = static_cast<const float*>(buffers[1]);
   float* m = static_cast<float*>(buffers[temporaries_at(args) + 1]);
@@ -612,57 +612,98 @@ void winograd_gemm_f32(const void* raw_args, void* const* buffers, const KernelC
   const std::int64_t v_stride = winograd_point_stride(blocks_of(args.shape.in_channels), args.tiles);
   const std::int64_t m_stride = winograd_point_stride(blocks_of(args.shape.out_channels), args.tiles);
   const WorkRange range = split_work(tiles_of_all(args) * points, context.worker, context.workers);
+  std::int64_t counted = -1, count = 0;  // a group, and its tiles that are transformed
   for (std::int64_t i = range.begin; i < range.end; ++i) {
     const auto [group, t] = channel_tile_at(args, i / points);
+    const std::int64_t index = group.in_first / args.in_group;
+    if (index != counted) count = count_transformed(all_marks(args, buffers) + index * args.tiles, 0, args.tiles);
+    counted = index;
+    if (count == 0) continue;
     const std::int64_t p = i % points, ins = group.ins, width = group.width(t), channel = t * args.tile_channels;
     const float* weights = u + group.weights + channel * ins * points + p * ins * width;
     const std::int64_t out = group.out_first + channel;
-    multiply(args, v + p * v_stride + group.in_first * args.tiles, args.tiles * 16, weights, ins, width, args.tiles,
+    multiply(args, v + p * v_stride + group.in_first * args.tiles, args.tiles * 16, weights, ins, width, count,
              m + p * m_stride + out / 16 * args.tiles * 16 + out % 16, args.tiles * 16,
              i + 1 < range.end ? weights + ins * width : nullptr);
   }
 }
 
-// Transforms tiles [begin, end) of channels [channel, channel + 16) of a group, which are `block` of the output.
+// Transforms tiles [begin, end) of the 16 channels of `block`, or stores zeros.
 template <int kTile, class Map>
-void finish_tiles(const WinogradArgs& args, void* const* buffers, const Group& group, std::int64_t channel,
-                  std::int64_t begin, std::int64_t end) {
-  constexpr std::int64_t kMost = 64;
-  const float* v = static_cast<const float*>(buffers[temporaries_at(args)]);
-  const float* m = static_cast<const float*>(buffers[temporaries_at(args) + 1]);
-  const float* u = static_cast<const float*>(buffers[1]);
-  const std::int64_t peak = winograd_peak_floats(args), points = (kTile + 2) * (kTile + 2);
-  const float* peaks = v + points * winograd_point_stride(blocks_of(args.shape.in_channels), args.tiles) +
-                       group.in_first / 16 * args.tiles * peak;
+void finish_tiles(const WinogradArgs& args, void* const* buffers, const GroupWork<Map>& work, std::int64_t block,
+                  const WinogradMarks* marks, std::int64_t begin, std::int64_t end) {
   const std::int64_t stride = winograd_point_stride(blocks_of(args.shape.out_channels), args.tiles);
-  const std::int64_t block = (group.out_first + channel) / 16;
-  const DirectOperands<Map> direct_operands = {static_cast<const Map*>(buffers[0]), u + group.direct};
-  const OutputOperands<Map> operands = output_operands<Map>(args, buffers, 2);
+  const std::int64_t channel = block * 16 - work.group.out_first;
+  const float* m = static_cast<const float*>(buffers[temporaries_at(args) + 1]);
+  m += (block * args.tiles + count_transformed(marks, 0, begin)) * 16;
   for (std::int64_t next; begin < end; begin = next) {
-    std::uint8_t direct[kMost];
-    next = min64(end, begin + kMost);
-    judge_tiles<kTile>(args, u[args.limit_at], group.ins, begin, next, peaks + begin * peak, args.tiles * peak, direct);
-    transform_output<kTile>(args, m + (block * args.tiles + begin) * 16, stride, group, channel, begin, next, direct,
-                            direct_operands, operands);
+    next = min64(end, begin + work.scratch.most_tiles);
+    const std::int64_t count = list_transformed(args, marks, begin, next, work.tiles());
+    transform_output<kTile>(args, m, stride, work.group, channel, work.tiles(), count, work.operands);
+    m += count * 16;
+    for (std::int64_t tile = begin; count < next - begin && tile < next; ++tile) {
+      if (marks[tile].transformed || !marks[tile].zero) continue;
+      std::int64_t outputs[16];
+      const std::int64_t zeros = append_outputs(tile, marks[tile].zero, outputs, 0);
+      store_outputs<kTile>(args, work.group, channel, outputs, zeros, static_cast<const float*>(nullptr),
+                           work.operands);
+    }
   }
 }
 
-// Split over (channel block, tile).
-template <class Map>
-void winograd_output(const void* raw_args, void* const* buffers, const KernelContext& context) {
-  const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
+ENGINE_INLINE std::int64_t count_direct(const WinogradMarks* marks, std::int64_t tiles) {
+  std::int64_t count = 0;
+  for (std::int64_t tile = 0; tile < tiles; ++tile)
+    if (marks[tile].direct) count += __builtin_popcount(marks[tile].direct);
+  return count;
+}
+
+// Computes the outputs [begin, end) of those that are summed directly in the tiles of a group.
+template <int kTile, class Map>
+void sum_range(const WinogradArgs& args, const GroupWork<Map>& work, const WinogradMarks* marks, std::int64_t begin,
+               std::int64_t end) {
+  std::int64_t before = 0, count = 0;
+  for (std::int64_t tile = 0; before < end && tile < args.tiles; ++tile)
+    for (std::uint32_t bits = marks[tile].direct; bits; bits &= bits - 1, ++before)
+      if (before >= begin && before < end) count = append_outputs(tile, bits & -bits, work.outputs(), count);
+  sum_outputs<kTile>(args, work, work.outputs(), count);
+}
+
+// Split over (channel block, tile), and over (channel tile, outputs that are summed directly).
+template <int kTile, class Map>
+void finish(const WinogradArgs& args, void* const* buffers, const KernelContext& context) {
+  const WinogradMarks* marks = all_marks(args, buffers);
   const std::int64_t blocks = blocks_of(args.shape.out_channels);
   const WorkRange range = split_work(blocks * args.tiles, context.worker, context.workers);
   for (std::int64_t i = range.begin; i < range.end;) {
     const std::int64_t block = i / args.tiles, begin = i % args.tiles;
     const std::int64_t end = min64(args.tiles, begin + range.end - i);
-    const Group group = group_at(args, min64(block * 16 / args.out_group, args.groups - 1));
-    if (args.output_tile == 2)
-      finish_tiles<2, Map>(args, buffers, group, block * 16 - group.out_first, begin, end);
-    else
-      finish_tiles<4, Map>(args, buffers, group, block * 16 - group.out_first, begin, end);
+    const std::int64_t index = min64(block * 16 / args.out_group, args.groups - 1);
+    finish_tiles<kTile>(args, buffers, group_work<Map>(args, buffers, context, index, {}), block,
+                        marks + index * args.tiles, begin, end);
     i += end - begin;
   }
+  const std::int64_t together = tiles_together(args);
+  for (std::int64_t index = 0; index < args.groups; ++index, marks += args.tiles) {
+    const std::int64_t count = count_direct(marks, args.tiles);
+    if (count == 0) continue;
+    GroupWork<Map> work = group_work<Map>(args, buffers, context, index, {});
+    const std::int64_t parts = (count + work.scratch.most_outputs - 1) / work.scratch.most_outputs;
+    const std::int64_t all = (work.group.tiles + together - 1) / together * parts;
+    const WorkRange own = split_work(all, context.worker, context.workers);
+    for (std::int64_t i = own.begin; i < own.end; ++i) {
+      const std::int64_t first = i / parts * together;
+      const WorkRange share = split_work(count, static_cast<int>(i % parts), static_cast<int>(parts));
+      work.channels = {first, min64(first + together, work.group.tiles)};
+      sum_range<kTile>(args, work, marks, share.begin, share.end);
+    }
+  }
+}
+
+template <class Map>
+void winograd_output(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
+  return args.output_tile == 2 ? finish<2, Map>(args, buffers, context) : finish<4, Map>(args, buffers, context);
 }
 
 // Split over (channel tile, input channel). Computed in doubles, for several output channels at a time.
@@ -706,21 +747,27 @@ void transform_weights(const WinogradArgs& args, const float* w, float* u, const
   }
 }
 
-// The weights as they were; zero between groups, and for channels that fill a block. Split over blocks of outputs.
+// The weights as they were; zero between groups, and for channels that fill a tile. Split over channel tiles.
 void copy_weights(const WinogradArgs& args, const float* w, float* u, const KernelContext& context) {
   const ConvShape& s = args.shape;
   const std::int64_t stored = s.in_channels / s.groups, outs_of_stored = s.out_channels / s.groups;
-  const WorkRange range = split_work(blocks_of(s.out_channels), context.worker, context.workers);
-  for (std::int64_t block = range.begin; block < range.end; ++block) {
-    const Group group = group_at(args, min64(block * 16 / args.out_group, args.groups - 1));
-    float* to = u + group.direct + (block * 16 - group.out_first) * group.ins * 9;
-    for (std::int64_t c = 0; c < group.ins; ++c)
-      for (int tap = 0; tap < 9; ++tap, to += 16)
-        for (int lane = 0; lane < 16; ++lane) {
-          const std::int64_t in = group.in_first + c, out = block * 16 + lane;
-          const bool is_stored = out < s.out_channels && in / stored == out / outs_of_stored;
-          to[lane] = is_stored ? w[(out * stored + in % stored) * 9 + tap] : 0.0f;
+  const WorkRange range = split_work(tiles_of_all(args), context.worker, context.workers);
+  for (std::int64_t item = range.begin; item < range.end; ++item) {
+    const auto [group, t] = channel_tile_at(args, item);
+    const std::int64_t width = group.width(t), channel = t * args.tile_channels;
+    float* to = u + group.direct + channel * group.ins * 9;
+    for (std::int64_t c = 0; c < group.ins; ++c) {
+      // Of a block, all channels of a tap are adjacent.
+      const std::int64_t block = c / 16 * 16, depth = min64(16, group.ins - block), in = group.in_first + c;
+      for (int tap = 0; tap < 9; ++tap) {
+        float* row = to + (block * 9 + tap * depth + c - block) * width;
+        for (std::int64_t lane = 0; lane < width; ++lane) {
+          const std::int64_t out = group.out_first + channel + lane;
+          const bool is_stored = channel + lane < group.outs && in / stored == out / outs_of_stored;
+          row[lane] = is_stored ? w[(out * stored + in % stored) * 9 + tap] : 0.0f;
         }
+      }
+    }
   }
 }
 
@@ -764,7 +811,9 @@ void winograd_weights_f32(const void* raw_args, void* const* buffers, const Kern
 
 extern const KernelEntry winograd_kernels[] = {{"winograd_fused_f32", winograd_fused<float>, &tile_traits},
                                                {"winograd_fused_bf16", winograd_fused<Bf16>, &tile_traits},
+                                               {"winograd_judge_f32", winograd_judge<float>, &tile_traits},
                                                {"winograd_input_f32", winograd_input<float>, &tile_traits},
+                                               {"winograd_judge_bf16", winograd_judge<Bf16>, &tile_traits},
                                                {"winograd_input_bf16", winograd_input<Bf16>, &tile_traits},
                                                {"winograd_gemm_f32", winograd_gemm_f32, &tile_traits},
                                                {"winograd_output_f32", winograd_output<float>, &tile_traits},

@@ -53,7 +53,7 @@ WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& oper
   args.range = output_tile == 2 ? kRange2 : kRange4;
   args.has_merged_groups = args.groups < shape.groups;
   args.weights_at = weight_floats(args, points(args), args.lanes);
-  args.limit_at = args.weights_at + weight_floats(args, 9, 16);
+  args.limit_at = args.weights_at + weight_floats(args, 9, args.lanes);
   args.by_channels = args.groups == 1 && args.weights_at * std::int64_t{sizeof(float)} > kStreamedWeightBytes;
   args.x_batch = divide_up(shape.in_channels, 16) * 16 * shape.in_h * shape.in_w;
   args.y_batch = divide_up(shape.out_channels, 16) * 16 * shape.out_h * shape.out_w;
@@ -67,7 +67,8 @@ std::int64_t winograd_weight_floats(const WinogradArgs& args) {
 
 std::int64_t winograd_input_floats(const WinogradArgs& args) {
   const std::int64_t blocks = divide_up(args.shape.in_channels, 16);
-  return points(args) * winograd_point_stride(blocks, args.tiles) + blocks * args.tiles * winograd_peak_floats(args);
+  const std::int64_t marks = args.groups * args.tiles * std::int64_t{sizeof(WinogradMarks)};
+  return points(args) * winograd_point_stride(blocks, args.tiles) + divide_up(marks, sizeof(float));
 }
 
 std::int64_t winograd_product_floats(const WinogradArgs& args) {
@@ -75,10 +76,8 @@ std::int64_t winograd_product_floats(const WinogradArgs& args) {
 }
 
 std::size_t winograd_scratch_bytes(const WinogradArgs& args) {
-  const std::int64_t input = winograd_point_stride(divide_up(args.in_group, 16), args.block_tiles);
-  const std::int64_t product = winograd_point_stride(divide_up(args.tile_channels, 16), args.block_tiles);
-  const std::int64_t peaks = divide_up(args.in_group, 16) * args.block_tiles * winograd_peak_floats(args);
-  return static_cast<std::size_t>(points(args) * (input + product) + peaks) * sizeof(float) + args.block_tiles;
+  static_assert(sizeof(WinogradTile) == 8 * sizeof(float) && sizeof(WinogradMarks) <= 2 * sizeof(float));
+  return static_cast<std::size_t>(winograd_scratch(args).all) * sizeof(float);
 }
 
 namespace {
@@ -112,11 +111,11 @@ WinogradArgs read_winograd(const StepRequest& request) {
 
 // The kernels that access maps, which may be bf16; products are f32.
 struct MapKernels {
-  const char *fused, *input, *output;
+  const char *fused, *judge, *input, *output;
   std::int64_t element_bytes;
 };
 
-// Attributes `merge` (1): groups that are computed as one; `phases` (0): in three phases with V and M as temporaries,
+// Attributes `merge` (1): groups that are computed as one; `phases` (0): in phases with V and M as temporaries,
 // instead of fused; `by_channels` (by the size of the weights): see WinogradArgs.
 PreparedStep prepare_winograd(const StepRequest& request, const MapKernels& kernels) {
   WinogradArgs args = read_winograd(request);
@@ -129,8 +128,10 @@ PreparedStep prepare_winograd(const StepRequest& request, const MapKernels& kern
     return one_phase(PreparedPhase::of(request.kernels.find(kernels.fused), args), winograd_scratch_bytes(args),
                      conv_work(s));
   PreparedStep step;
-  for (const char* kernel : {kernels.input, "winograd_gemm_f32", kernels.output})
+  for (const char* kernel : {kernels.judge, kernels.input, "winograd_gemm_f32", kernels.output}) {
     step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));
+    step.phases.back().scratch_bytes = winograd_scratch_bytes(args);
+  }
   step.temporaries = {checked_product({winograd_input_floats(args), 4}),
                       checked_product({winograd_product_floats(args), 4})};
   step.work = conv_work(s);
@@ -138,10 +139,12 @@ PreparedStep prepare_winograd(const StepRequest& request, const MapKernels& kern
 }
 
 PreparedStep prepare_winograd_f32(const StepRequest& request) {
-  return prepare_winograd(request, {"winograd_fused_f32", "winograd_input_f32", "winograd_output_f32", 4});
+  return prepare_winograd(request,
+                          {"winograd_fused_f32", "winograd_judge_f32", "winograd_input_f32", "winograd_output_f32", 4});
 }
 PreparedStep prepare_winograd_bf16(const StepRequest& request) {
-  return prepare_winograd(request, {"winograd_fused_bf16", "winograd_input_bf16", "winograd_output_bf16", 2});
+  return prepare_winograd(
+      request, {"winograd_fused_bf16", "winograd_judge_bf16", "winograd_input_bf16", "winograd_output_bf16", 2});
 }
 
 PreparedStep prepare_pack_winograd_f32(const StepRequest& request) {
