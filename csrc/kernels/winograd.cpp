@@ -372,22 +372,22 @@ struct GroupWork {
   WinogradMarks* marks() const { return reinterpret_cast<WinogradMarks*>(memory + scratch.marks); }
 };
 
-// Copies what `count` outputs see to [block][9][count][16].
+// Copies what `count` outputs see in some blocks of input channels to [block][9][count][16].
 template <int kTile, class Map>
-ENGINE_NOINLINE void gather_windows(const WinogradArgs& args, const GroupWork<Map>& work, const std::int64_t* outputs,
-                                    std::int64_t count) {
+ENGINE_NOINLINE void gather_windows(const WinogradArgs& args, const GroupWork<Map>& work, const WorkRange& blocks,
+                                    const std::int64_t* outputs, std::int64_t count) {
   const ConvShape& s = args.shape;
-  const std::int64_t blocks = blocks_of(work.group.ins), map = s.in_h * s.in_w * 16;
+  const std::int64_t map = s.in_h * s.in_w * 16;
   for (std::int64_t i = 0; i < count; ++i) {
     const TilePosition at = position(args, outputs[i] / 16);
     const std::int64_t h = at.h + outputs[i] % 16 / kTile - s.pad_top, w = at.w + outputs[i] % kTile - s.pad_left;
-    const Map* image = work.x + at.image * args.x_batch + work.group.in_first / 16 * map;
+    const Map* image = work.x + at.image * args.x_batch + (work.group.in_first / 16 + blocks.begin) * map;
     for (int tap = 0; tap < 9; ++tap) {
       const std::int64_t row = h + tap / 3, col = w + tap % 3;
       const bool is_inside = row >= 0 && row < s.in_h && col >= 0 && col < s.in_w;
       const Map* from = image + (row * s.in_w + col) * 16;
       float* to = work.windows() + (tap * count + i) * 16;
-      for (std::int64_t b = 0; b < blocks; ++b, from += map, to += 9 * count * 16)
+      for (std::int64_t b = blocks.begin; b < blocks.end; ++b, from += map, to += 9 * count * 16)
         for (int l = 0; l < 16; l += kLanes) store(to + l, is_inside ? load(from + l) : zero());
     }
   }
@@ -409,44 +409,55 @@ ENGINE_NOINLINE bool keep_channels(float* windows, std::int64_t blocks, std::int
   return largest(most) < kInfinite;
 }
 
+// Computes `count` outputs of merged groups directly, each group by itself: zero times infinity would be NaN.
+template <int kTile, class Map>
+ENGINE_NOINLINE void sum_groups_apart(const WinogradArgs& args, const GroupWork<Map>& work, const std::int64_t* outputs,
+                                      std::int64_t count) {
+  const Group& group = work.group;
+  const std::int64_t ins = args.shape.in_channels / args.shape.groups;
+  const std::int64_t outs = args.shape.out_channels / args.shape.groups;
+  for (std::int64_t in = 0, out = 0; in < group.ins; in += ins, out += outs) {
+    const WorkRange blocks = {in / 16, blocks_of(in + ins)};
+    const std::int64_t depth = min64(group.ins, blocks.end * 16) - blocks.begin * 16;
+    gather_windows<kTile>(args, work, blocks, outputs, count);
+    keep_channels(work.windows(), blocks.end - blocks.begin, count, in - blocks.begin * 16,
+                  in + ins - blocks.begin * 16);
+    for (std::int64_t t = work.channels.begin; t < work.channels.end; ++t) {
+      const std::int64_t width = group.width(t), channel = t * args.tile_channels, block = channel / 16;
+      const WorkRange own = {max64(out, channel), min64(out + outs, channel + width)};
+      if (own.begin >= own.end) continue;
+      const float* weights = work.u + group.direct + channel * group.ins * 9 + blocks.begin * 16 * 9 * width;
+      multiply(args, work.windows(), 9 * count * 16, weights, depth, width, count, work.sums() + channel % 16,
+               count * 16, nullptr, 9);
+      for (std::int64_t i = 0; i < count; ++i)
+        for (std::int64_t c = own.begin; c < own.end; ++c)
+          work.own()[(c / 16 * count + i) * 16 + c % 16] = work.sums()[((c / 16 - block) * count + i) * 16 + c % 16];
+    }
+  }
+  const std::int64_t end = min64(work.channels.end * args.tile_channels, group.outs);
+  for (std::int64_t c = work.channels.begin * args.tile_channels; c < end; c += 16)
+    store_outputs<kTile>(args, group, c, outputs, count, work.own() + c * count, work.operands);
+}
+
 // Computes `count` outputs directly.
 template <int kTile, class Map>
 ENGINE_NOINLINE void sum_outputs(const WinogradArgs& args, const GroupWork<Map>& work, const std::int64_t* outputs,
                                  std::int64_t count) {
   const Group& group = work.group;
-  const std::int64_t ins = args.shape.in_channels / args.shape.groups, blocks = blocks_of(group.ins);
-  const std::int64_t outs = args.shape.out_channels / args.shape.groups;
-  std::int64_t passes = 1;
-  gather_windows<kTile>(args, work, outputs, count);
-  // A channel of merged groups adds to the outputs of its own group only: zero times infinity would be NaN.
-  if (args.has_merged_groups && !keep_channels(work.windows(), blocks, count, 0, group.ins)) passes = group.ins / ins;
-  for (std::int64_t pass = 0; pass < passes; ++pass) {
-    if (passes > 1) {
-      gather_windows<kTile>(args, work, outputs, count);
-      keep_channels(work.windows(), blocks, count, pass * ins, (pass + 1) * ins);
-    }
-    for (std::int64_t t = work.channels.begin; t < work.channels.end; ++t) {
-      const std::int64_t width = group.width(t), channel = t * args.tile_channels, block = channel / 16 * 16;
-      const float* weights = work.u + group.direct + channel * group.ins * 9;
-      const float* next = t + 1 < work.channels.end ? weights + group.ins * 9 * width : nullptr;
-      multiply(args, work.windows(), 9 * count * 16, weights, group.ins, width, count, work.sums() + channel % 16,
-               count * 16, next, 9);
-      const bool is_block_done = (channel + width) % 16 == 0 || t == group.tiles - 1;
-      if (!is_block_done) continue;
-      for (std::int64_t c = block; c < channel + width; c += 16) {
-        const float* sums = work.sums() + (c - block) * count;
-        if (passes > 1) {
-          float* own = work.own() + c * count;
-          for (int l = 0; l < 16; l += kLanes) {
-            const VecInt is_own = magnitudes_of(pass * outs - c, (pass + 1) * outs - c, l) != 0;
-            for (std::int64_t i = 0; i < count * 16; i += 16)
-              store(own + i + l, (Vec)(((VecInt)load(sums + i + l) & is_own) | ((VecInt)load(own + i + l) & ~is_own)));
-          }
-          sums = own;
-        }
-        if (pass == passes - 1) store_outputs<kTile>(args, group, c, outputs, count, sums, work.operands);
-      }
-    }
+  const std::int64_t blocks = blocks_of(group.ins);
+  gather_windows<kTile>(args, work, {0, blocks}, outputs, count);
+  if (args.has_merged_groups && !keep_channels(work.windows(), blocks, count, 0, group.ins))
+    return sum_groups_apart<kTile>(args, work, outputs, count);
+  for (std::int64_t t = work.channels.begin; t < work.channels.end; ++t) {
+    const std::int64_t width = group.width(t), channel = t * args.tile_channels, block = channel / 16 * 16;
+    const float* weights = work.u + group.direct + channel * group.ins * 9;
+    const float* next = t + 1 < work.channels.end ? weights + group.ins * 9 * width : nullptr;
+    multiply(args, work.windows(), 9 * count * 16, weights, group.ins, width, count, work.sums() + channel % 16,
+             count * 16, next, 9);
+    const bool is_block_done = (channel + width) % 16 == 0 || t == group.tiles - 1;
+    if (!is_block_done) continue;
+    for (std::int64_t c = block; c < channel + width; c += 16)
+      store_outputs<kTile>(args, group, c, outputs, count, work.sums() + (c - block) * count, work.operands);
   }
 }
 
@@ -669,7 +680,7 @@ void sum_range(const WinogradArgs& args, const GroupWork<Map>& work, const Winog
   sum_outputs<kTile>(args, work, work.outputs(), count);
 }
 
-// Split over (channel block, tile), and over (channel tile, outputs that are summed directly).
+// Split over (channel block, tile), and over (outputs that are summed directly, channel tile).
 template <int kTile, class Map>
 void finish(const WinogradArgs& args, void* const* buffers, const KernelContext& context) {
   const WinogradMarks* marks = all_marks(args, buffers);
@@ -689,13 +700,15 @@ void finish(const WinogradArgs& args, void* const* buffers, const KernelContext&
     if (count == 0) continue;
     GroupWork<Map> work = group_work<Map>(args, buffers, context, index, {});
     const std::int64_t parts = (count + work.scratch.most_outputs - 1) / work.scratch.most_outputs;
-    const std::int64_t all = (work.group.tiles + together - 1) / together * parts;
-    const WorkRange own = split_work(all, context.worker, context.workers);
-    for (std::int64_t i = own.begin; i < own.end; ++i) {
-      const std::int64_t first = i / parts * together;
-      const WorkRange share = split_work(count, static_cast<int>(i % parts), static_cast<int>(parts));
-      work.channels = {first, min64(first + together, work.group.tiles)};
+    const std::int64_t splits = (work.group.tiles + together - 1) / together;
+    const WorkRange own = split_work(parts * splits, context.worker, context.workers);
+    for (std::int64_t i = own.begin; i < own.end;) {
+      // Channel tiles of the same outputs share the gathered windows.
+      const std::int64_t first = i % splits, last = min64(splits, first + own.end - i);
+      const WorkRange share = split_work(count, static_cast<int>(i / splits), static_cast<int>(parts));
+      work.channels = {first * together, min64(last * together, work.group.tiles)};
       sum_range<kTile>(args, work, marks, share.begin, share.end);
+      i += last - first;
     }
   }
 }
