@@ -178,6 +178,43 @@ def test_results_just_within_the_range_obey_the_bound(kind: None) -> None:
     assert np.abs(found - expected).max() < bound
 
 
+def largest_in(x: NDArray[np.float32], size: int, step: int) -> NDArray[np.float64]:
+    """The largest magnitude in each square of `size` by `size`, in all channels of maps padded by 1."""
+    seen = np.abs(np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, size), (1, size)))).max(axis=1)
+    squares = np.lib.stride_tricks.sliding_window_view(seen, (size, size), axis=(1, 2))[:, ::step, ::step]
+    found: NDArray[np.float64] = squares.max(axis=(3, 4))
+    return found
+
+
+@pytest.mark.parametrize("outputs", [3, 20, 40])
+@pytest.mark.parametrize("pattern", ["half of the pixels", "few pixels", "columns", "zeros", "scales", "spikes"])
+def test_sparse_maps_and_any_range(kind: None, pattern: str, outputs: int) -> None:
+    """Each result obeys the bound of its own window: one that sees zeros only is what is added to it."""
+    rng, groups, channels, pads = np.random.default_rng(1), 2, 72, [1, 1, 1, 1]
+    n, height, width = 2, 9, 8
+    result = (n, groups * outputs, height, width)
+    shapes = ((n, groups * channels, height, width), (groups * outputs, channels, 3, 3), result[1:2], result)
+    values = [rng.uniform(0.5, 1, shape).astype(np.float32) for shape in shapes]
+    places, columns = rng.random((n, 1, height, width)), np.arange(width)
+    is_spike = (np.arange(height)[:, None] % 4 == 1) & (columns % 4 == 1)
+    factor = {
+        "half of the pixels": places < 0.5, "few pixels": places < 0.03, "columns": columns >= 3, "zeros": 0.0,
+        "scales": np.exp2(40 * places), "spikes": np.where(is_spike, 1e6, 1.0),
+    }[pattern]  # fmt: skip
+    values[0] = (values[0] * factor).astype(np.float32)
+    values[0][1, :channels] *= np.float32(1e-3)  # groups are judged one by one
+    found, expected = result_of(values, {"group": groups, "pads": pads}), exact(values, groups, pads)
+    for group in range(groups):
+        x = values[0][:, group * channels : (group + 1) * channels]
+        rows = slice(group * outputs, (group + 1) * outputs)
+        window = largest_in(x, 3, 1)[:, :height, :width]
+        tile = largest_in(x, 4, 2).repeat(2, axis=1).repeat(2, axis=2)[:, :height, :width]
+        seen = np.minimum(tile, RANGE * window)[:, None]
+        weights = np.abs(values[1][rows].astype(np.float64)).max(axis=(2, 3)).sum(axis=1)[:, None, None]
+        bound = 64 * (channels + 16) * 2.0**-24 * seen * weights + 2.0**-23 * expected[:, rows]
+        np.testing.assert_array_less(np.abs(found[:, rows] - expected[:, rows]), bound + 1e-30)
+
+
 def test_accuracy_rules_it_out() -> None:
     """The mode is part of a blob, and contradicts a property that asks for less than f32."""
     accurate = replace(FACTS, is_accurate=True)

@@ -1,56 +1,69 @@
-// Computes directly the 2x2 results of tiles whose largest value exceeds LARGEST, or RANGE times the largest one that
-// one of the results sees: rounding errors of Winograd's F(2x2, 3x3) are relative to the former. An item processes a tile
-// in all maps of a group.
-__kernel void winograd_repair(__global const float* restrict ranges, __global const float* restrict x,
-                              __global const float* restrict weights,
+// Computes the marked results of TILES tiles directly (see winograd_marks.cl), in VECTORS * WIDE maps of a group. Their
+// weights are [group][part][channel][9][VECTORS * WIDE], padded with zeros. Neighbouring items process neighbouring
+// tiles.
+#define JOIN_WIDE(a, b) a##b
+#define WIDE_OF(a, b) JOIN_WIDE(a, b)
+typedef WIDE_OF(float, WIDE) wide;
+#define MAPS (VECTORS * WIDE)
+
+__kernel ONE_ITEM void winograd_repair(__global const uchar* restrict marks, __global const float* restrict x,
+                                       __global const float* restrict weights,
 #if BIAS
-                              __global const float* restrict bias,
+                                       __global const float* restrict bias,
 #endif
 #if RESIDUAL
-                              __global const float* restrict residual,
+                                       __global const float* restrict residual,
 #endif
-                              __global float* restrict y) {
-  const int place = get_global_id(0), group = get_global_id(1), image = place / (PLACES_W * PLACES_H);
-  const int w = place % PLACES_W * 2, h = place / PLACES_W % PLACES_H * 2;
-  ranges += (ulong)group * PARTS * POSITIONS + image * (IH * IW);
-  float seen[2][2] = {{0.0f, 0.0f}, {0.0f, 0.0f}}, most = 0.0f;
-  for (int i = 0; i < 4; ++i) {
-    for (int j = 0; j < 4; ++j) {
-      const int ih = h + i - PH, iw = w + j - PW;
-      if (ih < 0 || ih >= IH || iw < 0 || iw >= IW) continue;
-      float value = 0.0f;
-      for (int part = 0; part < PARTS; ++part) value = fmax(value, ranges[(ulong)part * POSITIONS + ih * IW + iw]);
-      most = fmax(most, value);
-      for (int k = 0; k < 4; ++k) {
-        if (i - k / 2 >= 0 && i - k / 2 < 3 && j - k % 2 >= 0 && j - k % 2 < 3) {
-          seen[k / 2][k % 2] = fmax(seen[k / 2][k % 2], value);
+                                       __global float* restrict y) {
+  const int part = get_global_id(1), group = part / MAP_PARTS, first = part % MAP_PARTS * MAPS;
+  weights += (ulong)part * (GROUP_C * 9 * MAPS);
+  for (int tile = 0; tile < TILES; ++tile) {
+    const int place = get_global_id(0) * TILES + tile, image = place / (PLACES_W * PLACES_H);
+    const int mark = marks[(ulong)group * PLACES + place];
+    if (mark == 0) continue;
+    const int w = place % PLACES_W * 2, h = place / PLACES_W % PLACES_H * 2;
+    const int is_inside = h >= PH && w >= PW && h - PH + 4 <= IH && w - PW + 4 <= IW;
+    wide sums[4][VECTORS];
+    for (int k = 0; k < 4; ++k) {
+      for (int n = 0; n < VECTORS; ++n) sums[k][n] = (wide)(0.0f);
+    }
+    __global const float* from = x + ((ulong)image * C + group * GROUP_C) * (IH * IW);
+    for (int c = 0; c < (mark & 15 ? GROUP_C : 0); ++c, from += IH * IW) {
+      float d[4][4];
+      if (is_inside) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) vstore4(vload4(0, from + ((h + i - PH) * IW + w - PW)), 0, d[i]);
+      } else {
+        for (int i = 0; i < 4; ++i) {
+          const int ih = h + i - PH, is_row = ih >= 0 && ih < IH;
+          for (int j = 0; j < 4; ++j) {
+            const int iw = w + j - PW;
+            d[i][j] = is_row && iw >= 0 && iw < IW ? from[ih * IW + iw] : 0.0f;
+          }
+        }
+      }
+#pragma unroll
+      for (int tap = 0; tap < 9; ++tap) {
+#pragma unroll
+        for (int n = 0; n < VECTORS; ++n) {
+          const wide weight = WIDE_OF(vload, WIDE)(0, weights + (c * 9 + tap) * MAPS + n * WIDE);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) sums[k][n] += weight * d[k / 2 + tap / 3][k % 2 + tap % 3];
         }
       }
     }
-  }
-  float least = INFINITY;
-  for (int k = 0; k < 4; ++k) {
-    if (h + k / 2 < OH && w + k % 2 < OW) least = fmin(least, seen[k / 2][k % 2]);
-  }
-  if (most <= LARGEST && most <= RANGE * least) return;
-  x += ((ulong)image * C + group * GROUP_C) * (IH * IW);
-  for (int row = group * GROUP_M; row < (group + 1) * GROUP_M; ++row) {
     for (int k = 0; k < 4; ++k) {
-      const int oh = h + k / 2, ow = w + k % 2;
-      if (oh >= OH || ow >= OW) continue;
-      float sum = 0.0f;
-      for (int c = 0; c < GROUP_C; ++c) {
-        for (int tap = 0; tap < 9; ++tap) {
-          const int ih = oh + tap / 3 - PH, iw = ow + tap % 3 - PW;
-          if (ih < 0 || ih >= IH || iw < 0 || iw >= IW) continue;
-          sum += weights[((ulong)row * GROUP_C + c) * 9 + tap] * x[(ulong)c * (IH * IW) + ih * IW + iw];
-        }
+      if (!(mark >> k & 17)) continue;
+      float e[MAPS];
+      for (int n = 0; n < VECTORS; ++n) WIDE_OF(vstore, WIDE)(sums[k][n], n, e);
+      const int col = (h + k / 2) * OW + w + k % 2;
+      for (int n = 0; n < MAPS && first + n < GROUP_M; ++n) {
+        const int row = group * GROUP_M + first + n;
+        const ulong at = ((ulong)image * M + row) * (OH * OW) + col;
+        float v = e[n];
+        EPILOGUE
+        y[at] = v;
       }
-      const int col = oh * OW + ow;
-      const ulong at = ((ulong)image * M + row) * (OH * OW) + col;
-      float v = sum;
-      EPILOGUE
-      y[at] = v;
     }
   }
 }

@@ -8,8 +8,8 @@ over channels of |G| |w| |G'| * |B'| |x| |B|) |A|. For a result, these factors a
 the largest |w|).
 
 That would let a large value change results that do not see it, and one that is not finite ruin them. `launch_repair`
-therefore computes tiles directly whose largest value exceeds `RANGE` times the largest one that one of their results
-sees, or `LARGEST`: in the bound, the former becomes the latter times `RANGE`.
+therefore computes results directly if the largest value of their tile exceeds `RANGE` times the largest one that they
+see, or `LARGEST`: in the bound, the former becomes the latter times `RANGE`. Results that see zeros only are zero.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ LARGEST: Final = 1e18
 """The largest value of a tile: products of larger ones with weights up to 1e15 might overflow before they cancel."""
 _PARTS: Final = 8
 """Parts of the channels whose ranges are found side by side, of as many channels or more."""
+_GPU_MAPS: Final = 8
+"""Maps in which an item of a GPU computes a tile directly."""
 _SHARE = 8
 """The maximum share of the device's memory and of its largest buffer for the transformed tensors."""
 
@@ -81,7 +83,7 @@ def winograd_cost(facts: DeviceFacts, c: Convolution) -> float:
     # elements instead of 9. The repair reads the 4 positions of a tile once more.
     moved = 36 * places * (c.channels + c.outputs) + 4 * places * c.channels + 7 * c.channels * c.outputs
     products = min(cost(tile, product, facts) for tile in tiles_of(product, facts))
-    return products + 4 * LAUNCH_COST + moving_cost(c.groups * moved, facts)
+    return products + 5 * LAUNCH_COST + moving_cost(c.groups * moved, facts)
 
 
 def winograd(b: LaunchPlanBuilder, c: Convolution) -> None:
@@ -106,23 +108,45 @@ def winograd(b: LaunchPlanBuilder, c: Convolution) -> None:
 
 
 def launch_repair(b: LaunchPlanBuilder, c: Convolution) -> None:
-    """Compute the tiles again for which the algorithm is not exact enough."""
-    g, positions = c.geometry, c.images * c.map_size
+    """Compute the results again for which the algorithm is not exact enough, and set those that see zeros only."""
+    g, positions, places, name = c.geometry, c.images * c.map_size, places_of(c), c.weights.weight
     parts = _PARTS if c.channels >= _PARTS * _PARTS else 1
-    ranges = b.temporary(4 * c.groups * parts * positions)
+    ranges, marks = b.temporary(4 * c.groups * parts * positions), b.temporary(c.groups * places)
     defines: dict[str, object] = {
         "C": c.groups * c.channels, "M": c.groups * c.outputs, "GROUP_C": c.channels, "GROUP_M": c.outputs,
         "IH": g.inputs[1], "IW": g.inputs[2], "OH": g.outputs[1], "OW": g.outputs[2], "PH": g.pads_begin[1],
-        "PW": g.pads_begin[2], "PLACES_H": -(-g.outputs[1] // 2), "PLACES_W": -(-g.outputs[2] // 2),
+        "PW": g.pads_begin[2], "PLACES_H": -(-g.outputs[1] // 2), "PLACES_W": -(-g.outputs[2] // 2), "PLACES": places,
         "POSITIONS": f"{positions}ul", "PARTS": parts, "PART_CHANNELS": -(-c.channels // parts),
         "LARGEST": f"{LARGEST}f", "RANGE": f"{RANGE}f",
     }  # fmt: skip
     source = kernel_source("winograd_ranges", **defines)
     b.launch(source, "winograd_ranges", [c.x, ranges], (positions, c.groups * parts))
-    ending = {"BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code}
+    b.launch(kernel_source("winograd_marks", **defines), "winograd_marks", [ranges, marks], (places, c.groups))
+    # An item of a CPU processes a row of tiles in several vectors, without which sums would wait for each other.
+    on_cpu = b.facts.kind == "cpu"
+    width = min(16, b.facts.vector_width) if on_cpu else _GPU_MAPS
+    vectors = 2 if on_cpu and c.outputs > width else 1
+    map_parts, tiles = -(-c.outputs // (width * vectors)), -(-g.outputs[2] // 2) if on_cpu else 1
+    ending = {
+        "BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code, "WIDE": width,
+        "VECTORS": vectors, "MAP_PARTS": map_parts, "TILES": tiles,
+        "ONE_ITEM": "__attribute__((reqd_work_group_size(1, 1, 1)))" if on_cpu else "",
+    }  # fmt: skip
+    make = b.weights[name]
+    weights = b.weight(
+        ("winograd repair", name, c.groups, width * vectors), lambda: interleaved(make(), c, width * vectors)
+    )
     source = HELPERS + kernel_source("winograd_repair", **defines, **ending)
-    arguments = [ranges, c.x, c.weights, *c.added, c.result]
-    b.launch(source, "winograd_repair", arguments, (places_of(c), c.groups))
+    size, local = (places // tiles if tiles else 0, c.groups * map_parts), (1, 1) if on_cpu else ()
+    b.launch(source, "winograd_repair", [marks, c.x, weights, *c.added, c.result], size, local)
+
+
+def interleaved(weights: NDArray[Any], c: Convolution, maps: int) -> NDArray[np.float32]:
+    """The weights of `maps` results side by side: [group][part][channel][9][maps], the last part padded with zeros."""
+    kernels = weights.reshape(c.groups, c.outputs, c.channels, 9)
+    padded = np.pad(kernels, ((0, 0), (0, -c.outputs % maps), (0, 0), (0, 0)))
+    parts = padded.reshape(c.groups, -1, maps, c.channels, 9).transpose(0, 1, 3, 4, 2)
+    return np.ascontiguousarray(parts, np.float32)
 
 
 def transformed(weights: NDArray[Any], c: Convolution) -> NDArray[np.float32]:
