@@ -30,7 +30,8 @@ ARROWS = {
     },
     "health": {"core"},
     "serving": {"__init__", "core", "generation", "passes"},
-    "benchmark": {"core", "passes", "peers", "preprocessing"},
+    "values": {"onnx"},
+    "benchmark": {"core", "passes", "peers", "preprocessing", "values"},
     "diff": {"core", "passes", "peers"},
     "peers": {"errors"},
     "ray": {"core"},
@@ -77,12 +78,12 @@ PLUGIN = {
 IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {
-    "blob": {"cryptography"}, "generation": {"tokenizers"}, "onnx": {"PIL"}, "ops": {"re2"}, "ray": {"ray"},
+    "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"}, "ray": {"ray"},
     "scaffold": {"jinja2"},
     "serving": {
         *("fastapi", "grpc", "grpc_interceptor", "kserve", "opentelemetry", "orjson", "prometheus_client", "uvicorn"),
     },
-    "testing": {"pytest", "hypothesis", "jinja2"}, "tools": {"rich"},
+    "testing": {"pytest", "hypothesis", "jinja2"}, "tools": {"rich"}, "values": {"PIL"},
 }  # fmt: skip
 
 # Imports for types only that close a cycle within a component, by importer. Break any other cycle by moving what both

@@ -20,8 +20,8 @@ from engine.benchmark.statistics import Verdict, judge
 from engine.benchmark.subject import Subject
 from engine.benchmark.worker import Worker
 from engine.errors import InputError
-from engine.onnx.value_files import write_values
 from engine.runtime.benchmark import Measurement, Meter
+from engine.values.files import write_values
 
 Progress: TypeAlias = Callable[[str, float], None]
 """Receives what is being done, and which share of it is done, from 0 to 1."""

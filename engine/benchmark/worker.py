@@ -24,9 +24,9 @@ from engine.benchmark.machine import describe_versions, peak_memory
 from engine.benchmark.pinning import restrict_to_cores
 from engine.benchmark.subject import OURS, Subject, open_subject
 from engine.errors import EngineError, InputError
-from engine.onnx.value_files import read_values, write_values
 from engine.peers import Peer, open_peer
 from engine.runtime.benchmark import Meter
+from engine.values.files import read_values, write_values
 
 _CODE = "from engine.benchmark.worker import main; main()"
 

@@ -15,13 +15,12 @@ from engine.blob import check_blob, is_blob
 from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
 from engine.errors import DeviceNotFoundError, InputError
 from engine.ir import Dimension, Model, PartialShape, TensorType
-from engine.onnx.image_files import PixelScale
-from engine.onnx.value_files import Kind, read_value, read_values
 from engine.plugin_api import CONFIG, ExecutableNetwork, Port
-from engine.preprocessing import PrePostProcessor
 from engine.runtime.random_inputs import random_inputs
 from engine.tools.options import UsageError
 from engine.tools.output import say
+from engine.values.files import Kind, read_value, read_values
+from engine.values.images import PixelScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +88,8 @@ def read_shaped(core: Core, path: str, args: argparse.Namespace) -> Model:
         model.reshape(shapes)
     if not (steps := getattr(args, "preprocess", ())):
         return model
+    from engine.preprocessing import PrePostProcessor
+
     processor = PrePostProcessor(model)
     for each in steps:
         each.add_to(processor)

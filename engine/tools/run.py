@@ -78,9 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one inference."""
-    from engine.onnx.value_files import write_values
     from engine.runtime.comparison import compare_results
     from engine.tools.networks import make_core, network_inputs, open_network, require_folder
+    from engine.values.files import write_values
 
     if args.output is not None:
         require_folder(args.output)

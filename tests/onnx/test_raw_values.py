@@ -7,7 +7,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.ir import PartialShape, TensorType, f32, i16, string
-from engine.onnx.image_files import raw_value
+from engine.values.images import raw_value
 
 NUMBERS = np.arange(12, dtype=np.float32)
 

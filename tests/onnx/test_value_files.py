@@ -14,7 +14,7 @@ import pytest
 from engine.errors import InputError
 from engine.ir import MapType, OptionalType, PartialShape, SequenceType, TensorType, f32, i64, string
 from engine.ir.element_type import ALL, undefined
-from engine.onnx.value_files import read_value, read_values, write_values
+from engine.values.files import read_value, read_values, write_values
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data" / "simple"
 F32 = TensorType(f32, PartialShape([2]))

@@ -2,7 +2,7 @@
 
 The path "-" is standard input, whose first bytes tell which of these it is. A .pb file contains a `TensorProto`,
 `SequenceProto`, `OptionalProto` or `MapProto`, so it can store every type. A folder contains `input_0.pb` and so
-on, or `output_0.pb`, by position. A .npz archive contains tensors by name.
+on, or `output_0.pb`, by position. A .npz archive contains tensors by name. Only .pb files need the onnx package.
 """
 
 from __future__ import annotations
@@ -18,25 +18,17 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from engine.errors import InputError, ModelError
-from engine.ir import MapType, OptionalType, SequenceType, TensorType, ValueType, string
-from engine.onnx.image_files import RAW_SUFFIXES, SUFFIXES, PixelScale, image_value, raw_value
-from engine.ops.tensors import tensor_from_proto, tensor_to_proto
+from engine.ir import TensorType, ValueType
+from engine.values.images import RAW_SUFFIXES, SUFFIXES, PixelScale, image_value, raw_value
 
 Array = NDArray[Any]
 Types: TypeAlias = Mapping[str, ValueType]
 """The inputs or outputs of a model, in order."""
 Kind: TypeAlias = Literal["input", "output"]
 
-# Kinds of elements and their fields, the same for sequences and optionals.
-_FIELDS: Final = {
-    onnx.SequenceProto.TENSOR: "tensor",
-    onnx.SequenceProto.SEQUENCE: "sequence",
-    onnx.SequenceProto.MAP: "map",
-}
 _FORMS: Final = "expected .npy, .npz, .pb, an image, .bin with raw bytes, or a folder of .pb files"
 STANDARD_INPUT: Final = "-"
 _NUMPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK\x03\x04"
@@ -90,8 +82,10 @@ def write_values(path: str | os.PathLike[str], values: Mapping[str, Any], types:
         raise InputError(f"{path}: expected a .npz archive, or a folder, whose name has no suffix")
     if path.exists() and not path.is_dir():
         raise InputError(f"{path}: it is a file; expected a folder or a .npz archive")
+    from engine.onnx.value_protos import to_proto
+
     contents = {
-        path / f"{kind}_{position}.pb": _to_proto(value, types[name], name).SerializeToString()
+        path / f"{kind}_{position}.pb": to_proto(value, types[name], name).SerializeToString()
         for position, (name, value) in enumerate(values.items())
     }
     path.mkdir(parents=True, exist_ok=True)
@@ -215,9 +209,11 @@ def _from_content(content: bytes, value_type: ValueType, scale: PixelScale | Non
         return raw_value(content, _WHERE, value_type)
     except InputError as not_raw:
         try:
-            proto = _message(value_type)
+            from engine.onnx.value_protos import from_proto, message
+
+            proto = message(value_type)
             proto.ParseFromString(content)
-            return _from_proto(proto)
+            return from_proto(proto)
         except Exception:
             raise not_raw from None
 
@@ -254,102 +250,16 @@ def _read_folder(path: Path, types: Types, kind: Kind) -> dict[str, Any]:
 
 def _read_proto(path: Path, value_type: ValueType | None) -> tuple[str, Any]:
     """Name and value; only the name if `value_type` is None."""
-    proto = _message(value_type)
+    from engine.onnx.value_protos import from_proto, message
+
+    proto = message(value_type)
     try:
         proto.ParseFromString(path.read_bytes())
-        return proto.name, None if value_type is None else _from_proto(proto)
+        return proto.name, None if value_type is None else from_proto(proto)
     except (OSError, ModelError) as e:
         raise InputError(f"{path}: {_reason(e)}") from e
     except Exception as e:  # protobuf's DecodeError; protobuf comes with onnx and is not a dependency of ours
         raise InputError(f"{path}: it is not a valid {type(proto).__name__}: {e}") from e
-
-
-def _message(value_type: ValueType | None) -> Any:
-    match value_type:
-        case SequenceType():
-            return onnx.SequenceProto()
-        case OptionalType():
-            return onnx.OptionalProto()
-        case MapType():
-            return onnx.MapProto()
-    return onnx.TensorProto()
-
-
-def _from_proto(proto: Any) -> Any:
-    if isinstance(proto, onnx.TensorProto):
-        return tensor_from_proto(proto)
-    if isinstance(proto, onnx.MapProto):
-        return _from_map(proto)
-    field = _FIELDS.get(proto.elem_type)
-    if isinstance(proto, onnx.OptionalProto) and (field is None or not proto.HasField(f"{field}_value")):
-        return None
-    if field is None:
-        raise ModelError(
-            f"a sequence of element type {proto.elem_type} cannot be read; expected tensors, sequences or maps"
-        )
-    if isinstance(proto, onnx.OptionalProto):
-        return _from_proto(getattr(proto, f"{field}_value"))
-    return [_from_proto(element) for element in getattr(proto, f"{field}_values")]
-
-
-def _from_map(proto: Any) -> dict[Any, Any]:
-    """A dict of Python's strings or integers, as inference gives it; scalars are numpy's."""
-    is_of_strings = proto.key_type == onnx.TensorProto.STRING
-    keys = [key.decode() for key in proto.string_keys] if is_of_strings else list(proto.keys)
-    values = _from_proto(proto.values)
-    if len(keys) != len(values):
-        raise ModelError(f"a map has {len(keys)} keys and {len(values)} values")
-    return {key: value[()] if isinstance(value, np.ndarray) else value for key, value in zip(keys, values, strict=True)}
-
-
-def _to_map(value: Mapping[Any, Any], value_type: ValueType | None, name: str) -> Any:
-    """Not by `onnx.numpy_helper.from_dict`, which takes a string key for the name of a type (onnx 1.23.2)."""
-    proto = onnx.MapProto(name=name)
-    if isinstance(value_type, MapType):
-        is_of_strings, element_type = value_type.key is string, value_type.value
-    else:
-        is_of_strings, element_type = any(isinstance(key, str) for key in value), None
-    proto.key_type = onnx.TensorProto.STRING if is_of_strings else onnx.TensorProto.INT64
-    if is_of_strings:
-        proto.string_keys.extend(key.encode() for key in value)
-    else:
-        proto.keys.extend(value)
-    values = [each if isinstance(each, list | dict) else np.asarray(each) for each in value.values()]
-    proto.values.CopyFrom(_to_proto(values, SequenceType(element_type), name))
-    return proto
-
-
-def _to_proto(value: Any, value_type: ValueType | None, name: str) -> Any:
-    if isinstance(value_type, OptionalType):
-        optional = onnx.OptionalProto(name=name)
-        if value is not None:
-            optional.elem_type, field = _kind_of(value, name)
-            getattr(optional, f"{field}_value").CopyFrom(_to_proto(value, value_type.element, ""))
-        return optional
-    if isinstance(value, list):
-        sequence = onnx.SequenceProto(name=name, elem_type=onnx.SequenceProto.TENSOR)
-        element_type = value_type.element if isinstance(value_type, SequenceType) else None
-        for element in value:
-            sequence.elem_type, field = _kind_of(element, name)
-            getattr(sequence, f"{field}_values").append(_to_proto(element, element_type, ""))
-        return sequence
-    if isinstance(value, dict):
-        return _to_map(value, value_type, name)
-    _kind_of(value, name)
-    return tensor_to_proto(value.astype(object) if value.dtype.kind in "UT" else value, name)
-
-
-def _kind_of(value: Any, name: str) -> tuple[int, str]:
-    """The element kind of a value in a sequence or optional, and the name of its field."""
-    if isinstance(value, np.ndarray):
-        return onnx.SequenceProto.TENSOR, "tensor"
-    if isinstance(value, list):
-        return onnx.SequenceProto.SEQUENCE, "sequence"
-    if isinstance(value, dict):
-        return onnx.SequenceProto.MAP, "map"
-    raise InputError(
-        f"`{name}`: a {type(value).__name__} cannot be written to a file; expected arrays, lists and dicts"
-    )
 
 
 def _reason(error: BaseException) -> str:
