@@ -59,6 +59,10 @@ class UnsupportedError(EngineError):
     """A device, or the engine, does not support something that a model uses; the message gives node and reason."""
 
 
+class MissingPartError(UnsupportedError, ImportError):
+    """Something needs a part of the engine that this distribution leaves out."""
+
+
 class NotOnHostError(UnsupportedError, BufferError):
     """The memory of a remote tensor cannot be accessed by the host, so that it is no array and no DLPack tensor."""
 

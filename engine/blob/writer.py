@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
@@ -61,6 +61,15 @@ class BlobWriter:
         if name in self._sections:
             raise BlobError(f"{where}: already added; section names are unique in a blob")
         self._sections[name] = _buffers(data, where)
+
+    def section(self, name: str) -> Sequence[memoryview]:
+        """The buffers of a section that was added."""
+        return self._sections[name]
+
+    @property
+    def section_names(self) -> tuple[str, ...]:
+        """The names of the sections in the order in which they were added."""
+        return tuple(self._sections)
 
     def bound_to(self, weights: WeightsFile) -> BlobWriter:
         """A writer of the same blob without the sections that `weights` has; an import needs that file.

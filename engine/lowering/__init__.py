@@ -19,6 +19,7 @@ are dynamic, `PreparedGraph.at(shapes)` is the graph for given input shapes, and
 plans. A `GraphNetwork` exports its graph; `engine.lowering.tuning` chooses among kernels by measurement.
 """
 
+from engine.blob.compiled_for import check_mode, check_precision
 from engine.lowering.attention import check_attention
 from engine.lowering.checks import (
     SHAPE_SOURCES,
@@ -43,7 +44,7 @@ from engine.lowering.lengths import (
     pattern_between,
     pattern_of_growth,
 )
-from engine.lowering.network import GraphNetwork, check_mode, check_precision, constants_of, read_graph, write_graph
+from engine.lowering.network import GraphNetwork, constants_of, read_graph, write_graph
 from engine.lowering.plan_cache import PlanCache
 from engine.lowering.prepare import PreparedGraph, prepare
 from engine.lowering.query import answer_query, query

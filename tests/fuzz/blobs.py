@@ -1,7 +1,7 @@
 """Forged blobs: every hash is right, as a forger can make them, so only the checks of the contents are left.
 
-Importing and running each ends in a result or an `EngineError`, and no memory outside of its arrays is written. CPU's
-plans are made by the import, not stored; they are forged one level lower, as the calls that build them.
+Importing and running each ends in a result or an `EngineError`, and no memory outside of its arrays is written. The
+calls that build CPU's plans are a section of JSON; they are also forged one level lower, with values that JSON has not.
 """
 
 from __future__ import annotations
@@ -152,9 +152,11 @@ def _change_section(r: random.Random, sections: dict[str, bytes], depth: int) ->
     if not sections:
         return "no sections"
     name = r.choice(list(sections))
-    # The graph decides on everything else; there may be many sections of weights.
+    # The graph, or the program in its place, decides on everything else; there may be many sections of weights.
     if "graph" in sections and r.random() < 0.5:
-        name = "graph"
+        name = "graph" if "program" not in sections or r.random() < 0.5 else "program"
+    if name == "graph":
+        sections.pop("program", None)
     data = sections[name]
     match r.randrange(10):
         case 0:

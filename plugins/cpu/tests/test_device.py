@@ -403,13 +403,20 @@ def forged(blob: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
             if name == "compilation"
             else data
         ),
-        lambda name, data: data[:-9] if name == "graph" else data,
+        lambda name, data: data[:-9] if name == "program" else data,
     ],
 )
 def test_a_forged_blob_is_an_error(core: Core, change: Callable[[str, bytes], bytes]) -> None:
     blob = exported(core, convolutional(1, 8, 20, 20))
     with pytest.raises(EngineError):
         core.import_model(forged(blob, change), "CPU")([values(1, 8, 20, 20)])
+
+
+def test_a_forged_graph_is_an_error(core: Core) -> None:
+    """With open lengths, a blob has no program, and its graph is read."""
+    blob = exported(core, convolutional("N", 8, 20, 20))
+    with pytest.raises(EngineError):
+        core.import_model(forged(blob, lambda name, data: data[:-9] if name == "graph" else data), "CPU")
 
 
 def of_another_architecture(blob: bytes) -> bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from engine.errors import UnsupportedError
-from engine.ir import Constant, Model, paused_collector
+from engine.ir import Constant, Model, Output, paused_collector
 from engine.ir.walk import all_nodes
 from engine.lowering import LengthPattern, PreparedGraph
 from engine.native import PlanBuilder
@@ -24,7 +25,7 @@ from engine_cpu.host_segment import HostSegment
 from engine_cpu.in_place import InPlace, variables_in_place, without
 from engine_cpu.lowering import LOWERINGS, CpuDecisions, CpuGraph
 from engine_cpu.lowering.counting import CountedLowering
-from engine_cpu.program import Array, ConnectedSegment, Inference, NativeSegment, Program, Segment, Value
+from engine_cpu.program import Array, Inference, NativeSegment, PlacedSegment, Program, Segment, Value
 from engine_cpu.programs import Programs
 from engine_cpu.recording import RecordingBuilder
 from engine_cpu.repetition import RepetitionSegment
@@ -35,6 +36,18 @@ from engine_cpu.values_segment import ValuesSegment
 from engine_cpu.weights import WeightStore
 
 logger = logging.getLogger("engine.cpu")
+
+ConnectedSegment: TypeAlias = "tuple[Segment, Sequence[Output], Sequence[Output]]"
+"""A segment, the values that it reads and those that it writes."""
+
+
+_WHY_NOT_STORED: Final = {
+    SegmentKind.CONTROL: "runs parts of the model as values decide",
+    SegmentKind.HOST: "runs on the reference evaluator",
+    SegmentKind.VALUES: "is planned for values that only an inference knows",
+    SegmentKind.COUNTED: "has a result whose shape only an inference knows",
+    SegmentKind.DEFERRED: "has inputs whose shapes only an inference knows",
+}
 
 
 @dataclass(slots=True)
@@ -59,11 +72,19 @@ class Compiler:
     lowered: int = 0
     """How many plans were lowered."""
 
-    def program(self, prepared: CpuGraph, choices: Choices | None = None) -> Program:
-        """A program for a graph whose parameters have static shapes; what it decides by size is added to `choices`."""
+    def program(self, prepared: CpuGraph, choices: Choices | None = None, *, keeps_calls: bool = False) -> Program:
+        """A program for a graph whose parameters have static shapes; what it decides by size is added to `choices`.
+
+        With `keeps_calls`, its native segments keep how their plans are built, so that a blob can store them.
+        """
         decisions, choices = prepared.decisions, choices or Choices()
-        segments = [self._segment(each, decisions, choices) for each in segments_of(prepared.graph, decisions)]
-        return Program(prepared.graph, segments, self.weights.data)
+        segments = []
+        for each in segments_of(prepared.graph, decisions):
+            made = self._segment(each, decisions, choices, keeps_calls=keeps_calls)
+            if each.kind is not SegmentKind.NATIVE:
+                made[0].why_not_stored = f"{each.nodes[0]} {_WHY_NOT_STORED[each.kind]}"
+            segments.append(made)
+        return _placed(prepared.graph, segments, self.weights.data)
 
     def programs(self, prepared: CpuGraph) -> Programs:
         """The programs of a graph with dynamic input shapes."""
@@ -92,7 +113,9 @@ class Compiler:
         recording = self.recording(prepared, choices, may_assume=may_assume)
         return FamilyProgram(LengthPattern((), ()), (), (), lambda _: recording, self.threads, self.streams)
 
-    def _segment(self, segment: GraphSegment, decisions: CpuDecisions, choices: Choices) -> ConnectedSegment:
+    def _segment(
+        self, segment: GraphSegment, decisions: CpuDecisions, choices: Choices, *, keeps_calls: bool
+    ) -> ConnectedSegment:
         if segment.kind is SegmentKind.CONTROL:
             (node,) = segment.nodes
             flow = ChoiceSegment(node, self) if node.op_type == "If" else RepetitionSegment(node, self)
@@ -122,8 +145,10 @@ class Compiler:
             self.weights.keep(_constants_in(graph))
             programs = self.programs(PreparedGraph.of(graph, LOWERINGS))
             return DeferredSegment(programs), segment.inputs, segment.outputs
-        lowered = self._lower(segment, decisions, choices)
-        return NativeSegment(lowered, self.threads, self.streams), segment.inputs, segment.outputs
+        recording = RecordingBuilder(isa=self.weights.isa) if keeps_calls else None
+        lowered = self._lower(segment, decisions, choices, recording)
+        calls = None if recording is None else recording.calls
+        return NativeSegment(lowered.form, self.threads, self.streams, calls), segment.inputs, segment.outputs
 
     def _alone(self, model: Model) -> Program:
         """The program of a node whose values are known."""
@@ -147,6 +172,32 @@ class Compiler:
         return lower_segment(
             items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states, choices
         )
+
+
+def _placed(model: Model, segments: Sequence[ConnectedSegment], read: Callable[[Constant], Array]) -> Program:
+    """The program of a model's segments; `read` gives the data of a constant."""
+    slots: dict[Output, int] = {}
+    for parameter in model.parameters:
+        slots[parameter.output(0)] = len(slots)
+    num_inputs = len(slots)
+    outputs = [result.input_value(0) for result in model.results]
+    constants: dict[int, Constant] = {}
+    for value in (*outputs, *(v for _, reads, _ in segments for v in reads)):
+        if isinstance(value.node, Constant) and value not in slots:
+            constants[len(slots)] = value.node
+            slots[value] = len(slots)
+    for _, _, writes in segments:
+        for value in writes:
+            slots[value] = len(slots)
+    return Program(
+        num_inputs,
+        [slots[value] for value in outputs],
+        {slot: read(constant) for slot, constant in constants.items()},
+        [
+            PlacedSegment(segment, tuple(slots[v] for v in reads), tuple(slots[v] for v in writes))
+            for segment, reads, writes in segments
+        ],
+    )
 
 
 def _constants_in(graph: Model) -> Iterator[Constant]:

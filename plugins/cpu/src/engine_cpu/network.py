@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 
-from engine.errors import BlobFormatError, UnsupportedError
-from engine.ir import Constant, Model, Node
+from engine.errors import UnsupportedError
+from engine.ir import Constant, Model, Node, TensorType
 from engine.ir.walk import all_nodes
 from engine.lowering import GraphNetwork, PreparedGraph, RefusalCause, check_mode, check_precision, read_graph
-from engine.native import Plan, built_isas, cores, default_isa
+from engine.native import Plan, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.ops import find_op
 from engine.ops.reference import compile_node
 from engine.passes.runtime_info import is_operation
-from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
+from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, Port, SyncInferRequest
 from engine.properties import (
     ALLOW_SHARED_CACHE,
     CACHE_DIR,
     EXECUTION_PRECISION,
     EXECUTION_THREADS,
-    INFERENCE_NUM_THREADS,
     INSTRUCTION_SET,
     NUM_STREAMS,
     VARYING_LENGTHS,
 )
 from engine_cpu.cache_formats import CACHE_FORMATS
+from engine_cpu.compilation import PACKED, SECTION, Compilation, most_threads_of, requirements_of, threads_of
 from engine_cpu.compiler import Compiler, logger
-from engine_cpu.instruction_sets import ARCHITECTURE, needed_isa, why_lower
+from engine_cpu.instruction_sets import needed_isa, why_lower
 from engine_cpu.length_report import describe_lengths
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.precision import is_accurate, precision_of, why_ignored
@@ -49,14 +47,12 @@ from engine_cpu.properties import (
     REFERENCE_STEPS,
 )
 from engine_cpu.request import CpuInferRequest
+from engine_cpu.stored_program import WHY_NOT, why_not_stored, write_program
 from engine_cpu.transform import prepare_model
 from engine_cpu.tuning import EFFORTS, CpuTuner
 from engine_cpu.tuning_cache import TuningCache
-from engine_cpu.weights import FORMATS, WeightStore, mark_weights
+from engine_cpu.weights import WeightStore, mark_weights
 
-PACKED = "packed/"
-COMPILATION = "compilation"
-_MAX_THREADS = 4096
 _NAMED = 3
 """How many nodes a remark names."""
 
@@ -93,11 +89,11 @@ class CpuNetwork(GraphNetwork):
 
     @classmethod
     def imported(cls, plugin: Plugin, config: Config, blob: BlobReader) -> CpuNetwork:
-        """Load an exported network: nothing is transformed, packed or measured again."""
+        """Load an exported network from its graph: nothing is transformed, packed or measured again."""
         network = cls(plugin, config, blob.manifest)
         blob.verify_ahead()
         graph = read_graph(blob)
-        made = _read_compilation(blob)
+        made = Compilation.of(blob)
         check_mode(network.name, made_accurate=made.is_accurate, is_accurate=is_accurate(config))
         hint = config[INFERENCE_PRECISION_HINT]
         # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
@@ -139,7 +135,7 @@ class CpuNetwork(GraphNetwork):
         )
         self.is_static = prepared.is_static
         self.packed_ahead = frozenset() if self.is_static else self._pack_ahead(prepared)
-        self.program: Program | None = compiler.program(prepared) if self.is_static else None
+        self.program: Program | None = compiler.program(prepared, keeps_calls=True) if self.is_static else None
         self.programs: Programs | None = None if self.is_static else compiler.programs(prepared)
 
     def _pack_ahead(self, prepared: CpuGraph) -> frozenset[Constant]:
@@ -209,14 +205,29 @@ class CpuNetwork(GraphNetwork):
         return CpuInferRequest(self, programs.get)
 
     def export_sections(self, writer: BlobWriter) -> None:
-        """Write the sections that `imported` reads."""
+        """Write the sections that `imported` reads, and the program if a blob can have it, for `StoredNetwork`."""
         super().export_sections(writer)
         if self.config[EXPORT_PACKED_WEIGHTS]:
             for key, array in self.weights.packed.items():
                 writer.add_section(PACKED + key, array)
         tuner = self.tuner
         made = Compilation(self.weights.isa, self.precision, tuner.threads, tuner.choices, tuner.is_accurate)
-        writer.add_section(COMPILATION, json.dumps(asdict(made)).encode())
+        writer.add_section(SECTION, made.to_json())
+        if not (why := self.why_not_stored()):
+            assert self.program is not None
+            write_program(writer, self.program, self.node_counts())
+        else:
+            writer.add_section(WHY_NOT, why.encode())
+
+    def why_not_stored(self) -> str:
+        """Why a blob of the network has no program, as a clause; "" if it has one."""
+        if not self.config[EXPORT_PACKED_WEIGHTS]:
+            return f"{EXPORT_PACKED_WEIGHTS.name} is off"
+        if self.program is None:
+            return f"the shapes of inputs are open: {', '.join(map(str, _open(self.inputs)))}"
+        states = self.signature.states
+        ports = (*self.inputs, *self.outputs, *(port for state in states for port in (state.before, state.after)))
+        return why_not_stored(self.program, ports)
 
     def is_omitted(self, constant: Constant) -> bool:
         """True for data that steps read only in packed form, unless blobs or plans for other shapes need it."""
@@ -228,9 +239,9 @@ class CpuNetwork(GraphNetwork):
         """Whether an operation has no kernel, and no bodies that have some."""
         return node in self._reference
 
-    def requirements(self) -> dict[str, str | Sequence[str]]:
+    def requirements(self) -> Mapping[str, str | Sequence[str]]:
         """The instruction set of kernels and packed weights, and the version of the weight formats."""
-        return {"architecture": ARCHITECTURE, "isa": [self.weights.isa], "packed weights": FORMATS}
+        return requirements_of(self.weights.isa)
 
     def metric(self, name: str) -> object:
         """The network's own metrics; the engine answers the common ones."""
@@ -271,50 +282,11 @@ class CpuNetwork(GraphNetwork):
         return [] if program is None else program.plans
 
 
+def _open(ports: Sequence[Port]) -> list[Port]:
+    """The ports whose shapes are not known."""
+    return [port for port in ports if isinstance(port.type, TensorType) and not port.type.shape.is_static]
+
+
 def _all_constants(graph: Model) -> list[Constant]:
     """The constants of a graph and of the bodies in it."""
     return [node for node in all_nodes(graph) if isinstance(node, Constant)]
-
-
-def threads_of(config: Config) -> int:
-    """The number of threads of one inference while all streams run, for which kernels are chosen."""
-    threads = min(config[INFERENCE_NUM_THREADS] or cores(), cores())
-    return max(1, int(threads) // (config[NUM_STREAMS] or 1))
-
-
-def most_threads_of(config: Config) -> int:
-    """The most threads of one inference: all cores, since it may be alone; see `CoreSet::lease`.
-
-    If the user limits the threads of the network, each stream has a part of them, also when it is alone: a lease does
-    not know which streams belong to one network.
-    """
-    return threads_of(config) if config[INFERENCE_NUM_THREADS] else cores()
-
-
-@dataclass(frozen=True, slots=True)
-class Compilation:
-    """The configuration that a network was compiled for, which determines weight formats, and its kernel choices."""
-
-    isa: str
-    precision: str
-    threads: int
-    choices: dict[str, str]
-    is_accurate: bool
-
-
-def _read_compilation(blob: BlobReader) -> Compilation:
-    try:
-        read = json.loads(bytes(blob.section(COMPILATION)))
-        made = Compilation(read["isa"], read["precision"], read["threads"], dict(read["choices"]), read["is_accurate"])
-        texts = (made.isa, made.precision, *made.choices, *made.choices.values())
-        if (
-            all(isinstance(text, str) for text in texts)
-            and made.isa in built_isas()
-            and isinstance(made.threads, int)
-            and isinstance(made.is_accurate, bool)
-            and 1 <= made.threads <= _MAX_THREADS
-        ):
-            return made
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise BlobFormatError(f"section {COMPILATION} of the blob is damaged: {e}") from e
-    raise BlobFormatError(f"section {COMPILATION} of the blob is damaged: {str(read)[:80]}")

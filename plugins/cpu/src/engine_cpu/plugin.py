@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from engine.errors import MissingPartError, UnsupportedError
 from engine.ir import paused_collector
 from engine.native import cores, cpu_features, default_isa, isas_within, product_rates
 from engine.plugin_api import (
@@ -17,7 +18,6 @@ from engine.plugin_api import (
 )
 from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.instruction_sets import ARCHITECTURE
-from engine_cpu.network import CpuNetwork
 from engine_cpu.precision import why_not_bf16
 from engine_cpu.properties import (
     ALLOW_REFERENCE,
@@ -29,7 +29,7 @@ from engine_cpu.properties import (
     KV_CACHE_PRECISION,
     PLAN_CACHE_SIZE,
 )
-from engine_cpu.query import query
+from engine_cpu.stored_network import StoredNetwork, has_program, why_no_program
 from engine_cpu.weights import FORMATS
 
 
@@ -52,16 +52,27 @@ class CpuPlugin(Plugin):
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A new network from a model, which is not changed."""
+        from engine_cpu.network import CpuNetwork  # with all that compiles
+
         with paused_collector():
             return CpuNetwork.compiled(self, _with_streams(config), model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
-        """A network from the sections that `CpuNetwork.export_sections` wrote."""
+        """A network from the sections that `CpuNetwork.export_sections` wrote: from its program, or else its graph."""
+        config = _with_streams(config)
         with paused_collector():
-            return CpuNetwork.imported(self, _with_streams(config), blob)
+            if has_program(blob, config):
+                return StoredNetwork(self, config, blob)
+            try:
+                from engine_cpu.network import CpuNetwork
+            except MissingPartError as e:
+                raise UnsupportedError(f"{blob.where} has no plans, only the graph: {why_no_program(blob)}; {e}") from e
+            return CpuNetwork.imported(self, config, blob)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """The support of each operation on this device."""
+        from engine_cpu.query import query
+
         return query(model, allow_reference=config[ALLOW_REFERENCE])
 
     def metric(self, name: str, device_id: str) -> object:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import Any, Final
 
 from engine.errors import PropertyError
 from engine.native import ProductRates, has_feature, product_rates
 from engine.plugin_api import Config, Property
-from engine_cpu.compiler import logger
 from engine_cpu.properties import (
     DYNAMIC_QUANTIZATION_GROUP_SIZE,
     EXECUTION_MODE_HINT,
     INFERENCE_PRECISION_HINT,
     KV_CACHE_PRECISION,
 )
+
+logger = logging.getLogger("engine.cpu")
 
 _INEXACT: Final[tuple[Property[Any], ...]] = (
     INFERENCE_PRECISION_HINT,

@@ -1,4 +1,7 @@
-"""`Program`: the compiled model for one set of input shapes: segments in order over a table of values."""
+"""`Program`: the compiled model for one set of input shapes: segments in order over a table of values.
+
+Nothing of it depends on a graph: a blob stores programs, and runs them where there is nothing that compiles.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from engine.errors import Cancelled
-from engine.ir import Constant, Model, Output
 from engine.limits import check_bytes
 from engine.native import CancelFlag, Plan, PlanRunner
-from engine_cpu.routine_draft import RoutineDraft
-from engine_cpu.segment import LoweredSegment
+
+if TYPE_CHECKING:
+    from engine_cpu.recording import PlanCalls
+    from engine_cpu.routine_draft import RoutineDraft
 
 Value = Any
 """A numpy array, a list of values, a dict, or None for an empty optional."""
@@ -65,6 +69,9 @@ class Segment(ABC):
     Shared by requests, so immutable while it runs.
     """
 
+    why_not_stored = "a part of it is not planned before an inference"
+    """Why a blob cannot have the program, as a clause; "" if it can."""
+
     @abstractmethod
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
         """Run; returns the outputs, of which those with a target are written there."""
@@ -83,8 +90,12 @@ class Segment(ABC):
         return []
 
 
-ConnectedSegment: TypeAlias = "tuple[Segment, Sequence[Output], Sequence[Output]]"
-"""A segment, the values that it reads and those that it writes."""
+class PlacedSegment(NamedTuple):
+    """A segment, and the slots of the values that it reads and writes."""
+
+    segment: Segment
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -106,30 +117,16 @@ class Program:
     """The segments of a model for known input shapes. Shared by requests."""
 
     def __init__(
-        self,
-        model: Model,
-        segments: Sequence[ConnectedSegment],
-        read: Callable[[Constant], Array],
+        self, num_inputs: int, outputs: Sequence[int], constants: Mapping[int, Array], segments: Sequence[PlacedSegment]
     ) -> None:
-        """Schedule `segments`, each with the values it reads and writes; `read` gives the data of a constant."""
-        slots: dict[Output, int] = {}
-        for parameter in model.parameters:
-            slots[parameter.output(0)] = len(slots)
-        self.num_inputs = len(slots)
-        outputs = [result.input_value(0) for result in model.results]
-        constants: dict[int, Constant] = {}
-        for value in (*outputs, *(v for _, reads, _ in segments for v in reads)):
-            if isinstance(value.node, Constant) and value not in slots:
-                constants[len(slots)] = value.node
-                slots[value] = len(slots)
-        for _, _, writes in segments:
-            for value in writes:
-                slots[value] = len(slots)
-        self.outputs = tuple(slots[value] for value in outputs)
-        self.constants: dict[int, Array] = {slot: in_order(read(constant)) for slot, constant in constants.items()}
+        """Schedule `segments` over slots, of which the first are the inputs; `constants` are the data of others."""
+        self.num_inputs = num_inputs
+        self.outputs = tuple(outputs)
+        self.constants: dict[int, Array] = {slot: in_order(data) for slot, data in constants.items()}
         """The data of the constants that segments read, by slot."""
-        self._template: list[Value] = [self.constants.get(slot) for slot in range(len(slots))]
-        self.segments = self._scheduled(slots, constants, segments)
+        slots = num_inputs + len(constants) + sum(len(each.writes) for each in segments)
+        self._template: list[Value] = [self.constants.get(slot) for slot in range(slots)]
+        self.segments = self._scheduled(segments)
         bound = {index for segment in self.segments for index in segment.targets if index >= 0}
         self.whole = self._only_plan()
         self.unbound_outputs = tuple((index, slot) for index, slot in enumerate(self.outputs) if index not in bound)
@@ -142,17 +139,11 @@ class Program:
         is_in_order = self.segments[0].targets == tuple(range(len(self.outputs)))
         return only if is_in_order and isinstance(only, NativeSegment) else None
 
-    def _scheduled(
-        self,
-        slots: dict[Output, int],
-        constants: dict[int, Constant],
-        segments: Sequence[ConnectedSegment],
-    ) -> list[ScheduledSegment]:
+    def _scheduled(self, segments: Sequence[PlacedSegment]) -> list[ScheduledSegment]:
         first_output = {slot: index for index, slot in reversed(list(enumerate(self.outputs)))}
-        kept = {*constants, *self.outputs}
+        kept = {*self.constants, *self.outputs}
         scheduled = []
-        for segment, reads, writes in reversed(segments):
-            read, written = tuple(slots[v] for v in reads), tuple(slots[v] for v in writes)
+        for segment, read, written in reversed(segments):
             frees = tuple({*read, *written} - kept)
             kept.update(frees)
             shapes = tuple(segment.output_shapes()) or (None,) * len(written)
@@ -189,29 +180,43 @@ class Program:
         return [values[slot] for slot in self.outputs]
 
 
-class NativeSegment(Segment):
-    """A plan of native kernels."""
+@dataclass(frozen=True, slots=True)
+class PlanForm:
+    """A plan with what running it needs of the graph: the numpy type and the shape of each input and output, the
+    friendly name and the operator of the node of each step, and the node of the largest value."""
 
-    def __init__(self, lowered: LoweredSegment, threads: int, streams: int) -> None:
-        self.lowered = lowered
-        inputs = [(v.element_type.numpy, v.shape.get_shape()) for v in lowered.inputs]
-        self._outputs = [(v.element_type.numpy, v.shape.get_shape()) for v in lowered.outputs]
-        self._runner = PlanRunner(lowered.plan, inputs, self._outputs, max_threads=threads, kept=streams)
-        self._names = lowered.step_nodes
-        sizes = [math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in self._outputs]
-        self._unchecked_bytes = lowered.plan.arena_bytes + sum(sizes)
+    plan: Plan
+    inputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+    outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+    step_nodes: tuple[tuple[str, str], ...]
+    largest: str
+
+
+class NativeSegment(Segment):
+    """A plan of native kernels. `calls` are those that build it, with which a blob stores it."""
+
+    why_not_stored = ""
+
+    def __init__(self, form: PlanForm, threads: int, streams: int, calls: PlanCalls | None = None) -> None:
+        self.form = form
+        self.calls = calls
+        self._outputs = form.outputs
+        self._runner = PlanRunner(form.plan, form.inputs, form.outputs, max_threads=threads, kept=streams)
+        self._names = form.step_nodes
+        sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in form.outputs]
+        self._unchecked_bytes = form.plan.arena_bytes + sum(sizes)
         """What the first run allocates; 0 after it has been compared with the memory that is available."""
-        self._largest = lowered.largest
+        self._largest = form.largest
 
     def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int]:
         """See `Segment`."""
         draft.step_nodes.append(self._names)
-        return draft.builder.add_plan(self.lowered.plan, reads)
+        return draft.builder.add_plan(self.form.plan, reads)
 
     @property
     def plans(self) -> list[Plan]:
         """Its plan."""
-        return [self.lowered.plan]
+        return [self.form.plan]
 
     def output_shapes(self) -> list[tuple[int, ...]]:
         """All outputs of a plan support a target."""
@@ -260,7 +265,7 @@ class NativeSegment(Segment):
         start = time.perf_counter_ns()
         durations = self._runner.fill(inputs, outputs, inference.cancel, profile=True)
         assert durations is not None
-        plan = self.lowered.plan
+        plan = self.form.plan
         for (name, op_type), step, live, duration in zip(
             self._names, plan.steps, plan.live_bytes, durations, strict=True
         ):

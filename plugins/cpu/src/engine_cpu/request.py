@@ -8,12 +8,12 @@ from engine.errors import EngineError, InputError
 from engine.native import CancelFlag
 from engine.plugin_api import RequestOwner, SyncInferRequest
 from engine.runtime.states import plain
-from engine_cpu.families import BoundFamily
 from engine_cpu.program import NativeSegment, Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from engine_cpu.families import BoundFamily
     from engine_cpu.program import Value
 
 
@@ -68,9 +68,9 @@ class CpuInferRequest(SyncInferRequest):
             self._is_elsewhere = True
 
     def _run(self, program: Program | BoundFamily) -> None:
-        self._was_assuming = isinstance(program, BoundFamily) and program.is_assuming
+        self._was_assuming = not isinstance(program, Program) and program.is_assuming
         is_plain = not self.has_output_tensors and not self.is_profiling
-        if isinstance(program, BoundFamily):
+        if not isinstance(program, Program):
             values = program.run(self.inputs, self, None if is_plain else self.output_buffer)
             if is_plain:
                 self.store_outputs(values, are_known=program.family.is_checked)

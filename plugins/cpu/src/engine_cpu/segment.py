@@ -19,6 +19,7 @@ from engine_cpu.choices import Choices
 from engine_cpu.in_place import InPlace
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, item_size, layout_bytes, static_shape
+from engine_cpu.program import PlanForm
 from engine_cpu.reorder import reorder_attributes, reorder_kernel
 from engine_cpu.step_names import step_name
 from engine_cpu.tuning import Candidate, Candidates, CpuTuner
@@ -38,6 +39,15 @@ class LoweredSegment:
     """Friendly name and op type."""
     largest: str
     """The node of the largest value."""
+
+    @property
+    def form(self) -> PlanForm:
+        """The plan with what running it needs."""
+        inputs, outputs = (
+            tuple((value.element_type.numpy, static_shape(value)) for value in values)
+            for values in (self.inputs, self.outputs)
+        )
+        return PlanForm(self.plan, inputs, outputs, self.step_nodes, self.largest)
 
 
 def lower_segment(

@@ -78,10 +78,15 @@ class HeteroNetwork(ExecutableNetwork):
         return network
 
     def connect(self, wiring: Wiring, networks: Sequence[ExecutableNetwork]) -> None:
-        """The step shared by compiling and importing. `graph` has the parts' graphs, in order."""
+        """The step shared by compiling and importing."""
         executors = self._device_executors(networks, wiring)
         self.dataflow = Dataflow.of(wiring, networks, [executors[part.device] for part in wiring.parts])
-        self.graph = tuple(network.graph for network in networks)
+        self._networks = tuple(networks)
+
+    @property
+    def graph(self) -> tuple[Model, ...]:
+        """The parts' graphs, in order; an imported part reads its own then."""
+        return tuple(network.graph for network in self._networks)
 
     def _device_executors(self, networks: Sequence[ExecutableNetwork], wiring: Wiring) -> Mapping[str, Executor]:
         """For each device, an executor of the network, with as many threads as the device's networks can use."""

@@ -1,0 +1,74 @@
+"""What a network was compiled for, as its blob records it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from engine.errors import BlobFormatError
+from engine.native import built_isas, cores
+from engine.plugin_api import BlobReader, Config
+from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
+from engine_cpu.instruction_sets import ARCHITECTURE
+from engine_cpu.weights import FORMATS
+
+SECTION: Final = "compilation"
+PACKED: Final = "packed/"
+"""The prefix of the names of sections with packed weights."""
+_MAX_THREADS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """The configuration that a network was compiled for, which determines weight formats, and its kernel choices."""
+
+    isa: str
+    precision: str
+    threads: int
+    choices: dict[str, str]
+    is_accurate: bool
+
+    def to_json(self) -> bytes:
+        """The content of the section."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def of(cls, blob: BlobReader) -> Compilation:
+        """What a blob says. Raises `BlobFormatError`."""
+        try:
+            read = json.loads(bytes(blob.section(SECTION)))
+            made = cls(read["isa"], read["precision"], read["threads"], dict(read["choices"]), read["is_accurate"])
+            texts = (made.isa, made.precision, *made.choices, *made.choices.values())
+            if (
+                all(isinstance(text, str) for text in texts)
+                and made.isa in built_isas()
+                and isinstance(made.threads, int)
+                and isinstance(made.is_accurate, bool)
+                and 1 <= made.threads <= _MAX_THREADS
+            ):
+                return made
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+            raise BlobFormatError(f"section {SECTION} of the blob is damaged: {e}") from e
+        raise BlobFormatError(f"section {SECTION} of the blob is damaged: {str(read)[:80]}")
+
+
+def requirements_of(isa: str) -> Mapping[str, str | Sequence[str]]:
+    """What a machine needs: the instruction set of kernels and packed weights, the version of the weight formats."""
+    return {"architecture": ARCHITECTURE, "isa": [isa], "packed weights": FORMATS}
+
+
+def threads_of(config: Config) -> int:
+    """The number of threads of one inference while all streams run, for which kernels are chosen."""
+    threads = min(config[INFERENCE_NUM_THREADS] or cores(), cores())
+    return max(1, int(threads) // (config[NUM_STREAMS] or 1))
+
+
+def most_threads_of(config: Config) -> int:
+    """The most threads of one inference: all cores, since it may be alone; see `CoreSet::lease`.
+
+    If the user limits the threads of the network, each stream has a part of them, also when it is alone: a lease does
+    not know which streams belong to one network.
+    """
+    return threads_of(config) if config[INFERENCE_NUM_THREADS] else cores()
