@@ -18,6 +18,7 @@ from engine.errors import (
     PluginError,
     PluginLoadError,
 )
+from engine.hosting.version import installed_distributions
 from engine.installed import InstalledEntryPoints
 from engine.ir import paused_collector
 from engine.plugin_api import API_VERSION, CoreHandle, Plugin
@@ -149,6 +150,11 @@ class PluginRegistry(Participant):
 
     def _create(self, entry: _Entry) -> Plugin:
         if len(entry.origins) > 1:
+            if len(both := installed_distributions()) > 1:
+                raise PluginConflictError(
+                    f"{' and '.join(both)} are both installed, and have the same files, so that device {entry.name} is "
+                    f"claimed twice: pip uninstall {' '.join(both)} engine-plugin-cpu, then install one of them again"
+                )
             raise PluginConflictError(
                 f"device {entry.name} is claimed by {_listed(entry.origins)}; uninstall all but one of them, or "
                 "register one under another name with register_plugin"

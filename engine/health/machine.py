@@ -11,9 +11,11 @@ from importlib import metadata
 from typing import Final
 
 from engine.health.findings import Finding, Level
+from engine.hosting.version import installed_distributions
 from engine.limits.memory import available_memory, total_memory
 
-_DISTRIBUTIONS: Final = ("engine-sdk", "numpy", "onnx", "ml_dtypes")
+_NEEDED: Final = {"engine-sdk": ("numpy", "onnx", "ml_dtypes"), "engine-runtime": ("numpy",)}
+"""What each distribution of the engine needs."""
 _LITTLE_MEMORY: Final = 256 << 20
 
 
@@ -59,12 +61,18 @@ def examine_machine() -> tuple[Machine, list[Finding]]:
     except Exception as e:  # a wrong build may fail in any way
         findings.append(Finding(
             Level.PROBLEM, "native core", f"it cannot be used: {type(e).__name__}: {e}",
-            f"reinstall engine-sdk for Python {platform.python_version()} on this machine, and check ENGINE_MAX_ISA",
+            f"reinstall the engine for Python {platform.python_version()} on this machine, and check ENGINE_MAX_ISA",
+        ))  # fmt: skip
+    engines = tuple(installed_distributions()) or ("engine-sdk",)
+    if len(engines) > 1:
+        findings.append(Finding(
+            Level.PROBLEM, "engine", f"{' and '.join(engines)} are both installed, and have the same files",
+            f"{sys.executable} -m pip uninstall {' '.join(engines)}, then install one of them again",
         ))  # fmt: skip
     machine = Machine(
         python=platform.python_version(),
         system=platform.platform(terse=False),
-        versions={name: _version(name) for name in _DISTRIBUTIONS},
+        versions={name: _version(name) for name in (*engines, *_NEEDED[engines[0]])},
         cpu=cpu,
         isa=isa,
         isas=tuple(isas),
@@ -77,7 +85,7 @@ def examine_machine() -> tuple[Machine, list[Finding]]:
     if best != highest:
         findings.append(Finding(
             Level.NOTE, "native core", f"it was built without the kernels of {highest}, and uses those of {best}",
-            "reinstall engine-sdk from source on this machine, or with ENGINE_ISAS=all",
+            "reinstall the engine from source on this machine, or with ENGINE_ISAS=all",
         ))  # fmt: skip
     return machine, [*findings, *_of_machine(machine)]
 

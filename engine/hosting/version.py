@@ -10,10 +10,24 @@ API_VERSION: Final = 1
 """The version of `engine.plugin_api`; a plugin states the version that it was written for."""
 
 
+DISTRIBUTIONS: Final = ("engine-sdk", "engine-runtime")
+"""What installs the engine: all of it, or what running blobs needs. They have the same modules, so one excludes the
+other."""
+
+
 @functools.cache
 def engine_version() -> str:
     """Return the version of the engine, which blobs record; "0+source" if it is not installed."""
-    try:
-        return metadata.version("engine-sdk")
-    except metadata.PackageNotFoundError:
-        return "0+source"
+    return next(iter(installed_distributions().values()), "0+source")
+
+
+@functools.cache
+def installed_distributions() -> dict[str, str]:
+    """Return the versions of those of `DISTRIBUTIONS` that are installed, which should be one."""
+    found = {}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

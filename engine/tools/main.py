@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -15,27 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from engine.errors import EngineError, EngineWarning
-from engine.tools import (
-    benchmark,
-    compare,
-    compress,
-    conformance,
-    devices,
-    diff,
-    doctor,
-    generate,
-    inspect,
-    keygen,
-    new_plugin,
-    passes,
-    profile,
-    query,
-    run,
-    serve,
-    visualize,
-)
-from engine.tools import compile as compile_
+from engine.errors import EngineError, EngineWarning, MissingPartError
 from engine.tools.options import UsageError
 from engine.tools.output import say
 
@@ -96,10 +77,27 @@ class Command(Protocol):
         """Run the command and return the exit code."""
 
 
-COMMANDS: Final[tuple[Command, ...]] = (
-    devices, doctor, query, run, generate, serve, compare, diff, compile_, compress, inspect, visualize, keygen,
-    benchmark, profile, passes,
-    new_plugin, conformance,
+def _installed(modules: Sequence[str]) -> Iterator[Command]:
+    """The commands of this distribution; the runtime leaves out those that need models."""
+    for each in modules:
+        try:
+            yield importlib.import_module(each)
+        except MissingPartError as e:
+            LEFT_OUT[each.rpartition(".")[2].replace("_", "-")] = str(e)
+
+
+LEFT_OUT: Final[dict[str, str]] = {}
+"""Why this distribution has not a command."""
+COMMANDS: Final = tuple(
+    _installed(
+        [
+            "engine.tools.devices", "engine.tools.doctor", "engine.tools.query", "engine.tools.run",
+            "engine.tools.generate", "engine.tools.serve", "engine.tools.compare", "engine.tools.diff",
+            "engine.tools.compile", "engine.tools.compress", "engine.tools.inspect", "engine.tools.visualize",
+            "engine.tools.keygen", "engine.tools.benchmark", "engine.tools.profile", "engine.tools.passes",
+            "engine.tools.new_plugin", "engine.tools.conformance",
+        ]
+    )
 )  # fmt: skip
 
 
@@ -128,7 +126,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "engine",
         description=_paragraphs(DESCRIPTION),
-        epilog=_epilog(EXAMPLES),
+        epilog=_epilog("\n".join(each for each in EXAMPLES.splitlines() if each.split()[1] not in LEFT_OUT)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -192,8 +190,12 @@ def _width() -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser = make_parser()
-    args = parser.parse_args(arguments)
-    args.arguments = [str(each) for each in (sys.argv[1:] if arguments is None else arguments)]
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in LEFT_OUT:
+        print(f"engine {given[0]}: error: {LEFT_OUT[given[0]]}", file=sys.stderr)
+        return 3
+    args = parser.parse_args(given)
+    args.arguments = [str(each) for each in given]
     if args.version:
         from engine import __version__
 
