@@ -4,6 +4,9 @@ ENGINE_ISAS says for which: `native`, the default, is `generic`, `avx2`, and of 
 machine's CPU prefers; `all` is every row of families.def, for what other machines run; or names of isas.def, separated
 by commas.
 
+ENGINE_KERNELS builds a core that only runs plans: it names the rows of families.def that they need, as "conv/avx2",
+separated by commas. ENGINE_ISAS does not count then, and the graph algorithms are left out. Needs `ar`, of binutils.
+
 Used by `setup.py` for the extension module and by `csrc/sanitize.py` for the C++ tests; needs only a compiler with the
 command line of GCC or Clang. The environment may set CXX, CXXFLAGS, ENGINE_BUILD_JOBS, ENGINE_BUILD_OBJECTS,
 ENGINE_WERROR=1 and ENGINE_EMULATE_AMX=1, which makes a core that runs the kernels for AMX on any CPU with AVX2, slowly.
@@ -101,8 +104,9 @@ def build_extension(target: Path, include: Sequence[str]) -> None:
     with _locked(RELEASE.objects):
         # Those that take longest come first, so that no core waits for them in the end.
         units = binding_units(RELEASE, include) + kernel_units(RELEASE) + core_units(RELEASE)
-        compile_units(units, RELEASE)
-        link_shared([unit.object for unit in units], target)
+        callable_units = _callable_units(RELEASE)
+        compile_units([*units, *callable_units], RELEASE)
+        link_shared([unit.object for unit in units], target, [unit.object for unit in callable_units])
 
 
 def build_kernels() -> list[Path]:
@@ -116,6 +120,14 @@ def build_kernels() -> list[Path]:
 def chosen_rows() -> list[tuple[str, str]]:
     """Return the rows of families.def that ENGINE_ISAS chooses for the release build. Raises BuildError."""
     rows = kernel_rows()
+    if named := _named_rows():
+        if unknown := named - set(rows):
+            family, isa = min(unknown)
+            raise BuildError(
+                f"ENGINE_KERNELS names {family}/{isa}, which families.def does not have for {architecture()}; expected "
+                "rows such as conv/avx2, separated by commas"
+            )
+        return [row for row in rows if row in named]
     chosen = os.environ.get("ENGINE_ISAS", "").strip() or ("all" if _IS_EMULATED or _is_cross() else "native")
     if chosen == "all":
         return rows
@@ -130,6 +142,15 @@ def chosen_rows() -> list[tuple[str, str]]:
         wanted |= supported
     highest = {family: isa for family, isa in sorted(rows, key=lambda row: names.index(row[1])) if isa in supported}
     return [(family, isa) for family, isa in rows if isa in wanted or isa == highest.get(family)]
+
+
+def _named_rows() -> set[tuple[str, str]]:
+    """The rows that ENGINE_KERNELS names; none if it is not set."""
+    names = [each.strip() for each in os.environ.get("ENGINE_KERNELS", "").split(",") if each.strip()]
+    rows = set()
+    for family, _, isa in (each.partition("/") for each in names):
+        rows.add((family, isa))
+    return rows
 
 
 def _is_cross() -> bool:
@@ -176,6 +197,28 @@ def instruction_sets(variant: Variant) -> list[InstructionSet]:
 
 def kernel_units(variant: Variant) -> list[Unit]:
     """Return one unit for each kernel file and instruction set."""
+    return _units_of(chosen_rows() if variant == RELEASE else kernel_rows(), variant)
+
+
+def _callable_units(variant: Variant) -> list[Unit]:
+    """The kernels that those of ENGINE_KERNELS may call, as they include their headers; the linker takes what they do.
+
+    A kernel calls only those of its own instruction set.
+    """
+    named = _named_rows()
+    called = {(other, isa) for family, isa in named for other in _included_families(f"kernels/{family}.cpp", set())}
+    return _units_of([row for row in kernel_rows() if row in called - named], variant)
+
+
+def _included_families(name: str, seen: set[str]) -> set[str]:
+    """The families whose headers a file includes, itself or by others."""
+    seen.add(name)
+    included = set(re.findall(r'^#include "(kernels/\w+\.hpp)"$', (SOURCES / name).read_text("utf-8"), re.MULTILINE))
+    found = {Path(each).stem for each in included}
+    return found.union(*(_included_families(each, seen) for each in included - seen))
+
+
+def _units_of(rows: Sequence[tuple[str, str]], variant: Variant) -> list[Unit]:
     flags = {isa.name: isa.flags for isa in instruction_sets(variant)}
     command = kernel_compiler()
     common = KERNEL_FLAGS + (GCC_KERNEL_FLAGS if _is_gcc(command) else ())
@@ -186,7 +229,7 @@ def kernel_units(variant: Variant) -> list[Unit]:
             (*common, *flags[isa], f"-DENGINE_ISA_NS={isa}"),
             command,
         )
-        for family, isa in (chosen_rows() if variant == RELEASE else kernel_rows())
+        for family, isa in rows
     ]
 
 
@@ -196,7 +239,8 @@ def core_units(variant: Variant) -> list[Unit]:
     prepare = sorted((SOURCES / "kernels" / "prepare").glob("*.cpp"))
     if missing := listed - {path.stem for path in prepare}:
         raise BuildError(f"families.def: csrc/kernels/prepare/<family>.cpp is missing for {sorted(missing)}")
-    others = [path for folder in ("executor", "graph") for path in sorted((SOURCES / folder).rglob("*.cpp"))]
+    folders = ("executor",) if _named_rows() and variant == RELEASE else ("executor", "graph")
+    others = [path for folder in folders for path in sorted((SOURCES / folder).rglob("*.cpp"))]
     return [_baseline_unit(path, variant) for path in [*others, *prepare]]
 
 
@@ -207,6 +251,7 @@ def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:
     return [
         Unit(path, folder / f"{path.stem}.o", (*flags, *NO_EXCEPTIONS.get(path.name, ())), compiler())
         for path in sorted((SOURCES / "bindings").glob("*.cpp"))
+        if path.name != "graph.cpp" or not _named_rows()
     ]
 
 
@@ -250,11 +295,20 @@ def jobs() -> int:
     return int(os.environ.get("ENGINE_BUILD_JOBS", "0")) or len(os.sched_getaffinity(0))
 
 
-def link_shared(objects: Sequence[Path], target: Path) -> None:
-    """Link an extension module under a temporary name and rename it: running processes keep the file they mapped."""
+def link_shared(objects: Sequence[Path], target: Path, others: Sequence[Path] = ()) -> None:
+    """Link an extension module under a temporary name and rename it: running processes keep the file they mapped.
+
+    Of `others`, the linker takes those that `objects` call.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     written = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    _run((*compiler(), "-shared", "-pthread", *map(str, objects), "-o", str(written)))
+    strip = ("-s",) if _named_rows() else ()  # for its size
+    with TemporaryDirectory(prefix="engine-link-") as folder:
+        archive = Path(folder) / "others.a"
+        if others:
+            _run(("ar", "qc", str(archive), *map(str, others)))
+        archives = (str(archive),) if others else ()
+        _run((*compiler(), "-shared", "-pthread", *strip, *map(str, objects), *archives, "-o", str(written)))
     written.replace(target)
 
 

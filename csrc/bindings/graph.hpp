@@ -5,6 +5,7 @@
 
 namespace engine {
 
-void bind_graph(pybind11::module_& parent);
+// Null in a build without graph algorithms: running plans needs none (ENGINE_KERNELS).
+__attribute__((weak)) void bind_graph(pybind11::module_& parent);
 
 }  // namespace engine

@@ -199,6 +199,12 @@ PYBIND11_MODULE(_core_of_main_interpreter, module) {
       .def_readonly("max_workers", &Plan::max_workers)
       .def_readonly("barriers", &Plan::barriers)
       .def_property_readonly("isa", [](const Plan& plan) { return isa_name(plan.isa); })
+      .def_property_readonly("rows",
+                             [](const Plan& plan) {
+                               std::vector<std::pair<std::string, std::string>> rows;
+                               for (const auto& [family, isa] : plan.rows) rows.emplace_back(family, isa_name(isa));
+                               return rows;
+                             })
       .def_property_readonly("steps", plan_steps);
 
   py::class_<PlanBuilder>(module, "PlanBuilder")
@@ -231,7 +237,7 @@ PYBIND11_MODULE(_core_of_main_interpreter, module) {
   bind_extensions(module);
   bind_families(module);
   bind_routines(module);
-  bind_graph(module);
+  if (bind_graph != nullptr) bind_graph(module);
 }
 
 }  // namespace engine

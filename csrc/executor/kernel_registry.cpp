@@ -19,7 +19,7 @@ namespace {
 KernelRegistry make_built_in() {
   KernelRegistry registry;
   for (const KernelRow& row : kernel_rows())
-    if (row.table != nullptr) registry.add_kernels(row.isa, row.table);
+    if (row.table != nullptr) registry.add_kernels(row);
 #define ENGINE_KERNELS(family, isa)
 #define ENGINE_PREPARE(family) registry.add_operations(family##_operations);
 #include "kernels/families.def"
@@ -44,15 +44,16 @@ void KernelRegistry::add_operations(const OperationEntry* table) {
   }
 }
 
-void KernelRegistry::add_kernels(Isa isa, const KernelEntry* table) {
-  for (; table->name != nullptr; ++table) {
+void KernelRegistry::add_kernels(const KernelRow& row) {
+  const Isa isa = row.isa;
+  for (const KernelEntry* table = row.table; table->name != nullptr; ++table) {
     std::vector<FoundKernel>& found = kernels_[table->name];
     const auto at = std::lower_bound(found.begin(), found.end(), isa,
                                      [](const FoundKernel& kernel, Isa value) { return kernel.isa < value; });
     if (at != found.end() && at->isa == isa) {
       throw std::logic_error("kernel \"" + std::string(table->name) + "\" is in two tables of " + isa_name(isa));
     }
-    found.insert(at, FoundKernel{table, isa});
+    found.insert(at, FoundKernel{table, isa, row.family});
     functions_.emplace(table->run, isa);
   }
 }
@@ -80,7 +81,7 @@ std::map<std::string_view, std::vector<Isa>> KernelRegistry::instruction_sets() 
 }
 
 FoundKernel KernelRegistry::kernel(std::string_view name, Isa limit) const {
-  FoundKernel best{nullptr, Isa::generic};
+  FoundKernel best{nullptr, Isa::generic, ""};
   const auto at = kernels_.find(name);
   if (at == kernels_.end()) return best;
   for (const FoundKernel& kernel : at->second) {
@@ -98,11 +99,14 @@ Isa KernelRegistry::isa_of(KernelFn run) const {
 const KernelEntry& LimitedLookup::find(std::string_view kernel) const {
   if (const KernelEntry* entry = find_or_null(kernel)) return *entry;
   throw PlanError("kernel \"" + std::string(kernel) + "\" does not exist for instruction set " + isa_name(limit_) +
-                  " or a lower one");
+                  " or a lower one" +
+                  (has_all_families() ? "" : "; this build leaves out families of kernels (ENGINE_KERNELS)"));
 }
 
 const KernelEntry* LimitedLookup::find_or_null(std::string_view kernel) const {
-  return registry_.kernel(kernel, limit_).entry;
+  const FoundKernel found = registry_.kernel(kernel, limit_);
+  if (found.entry != nullptr && found_ != nullptr) found_->emplace(found.family, found.isa);
+  return found.entry;
 }
 
 }  // namespace engine

@@ -1,19 +1,26 @@
 // All operations and kernels of this build, by name.
 #pragma once
 
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "executor/cpu_features.hpp"
+#include "executor/kernel_rows.hpp"
 #include "kernels/prepare.hpp"
 
 namespace engine {
 
-// A kernel and the instruction set that it is compiled for.
+// A kernel, the instruction set that it is compiled for, and its family.
 struct FoundKernel {
   const KernelEntry* entry;
   Isa isa;
+  const char* family = "";
 };
+
+// Rows of families.def: the family and the instruction set.
+using RowNames = std::set<std::pair<std::string_view, Isa>>;
 
 // Immutable after construction, so any thread may use it.
 class KernelRegistry {
@@ -23,7 +30,7 @@ class KernelRegistry {
 
   // Throws std::logic_error if a name occurs twice.
   void add_operations(const OperationEntry* table);
-  void add_kernels(Isa isa, const KernelEntry* table);
+  void add_kernels(const KernelRow& row);
 
   // Throws PlanError, listing all operations, if there is no such operation.
   const OperationEntry& operation(std::string_view name) const;
@@ -43,16 +50,19 @@ class KernelRegistry {
   std::map<KernelFn, Isa, std::less<>> functions_;
 };
 
-// The registry as prepare functions see it.
+// The registry as prepare functions see it. The rows of all kernels that are found are added to `found`, if it is
+// given.
 class LimitedLookup final : public KernelLookup {
  public:
-  LimitedLookup(const KernelRegistry& registry, Isa limit) : registry_(registry), limit_(limit) {}
+  LimitedLookup(const KernelRegistry& registry, Isa limit, RowNames* found = nullptr)
+      : registry_(registry), limit_(limit), found_(found) {}
   const KernelEntry& find(std::string_view kernel) const override;
   const KernelEntry* find_or_null(std::string_view kernel) const override;
 
  private:
   const KernelRegistry& registry_;
   Isa limit_;
+  RowNames* found_;
 };
 
 }  // namespace engine

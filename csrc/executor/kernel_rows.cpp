@@ -1,6 +1,7 @@
 #include "executor/kernel_rows.hpp"
 
 #include <map>
+#include <set>
 #include <string_view>
 
 namespace engine {
@@ -32,9 +33,18 @@ const std::vector<KernelRow>& kernel_rows() {
 
 namespace {
 
+std::set<std::string_view> linked_families() {
+  std::set<std::string_view> linked;
+  for (const KernelRow& row : kernel_rows())
+    if (row.table != nullptr) linked.insert(row.family);
+  return linked;
+}
+
 bool has_all_rows(Isa isa) {
+  const std::set<std::string_view> linked = linked_families();
   std::map<std::string_view, const KernelRow*> chosen;
   for (const KernelRow& row : kernel_rows()) {
+    if (linked.count(row.family) == 0) continue;
     const KernelRow*& best = chosen[row.family];
     if (includes(isa, row.isa) && (best == nullptr || row.isa > best->isa)) best = &row;
   }
@@ -52,6 +62,16 @@ bool is_built(Isa isa) {
     return found;
   }());
   return built.at(isa);
+}
+
+bool has_all_families() {
+  static const bool has_all = [] {
+    const std::set<std::string_view> linked = linked_families();
+    for (const KernelRow& row : kernel_rows())
+      if (linked.count(row.family) == 0) return false;
+    return true;
+  }();
+  return has_all;
 }
 
 }  // namespace engine

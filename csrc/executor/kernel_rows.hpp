@@ -11,14 +11,18 @@ namespace engine {
 struct KernelRow {
   const char* family;
   Isa isa;
-  const KernelEntry* table;  // null: ENGINE_ISAS left it out of this build
+  const KernelEntry* table;  // null: ENGINE_ISAS or ENGINE_KERNELS left it out of this build
 };
 
 // In the order of families.def.
 const std::vector<KernelRow>& kernel_rows();
 
 // Whether this build has all rows that plans for an instruction set choose from: of each family the highest row within
-// the set. A set without them would get kernels of a lower one, for which weights may be packed differently.
+// the set. A set without them would get kernels of a lower one, for which weights may be packed differently. Families
+// of which there is no row at all (ENGINE_KERNELS) do not count: a plan that needs one is refused.
 bool is_built(Isa isa);
+
+// Whether this build has rows of every family.
+bool has_all_families();
 
 }  // namespace engine

@@ -140,7 +140,8 @@ int PlanBuilder::add_step(const std::string& operation, const std::vector<Buffer
     const OperationEntry& entry = registry_->operation(operation);
     check_reads(inputs);
     check_writes(entry, inputs, outputs);
-    const LimitedLookup lookup(*registry_, isa_);
+    RowNames rows;
+    const LimitedLookup lookup(*registry_, isa_, &rows);
     const std::vector<std::size_t> input_bytes = sizes(inputs), output_bytes = sizes(outputs);
     PreparedStep prepared = entry.prepare(StepRequest{input_bytes, output_bytes, attributes, lookup});
     attributes.check_all_used();
@@ -161,6 +162,7 @@ int PlanBuilder::add_step(const std::string& operation, const std::vector<Buffer
     for (PreparedPhase& phase : prepared.phases) phases_.push_back({std::move(phase), index});
     for (const BufferId id : outputs) mark_written(buffer(id));
     steps_.push_back(std::move(step));
+    rows_.merge(rows);
   } catch (const PlanError& error) {
     throw PlanError("step " + std::to_string(index) + (name.empty() ? "" : " \"" + name + "\"") + " (" + operation +
                     "): " + error.what());
@@ -250,6 +252,7 @@ std::shared_ptr<Plan> PlanBuilder::laid_out() {
   auto plan = std::make_shared<Plan>();
   plan->isa = isa_;
   plan->has_extensions = has_extensions_;
+  plan->rows = rows_;
   for (const Buffer& buffer : buffers_) {
     if (buffer.kind == BufferKind::input) plan->inputs.push_back(buffer);
     if (buffer.kind == BufferKind::output) plan->outputs.push_back(buffer);

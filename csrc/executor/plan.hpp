@@ -77,6 +77,7 @@ struct Plan {
   Isa isa = Isa::generic;
   std::size_t barriers = 0;
   bool has_extensions = false;  // whether a kernel of an extension runs, which may take any time
+  RowNames rows;                // those that its steps looked kernels up in; empty for the plans of a family
 
   // Plans of a family share what does not vary between them.
   std::shared_ptr<const AlignedMemory> args_memory, varying_args_memory;
@@ -150,6 +151,7 @@ class PlanBuilder {
   std::vector<Ranges> written_;  // of each root: disjoint, ascending
   std::vector<std::shared_ptr<const void>> owners_;
   bool has_extensions_ = false;
+  RowNames rows_;
   std::vector<PendingStep> steps_;
   std::vector<PendingPhase> phases_;
   std::vector<std::size_t> offsets_;  // of the buffers in the arena, once they are laid out

@@ -134,7 +134,7 @@ const KernelRegistry& registry() {
   static const KernelRegistry made = [] {
     KernelRegistry result;
     result.add_operations(operations);
-    result.add_kernels(Isa::generic, kernels);
+    result.add_kernels({"test", Isa::generic, kernels});
     return result;
   }();
   return made;

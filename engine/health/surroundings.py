@@ -20,6 +20,7 @@ VARIABLES: Final = {
     "ENGINE_EMULATE_AMX": "tiles of AMX are emulated, which is slow",
     "ENGINE_ENABLE_VISUALIZE_TRACING": "models are written after each pass, which is slow",
     "ENGINE_ISAS": "the instruction sets of the kernels when the native core is built: native, all, or names",
+    "ENGINE_KERNELS": "the rows of kernels of a native core that only runs plans, when it is built",
     "ENGINE_KERNEL_CXX": "the compiler of kernels when the native core is built, if it is not CXX",
     "ENGINE_MAX_ISA": "kernels use no instruction set above this one",
     "ENGINE_PASSES_ONLY": "only the passes in this file run",

@@ -112,7 +112,10 @@ def built_isas() -> tuple[str, ...]:
 
 
 def left_out_kernels() -> dict[str, tuple[str, ...]]:
-    """Return the instruction sets that ENGINE_ISAS left out of this build, by the family of kernels that has them."""
+    """Return the instruction sets that this build leaves out, by the family of kernels that has them.
+
+    ENGINE_ISAS leaves out sets, ENGINE_KERNELS whole families.
+    """
     return {family: tuple(isas) for family, isas in _core.left_out_kernels().items()}
 
 

@@ -65,6 +65,7 @@ else:
         device=DeviceError,
         extension=ExtensionError,
     )
-    _core.graph.set_error_types(graph=GraphError, partition=PartitionError)
+    if hasattr(_core, "graph"):  # builds that only run plans have none
+        _core.graph.set_error_types(graph=GraphError, partition=PartitionError)
 
 __all__ = ["_core"]

@@ -117,3 +117,8 @@ class Plan:
     def isa(self) -> str:
         """The highest instruction set of the plan's kernels."""
         return self._plan.isa
+
+    @property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """The family and instruction set of the kernels that its steps are made of; empty for the plan of a family."""
+        return tuple(self._plan.rows)

@@ -77,6 +77,24 @@ def small(tmp_path: Path) -> Path:
     return tmp_path
 
 
+CHOSEN_ROWS = "import native_build as nb\nprint(*(f'{f}/{i}' for f, i in nb.chosen_rows()))"
+
+
+def test_named_rows_are_all_that_is_built() -> None:
+    result = in_build(CHOSEN_ROWS, ENGINE_KERNELS="pool/generic, conv/generic,copy/generic")
+    assert result.stdout.split() == ["conv/generic", "copy/generic", "pool/generic"], result.stderr
+    units = "import native_build as nb\nprint(*(u.source.parent.name for u in nb.core_units(nb.RELEASE)))"
+    assert "graph" in in_build(units).stdout.split()
+    assert "graph" not in in_build(units, ENGINE_KERNELS="copy/generic").stdout.split()
+
+
+@pytest.mark.parametrize("name", ["conv/avx9000", "none/generic", "conv", "/"])
+def test_a_row_that_is_not_there_is_an_error(name: str) -> None:
+    result = in_build(CHOSEN_ROWS, ENGINE_KERNELS=f"copy/generic,{name}")
+    assert "BuildError: ENGINE_KERNELS names" in result.stderr
+    assert "expected rows such as conv/avx2, separated by commas" in result.stderr
+
+
 def test_a_weak_symbol_is_found(small: Path) -> None:
     source = small / "csrc" / "kernels" / "copy.cpp"
     source.write_text(

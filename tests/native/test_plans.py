@@ -35,6 +35,11 @@ def test_a_chain_of_copies_copies(nbytes: int) -> None:
     np.testing.assert_array_equal(x, y)
 
 
+def test_a_plan_says_of_which_kernels_it_is_made() -> None:
+    assert chain(2, 64).rows == (("copy", "generic"),)
+    assert PlanBuilder().build().rows == ()
+
+
 def test_intermediate_results_share_memory() -> None:
     plan = chain(10, 1 << 20)
     assert plan.naive_bytes == 9 << 20

@@ -21,7 +21,7 @@ from engine_cpu.stored_program import DATA, SECTION, WHY_NOT
 
 from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter
-from engine.errors import BlobFormatError, EngineError
+from engine.errors import BlobFormatError, EngineError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, Result, Variable, f32, string
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.networks import seeded_network
@@ -214,6 +214,7 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "an input of another size": lambda p: calls(p, "input")[0].__setitem__(1, 4),
     "a call that is not there": lambda p: calls(p, "input")[0].__setitem__(0, "state"),
     "names for other steps": lambda p: p["segments"][0]["nodes"].pop(),
+    "no rows of kernels": lambda p: p.pop("rows"),
     "no numbers of nodes": lambda p: p.update(nodes=[1, 2]),
 }
 
@@ -252,3 +253,13 @@ def test_any_change_of_a_program_is_refused_or_computes_something(core: Core) ->
         except EngineError:
             outcomes.add("refused")
     assert outcomes == {"runs", "refused"}
+
+
+def test_kernels_that_a_build_leaves_out_are_named(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans would otherwise be made of other kernels, which may read packed weights in another way."""
+    blob = exported(core.compile_model(small_model(), "CPU"))
+    rows = json.loads(bytes(BlobReader(blob).section(SECTION)))["rows"]
+    family, isa = next(row for row in rows if row[0].startswith(("gemm", "tile")))
+    monkeypatch.setattr("engine_cpu.stored_program.left_out_kernels", lambda: {family: (isa,), "none": ("generic",)})
+    with pytest.raises(UnsupportedError, match=f"this build of the engine leaves out: {family} for {isa}; install"):
+        core.import_model(blob)

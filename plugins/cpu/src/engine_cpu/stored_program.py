@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from engine.errors import BlobFormatError, ModelError, PlanError
+from engine.errors import BlobFormatError, ModelError, PlanError, UnsupportedError
 from engine.ir import ElementType, TensorType
-from engine.native import empty_aligned
+from engine.native import empty_aligned, left_out_kernels
 from engine.plugin_api import BlobReader, BlobWriter, NodeCounts, Port
 from engine_cpu.program import Array, NativeSegment, PlacedSegment, PlanForm, Program, Segment
 from engine_cpu.recording import BufferCall, PlanCalls, StepCall, build_plan
@@ -74,6 +74,7 @@ def write_program(writer: BlobWriter, program: Program, counts: NodeCounts) -> N
             for slot, data in program.constants.items()
         ],
         "segments": [_segment(each.segment, each.reads, each.writes, arrays) for each in program.segments],
+        "rows": sorted({row for plan in program.plans for row in plan.rows}),
         "nodes": [counts.nodes, counts.reference_nodes, counts.work, counts.reference_work],
     }
     writer.add_section(SECTION, json.dumps(described, separators=(",", ":")).encode())
@@ -180,12 +181,24 @@ class StoredProgram:
             if len(numbers) != 4 or not all(type(number) is int and number >= 0 for number in numbers):
                 raise ValueError(f"wrong numbers of nodes: {numbers!r:.80}")
             self.counts = NodeCounts(*numbers)
+            self.rows = tuple((_text(family), _text(isa)) for family, isa in read["rows"])
+            """The kernels of its plans: their families, and the instruction sets."""
             self._read = read
         except _DAMAGES as e:
             raise _damaged(e) from e
 
     def program(self, inputs: Sequence[Port], outputs: Sequence[Port], isa: str, threads: int, streams: int) -> Program:
-        """Build its plans. `inputs` and `outputs` are the network's; the program has to fit them."""
+        """Build its plans. `inputs` and `outputs` are the network's; the program has to fit them.
+
+        Raises `UnsupportedError` if this build of the native core leaves out kernels that they need. Plans would
+        otherwise be built of others, which may read weights that are packed in another way.
+        """
+        left_out = left_out_kernels()
+        if missing := [f"{family} for {isa}" for family, isa in self.rows if isa in left_out.get(family, ())]:
+            raise UnsupportedError(
+                f"{self._blob.where} needs kernels that this build of the engine leaves out: {', '.join(missing)}; "
+                "install the complete engine-runtime, or one that `tools/wheels --for` has made for this model, too"
+            )
         try:
             return self._program([*map(_form_of, inputs)], [*map(_form_of, outputs)], isa, threads, streams)
         except _DAMAGES as e:
