@@ -131,7 +131,8 @@ class _Modules:
 def _stub(name: str, why: str) -> str:
     purpose = next((PURPOSES[each] for each in (name, *_above(name)) if each in PURPOSES), "what was asked for")
     said = why or f"{NAME} only runs compiled blobs"
-    text = f"{said}: {purpose} needs the module {name}, which it leaves out; {REMEDY}"
+    text = f"{said}, and only runs compiled blobs" if why else said
+    text += f": {purpose} needs the module {name}, which it leaves out; {REMEDY}"
     return (
         f'"""Left out of {NAME}."""\n\nfrom engine.errors import MissingPartError\n\nraise MissingPartError({text!r})\n'
     )

@@ -17,8 +17,12 @@ other."""
 
 @functools.cache
 def engine_version() -> str:
-    """Return the version of the engine, which blobs record; "0+source" if it is not installed."""
-    return next(iter(installed_distributions().values()), "0+source")
+    """Return the version of the engine, which blobs record; "0+source" if it is not installed.
+
+    A runtime for given models has the version of the engine that it is a part of, and a suffix.
+    """
+    versions = (version.partition("+for.")[0] for version in installed_distributions().values())
+    return next(versions, "0+source")
 
 
 @functools.cache
