@@ -22,7 +22,8 @@ from engine_auto.other_load import OtherLoad
 from onnx import TensorProto, helper
 
 from engine import Core
-from engine.errors import DeviceNotFoundError, ModelError, PropertyError, UnsupportedError
+from engine.errors import DeviceError, DeviceNotFoundError, ModelError, PropertyError, UnsupportedError
+from engine.runtime.deadlines import Deadline
 
 LIMIT = 60.0
 MEASURED_SHARE = OtherLoad.share
@@ -122,14 +123,118 @@ def test_unknown_shapes_are_measured_with_those_of_the_first_inference(rig: Any)
     rig.bolt.seconds = 0.01
     network = rig.compile(negation(("N", 3)))
     rig.acme.compile_gate.set()
-    assert network.wait_for_choice(LIMIT)
+    assert not network.wait_for_choice(LIMIT), "it needs an inference, for which it must not wait here"
+    assert not network.get_metric("CHOICE_IS_FINAL")
     assert devices_of(network) == ("BOLT",)
     assert "first inference" in network.get_metric("CHOICE_REASON")
     network(X[:0])  # of an empty batch, the time says nothing
-    assert network.selection.wants_shapes
+    assert not network.wait_for_choice(LIMIT)
+    rig.acme.infer_gate.clear()
     network(X)
-    network.selection.changed.wait_for(lambda: network.selection.is_final, LIMIT)
+    while not rig.acme.inferences:
+        threading.Event().wait(0.001)
+    assert network.get_metric("CHOICE_REASON") == "it was ready first; ACME and BOLT are being measured"
+    rig.acme.infer_gate.set()
+    assert network.wait_for_choice(LIMIT)
+    assert network.get_metric("CHOICE_IS_FINAL")
     assert devices_of(network) == ("ACME",)
+    assert "fastest" in network.get_metric("CHOICE_REASON")
+
+
+class Clock:
+    """A clock that only inferences move, each by the given seconds, and the timer of measurements."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rig: Any, seconds: float = 0.0) -> None:
+        self.rig, self.seconds = rig, seconds
+        self.limits: list[tuple[float, Any]] = []
+        monkeypatch.setattr("engine_auto.selection.deadline_timer", self)
+        monkeypatch.setattr("engine_auto.measuring.time", self)
+        monkeypatch.setattr("engine.lowering.tuning.time", self)
+
+    def call_after(self, seconds: float, action: Callable[[], None]) -> Deadline:
+        self.limits.append((seconds, action))
+        return Deadline(action)
+
+    def perf_counter(self) -> float:
+        return (self.rig.acme.inferences + self.rig.bolt.inferences) * self.seconds
+
+    def perf_counter_ns(self) -> int:
+        return int(self.perf_counter() * 1e9)
+
+
+@pytest.mark.parametrize("hint", ["LATENCY", "THROUGHPUT"])
+def test_the_time_to_measure_holds_while_a_device_compiles_for_new_shapes(
+    rig: Any, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, rig)
+    rig.acme.compile_gate.clear()
+    rig.acme.infer_gate.clear()  # its first inference does not end
+    network = rig.compile(negation(("N", 3)), MEASURE_SECONDS=2, PERFORMANCE_HINT=hint)
+    rig.acme.compile_gate.set()
+    assert not network.wait_for_choice(LIMIT)
+    network(X)
+    while not rig.acme.inferences:
+        threading.Event().wait(0.001)
+    ((seconds, passed),) = clock.limits
+    assert seconds == 2
+    passed()
+    assert network.wait_for_choice(0)
+    assert devices_of(network) == ("BOLT",)
+    reason = network.get_metric("CHOICE_REASON")
+    assert "no measurement in 2 s: the first inference on ACME took longer; raise MEASURE_SECONDS" in reason
+    selection = network.selection
+    assert selection.changed.wait_for(lambda: not selection._is_busy_measuring, LIMIT), "the inference was cancelled"
+    assert network.get_metric("CHOICE_REASON") == reason
+    assert network.get_metric("CANDIDATES")["ACME"]["state"] == "not chosen"
+
+
+def test_no_inference_begins_after_the_time_to_measure(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch, rig, seconds=0.75)
+    rig.bolt.compile_gate.clear()
+    network = rig.compile(negation(), MEASURE_SECONDS=2)
+    rig.bolt.compile_gate.set()
+    assert network.wait_for_choice(LIMIT)
+    assert "no measurement in 2 s" in network.get_metric("CHOICE_REASON")
+    assert rig.acme.inferences + rig.bolt.inferences == 3, "2 s have passed in the third of 0.75 s"
+
+
+@pytest.mark.parametrize("hint", ["LATENCY", "THROUGHPUT"])
+def test_the_time_to_measure_ends_an_inference_that_runs(rig: Any, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, rig)
+    rig.acme.compile_gate.clear()
+    network = rig.compile(negation(), MEASURE_SECONDS=2, PERFORMANCE_HINT=hint)
+    rig.acme.compile_gate.set()
+    while rig.acme.inferences < 3:  # on this clock, a turn never ends
+        threading.Event().wait(0.001)
+    rig.acme.infer_gate.clear()
+    clock.limits[0][1]()
+    assert network.wait_for_choice(0)
+    selection = network.selection
+    assert selection.changed.wait_for(lambda: not selection._is_busy_measuring, LIMIT)
+
+
+def test_a_device_that_fails_before_the_choice_is_not_in_its_reason(rig: Any, new_device: Any) -> None:
+    """The device that took over is measured like the others, and the reason tells what is so now."""
+    plugin, cask = new_device("CASK")
+    rig.core.register_plugin("CASK", plugin)
+    rig.bolt.compile_gate.clear()
+    cask.compile_gate.clear()
+    rig.acme.infer_error = DeviceError("the driver says no")
+    network = rig.compile(negation(("N", 3)), "AUTO:ACME,BOLT,CASK")
+    request = network.create_infer_request()
+    rig.bolt.compile_gate.set()
+    with pytest.warns(RuntimeWarning, match="ACME failed"):
+        request.infer(X)
+    cask.compile_gate.set()
+    cask.seconds = 0.02
+    network.wait_for_choice(LIMIT)
+    assert network.get_metric("CHOICE_REASON").startswith("ACME failed: DeviceError: the driver says no; others are")
+    network(X)
+    assert network.wait_for_choice(LIMIT)
+    assert devices_of(network) == ("BOLT",)
+    reason, candidates = network.get_metric("CHOICE_REASON"), network.get_metric("CANDIDATES")
+    assert "it was measured to be the fastest for LATENCY: BOLT" in reason
+    assert [candidates[name]["state"] for name in ("ACME", "BOLT", "CASK")] == ["failed", "chosen", "not chosen"]
 
 
 def test_a_later_compilation_goes_to_the_chosen_device(rig: Any, choices_folder: Path) -> None:

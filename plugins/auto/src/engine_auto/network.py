@@ -95,7 +95,8 @@ class AutoNetwork(ExecutableNetwork):
     def wait_for_choice(self, timeout: float | None = None) -> bool:
         """Wait until the device is final; False if `timeout` (s) passes before.
 
-        Returns also when the devices are measured only with the shapes of the next inference.
+        False at once if the model leaves lengths open and no inference has begun: the devices are measured with the
+        shapes of the first one.
         """
         return self.selection.wait(timeout)
 

@@ -10,8 +10,9 @@ MEASURE_SECONDS = Property(
     float,
     2.0,
     CONFIG,
-    "How many seconds the devices of a network may be measured, all together, in the background; 0 does not measure, "
-    "and keeps the device that was ready first.",
+    "How many seconds the devices of a network may be measured, all together, in the background, first inferences "
+    "included, for which some compile; then the choice is final. 0 does not measure, and keeps the device that was "
+    "ready first.",
     minimum=0.0,
     maximum=86400.0,
 )

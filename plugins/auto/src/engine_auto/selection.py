@@ -22,13 +22,14 @@ from engine.plugin_api import (
     ThreadExecutor,
     UnsupportedError,
 )
+from engine.runtime.deadlines import deadline_timer
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
 from engine.threads import Signal
 from engine_auto.candidate import OUT, Candidate, State, executor_of
 from engine_auto.choices import Choice, Choices
 from engine_auto.devices import Device, DeviceList, LeftOut
 from engine_auto.log import log, logger, warn
-from engine_auto.measuring import Stopped, inputs_for, measure
+from engine_auto.measuring import Stopped, Trials, inputs_for
 from engine_auto.other_load import OtherLoad
 
 MAX_OTHER_LOAD: Final = 0.25
@@ -67,6 +68,8 @@ class Selection(Participant):
         self._pending = 0
         """The names of the list whose devices are looked for, or compiled for."""
         self.reason = ""
+        self._why_now = "it was ready first"
+        """Why inferences begin where they do until the choice is final."""
         self.is_final = False
         self.wants_shapes = False
         """Whether the devices are measured once an inference tells the shapes of its inputs."""
@@ -227,7 +230,7 @@ class Selection(Participant):
                 candidate.take(network, executor, why, begun)
                 if self._current is None:
                     self._current = candidate
-                    self.reason = "it was ready first; others are compiled for in the background, and then measured"
+                    self.reason = f"{self._why_now}; others are compiled for in the background, and then measured"
             else:
                 candidate.error = failure
                 is_refusal = isinstance(failure, UnsupportedError)
@@ -316,21 +319,34 @@ class Selection(Participant):
             self._settle(current, self._why_only(current))
             return
         if not self._seconds:
-            self._settle(current, "it was ready first; MEASURE_SECONDS is 0, so others were not measured")
+            self._settle(current, f"{self._why_now}; MEASURE_SECONDS is 0, so others were not measured")
             return
         networks = {each.name: each.network for each in ready if each.network is not None}
         inputs = inputs_for(next(iter(networks.values())).inputs, shapes)
         if inputs is None:
             if shapes:  # of values that cannot be made at random
-                self._settle(current, "it was ready first; there are no random values for inputs of these types")
+                self._settle(current, f"{self._why_now}; there are no random values for inputs of these types")
                 return
             with self.lock:
                 self.wants_shapes = True
-                self.reason = "it was ready first; others are measured with the shapes of the first inference"
+                self.reason = f"{self._why_now}; others are measured with the shapes of the first inference"
             return
+        with self.lock:
+            self.reason = f"{self._why_now}; {' and '.join(networks)} are being measured"
         others = OtherLoad()
-        times, errors = measure(networks, inputs, self._hint, self._seconds, self._check_open)
+        trials = Trials(networks, inputs, self._hint, self._seconds, self._check_open)
+        limit = deadline_timer.call_after(self._seconds, partial(self._give_up_measuring, trials))
+        try:
+            times, errors = trials.run()
+        finally:
+            limit.cancel()
         self._decide(current, times, errors, others.share())
+
+    def _give_up_measuring(self, trials: Trials) -> None:
+        """Keep the device: its time has passed, whether or not the inference ends that is being measured."""
+        late = f": the first inference on {trials.begun} took longer; raise MEASURE_SECONDS" if trials.begun else ""
+        self._settle(self.current, f"{self._why_now}; there is no measurement in {self._seconds:g} s{late}")
+        trials.stop()
 
     def _decide(
         self,
@@ -342,7 +358,7 @@ class Selection(Participant):
         failed = "".join(f"; {name} failed with random inputs: {error}" for name, error in errors.items())
         if times is None or current.name not in times:
             why = f"no measurement in {self._seconds:g} s" if times is None and not errors else "no measurement"
-            self._settle(current, f"it was ready first; there is {why}{failed}")
+            self._settle(current, f"{self._why_now}; there is {why}{failed}")
             return
         self._note_times(times)
         best = min(times, key=times.__getitem__)
@@ -461,8 +477,8 @@ class Selection(Participant):
                 if successor.network is None:
                     successor.network, successor.executor = network, executor_of(network, successor.name)
                 self._current = successor
-                successor.state = State.CHOSEN
-                self.reason = f"{failed.name} failed: {_told(error)}"
+                successor.state = State.CHOSEN if self.is_final else State.READY
+                self._why_now = self.reason = f"{failed.name} failed: {_told(error)}"
             now = self.current.name
         self._warn(f"{failed.name} failed, and is left; inferences go on on {now}: {_told(error)}")
 
@@ -480,8 +496,9 @@ class Selection(Participant):
             return [each.network for each in self.candidates if each.network is not None]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the choice is final, or needs an inference first; False if `timeout` (s) passes before."""
-        return bool(self.changed.wait_for(lambda: self.is_final or self.wants_shapes or self._is_closed, timeout))
+        """Wait until the choice is final; False if `timeout` (s) passes before, or if it needs an inference first."""
+        self.changed.wait_for(lambda: self.is_final or self.wants_shapes or self._is_closed, timeout)
+        return self.is_final
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -503,7 +520,7 @@ class Selection(Participant):
         if self._current is not None and not self.is_final:
             self._pending = 0
             self._executor, self._is_busy_measuring, self.wants_shapes, self.is_final = None, False, False, True
-            self.reason = "it was ready first; the process was forked before others were measured"
+            self.reason = f"{self._why_now}; the process was forked before others were measured"
 
 
 def _told(error: EngineError) -> str:
