@@ -17,6 +17,7 @@ from engine.onnx.graph_builder import GraphBuilder, ImportContext
 from engine.onnx.graph_inference import infer_graph
 from engine.onnx.inlining import inline_functions
 from engine.onnx.ordering import order_graph
+from engine.onnx.releases import check_release
 from engine.onnx.safetensors import Weights
 from engine.onnx.scopes import separate_scopes
 from engine.onnx.shapes import DeclaredTypes, TypeReader
@@ -76,6 +77,7 @@ def _weightless(opened: OpenedModel) -> tuple[Skeleton, onnx.ModelProto]:
 
 def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto, weights: Weights | None) -> Model:
     _check_versions(opened, proto)
+    check_release(opened.label, proto, opsets_of(proto))
     if weights is not None:
         weights.apply(proto)
     mixed = inline_functions(proto)

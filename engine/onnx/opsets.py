@@ -21,11 +21,11 @@ def resolve_version(op_type: str, domain: str, opset: int) -> int:
         UnsupportedError: the domain is unknown, or the opset or the operator's version is too new.
     """
     domain_opset = _canonical_opset(domain)
-    newest = _newest_opset(domain)
+    newest = newest_opset(domain)
     if opset > newest:
         raise UnsupportedError(
             f"opset {opset} of domain {domain!r} is newer than {newest}, the newest that the installed onnx package "
-            "knows; install a newer engine, or write the model at an older opset"
+            "knows; install a newer onnx package, or write the model at an older opset"
         )
     schema = _schema(op_type, domain, opset)
     if schema is None:
@@ -50,6 +50,12 @@ def canonical_version(op_type: str, domain: str) -> int:
     return resolve_version(op_type, domain, _canonical_opset(domain))
 
 
+def version_in(op_type: str, domain: str, opset: int) -> int | None:
+    """The since_version of an operator in an opset, supported or not; None if the onnx package does not have it."""
+    schema = _schema(op_type, domain, opset)
+    return None if schema is None else int(schema.since_version)
+
+
 def _canonical_opset(domain: str) -> int:
     try:
         return CANONICAL_VERSIONS[domain]
@@ -59,7 +65,8 @@ def _canonical_opset(domain: str) -> int:
 
 
 @functools.cache
-def _newest_opset(domain: str) -> int:
+def newest_opset(domain: str) -> int:
+    """The newest opset of one of ONNX's domains in the installed onnx package."""
     newest: int = onnx.defs.C.schema_version_map()[domain][1]
     return newest
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import onnx
 import onnx.defs
 
-from engine.errors import ModelError, UnknownOperatorError
+from engine.errors import ModelError, UnknownOperatorError, UnsupportedError
 from engine.ir import ElementType, Node, ValueType
 from engine.ir.element_type import ALL
 from engine.ops.protos import attribute_from_proto
@@ -34,6 +34,11 @@ CANONICAL_VERSIONS: Final[dict[str, int]] = {
     "ai.onnx.preview.training": TRAINING_OPSET,
 }
 """Canonical version by domain; all other domains are custom."""
+if onnx.defs.onnx_opset_version() < CANONICAL_OPSET:
+    raise UnsupportedError(
+        f"onnx {onnx.__version__} defines the operators up to opset {onnx.defs.onnx_opset_version()}; opset "
+        f"{CANONICAL_OPSET} is needed, which onnx 1.23 has: pip install 'onnx>=1.23'"
+    )
 KEPT_DEPRECATED: Final = frozenset({("ai.onnx.ml", "TreeEnsembleClassifier"), ("ai.onnx.ml", "TreeEnsembleRegressor")})
 """Operators that are kept although deprecated: their successor lacks some features, such as base values."""
 

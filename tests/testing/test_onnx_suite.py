@@ -14,6 +14,8 @@ import pytest
 
 from engine.testing.onnx_suite import CASES, SuiteCase, kept
 
+NAMES = [name for name, case in CASES.items() if case.kind == "node"][:2]
+
 
 @pytest.mark.parametrize("content", [None, b"", b"damaged", b"\x80\x05cmissing\nname\n."])
 def test_cases_are_computed_once(tmp_path: Path, content: bytes | None) -> None:
@@ -25,11 +27,11 @@ def test_cases_are_computed_once(tmp_path: Path, content: bytes | None) -> None:
     def compute() -> dict[str, SuiteCase]:
         nonlocal calls
         calls += 1
-        return {name: CASES[name] for name in ("test_relu", "test_add")}
+        return {name: CASES[name] for name in NAMES}
 
     first, second = kept(path, compute), kept(path, compute)
     assert calls == 1
-    assert list(first) == list(second) == ["test_relu", "test_add"]
+    assert list(first) == list(second) == NAMES
     for name, case in first.items():
         assert case.data_sets is not None
         assert second[name].data_sets is not None
