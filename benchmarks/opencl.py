@@ -115,11 +115,16 @@ def counts(networks: Sequence[str], *, small: bool) -> str:
 
 def report_gpu(core: Core, device: str, options: argparse.Namespace) -> None:
     """Run the measurements that are meaningful only on a GPU."""
-    peak, cases = gpu_cases(core, product, options)
+    peak, cases, left = gpu_cases(core, product, options)
     print(f"{options.device}: {device}; COMPILE_EFFORT {options.effort}\n")
     print(gpu_table(peak, cases))
+    if left:
+        print(f"\nNot measured, since {options.limit:g} s had passed: {'; '.join(left)}")
     if options.json is not None:
-        found = {"device": device, "peak": peak, "effort": options.effort, "cases": [asdict(case) for case in cases]}
+        found = {
+            "device": device, "peak": peak, "effort": options.effort, "cases": [asdict(case) for case in cases],
+            "left": left,
+        }  # fmt: skip
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
@@ -230,6 +235,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="duration of a block")
     parser.add_argument("--rest", type=float, default=0.1, help="seconds between blocks")
+    parser.add_argument("--limit", type=float, help="with --gpu: begin no case after so many seconds")
     parser.add_argument("--top", type=int, default=15, help="kernels in the profile")
     parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)

@@ -6,10 +6,13 @@ Of f16, weights and intermediate values are f16, inputs and outputs f32.
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from onnx import ModelProto, numpy_helper
 
 from comparison.gpu import measured_peak, peers
 from comparison.report import markdown
-from comparison.torch_modules import torch_runs
+from comparison.torch_modules import torch_products, torch_runs
 from engine import Core
 from engine.testing.models import relative_error
 from engine.testing.networks import floating_point_operations, seeded_network
@@ -46,37 +49,66 @@ class GpuCase:
 
 SIZES = (1024, 2048, 4096, 8192)
 NETWORK_CASES = (
-    ("resnet50", 1), ("resnet50", 32), ("mobilenet_v2", 1), ("mobilenet_v2", 32), ("bert_base", 1), ("vit_b16", 1),
-    ("unet", 1), ("gpt2_blocks", 1),
+    ("gpt2_blocks", 1), ("resnet50", 1), ("unet", 1), ("bert_base", 1), ("vit_b16", 1),
+    ("resnet50", 32), ("mobilenet_v2", 1), ("mobilenet_v2", 32),
 )  # fmt: skip
+"""Network and batch; first those that have changed since the figures of docs/performance.md."""
 PRECISIONS = ("f32", "f16")
 
 
-def gpu_cases(core: Core, product: Callable[..., Any], options: argparse.Namespace) -> tuple[float, list[GpuCase]]:
-    """The device's peak in GFLOP/s, and the cases; `product` builds the model of a product."""
+def gpu_cases(
+    core: Core, product: Callable[..., Any], options: argparse.Namespace
+) -> tuple[float, list[GpuCase], list[str]]:
+    """The device's peak in GFLOP/s, the cases, and those for which `options.limit` (s) left no time.
+
+    `product` builds the model of a product.
+    """
+    end = math.inf if options.limit is None else time.monotonic() + options.limit
     peak = measured_peak(device_of(options.device.partition(".")[2]), options.rounds)
-    cases = []
-    for size in [96] if options.small else SIZES:
-        model, inputs = product(size, size, size)
-        cases += [_product_case(core, model, inputs, size, precision, options) for precision in PRECISIONS]
+    planned: list[tuple[str, Callable[[], GpuCase]]] = []
+    networks = [("mobilenet_v2", 1)] if options.small else NETWORK_CASES
+    for (name, images), precision in itertools.product(networks, PRECISIONS):
+        run = partial(_network_case, core, name, images, precision, options)
+        planned.append((f"{name}, batch {images}, {precision}", run))
+    for size, precision in itertools.product([96] if options.small else SIZES, PRECISIONS):
+        run = partial(_product_case, core, product, size, precision, options)
+        planned.append((f"product of size {size}, {precision}", run))
     for images in (1, 2) if options.small else (1, 32):
-        cases.append(_checked_case(core, images, options))
-    for name, images in [("mobilenet_v2", 1)] if options.small else NETWORK_CASES:
-        cases += [_network_case(core, name, images, precision, options) for precision in PRECISIONS]
-    return peak, cases
+        planned.append((f"ResNet-50, {images} images", partial(_checked_case, core, images, options)))
+    cases, left = [], []
+    for title, run in planned:
+        if time.monotonic() >= end:
+            left.append(title)
+        else:
+            cases.append(run())
+    return peak, cases, left
 
 
 def _product_case(
-    core: Core, model: ModelProto, inputs: list[np.ndarray], size: int, precision: str, options: argparse.Namespace
+    core: Core, product: Callable[..., Any], size: int, precision: str, options: argparse.Namespace
 ) -> GpuCase:
     """Checks only some rows, since the host would take long for all of them."""
+    model, inputs = product(size, size, size)
     ours = _Ours(core, model, inputs, options, precision)
     x, y = inputs
     rows = slice(0, _CHECKED_ROWS)
     error = relative_error(ours.answer[0][rows], x[rows].astype(np.float64) @ y)
+    taken, notes = _torch(lambda: torch_products(size, options.peer_device), precision)
     milliseconds = _median({options.device: ours.infer}, options)
-    name = f"product of size {size}, {precision}"
-    return GpuCase(name, floating_point_operations(model), milliseconds, ours.resident(options), error, ours.choices)
+    resident = ours.resident(options) | _median(taken, options)
+    name, operations = f"product of size {size}, {precision}", floating_point_operations(model)
+    return GpuCase(name, operations, milliseconds, resident, error, ours.choices, notes)
+
+
+def _torch(
+    make: Callable[[], dict[str, Callable[[], object]]], precision: str
+) -> tuple[dict[str, Callable[[], object]], list[str]]:
+    """PyTorch's functions for a precision by their names, or why there are none."""
+    try:
+        made = make()
+    except (ImportError, RuntimeError, AssertionError) as e:
+        return {}, [f"PyTorch is not available: {str(e).splitlines()[0]}"]
+    return {f"PyTorch {kind}": run for kind, run in made.items() if (kind == "f16") == (precision == "f16")}, []
 
 
 def _network_case(core: Core, name: str, images: int, precision: str, options: argparse.Namespace) -> GpuCase:
@@ -85,12 +117,7 @@ def _network_case(core: Core, name: str, images: int, precision: str, options: a
     ours = _Ours(core, model, inputs, options, precision)
     expected = core.compile_model(model, "CPU")(inputs).values()
     error = max(relative_error(found, right) for found, right in zip(ours.answer, expected, strict=True))
-    notes: list[str] = []
-    try:
-        others = {} if options.small else torch_runs(name, images, options.peer_device)
-    except (ImportError, RuntimeError, AssertionError) as e:
-        others, notes = {}, [f"PyTorch is not available: {str(e).splitlines()[0]}"]
-    taken = {f"PyTorch {kind}": run for kind, run in others.items() if (kind == "f16") == (precision == "f16")}
+    taken, notes = _torch(lambda: {} if options.small else torch_runs(name, images, options.peer_device), precision)
     milliseconds = _median({options.device: ours.infer}, options)
     resident = ours.resident(options) | _median(taken, options)
     title = f"{name}, batch {images}, {precision}"

@@ -42,6 +42,24 @@ def torch_runs(network: str, images: int, device: str) -> dict[str, Callable[[],
     return runs
 
 
+def torch_products(size: int, device: str) -> dict[str, Callable[[], object]]:
+    """A function for each precision that multiplies two matrices on the device; raises like `torch_runs`."""
+    import torch
+
+    x, y = (torch.randn(size, size, device=device) for _ in range(2))
+
+    def run(x: Any, y: Any) -> Callable[[], object]:
+        def once() -> None:
+            torch.backends.cuda.matmul.allow_tf32 = False
+            x @ y
+            if device == "cuda":
+                torch.cuda.synchronize()
+
+        return once
+
+    return {"f32": run(x, y), "f16": run(x.half(), y.half())} if device == "cuda" else {"f32": run(x, y)}
+
+
 def _copied(module: Any) -> Any:
     import copy
 

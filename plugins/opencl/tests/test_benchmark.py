@@ -62,7 +62,8 @@ def test_a_small_run_of_what_is_measured_on_gpus(tmp_path: Path) -> None:
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found["device"] in run.stdout
     assert found["peak"] > 0
-    product, _, one, two, network, in_f16 = found["cases"]
+    network, in_f16, product, _, one, two = found["cases"]
+    assert found["left"] == []
     assert product["operations"] == 2 * 96**3
     assert (network["name"], in_f16["name"]) == ("mobilenet_v2, batch 1, f32", "mobilenet_v2, batch 1, f16")
     assert (one["name"], two["name"]) == ("ResNet-50, 1 images", "ResNet-50, 2 images")
