@@ -21,6 +21,8 @@ _SHARES: Final = (
     (0.0, "less than 2 %", "#fdf0d5"),
 )
 _NOT_MEASURED: Final = "not measured"
+_NO_DEVICE: Final = "no device stated"
+_NO_PRECISION: Final = "no tensor"
 _OTHERS: Final = "other operators"
 _MAX_OPERATORS: Final = 7
 """The operators with a colour of their own: the most frequent ones."""
@@ -32,8 +34,8 @@ class Colouring:
 
     Attributes:
         name: "device", "time", "precision" or "operator".
-        legend: the colour of each label.
-        labels: the label of each node, in the order of the graph; None for a node without a colour.
+        legend: the colour of each label, white included.
+        labels: the label of each node, in the order of the graph; None for an input, output or constant without one.
     """
 
     name: str
@@ -50,18 +52,22 @@ def colourings(graph: Graph) -> list[Colouring]:
     """The colourings for which the graph has data; by device first, or else by operator."""
     found = []
     if any(node.device for node in graph.nodes):
-        found.append(_by("device", graph, lambda node: node.device or None))
+        found.append(_by("device", graph, lambda node: node.device, _NO_DEVICE))
     if any(node.milliseconds is not None for node in graph.nodes):
         found.append(_by_time(graph))
     found.append(_by_operator(graph))
     if any(node.precision for node in graph.nodes):
-        found.append(_by("precision", graph, lambda node: node.precision or None))
+        found.append(_by("precision", graph, lambda node: node.precision, _NO_PRECISION))
     return found
 
 
-def _by(name: str, graph: Graph, label: Callable[[GraphNode], str | None]) -> Colouring:
-    labels = [label(node) if node.role == "operation" else None for node in graph.nodes]
-    return _with_roles(name, graph, palette(each for each in labels if each is not None), labels)
+def _by(name: str, graph: Graph, label: Callable[[GraphNode], str], without: str) -> Colouring:
+    """A colour for each label; `without` is the label of operations that have none, which are white."""
+    labels = [label(node) or without if node.role == "operation" else None for node in graph.nodes]
+    # Devices have the same colours whether or not an operation in no subgraph comes first.
+    in_parts = [label for label, node in zip(labels, graph.nodes, strict=True) if node.part]
+    legend = palette(each for each in (*in_parts, *labels) if each not in (None, without))
+    return _with_roles(name, graph, legend | ({without: PLAIN} if without in labels else {}), labels)
 
 
 def _by_operator(graph: Graph) -> Colouring:

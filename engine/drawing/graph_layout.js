@@ -91,8 +91,11 @@ function longestPaths(count, above, below, pins) {
   for (const v of order) { // sources, such as constants, are just above their readers
     if (!above[v].length && below[v].length && !pins[v]) layer[v] = Math.min(...below[v].map((b) => layer[b])) - 1;
   }
-  const last = Math.max(0, ...layer);
-  for (let v = 0; v < count; v++) if (pins[v] > 0) layer[v] = last;
+  // Pinned boxes have rows of their own: in the row of a taller box, an edge through them would pass behind that box.
+  const inner = order.filter((v) => !pins[v]).map((v) => layer[v]);
+  const least = inner.reduce((a, b) => Math.min(a, b), Infinity), most = inner.reduce((a, b) => Math.max(a, b), -Infinity);
+  const down = pins.some((pin) => pin < 0) ? 1 - least : 0;
+  for (let v = 0; v < count; v++) layer[v] = pins[v] < 0 ? 0 : pins[v] > 0 ? most + down + 1 : layer[v] + down;
   return layer;
 }
 

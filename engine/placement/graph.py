@@ -11,6 +11,7 @@ from engine.drawing.table import byte_count, count
 from engine.placement.report import PlacementReport
 
 ON_HOST = "evaluated on the host"
+ANYWHERE = "computed wherever needed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ def placed_graph(graph: Graph, report: PlacementReport) -> Graph:
         reasons[refusal.node][f"not native on {refusal.device}"] = f"{refusal.level}, {refusal.cause}: {refusal.reason}"
         if refusal.level == "reference":
             evaluated.add((refusal.node, refusal.device))
-    marks = {}
+    marks = {name: Mark(ANYWHERE) for name in report.cloned}
     for subgraph in report.subgraphs:
         for name in subgraph.nodes:
             device = f"{subgraph.device}, {ON_HOST}" if (name, subgraph.device) in evaluated else subgraph.device

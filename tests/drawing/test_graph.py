@@ -54,6 +54,16 @@ def test_colours_mean_what_there_is_data_for() -> None:
     assert [each.name for each in colourings(plain)] == ["operator"]
 
 
+def test_white_is_in_the_legend() -> None:
+    graph = Graph(
+        "some", (node("a", device="CPU", precision="f32"), node("b"), node("c", "Constant", role="constant")), ()
+    )
+    found = {each.name: each for each in colourings(graph)}
+    for name, label in (("device", "no device stated"), ("precision", "no tensor")):
+        assert found[name].labels == (found[name].labels[0], label, "constant")
+        assert found[name].legend[label] == found[name].colour(1) == "#ffffff"
+
+
 def test_times_are_coloured_by_their_share() -> None:
     times = (74.0, 15.0, 8.0, 3.0, 0.0, None)
     graph = Graph("timed", tuple(node(f"n{i}", milliseconds=ms) for i, ms in enumerate(times)), ())
@@ -130,6 +140,29 @@ def test_boxes_do_not_overlap_and_edges_go_down(tmp_path: Path) -> None:
       c.x < f.x || c.y < f.y || c.x + c.w > f.x + f.w + 1e-6 || c.y + c.h > f.y + f.h + 1e-6)).length;
     return [overlaps, up, outside, graphView.state.lines.length]"""
     assert open_page(to_html(blocks(12), "Blocks"), tmp_path, script=script).value == [0, 0, 0, 48]
+
+
+@needs_browser
+def test_edges_enter_and_leave_an_opened_group_above_and_below_its_boxes(tmp_path: Path) -> None:
+    """In the row of a tall box, an edge seemed to begin behind it, at the border of the group."""
+    names = ["a", "loop", "body0", "body1", "body2", "b", "other"]
+    around = {"body0": ("loop / body",), "body1": ("loop / body",), "body2": ("loop / body",)}
+    parts = dict.fromkeys(names, "0: CPU") | {"other": "1: GPU", "b": "1: GPU"}
+    nodes = tuple(node(name, body=around.get(name, ()), part=parts[name]) for name in names)
+    edges = [(0, 1), (2, 3), (3, 4), (1, 5), (0, 5), (5, 6)]
+    linked = GraphEdge(1, 2, is_link=True)
+    graph = Graph("looped", nodes, (*(GraphEdge(*edge) for edge in edges), linked))
+    script = """
+    const found = [];
+    for (const frame of graphView.state.frames) for (const port of frame.ports.values()) {
+      const tops = frame.children.map((c) => c.y), ends = frame.children.map((c) => c.y + c.h);
+      found.push(port.pin < 0 ? port.y <= Math.min(...tops) : port.y >= Math.max(...ends));
+    }
+    const sources = graphView.state.lines.every((line) => line.points[0][1] === line.from.y + line.from.h);
+    return [found.length, found.every(Boolean), sources, graphView.state.frames.length]"""
+    count, *rest = open_page(to_html(graph, "Looped"), tmp_path, script=script).value  # type: ignore[misc]
+    assert count >= 4
+    assert rest == [True, True, 3]
 
 
 @needs_browser

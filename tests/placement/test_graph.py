@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from engine.drawing.colouring import colourings
 from engine.drawing.graph import Graph, GraphEdge, GraphNode
 from engine.placement import PlacementReport
 from engine.placement.graph import placed_graph
@@ -32,6 +35,15 @@ def test_operations_have_device_subgraph_and_reasons(report: PlacementReport) ->
     assert found["inner"].device == "GPU", "a body runs where its node does"
     assert found["w"].device == "", "a constant has no device of its own"
     assert "5 operations in 3 subgraphs on GPU, CPU" in placed.notes[0]
+
+
+def test_an_operation_that_each_subgraph_computes_says_so(report: PlacementReport) -> None:
+    """It was white, which no legend explained."""
+    nodes = (*graph().nodes, GraphNode("shape", "Shape"))
+    placed = placed_graph(replace(graph(), nodes=nodes), replace(report, cloned=("shape",)))
+    assert placed.nodes[-1].device == "computed wherever needed"
+    assert placed.nodes[-1].part == ""
+    assert "computed wherever needed" in colourings(placed)[0].legend
 
 
 def test_an_answer_of_one_device_is_shown_too() -> None:
