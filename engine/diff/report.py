@@ -129,6 +129,11 @@ def diff_page(found: Difference, title: str) -> str:
     worst = 1.1 * max((each.total.units for each in found.nodes if math.isfinite(each.total.units)), default=1.0)
     units = [each.total.units if math.isfinite(each.total.units) else worst for each in found.nodes]
     shares = [unit / each.tolerance if each.tolerance else unit for unit, each in zip(units, found.nodes, strict=True)]
+    marked = found.first or next((each for each in found.nodes if each.is_beyond), None)
+    marks = {}
+    if marked is not None:
+        what = "first difference" if found.first is not None else "first value that is off"
+        marks = {place: f"{what}: {marked.name}" for place, each in enumerate(found.nodes) if each.name == marked.name}
     header = [name.lower() for name in HEADER]
     columns = [*header, "type", "shape", "not finite"]
     rows = [
@@ -142,7 +147,9 @@ def diff_page(found: Difference, title: str) -> str:
             section("Verdict", *lines),
             section(
                 "Error by layer",
-                point_chart(shares, unit="times the limit", below="values in the order of the graph", is_log=True),
+                point_chart(
+                    shares, unit="times the limit", below="values in the order of the graph", is_log=True, marks=marks
+                ),
                 paragraph("Each point is a value: its largest difference divided by what rounding in its own node "
                           "explains. Errors of the nodes before it are in it. Values that are equal are left out.",
                           "faint"),

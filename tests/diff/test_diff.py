@@ -282,10 +282,14 @@ def test_the_report_opens_in_a_browser(convolutions: tuple[Model, dict[str, Any]
     model, inputs = convolutions
     core = Core()
     found = find_difference(model, device(core, shifted("node_conv_14")), open_side(core, "TEMPLATE"), inputs)
-    script = 'return [document.querySelectorAll("circle").length, document.querySelector(".bad").textContent]'
+    script = """
+    const texts = [...document.querySelectorAll("svg text")];
+    return [document.querySelectorAll("circle").length, document.querySelector(".bad").textContent,
+      texts.filter((text) => text.getAttribute("fill") === "var(--bad)").map((text) => text.textContent)]"""
     opened = open_page(diff_page(found, "a <b>title</b>"), tmp_path, script=script, width=width)
     off = sum(each.total.units > 0 for each in found.nodes)
-    assert opened.value == [off, verdict(found)[0]]
+    assert found.first is not None
+    assert opened.value == [off, verdict(found)[0], [f"first difference: {found.first.name}"]]
     assert all(len("  ".join(row)) < 80 for row in node_rows(shown_nodes(found, 20)))
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from engine.drawing.charts import WIDTH, Interval, bar_chart, interval_chart, point_chart
+from engine.drawing.charts import Interval, bar_chart, interval_chart, point_chart
+from engine.drawing.page import page, section
+from tests.browser import needs_browser, open_page
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROUNDING = 0.11
@@ -19,7 +22,8 @@ def parse(chart: str, tag: str) -> list[ElementTree.Element]:
 
 
 def number(element: ElementTree.Element, name: str) -> float:
-    return float(element.get(name, ""))
+    """Across, a percentage of the width, or pixels beside it."""
+    return float(element.get(name, "").removesuffix("%"))
 
 
 def labels(chart: str) -> dict[str, ElementTree.Element]:
@@ -75,6 +79,37 @@ def test_points_that_have_no_logarithm_leave_their_places_empty() -> None:
     assert [number(point, "cx") for point in parse(chart, "circle")] == [places[0], places[2]]
 
 
+def test_marked_points_are_named_and_stand_out() -> None:
+    """At any place, the label stays in the picture."""
+    values = [1.0, 2.0, 3.0, 4.0, 5.0]
+    for marked in range(5):
+        chart = point_chart(values, unit="x", below="values", marks={marked: "first <bad>"})
+        points, (line,) = parse(chart, "circle"), parse(chart, "line")[-1:]
+        assert [point.get("fill") == "var(--bad)" for point in points] == [i == marked for i in range(5)]
+        assert number(line, "x1") == number(line, "x2") == number(points[marked], "cx")
+        assert "first <bad>" in "".join(points[marked].itertext())
+        label = labels(chart)["first <bad>"]
+        assert (label.get("text-anchor") == "end") is (number(points[marked], "cx") > 50)
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [700, 1280, 1900])
+def test_charts_take_the_width_of_the_page_and_text_keeps_its_size(tmp_path: Path, width: int) -> None:
+    charts = [
+        bar_chart([("one", 1.0), ("two", 2.0)], unit="runs"),
+        point_chart([1.0, 2.0], unit="ms", below="runs", marks={1: "the second"}),
+        interval_chart([Interval("faster", 0.5, 0.4, 0.6, "0.50x slower, by a word")]),
+    ]
+    script = """
+    const page = document.querySelector("section").clientWidth, boxes = [...document.querySelectorAll(".scroll")];
+    return boxes.map((box) => [box.firstElementChild.offsetWidth / page, box.scrollWidth <= box.clientWidth,
+      [...box.querySelectorAll("text")].every((text) => {
+        const at = text.getBoundingClientRect(), all = box.getBoundingClientRect();
+        return at.left >= all.left && at.right <= all.right && at.height < 18; })]);"""
+    opened = open_page(page("Charts", [section("Charts", *charts)]), tmp_path, script=script, width=width)
+    assert opened.value == [[1, True, True]] * 3
+
+
 def test_intervals_are_where_their_values_are() -> None:
     rows = [Interval("faster", 0.5, 0.4, 0.6, "yes"), Interval("equal", 1.1, 0.9, 1.4, "no")]
     chart = interval_chart(rows, middle=1.0)
@@ -83,7 +118,7 @@ def test_intervals_are_where_their_values_are() -> None:
     assert number(middle, "x1") == number(middle, "x2")
     zero = number(lines[0], "x1")
     scale = (number(lines[1], "x2") - zero) / (1.4 - 0.4)
-    assert scale > 100
+    assert scale > 50
     for row, line, circle in zip(rows, lines, circles, strict=True):
         found = [number(line, "x1"), number(circle, "cx"), number(line, "x2")]
         wanted = [zero + scale * (value - 0.4) for value in (row.low, row.value, row.high)]
@@ -92,8 +127,9 @@ def test_intervals_are_where_their_values_are() -> None:
         name, note = labels(chart)[row.name], labels(chart)[row.note]
         assert abs(number(name, "y") - number(circle, "cy")) < 6
         assert number(name, "x") < found[0]
-        assert found[2] < number(note, "x") < WIDTH
+        assert found[2] < number(note, "x") == 100
+        assert number(note, "dx") > 0
     assert number(middle, "x1") == pytest.approx(zero + scale * (1.0 - 0.4), abs=2 * ROUNDING)
-    assert abs(number(labels(chart)["1"], "x") - number(middle, "x1")) < 10
+    assert number(labels(chart)["1"], "x") == number(middle, "x1")
     assert number(circles[0], "cy") < number(circles[1], "cy")
     assert number(circles[1], "cy") < number(middle, "y2") < number(labels(chart)["1"], "y")
