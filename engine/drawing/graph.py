@@ -14,7 +14,8 @@ class GraphNode:
     """One node.
 
     Attributes:
-        name: what searches find, and what names of groups are taken from; it need not be unique.
+        name: what searches find; it need not be unique.
+        groups: the groups around it, outermost first; if there are none, they are taken from its name and `body`.
         kind: the operator.
         lines: what a static picture shows in the box, the operator first.
         types: of the outputs, as text.
@@ -37,6 +38,7 @@ class GraphNode:
     part: str = ""
     milliseconds: float | None = None
     details: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

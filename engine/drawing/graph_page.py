@@ -99,7 +99,9 @@ def _colouring(colouring: Colouring) -> dict[str, Any]:
 
 
 def groups_of(node: GraphNode) -> tuple[str, ...]:
-    """The groups around a node, by its name and by the names of the nodes in whose bodies it is."""
+    """The groups around a node: its own, or else by its name and by the names of the nodes in whose bodies it is."""
+    if node.groups:
+        return node.groups
     around: list[str] = []
     for body in node.body:
         owner = body.rpartition(" / ")[0]

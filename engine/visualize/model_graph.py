@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.drawing.graph import Graph, GraphEdge, GraphNode, Role
+from engine.drawing.graph_page import scope_of
 from engine.drawing.svg import LONGEST
 from engine.drawing.table import printable
 from engine.ir import Constant, Model, Node, TensorType
@@ -18,6 +20,11 @@ TIME: Final = "time_ms"
 """The rt_info key whose value, in milliseconds, a graph has for a node that `times` does not name."""
 AFFINITY: Final = "affinity"
 _ROLES: Final[Mapping[str, Role]] = {"Parameter": "input", "Result": "output", "Constant": "constant"}
+_SCOPES: Final = "pkg.torch.onnx.name_scopes"
+"""PyTorch's exporter gives nodes flat names, and here, as Python writes a list, the modules that made each of them, and
+the name in the last one: `['', 'encoder', 'encoder.layers.0', 'linear']`."""
+_QUOTED: Final = re.compile(r"'([^'\\]*)'|\"([^\"\\]*)\"")
+_LIST: Final = re.compile(rf"\[(?:(?:{_QUOTED.pattern})(?:, |(?=\])))*\]")
 _FEW: Final = 4
 """Constants of at most this many elements are shown."""
 
@@ -43,7 +50,7 @@ class GraphOptions:
 def model_graph(model: Model, options: GraphOptions | None = None) -> Graph:
     """The graph of a model, with those of its bodies. Nodes have the device of their `affinity`, if they have one."""
     builder = _Builder(options or GraphOptions())
-    builder.add(model, (), "")
+    builder.add(model, (), "", ())
     return Graph(model.name, tuple(builder.nodes), tuple(builder.edges))
 
 
@@ -55,24 +62,28 @@ class _Builder:
         self.nodes: list[GraphNode] = []
         self.edges: list[GraphEdge] = []
 
-    def add(self, model: Model, body: tuple[str, ...], owner: str) -> list[int]:
-        """Add a model, and return the positions of its nodes that read nothing. `owner` is before names in profiles."""
+    def add(self, model: Model, body: tuple[str, ...], owner: str, around: tuple[str, ...]) -> list[int]:
+        """Add a model, and return the positions of its nodes that read nothing.
+
+        `owner` is before names in profiles, `around` are the groups of the node whose body it is.
+        """
         position: dict[Node, int] = {}
         sources = []
         for node in model.ordered_nodes():
             position[node] = number = len(self.nodes)
-            self.nodes.append(self._node(node, body, owner))
+            groups = (*around, *groups_of_node(node))
+            self.nodes.append(self._node(node, body, owner, groups))
             values = [value for value in node.input_values if value is not None]
             self.edges += [GraphEdge(position[value.node], number, value.index) for value in values]
             if not values and not isinstance(node, Constant):
                 sources.append(number)
             for attribute, inner in node.bodies.items():
-                path = (*body, f"{printable(node.friendly_name)} / {attribute}")
-                begun = self.add(inner, path, f"{owner}{node.friendly_name}/")
+                name = f"{printable(node.friendly_name)} / {attribute}"
+                begun = self.add(inner, (*body, name), f"{owner}{node.friendly_name}/", (*groups, name))
                 self.edges += [GraphEdge(number, each, is_link=True) for each in begun]
         return sources
 
-    def _node(self, node: Node, body: tuple[str, ...], owner: str) -> GraphNode:
+    def _node(self, node: Node, body: tuple[str, ...], owner: str, groups: tuple[str, ...]) -> GraphNode:
         info, options, profiled = node.annotations, self._options, owner + node.friendly_name
         is_own = bool(node.output_types)
         milliseconds = options.times.get(profiled, info.get(TIME)) if is_own else None
@@ -90,6 +101,7 @@ class _Builder:
             device=str(info.get(AFFINITY, "")),
             milliseconds=milliseconds if isinstance(milliseconds, (int, float)) else None,
             details=_details(node) | dict(options.notes.get(profiled, {}) if is_own else {}),
+            groups=groups,
         )
 
     def _lines(self, node: Node, kind: str, types: Sequence[str], milliseconds: Any) -> tuple[str, ...]:
@@ -109,6 +121,16 @@ class _Builder:
         if options.rt_info:
             lines += [f"{key}: {value}" for key, value in node.annotations.items() if key != TIME]
         return tuple(printable(line, LONGEST) for line in lines)
+
+
+def groups_of_node(node: Node) -> tuple[str, ...]:
+    """The groups around a node, outermost first: those of the exporter's metadata, or else of its name."""
+    metadata = node.annotations.get("metadata")
+    scopes = metadata.get(_SCOPES) if isinstance(metadata, Mapping) else None
+    if isinstance(scopes, str) and _LIST.fullmatch(scopes):
+        names = [single or double for single, double in _QUOTED.findall(scopes)]
+        return tuple(filter(None, names[-2].split("."))) if len(names) > 1 else ()  # the others are beginnings of it
+    return scope_of(node.friendly_name)
 
 
 def _details(node: Node) -> dict[str, str]:

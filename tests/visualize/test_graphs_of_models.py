@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from engine import ops
 from engine.drawing.graph import Graph, GraphNode
+from engine.drawing.graph_page import groups_of
 from engine.errors import UnsupportedError
 from engine.ir import Constant, Model, Parameter, boolean, f32
+from engine.onnx.importer import read_model
 from engine.visualize import GraphOptions, model_graph, network_graph, write_graph, write_unused
 
 
@@ -25,6 +29,29 @@ def model() -> Model:
 
 def by_name(graph: Graph) -> dict[str, GraphNode]:
     return {node.name: node for node in graph.nodes if node.role == "operation"}
+
+
+@pytest.mark.parametrize(
+    ("scopes", "groups"),
+    [
+        ("['', 'encoder', 'encoder.layers.0', 'linear']", ("encoder", "layers", "0")),
+        ("['', 'relu']", ("net",)),
+        ("""['', "it's", 'x']""", ("it's",)),
+        ("[]", ("net",)),
+        ("['a', __import__('os')]", ("net",)),
+        ("[" * 10**5, ("net",)),
+        (None, ("net",)),
+    ],
+)
+def test_groups_of_torch_s_flat_names_are_its_modules(scopes: str | None, groups: tuple[str, ...]) -> None:
+    """Without them, the page of a network of 1000 nodes has no groups."""
+    node = helper.make_node("Relu", ["x"], ["y"], name="net/node")
+    if scopes is not None:
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([node], "scoped", ends[:1], ends[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    assert groups_of(by_name(model_graph(read_model(proto)))["net/node"]) == groups
 
 
 def test_a_node_says_what_it_is() -> None:
@@ -66,12 +93,15 @@ def test_bodies_of_bodies_say_where_they_are() -> None:
         condition, x, condition, x, then_branch=branch("Neg", True), else_branch=branch("Abs", False),
         friendly_name="outer",
     )  # fmt: skip
+    node.rt_info["metadata"] = {"pkg.torch.onnx.name_scopes": "['', 'block.1', 'cond']"}
     options = GraphOptions(times={"outer/inner/exp": 2.5, "exp": 9.0})
     graph = model_graph(Model([node], [condition, x], name="nested"), options)
     found = by_name(graph)
     assert found["neg"].body == ("outer / then_branch",)
     assert found["exp"].body == ("outer / then_branch", "inner / then_branch")
     assert found["outer"].body == ()
+    assert groups_of(found["outer"]) == ("block", "1")
+    assert groups_of(found["exp"]) == ("block", "1", "outer / then_branch", "inner / then_branch")
     assert found["exp"].milliseconds == 2.5, "as profiles name it"
     links = {(graph.nodes[e.source].name, graph.nodes[e.target].body) for e in graph.edges if e.is_link}
     assert ("outer", ("outer / else_branch",)) in links
