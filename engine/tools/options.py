@@ -93,8 +93,10 @@ def add_inputs(parser: argparse.ArgumentParser, *, shape_of_blob: bool = True) -
         action="append",
         default=[],
         help="values of inputs: an .npz archive, a folder with input_0.pb and so on, or NAME=FILE with a .npy or .pb "
-        "file, an image, which is resized to the height and width of the input, or raw bytes in a .bin file; - is "
-        "standard input; may be given several times. Inputs without a file are random; their open batch is 1",
+        "file, an image (x=photo.png), or raw bytes in a .bin file; - is standard input; may be given several times. "
+        "An image is resized to the height and width of the input, bilinearly and not cropped, so that its proportions "
+        "may change; its pixels are 0 to 255, or 0 to 1 for an input of floating-point numbers. Inputs without a "
+        "file are random; their open batch is 1",
     )
     for option, default, what in (("--image-mean", "0", "subtracted"), ("--image-std", "1", "divided by")):
         parser.add_argument(

@@ -5,8 +5,12 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from engine.ir import PartialShape, TensorType, u8
+from engine.onnx.image_files import image_value
 from engine.tools.command_line_reference import command_line_reference
 from engine.tools.main import COMMANDS, EXAMPLES, EXIT_CODES, command_name, make_parser
 from engine.tools.properties_reference import properties_reference
@@ -53,6 +57,21 @@ def test_help_has_examples_and_exit_codes(
     unwrapped = " ".join(shown.split())
     for code, meaning in EXIT_CODES.items():
         assert f"{code} {meaning}" in unwrapped
+
+
+@pytest.mark.parametrize("command", ["run", "benchmark", "profile", "diff"])
+def test_help_says_what_happens_to_images(command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Nobody would look for a network's wrong answer in a photo that was squeezed without a word."""
+    with pytest.raises(SystemExit):
+        make_parser().parse_args([command, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "resized to the height and width of the input, bilinearly and not cropped" in shown
+
+    file = tmp_path / "photo.png"
+    Image.fromarray(np.repeat(np.uint8([[0] * 4 + [200] * 4]), 4, axis=0)).save(file)
+    halves = image_value(file.read_bytes(), "x", TensorType(u8, PartialShape([1, 1, 4, 4])))
+    assert halves[0, 0, 0, 0] == 0
+    assert halves[0, 0, 0, -1] == 200, "both halves are there"
 
 
 def test_examples_are_valid_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
