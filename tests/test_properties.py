@@ -114,8 +114,9 @@ def test_an_unknown_key_names_the_close_one_and_all_allowed():
 
 def test_the_key_that_has_all_words_of_an_unknown_one_is_the_close_one():
     keys = [Property(name, int, 1, CONFIG, "A number.") for name in ("NUM_STREAMS", "INFERENCE_NUM_THREADS")]
-    with pytest.raises(PropertyError, match=r"unknown config 'NUM_THREADS'; did you mean INFERENCE_NUM_THREADS\?"):
-        Config(PropertySet(*keys), {"NUM_THREADS": 2})
+    for name in ("NUM_THREADS", "NUM_THREAD"):
+        with pytest.raises(PropertyError, match=rf"unknown config '{name}'; did you mean INFERENCE_NUM_THREADS\?"):
+            Config(PropertySet(*keys), {name: 2})
 
 
 def test_a_metric_cannot_be_configured_nor_read_from_a_configuration():

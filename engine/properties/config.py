@@ -180,9 +180,15 @@ class Config(Mapping[str, Any]):
 
 
 def _similar(name: str, names: Sequence[str]) -> str:
-    """The name that was probably meant: the shortest that contains all words of `name`, else a close one, else ""."""
-    words = set(name.split("_")) - {""}
-    containing = [each for each in names if words and words <= set(each.split("_"))]
+    """The name that was probably meant: the shortest that contains all words of `name`, else a close one, else "".
+
+    Words are the same in the singular and the plural.
+    """
+
+    def words(text: str) -> set[str]:
+        return {word.removesuffix("S") for word in text.split("_")} - {""}
+
+    containing = [each for each in names if words(name) and words(name) <= words(each)]
     return min(containing, key=len) if containing else next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
 
