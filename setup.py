@@ -43,7 +43,11 @@ class NativeBuild(build_ext):
             file = self.get_ext_filename(ext.name)
             built, target = Path(self.build_lib) / file, Path(__file__).resolve().parent / file
             written = target.with_name(f"{target.name}.tmp")
-            shutil.copy2(built, written)
+            try:
+                with native_build.named_disk(target.parent):
+                    shutil.copy2(built, written)
+            except native_build.BuildError as error:
+                raise CompileError(str(error)) from None
             written.replace(target)
 
 

@@ -17,8 +17,8 @@ ENGINE_KERNEL_CXX may name a separate compiler for the kernels, which use no lib
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import functools
 import os
 import platform
 import re
@@ -59,9 +59,25 @@ NO_EXCEPTIONS = {"gil.cpp": ("-fno-exceptions",)}
 # GCC keeps loads for the next iteration in registers; register-tiled loops have none to spare and would spill.
 GCC_KERNEL_FLAGS = ("-fno-predictive-commoning",)
 
+# The oldest that are known to compile the core.
+_OLDEST = {"GCC": 12, "Clang": 14}
+_TO_INSTALL = (
+    "install GCC 12 or newer (package g++) or Clang 14 or newer, or name a compiler in the environment variable CXX"
+)
+
 
 class BuildError(Exception):
     """The native core cannot be built; the message names what is missing, or has the compiler's output."""
+
+
+class DiskFull(BuildError):
+    """There is no space for an object, or for what the compiler writes meanwhile."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where}: no space left on the disk. A build takes up to 500 MB: free some, or name a folder "
+            "of another disk in ENGINE_BUILD_OBJECTS (for objects) or TMPDIR (for temporary files)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +117,7 @@ def build_extension(target: Path, include: Sequence[str]) -> None:
     """
     if platform.system() != "Linux":
         raise BuildError(f"engine's native core runs on Linux only; this is {platform.system()}: use a Linux container")
-    with _locked(RELEASE.objects):
+    with named_disk(RELEASE.objects), _locked(RELEASE.objects):
         # Those that take longest come first, so that no core waits for them in the end.
         units = binding_units(RELEASE, include) + kernel_units(RELEASE) + core_units(RELEASE)
         callable_units = _callable_units(RELEASE)
@@ -280,14 +296,33 @@ def compile_units(units: Sequence[Unit], variant: Variant) -> int:
     ]
     with TemporaryDirectory(prefix="engine-headers-") as folder, ThreadPoolExecutor(max_workers=jobs()) as pool:
         headers = _precompiled([whole for unit, whole in stale if _is_gcc(unit.compiler)], Path(folder), pool)
+        full: list[DiskFull] = []
 
-        def compile_one(job: tuple[Unit, tuple[str, ...]]) -> str | None:
-            return _compile(*job, (*strict, *headers.get(_without_source(job[1]), ())))
+        def compile_one(job: tuple[Unit, tuple[str, ...]]) -> BuildError | None:
+            if full:
+                return None
+            error = _compile(*job, (*strict, *headers.get(_without_source(job[1]), ())))
+            if isinstance(error, DiskFull):
+                full.append(error)
+            return error
 
         errors = [error for error in pool.map(compile_one, stale) if error]
+    if full:
+        raise full[0]
     if errors:
-        raise BuildError("\n".join(errors))
+        raise BuildError("\n".join(map(str, errors)))
     return len(stale)
+
+
+@contextmanager
+def named_disk(folder: Path) -> Iterator[None]:
+    """Let an error of a disk that is full, while a build writes to `folder` or to one that the error names, say so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull(str(error.filename or folder)) from error
 
 
 def jobs() -> int:
@@ -332,10 +367,11 @@ def _found(candidates: Sequence[str]) -> tuple[str, ...]:
     for candidate in candidates:
         command = shlex.split(candidate)
         if command and shutil.which(command[0]):
+            _check_version(tuple(command))
             return tuple(command)
     raise BuildError(
         f"no C++ compiler: {' or '.join(candidates)} is not on PATH. engine's native core is built from C++17 sources: "
-        "install GCC 12 or newer (package g++) or Clang 14 or newer, or name a compiler in the environment variable CXX"
+        f"{_TO_INSTALL}"
     )
 
 
@@ -343,10 +379,31 @@ def _families() -> str:
     return (SOURCES / "kernels" / "families.def").read_text(encoding="utf-8")
 
 
-@functools.cache
+@cache
+def _check_version(command: tuple[str, ...]) -> None:
+    """Raise BuildError for a compiler that does not know the sources' language or instruction sets."""
+    name, version = _version(command)
+    if version < _OLDEST[name]:
+        raise BuildError(
+            f"{shlex.join(command)} is {name} {version}, too old to compile engine's native core: {_TO_INSTALL}"
+        )
+
+
+@cache
+def _version(command: tuple[str, ...]) -> tuple[str, int]:
+    """The compiler's kind and major version. Raises BuildError if it is no such compiler."""
+    asked = [*command, "-dM", "-E", "-x", "c++", os.devnull]
+    result = subprocess.run(asked, capture_output=True, text=True, check=False)
+    for name, macro in (("Clang", "__clang_major__"), ("GCC", "__GNUC__")):
+        if found := re.search(rf"^#define {macro} (\d+)$", result.stdout, re.MULTILINE):
+            return name, int(found[1])
+    raise BuildError(
+        f"{shlex.join(command)} is neither GCC nor Clang: {shlex.join(asked)} does not say so. {_TO_INSTALL}"
+    )
+
+
 def _is_gcc(command: tuple[str, ...]) -> bool:
-    result = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
-    return "clang" not in result.stdout
+    return _version(command)[0] == "GCC"
 
 
 def _baseline_unit(source: Path, variant: Variant, flags: tuple[str, ...] = ()) -> Unit:
@@ -371,7 +428,7 @@ def _from_root(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> str | None:
+def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> BuildError | None:
     """Compile one unit; return the error if compilation fails.
 
     `strict` flags turn warnings into errors and do not affect objects, so setting them makes no object out of date.
@@ -383,7 +440,7 @@ def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> s
     try:
         _run((*command, *strict, "-MMD", "-MF", str(depends), "-o", str(unit.object)))
     except BuildError as error:
-        return str(error)
+        return error
     record.write_text(_recorded(command), encoding="utf-8")
     return None
 
@@ -441,11 +498,21 @@ def _headers(folder: str) -> str:
 
 def _run(command: Sequence[str]) -> None:
     # Sources are named relative to the root, so that a copy of the checkout can reuse the objects.
-    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    # Messages are in English, so that a full disk is recognised.
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if result.returncode != 0 and os.strerror(errno.ENOSPC) in result.stdout:
+        raise DiskFull(_target_of(command))
     if result.returncode != 0:
         raise BuildError(f"{shlex.join(command)}\nfailed with status {result.returncode}:\n{result.stdout}")
     if result.stdout:
         print(result.stdout, end="", file=sys.stderr)
+
+
+def _target_of(command: Sequence[str]) -> str:
+    return command[command.index("-o") + 1] if "-o" in command else shlex.join(command)
 
 
 @contextmanager

@@ -214,6 +214,52 @@ def test_without_a_compiler_the_message_says_what_to_install(small: Path) -> Non
     assert "install GCC 12" in result.stderr
 
 
+def fake_compiler(folder: Path, script: str) -> str:
+    """A program in place of the compiler, which first answers what it is as g++ does."""
+    program = folder / "compiler"
+    program.write_text(f'#!/bin/sh\ncase "$*" in *-dM*) exec g++ "$@";; esac\n{script}\n', encoding="utf-8")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_compiler_that_is_too_old_is_refused_before_it_compiles(small: Path) -> None:
+    old = fake_compiler(small, "exit 1")
+    Path(old).write_text('#!/bin/sh\necho "#define __GNUC__ 9"\n', encoding="utf-8")
+    result = in_build(COMPILE_CORE, small, CXX=old)
+    assert f"{old} is GCC 9, too old to compile engine's native core: install GCC 12 or newer" in result.stderr
+    no_compiler = in_build(COMPILE_CORE, small, CXX="true")
+    assert "BuildError: true is neither GCC nor Clang" in no_compiler.stderr
+
+
+@pytest.mark.parametrize("status", [1, 4])
+def test_a_full_disk_is_one_line_that_says_what_to_do(small: Path, status: int) -> None:
+    """By the first compiler that finds no space; what it says of itself is left out, and no other unit is tried."""
+    script = f'echo "$@" >> {small}/calls\necho "as: error writing /tmp/x.s: No space left on device"\nexit {status}'
+    result = in_build(COMPILE_CORE, small, CXX=fake_compiler(small, script), ENGINE_BUILD_JOBS="1")
+    (line,) = result.stdout.splitlines()
+    assert re.match(r"\S+\.o: no space left on the disk\. .* ENGINE_BUILD_OBJECTS .* TMPDIR", line)
+    assert len((small / "calls").read_text(encoding="utf-8").splitlines()) == 1
+
+
+def test_a_disk_that_is_full_for_the_build_itself_is_named() -> None:
+    code = """
+import errno, os, pathlib
+import native_build as nb
+for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
+    try:
+        with nb.named_disk(pathlib.Path("objects")):
+            raise OSError(number, os.strerror(number), "objects/lock")
+    except nb.BuildError as error:
+        print(error)
+    except OSError as error:
+        print("unchanged", error.filename)
+"""
+    result = in_build(code)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["objects/lock", "objects/lock", "unchanged objects/lock"]
+
+
 def test_a_family_without_its_prepare_file_is_named(small: Path) -> None:
     (small / "csrc" / "kernels" / "prepare" / "copy.cpp").unlink()
     result = in_build("import native_build as nb\nnb.core_units(nb.RELEASE)", small)
