@@ -108,6 +108,20 @@ def test_a_border_of_zeros_stays_exact() -> None:
     check_windows(x[..., :7], w, y[..., :7])
 
 
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.03])
+@pytest.mark.parametrize("group", [1, 10])
+def test_sparse_maps(share: float, group: int) -> None:
+    """After a Relu, or beside a mask, most pixels may be zero in all channels: what sees only these is zero."""
+    ins, outs = (8, 80) if group > 1 else (32, 32)
+    w, x = values(outs, ins, 3, 3, seed="w", is_uniform=True), values(2, ins * group, 14, 14, seed="x", is_uniform=True)
+    x *= values(2, 1, 14, 14, seed="m", is_uniform=True) > 1 - 2 * share
+    y = np.asarray(Core().compile_model(model_of(w, 2, group=group), "CPU")({"x": x})[0])
+    is_seen = windows_of(x).any(axis=(1, 4, 5))
+    assert not y[np.broadcast_to(~is_seen[:, None], y.shape)].any()
+    assert 0 < is_seen.mean() < 1
+    check_windows(x, w, y, group)
+
+
 def test_weights_that_transforms_cannot_hold() -> None:
     """Denormal, and so large that a transform of finite weights overflows."""
     x = values(1, 32, 14, 14, seed="x", is_uniform=True)
