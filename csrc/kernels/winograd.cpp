@@ -4,74 +4,10 @@
 
 #include "kernels/activation.hpp"
 #include "kernels/winograd_tiles.hpp"
+#include "kernels/winograd_weights.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
-
-constexpr int kWeightLanes = 16;  // a cache line of results
-
-// The one-dimensional transforms. Interpolation points: 0, 1, -1, infinity for m = 2, and also 2, -2 for m = 4.
-template <int kTile>
-struct Transform;
-
-template <>
-struct Transform<2> {
-  static constexpr int kPoints = 4;
-  static inline __attribute__((always_inline)) void input(const Vec (&d)[4], Vec (&t)[4]) {
-    t[0] = d[0] - d[2];
-    t[1] = d[1] + d[2];
-    t[2] = d[2] - d[1];
-    t[3] = d[1] - d[3];
-  }
-  static inline __attribute__((always_inline)) void output(const Vec (&m)[4], Vec (&s)[2]) {
-    s[0] = m[0] + m[1] + m[2];
-    s[1] = m[1] - m[2] - m[3];
-  }
-  static inline __attribute__((always_inline)) void weights(const double (&g)[3][kWeightLanes],
-                                                            double (&u)[4][kWeightLanes]) {
-    for (int lane = 0; lane < kWeightLanes; ++lane) {
-      u[0][lane] = g[0][lane];
-      u[1][lane] = (g[0][lane] + g[1][lane] + g[2][lane]) / 2;
-      u[2][lane] = (g[0][lane] - g[1][lane] + g[2][lane]) / 2;
-      u[3][lane] = g[2][lane];
-    }
-  }
-};
-
-template <>
-struct Transform<4> {
-  static constexpr int kPoints = 6;
-  static inline __attribute__((always_inline)) void input(const Vec (&d)[6], Vec (&t)[6]) {
-    const Vec four = broadcast(4.0f), five = broadcast(5.0f), two = broadcast(2.0f);
-    const Vec even = d[4] - four * d[2], odd = d[3] - four * d[1];
-    const Vec even2 = d[4] - d[2], odd2 = two * (d[3] - d[1]);
-    t[0] = fma(four, d[0], d[4] - five * d[2]);
-    t[1] = even + odd;
-    t[2] = even - odd;
-    t[3] = even2 + odd2;
-    t[4] = even2 - odd2;
-    t[5] = fma(four, d[1], d[5] - five * d[3]);
-  }
-  static inline __attribute__((always_inline)) void output(const Vec (&m)[6], Vec (&s)[4]) {
-    const Vec sum1 = m[1] + m[2], difference1 = m[1] - m[2];
-    const Vec sum2 = m[3] + m[4], difference2 = m[3] - m[4];
-    s[0] = m[0] + sum1 + sum2;
-    s[1] = fma(broadcast(2.0f), difference2, difference1);
-    s[2] = fma(broadcast(4.0f), sum2, sum1);
-    s[3] = fma(broadcast(8.0f), difference2, difference1) + m[5];
-  }
-  static inline __attribute__((always_inline)) void weights(const double (&g)[3][kWeightLanes],
-                                                            double (&u)[6][kWeightLanes]) {
-    for (int lane = 0; lane < kWeightLanes; ++lane) {
-      u[0][lane] = g[0][lane] / 4;
-      u[1][lane] = -(g[0][lane] + g[1][lane] + g[2][lane]) / 6;
-      u[2][lane] = -(g[0][lane] - g[1][lane] + g[2][lane]) / 6;
-      u[3][lane] = (g[0][lane] + 2 * g[1][lane] + 4 * g[2][lane]) / 24;
-      u[4][lane] = (g[0][lane] - 2 * g[1][lane] + 4 * g[2][lane]) / 24;
-      u[5][lane] = g[2][lane];
-    }
-  }
-};
 
 // Transforms `count` tiles of channel block `block`.
 template <int kTile, class Map>
@@ -314,19 +250,6 @@ ENGINE_INLINE OutputOperands<Map> output_operands(const WinogradArgs& args, void
 // The index of V among the operands; M follows.
 ENGINE_INLINE int temporaries_at(const WinogradArgs& args) {
   return 3 + args.operands.has_bias + args.operands.has_scale + args.operands.has_residual;
-}
-
-// A channel tile of any group.
-struct ChannelTile {
-  Group group;
-  std::int64_t tile;  // in the group
-};
-ENGINE_INLINE std::int64_t tiles_of_all(const WinogradArgs& args) {
-  return (args.groups - 1) * group_at(args, 0).tiles + group_at(args, args.groups - 1).tiles;
-}
-ENGINE_INLINE ChannelTile channel_tile_at(const WinogradArgs& args, std::int64_t index) {
-  const std::int64_t in_group = group_at(args, 0).tiles, group = min64(index / in_group, args.groups - 1);
-  return {group_at(args, group), index - group * in_group};
 }
 
 // Channel tiles that share a block, and stay together.
@@ -717,95 +640,6 @@ template <class Map>
 void winograd_output(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
   return args.output_tile == 2 ? finish<2, Map>(args, buffers, context) : finish<4, Map>(args, buffers, context);
-}
-
-// Split over (channel tile, input channel). Computed in doubles, for several output channels at a time.
-template <int kTile>
-void transform_weights(const WinogradArgs& args, const float* w, float* u, const KernelContext& context) {
-  using T = Transform<kTile>;
-  constexpr int kSide = T::kPoints;
-  const ConvShape& s = args.shape;
-  // Weights between channels of different groups of the shape are zero, and not stored.
-  const std::int64_t stored = s.in_channels / s.groups, outs_of_stored = s.out_channels / s.groups;
-  const WorkRange range = split_work(tiles_of_all(args) * args.in_group, context.worker, context.workers);
-  for (std::int64_t item = range.begin; item < range.end; ++item) {
-    const auto [group, t] = channel_tile_at(args, item / args.in_group);
-    const std::int64_t c = item % args.in_group, in = group.in_first + c;
-    if (c >= group.ins) continue;
-    const std::int64_t width = group.width(t), channel = t * args.tile_channels;
-    float* to = u + group.weights + channel * group.ins * kSide * kSide + c * width;
-    for (std::int64_t k = 0; k < width; k += kWeightLanes) {
-      const std::int64_t wanted = min64(kWeightLanes, width - k);
-      const std::int64_t present = min64(wanted, group.outs - channel - k);
-      double taps[3][3][kWeightLanes] = {}, half[3][kSide][kWeightLanes], column[3][kWeightLanes];
-      double all[kSide][kWeightLanes];
-      for (std::int64_t lane = 0; lane < present; ++lane) {
-        const std::int64_t out = group.out_first + channel + k + lane;
-        if (in / stored != out / outs_of_stored) continue;
-        const float* from = w + (out * stored + in % stored) * 9;
-        for (int i = 0; i < 3; ++i)
-          for (int j = 0; j < 3; ++j) taps[i][j][lane] = from[3 * i + j];
-      }
-      for (int i = 0; i < 3; ++i) T::weights(taps[i], half[i]);
-      for (int j = 0; j < kSide; ++j) {
-        for (int i = 0; i < 3; ++i)
-          for (int lane = 0; lane < kWeightLanes; ++lane) column[i][lane] = half[i][j][lane];
-        T::weights(column, all);
-        for (int i = 0; i < kSide; ++i) {
-          float* point = to + (i * kSide + j) * group.ins * width + k;
-          for (std::int64_t lane = 0; lane < wanted; ++lane) point[lane] = static_cast<float>(all[i][lane]);
-        }
-      }
-    }
-  }
-}
-
-// The weights as they were; zero between groups, and for channels that fill a tile. Split over channel tiles.
-void copy_weights(const WinogradArgs& args, const float* w, float* u, const KernelContext& context) {
-  const ConvShape& s = args.shape;
-  const std::int64_t stored = s.in_channels / s.groups, outs_of_stored = s.out_channels / s.groups;
-  const WorkRange range = split_work(tiles_of_all(args), context.worker, context.workers);
-  for (std::int64_t item = range.begin; item < range.end; ++item) {
-    const auto [group, t] = channel_tile_at(args, item);
-    const std::int64_t width = group.width(t), channel = t * args.tile_channels;
-    float* to = u + group.direct + channel * group.ins * 9;
-    for (std::int64_t c = 0; c < group.ins; ++c) {
-      // Of a block, all channels of a tap are adjacent.
-      const std::int64_t block = c / 16 * 16, depth = min64(16, group.ins - block), in = group.in_first + c;
-      for (int tap = 0; tap < 9; ++tap) {
-        float* row = to + (block * 9 + tap * depth + c - block) * width;
-        for (std::int64_t lane = 0; lane < width; ++lane) {
-          const std::int64_t out = group.out_first + channel + lane;
-          const bool is_stored = channel + lane < group.outs && in / stored == out / outs_of_stored;
-          row[lane] = is_stored ? w[(out * stored + in % stored) * 9 + tap] : 0.0f;
-        }
-      }
-    }
-  }
-}
-
-// The largest input for which no intermediate result overflows: each is at most the amplification (winograd.hpp) times
-// the sum of an output's largest weights. Negative if transformed weights could overflow, or be denormal numbers.
-float largest_input(const WinogradArgs& args, const float* w) {
-  const double amplification = args.output_tile == 2 ? 64.0 : 2304.0, most = 1.5e38;
-  const std::int64_t ins = args.shape.in_channels / args.shape.groups;
-  double largest = 1.0;
-  for (std::int64_t out = 0; out < args.shape.out_channels; ++out) {
-    double sum = 0.0, peak = 0.0;
-    for (std::int64_t c = 0; c < ins; ++c, w += 9) {
-      double tap = 0.0;
-      for (int i = 0; i < 9; ++i) {
-        const double magnitude = __builtin_fabs(static_cast<double>(w[i]));
-        if (!(magnitude <= most)) return -1.0f;
-        tap = magnitude > tap ? magnitude : tap;
-      }
-      sum += tap;
-      peak = tap > peak ? tap : peak;
-    }
-    if (peak > 0.0 && peak < 1e-35) return -1.0f;
-    largest = sum > largest ? sum : largest;
-  }
-  return static_cast<float>(most / (amplification * largest));
 }
 
 void winograd_weights_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {

@@ -126,11 +126,10 @@ static inline WinogradScratch winograd_scratch(const WinogradArgs& args) {
   WinogradScratch s = {};
   // In phases: as many windows as a second-level cache holds, and several register tiles of them.
   constexpr std::int64_t kWindowFloats = 64 << 10;
-  const std::int64_t cached = kWindowFloats / (in_blocks * 9 * 16) / args.pixels;
-  s.most_outputs = args.in_phases ? args.pixels * (cached > 4   ? 4
-                                                   : cached > 1 ? cached
-                                                                : 1)
-                                  : points * args.block_tiles / 9;  // as much memory as V
+  std::int64_t register_tiles = kWindowFloats / (in_blocks * 9 * 16) / args.pixels;
+  register_tiles = register_tiles > 4 ? 4 : register_tiles < 1 ? 1 : register_tiles;
+  // Fused: as many as fit into the memory of V.
+  s.most_outputs = args.in_phases ? register_tiles * args.pixels : points * args.block_tiles / 9;
   s.most_tiles = args.in_phases ? 64 : args.block_tiles;
   s.sums = args.in_phases ? in_blocks * 9 * s.most_outputs * 16
                           : points * winograd_point_stride(in_blocks, args.block_tiles);

@@ -97,6 +97,19 @@ ENGINE_INLINE Group group_at(const WinogradArgs& args, std::int64_t index) {
   return group;
 }
 
+// A channel tile of any group.
+struct ChannelTile {
+  Group group;
+  std::int64_t tile;  // in the group
+};
+ENGINE_INLINE std::int64_t tiles_of_all(const WinogradArgs& args) {
+  return (args.groups - 1) * group_at(args, 0).tiles + group_at(args, args.groups - 1).tiles;
+}
+ENGINE_INLINE ChannelTile channel_tile_at(const WinogradArgs& args, std::int64_t index) {
+  const std::int64_t in_group = group_at(args, 0).tiles, group = min64(index / in_group, args.groups - 1);
+  return {group_at(args, group), index - group * in_group};
+}
+
 // Magnitudes are compared as integers, among which those of NaN are the largest.
 typedef std::int32_t Four __attribute__((vector_size(16), aligned(4), may_alias));
 typedef std::int32_t Lane __attribute__((may_alias));
