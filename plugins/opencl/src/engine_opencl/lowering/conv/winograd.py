@@ -122,20 +122,17 @@ def launch_repair(b: LaunchPlanBuilder, c: Convolution) -> None:
     source = kernel_source("winograd_ranges", **defines)
     b.launch(source, "winograd_ranges", [c.x, ranges], (positions, c.groups * parts))
     b.launch(kernel_source("winograd_marks", **defines), "winograd_marks", [ranges, marks], (places, c.groups))
-    # An item of a CPU processes a row of tiles in several vectors, without which sums would wait for each other.
+    # An item of a CPU processes a row of tiles, two at a time: the sums of one would wait for each other.
     on_cpu = b.facts.kind == "cpu"
-    width = min(16, b.facts.vector_width) if on_cpu else _GPU_MAPS
-    vectors = 2 if on_cpu and c.outputs > width else 1
-    map_parts, tiles = -(-c.outputs // (width * vectors)), -(-g.outputs[2] // 2) if on_cpu else 1
+    maps = min(16, b.facts.vector_width) if on_cpu else _GPU_MAPS
+    map_parts, tiles = -(-c.outputs // maps), -(-g.outputs[2] // 2) if on_cpu else 1
     ending = {
-        "BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code, "WIDE": width,
-        "VECTORS": vectors, "MAP_PARTS": map_parts, "TILES": tiles,
+        "BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code, "MAPS": maps,
+        "MAP_PARTS": map_parts, "TILES": tiles, "BESIDE": 2 if on_cpu else 1,
         "ONE_ITEM": "__attribute__((reqd_work_group_size(1, 1, 1)))" if on_cpu else "",
     }  # fmt: skip
     make = b.weights[name]
-    weights = b.weight(
-        ("winograd repair", name, c.groups, width * vectors), lambda: interleaved(make(), c, width * vectors)
-    )
+    weights = b.weight(("winograd repair", name, c.groups, maps), lambda: interleaved(make(), c, maps))
     source = HELPERS + kernel_source("winograd_repair", **defines, **ending)
     size, local = (places // tiles if tiles else 0, c.groups * map_parts), (1, 1) if on_cpu else ()
     b.launch(source, "winograd_repair", [marks, c.x, weights, *c.added, c.result], size, local)
