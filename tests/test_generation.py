@@ -530,7 +530,8 @@ def test_a_batch_gets_equally_many_tokens_after_its_prompts(llama: Any) -> None:
         {"top_k": 1.5}, {"top_p": 0}, {"top_p": 1.1}, {"repetition_penalty": 0}, {"seed": -1}, {"seed": "x"},
         {"temperature": 10**400}, {"repetition_penalty": 10**5000}, {"top_p": 10**400}, {"temperature": "1"},
         {"repetition_penalty": -(10**5000)}, {"top_p": None}, {"top_k": -(10**5000)}, {"seed": -(10**5000)},
-        {"temperature": 1j}, {"temperature": [10**5000]},
+        {"temperature": 1j}, {"temperature": [10**5000]}, {"repetition_penalty": float("nan")},
+        {"repetition_penalty": float("inf")}, {"top_p": float("nan")},
     ],
 )  # fmt: skip
 def test_samplings_that_are_refused(wrong: dict[str, Any]) -> None:

@@ -279,6 +279,9 @@ def test_a_value_that_is_defined_twice_is_named() -> None:
 # -- calls ------------------------------------------------------------------------------------------------
 
 
+BRANCHES = {f"{name}_branch": helper.make_graph([], name, [], []) for name in ("then", "else")}
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -286,6 +289,8 @@ def test_a_value_that_is_defined_twice_is_named() -> None:
         (helper.make_node("Add", ["x"], ["y"], name="a"), "Add `a` has 1 inputs; expected 2"),
         (helper.make_node("Add", ["x", ""], ["y"], name="a"), "Add `a`: input 1 is omitted, and Add requires it"),
         (node("Relu", "x", "y z", name="r"), "Relu `r` has 2 outputs; expected 1"),
+        (helper.make_node("If", ["x"], [], name="i", **BRANCHES), "If `i` has 0 outputs; expected 1 or more"),
+        (helper.make_node("If", ["x"], ["y"], name="i", **BRANCHES), "0 inputs and 0 outputs; expected 0 and 1"),
         (node("Relu", "x", "y", name="r", alpha=1.0), "Relu `r` has no attribute `alpha`"),
         (node("Softmax", "x", "y", name="s", axis="last"), "attribute `axis` is STRING; expected INT"),
         (node("Cast", "x", "y", name="c"), "required attribute `to` is missing"),
