@@ -65,10 +65,14 @@ def summary_of(network: Summarised) -> dict[str, Any]:
 
 def remarks_of(network: Summarised) -> list[str]:
     """What a user should know of a network and of those that it runs on, one sentence each."""
-    found = list(network.remarks)
+    told: dict[tuple[str, str], list[str]] = {}
     for name, part in network.parts().items():
-        found += [f"{name} on {part.plugin.name}: {remark}" for remark in remarks_of(part)]
-    return found
+        for remark in remarks_of(part):
+            told.setdefault((part.plugin.name, remark), []).append(name)
+    return [
+        *network.remarks,
+        *(f"{' and '.join(names)} on {device}: {remark}" for (device, remark), names in told.items()),
+    ]
 
 
 def _sum_of(parts: list[Mapping[str, Any]]) -> NodeCounts:

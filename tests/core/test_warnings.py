@@ -119,7 +119,26 @@ def test_batches_are_compiled_twice_told_and_counted_once() -> None:
     assert len(messages) == 1
     summary = network.get_property("EXECUTION_SUMMARY")
     assert (summary["nodes"], summary["reference_nodes"], len(summary["parts"])) == (3, 1, 2)
-    assert messages[0].startswith("BATCH network `g`: full on CPU: 1 of 3 nodes")
+    assert messages[0].startswith("BATCH network `g`: full and rest on CPU: 1 of 3 nodes")
+    assert messages[0].count("1 of 3 nodes") == len(summary["fallbacks"]) == 1
+
+
+def test_dictionaries_as_results_are_no_fallback() -> None:
+    """ZipMap is how scikit-learn's converters return scores; no kernel could make objects of Python."""
+    x = helper.make_tensor_value_info("x", 1, ["N", 2])
+    scores = helper.make_node("Softmax", ["x"], ["s"])
+    zipped = helper.make_node("ZipMap", ["s"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[3, 4])
+    item = helper.make_map_type_proto(onnx.TensorProto.INT64, helper.make_tensor_type_proto(1, []))
+    result = helper.make_value_info("y", helper.make_sequence_type_proto(item))
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(
+        helper.make_graph([scores, zipped], "g", [x], [result]), opset_imports=opsets, ir_version=10
+    )
+    network, messages = caught("CPU", model=model)
+    assert messages == []
+    summary = network.get_property("EXECUTION_SUMMARY")
+    assert (summary["nodes"], summary["reference_nodes"], summary["fallbacks"]) == (2, 0, ())
+    assert network([np.zeros((1, 2), np.float32)])[0] == [{3: 0.5, 4: 0.5}]
 
 
 @pytest.mark.parametrize("device", DEVICES)

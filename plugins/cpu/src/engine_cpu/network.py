@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine.errors import UnsupportedError
-from engine.ir import Constant, Model, Node, TensorType
+from engine.ir import Constant, MapType, Model, Node, SequenceType, TensorType
 from engine.ir.walk import all_nodes
 from engine.lowering import GraphNetwork, PreparedGraph, RefusalCause, check_mode, check_precision, read_graph
 from engine.native import Plan, default_isa
@@ -181,7 +181,9 @@ class CpuNetwork(GraphNetwork):
                 compile_node(node)  # raises if there is no evaluation; programs are made later, for the lengths
         # Nodes whose shapes only an inference knows are decided then, and most run natively.
         self._reference = frozenset(
-            node for node, why in refusals.items() if not node.bodies and why.cause is not RefusalCause.DYNAMIC_SHAPE
+            node
+            for node, why in refusals.items()
+            if not node.bodies and why.cause is not RefusalCause.DYNAMIC_SHAPE and not _only_makes_maps(node)
         )
         if self._reference:
             evaluated = [node for node in refusals if node in self._reference]
@@ -285,6 +287,12 @@ class CpuNetwork(GraphNetwork):
 def _open(ports: Sequence[Port]) -> list[Port]:
     """The ports whose shapes are not known."""
     return [port for port in ports if isinstance(port.type, TensorType) and not port.type.shape.is_static]
+
+
+def _only_makes_maps(node: Node) -> bool:
+    """Whether an operation (ZipMap) only puts results in the form of Python's dictionaries: no kernel could."""
+    types = [each.element if isinstance(each, SequenceType) else each for each in node.output_types]
+    return all(isinstance(each, MapType) for each in types)
 
 
 def _all_constants(graph: Model) -> list[Constant]:
