@@ -48,6 +48,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     softmax,
     text,
     tfidf,
+    tokenizer,
     training,
     transpose,
     tree_scores,

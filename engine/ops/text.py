@@ -97,40 +97,50 @@ class RegexFullMatchSpec(OperatorSpec):
         """See `OperatorSpec`."""
         if given["pattern"] is None:
             refuse(node, "pattern", None, "a pattern of RE2")
-        if importlib.util.find_spec("re2") is not None:
-            _compiled(node, given["pattern"])
+        check_pattern(node, "pattern", given["pattern"])
 
 
-def _compiled(node: Node, pattern: str | bytes) -> Callable[[bytes], object]:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False  # of the C++ library, to the process's stderr
-    try:
-        matches: Callable[[bytes], object] = re2.compile(encode_text(pattern), options).fullmatch
-    except re2.error as e:
-        reason = e.args[0].decode("utf-8", "replace") if isinstance(e.args[0], bytes) else str(e)
-        allowed = f"the syntax of RE2, which has no backreferences and no lookaround ({reason})"
-        refuse(node, "pattern", pattern, allowed, e)
-    return matches
+def check_pattern(node: Node, name: str, pattern: str | bytes) -> None:
+    """Refuse the value of an attribute that is no pattern of RE2, wherever that is installed."""
+    if importlib.util.find_spec("re2") is not None:
+        _compiled(node, name, pattern, is_longest=False)
 
 
-@compiles("RegexFullMatch")
-def _compile_regex_full_match(node: Node) -> Evaluator:
-    """Whether each text as a whole matches the pattern, in time linear in its length.
+def compiled_pattern(node: Node, name: str, pattern: str | bytes, *, is_longest: bool = False) -> Any:
+    """A pattern of RE2 for bytes, which matches in time linear in their number; `is_longest`: the longest match counts.
 
     Python's own `re` is no substitute: it knows other classes, such as the digits of all scripts, and needs exponential
     time for some patterns. Raises `UnsupportedError` if RE2 is not installed.
     """
-    spec = RegexFullMatchSpec.of(node)
-    assert spec.pattern is not None
     try:
-        matches = _compiled(node, spec.pattern)
+        return _compiled(node, name, pattern, is_longest=is_longest)
     except ImportError as e:
         raise UnsupportedError(
-            f"{node}: RegexFullMatch needs the package google-re2, which is not installed: "
+            f"{node}: {node.op_type} needs the package google-re2, which is not installed: "
             "pip install 'engine-sdk[regex]'"
         ) from e
+
+
+def _compiled(node: Node, name: str, pattern: str | bytes, *, is_longest: bool) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False  # of the C++ library, to the process's stderr
+    options.longest_match = is_longest
+    try:
+        return re2.compile(encode_text(pattern), options)
+    except re2.error as e:
+        reason = e.args[0].decode("utf-8", "replace") if isinstance(e.args[0], bytes) else str(e)
+        allowed = f"the syntax of RE2, which has no backreferences and no lookaround ({reason})"
+        refuse(node, name, pattern, allowed, e)
+
+
+@compiles("RegexFullMatch")
+def _compile_regex_full_match(node: Node) -> Evaluator:
+    """Whether each text as a whole matches the pattern. Raises `UnsupportedError` if RE2 is not installed."""
+    spec = RegexFullMatchSpec.of(node)
+    assert spec.pattern is not None
+    matches: Callable[[bytes], object] = compiled_pattern(node, "pattern", spec.pattern).fullmatch
 
     def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
         texts: Array = inputs[0]
