@@ -135,7 +135,7 @@ INVALID: list[tuple[str, list[Source], dict[str, Any]]] = [
     ("SplitToSequence", [(F32, [5]), ints(6, -1)], {}),
     ("SplitToSequence", [(F32, [5]), ints(0).reshape(())], {}),
     ("TopK", [MAP, ints(-1)], {}),
-    ("MaxUnpool", [(F32, [1, 1, 2, 2]), (I64, [1, 1, 2, 2]), ints(1, 1, 1, 1)], {"kernel_shape": [2, 2]}),
+    ("MaxUnpool", [(F32, [1, 1, 2, 2]), (I64, [1, 1, 2, 2]), ints(1, 2, 3, 3)], {"kernel_shape": [2, 2]}),
     ("LSTM", [*RECURRENT, np.array([4], np.int32)], {"hidden_size": 1}),
     ("LSTM", [*RECURRENT, np.array([-1], np.int32)], {"hidden_size": 1}),
     ("LSTM", [(F32, [1, 3, 2]), *RECURRENT[1:], np.array([4], np.int32)], {"hidden_size": 1, "layout": 1}),
