@@ -341,6 +341,8 @@ def link_shared(objects: Sequence[Path], target: Path, others: Sequence[Path] = 
     with TemporaryDirectory(prefix="engine-link-") as folder:
         archive = Path(folder) / "others.a"
         if others:
+            if not shutil.which("ar"):
+                raise BuildError("no `ar` is on PATH, which ENGINE_KERNELS needs: install binutils")
             _run(("ar", "qc", str(archive), *map(str, others)))
         archives = (str(archive),) if others else ()
         _run((*compiler(), "-shared", "-pthread", *strip, *map(str, objects), *archives, "-o", str(written)))

@@ -73,18 +73,17 @@ def runtime_files(files: Files, why: str = "") -> dict[str, bytes]:
         raise PartsError(f"{min(missing)} imports {modules.why_refused(min(missing))}, which {NAME} does not have")
     found = {modules.paths[name]: files[modules.paths[name]] for name in kept}
     folders = {path.rpartition("/")[0] for path in found}
-    found |= {
-        path: data
-        for path, data in files.items()
-        if (path.rpartition("/")[0] in folders and not path.endswith(".py") and "_core." in path)
-        or path.endswith("py.typed") or ((path.startswith("engine/drawing/") and "engine/drawing" in folders)
-        and not path.endswith(".py"))
-    }  # fmt: skip
+    found |= {path: data for path, data in files.items() if path.rpartition("/")[0] in folders and _is_data(path)}
     left_out |= {f"engine.{component}" for component in COMPILING}
     for name in left_out:
         if all(parent in kept for parent in _above(name)):
             found[modules.paths[name]] = _stub(name, why).encode()
     return found
+
+
+def _is_data(path: str) -> bool:
+    """Whether a file is the native core, the mark of typed packages, or read by a module beside it."""
+    return path.startswith("engine/_core.") or path.endswith(("/py.typed", ".css", ".js"))
 
 
 class _Modules:

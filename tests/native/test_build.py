@@ -88,6 +88,17 @@ def test_named_rows_are_all_that_is_built() -> None:
     assert "graph" not in in_build(units, ENGINE_KERNELS="copy/generic").stdout.split()
 
 
+def test_the_linker_may_take_what_named_kernels_call() -> None:
+    """Only of the same instruction set: kernels call no others."""
+    names = "u.object.parent.name + '/' + u.object.stem"
+    code = f"import native_build as nb\nprint(*({names} for u in nb._callable_units(nb.RELEASE)))"
+    called = in_build(code, ENGINE_KERNELS="conv/generic,copy/generic").stdout.split()
+    assert "generic/tile" in called
+    assert {each.partition("/")[0] for each in called} == {"generic"}
+    assert {"generic/conv", "generic/recurrent", "generic/trees"} & set(called) == set()
+    assert in_build(code).stdout.split() == []
+
+
 @pytest.mark.parametrize("name", ["conv/avx9000", "none/generic", "conv", "/"])
 def test_a_row_that_is_not_there_is_an_error(name: str) -> None:
     result = in_build(CHOSEN_ROWS, ENGINE_KERNELS=f"copy/generic,{name}")
