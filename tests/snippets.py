@@ -152,6 +152,8 @@ def _is_known(package: str) -> bool:
     name, _, extras = package.rstrip("]").partition("[")
     if name.startswith("."):
         return _has_extras(ROOT, extras) if name == "." else any(ROOT.glob(name.removeprefix("./"))) and not extras
+    if name == "engine-runtime":  # of the same sources
+        return not extras
     if name == "engine-sdk":
         return _has_extras(ROOT, extras)
     if name.startswith("engine-plugin-"):

@@ -149,6 +149,7 @@ RUN = {
     "docs/published-models.md": Document(0, 1),
     "docs/exporters.md": Document(0, 1),
     "docs/blobs.md": Document(9, 1, prepare=small_model),
+    "docs/runtime.md": Document(2, 2, prepare=small_model),
     "docs/scaling.md": Document(4, 2, prepare=vectors, packages=("ray", "pyarrow"), extra="ray"),
     "docs/security.md": Document(6, 1, prepare=compiled),
     "docs/conformance.md": Document(1, 1),
