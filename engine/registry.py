@@ -150,7 +150,8 @@ class PluginRegistry(Participant):
 
     def _create(self, entry: _Entry) -> Plugin:
         if len(entry.origins) > 1:
-            if len(both := installed_distributions()) > 1:
+            both = installed_distributions()
+            if len(both) > 1 and any(each.distribution.startswith("engine-runtime ") for each in entry.origins):
                 raise PluginConflictError(
                     f"{' and '.join(both)} are both installed, and have the same files, so that device {entry.name} is "
                     f"claimed twice: pip uninstall {' '.join(both)} engine-plugin-cpu, then install one of them again"
