@@ -6,7 +6,7 @@
   const inputs = nodes.map(() => []), outputs = nodes.map(() => []);
   edges.forEach((edge, i) => { inputs[edge[1]].push(i); outputs[edge[0]].push(i); });
   const state = { colouring: GRAPH.colourings[GRAPH.first], group: "names", constants: false, root: null, shown: [],
-    frames: [], lines: [], boxOf: new Map(), selected: null, found: [], at: -1, scale: 1, x: 0, y: 0 };
+    frames: [], lines: [], named: [], boxOf: new Map(), selected: null, found: [], at: -1, scale: 1, x: 0, y: 0 };
   const stats = { layoutMs: 0, redrawMs: 0, boxes: 0 };
   const short = (text, most = LONGEST) => (text.length > most ? text.slice(0, most - 1) + "\u2026" : text);
   const time = (ms) => (ms >= 1 ? ms.toFixed(2) + " ms" : (ms * 1000).toFixed(1) + " \u00b5s");
@@ -143,7 +143,7 @@
 
   function port(group, from, pin) {
     const name = pin * from.key;
-    if (!group.ports.has(name)) group.ports.set(name, { key: ++keys, pin, w: 4, h: 0 });
+    if (!group.ports.has(name)) group.ports.set(name, { key: ++keys, pin, from, w: 4, h: 0 });
     return group.ports.get(name);
   }
 
@@ -238,6 +238,7 @@
       if (state.scale > 0.2) { context.fillStyle = text; context.fillText("\u25be " + short(frame.text[0], 60), frame.x + PAD, frame.y + 5); }
     }
     drawLines(isSeen, isDetailed, pen, faint, accent);
+    if (isDetailed) drawSources(isSeen, faint);
     const found = new Set(state.found.map((id) => state.boxOf.get(id)));
     for (const box of state.shown) {
       if (!isSeen(box.x, box.y, box.x + box.w, box.y + box.h)) continue;
@@ -272,6 +273,20 @@
     }
     context.setLineDash([]);
     context.globalAlpha = 1;
+  }
+
+  function drawSources(isSeen, faint) { // where edges enter a group, the names of their sources that are out of sight
+    context.fillStyle = faint;
+    state.named = [];
+    for (const frame of state.frames) {
+      const entries = [...frame.ports.values()].filter(({ pin, x, y, from }) =>
+        pin < 0 && isSeen(x, y, x, y) && !isSeen(from.x, from.y, from.x + from.w, from.y + from.h));
+      entries.sort((a, b) => a.x - b.x).forEach(({ x, y, from }, i) => { // neighbours are closer than names are long
+        const name = short(from.children ? from.name : leafName(from.node), 24);
+        context.fillText(name, x + 5, y - 6 + 10 * (i % 3));
+        state.named.push(name);
+      });
+    }
   }
 
   function drawBox(box, isDetailed, pen, colours, isFound) {

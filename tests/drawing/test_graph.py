@@ -166,6 +166,18 @@ def test_edges_enter_and_leave_an_opened_group_above_and_below_its_boxes(tmp_pat
 
 
 @needs_browser
+def test_an_edge_from_out_of_sight_has_the_name_of_its_source_where_it_enters_a_group(tmp_path: Path) -> None:
+    script = """
+    const { state, draw } = graphView, before = state.named.slice();
+    const frame = state.frames.find((f) => f.name === "2: GPU");
+    state.scale = 1; state.x = 0; state.y = 10 - frame.y;
+    draw();
+    return [before, state.named]"""
+    opened = open_page(to_html(blocks(), "Blocks"), tmp_path, script=script)
+    assert opened.value == [[], ["block.1/add"]], "the last node of the group before"
+
+
+@needs_browser
 def test_groups_open_and_close(tmp_path: Path) -> None:
     script = (
         SHOWN
