@@ -205,6 +205,8 @@ def suite() -> Iterator[tuple[str, onnx.ModelProto, list[Any], list[Any]]]:
         warnings.simplefilter("ignore")
         cases = collect_testcases(None)  # type: ignore[no-untyped-call]
     for found in cases:
+        if found.model.opset_import[0].version > ops.CANONICAL_OPSET:  # of a later release
+            continue
         nodes = found.model.graph.node
         if len(nodes) == 1 and nodes[0].domain == "" and not any(a.HasField("g") for a in nodes[0].attribute):
             for inputs, outputs in found.data_sets:
