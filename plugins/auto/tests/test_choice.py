@@ -42,6 +42,27 @@ def negation(shape: Any = (2, 3), name: str = "g") -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
+class Clock:
+    """A clock that only inferences move, each by the given seconds, and the timer of measurements."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rig: Any, seconds: float = 0.0) -> None:
+        self.rig, self.seconds = rig, seconds
+        self.limits: list[tuple[float, Any]] = []
+        monkeypatch.setattr("engine_auto.selection.deadline_timer", self)
+        monkeypatch.setattr("engine_auto.measuring.time", self)
+        monkeypatch.setattr("engine.lowering.tuning.time", self)
+
+    def call_after(self, seconds: float, action: Callable[[], None]) -> Deadline:
+        self.limits.append((seconds, action))
+        return Deadline(action)
+
+    def perf_counter(self) -> float:
+        return (self.rig.acme.inferences + self.rig.bolt.inferences) * self.seconds
+
+    def perf_counter_ns(self) -> int:
+        return int(self.perf_counter() * 1e9)
+
+
 def devices_of(network: Any) -> tuple[str, ...]:
     found: tuple[str, ...] = network.get_metric("EXECUTION_DEVICES")
     return found
@@ -79,9 +100,11 @@ def test_the_faster_device_is_chosen(rig: Any, hint: str, caplog: pytest.LogCapt
     assert any("begin on ACME" in record.message for record in caplog.records)
 
 
-def test_a_device_that_is_not_clearly_faster_does_not_replace_the_first(rig: Any) -> None:
+def test_a_device_that_is_not_clearly_faster_does_not_replace_the_first(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch, rig, seconds=0.02)  # of each inference on either device
     rig.acme.compile_gate.clear()
-    rig.acme.seconds = rig.bolt.seconds = 0.02  # equal, up to noise that is far below 5 %
     network = rig.compile(negation())
     rig.acme.compile_gate.set()
     assert network.wait_for_choice(LIMIT)
@@ -139,27 +162,6 @@ def test_unknown_shapes_are_measured_with_those_of_the_first_inference(rig: Any)
     assert network.get_metric("CHOICE_IS_FINAL")
     assert devices_of(network) == ("ACME",)
     assert "fastest" in network.get_metric("CHOICE_REASON")
-
-
-class Clock:
-    """A clock that only inferences move, each by the given seconds, and the timer of measurements."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rig: Any, seconds: float = 0.0) -> None:
-        self.rig, self.seconds = rig, seconds
-        self.limits: list[tuple[float, Any]] = []
-        monkeypatch.setattr("engine_auto.selection.deadline_timer", self)
-        monkeypatch.setattr("engine_auto.measuring.time", self)
-        monkeypatch.setattr("engine.lowering.tuning.time", self)
-
-    def call_after(self, seconds: float, action: Callable[[], None]) -> Deadline:
-        self.limits.append((seconds, action))
-        return Deadline(action)
-
-    def perf_counter(self) -> float:
-        return (self.rig.acme.inferences + self.rig.bolt.inferences) * self.seconds
-
-    def perf_counter_ns(self) -> int:
-        return int(self.perf_counter() * 1e9)
 
 
 @pytest.mark.parametrize("hint", ["LATENCY", "THROUGHPUT"])

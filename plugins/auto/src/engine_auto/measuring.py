@@ -13,6 +13,7 @@ from engine.lowering.tuning import Timing, median, time_in_turns
 from engine.plugin_api import ExecutableNetwork, Port
 from engine.properties import OPTIMAL_NUMBER_OF_INFER_REQUESTS
 from engine.runtime.async_request import AsyncInferRequest
+from engine.runtime.deadlines import deadline_timer
 from engine.runtime.random_inputs import random_inputs
 from engine.runtime.submission import InferFuture
 from engine.runtime.values import Value
@@ -21,6 +22,8 @@ _ROUNDS: Final = 5
 _LONGEST_TURN: Final = 0.05
 """Seconds of one turn of one network, in which at least one inference runs."""
 _HOPELESS: Final = 3.0
+_AGAIN: Final = 0.1
+"""Seconds after which an inference that has not ended is cancelled again."""
 
 
 class Stopped(Exception):
@@ -93,11 +96,12 @@ class Trials:
         return None if times is None else {name: spent / 1e6 for name, spent in times.items()}, errors
 
     def stop(self) -> None:
-        """Cancel the inference that runs; none begins after it."""
+        """Cancel the inference that runs, and one that was about to begin."""
         self._is_stopped = True
         running = self._running
         if running is not None:
             running.cancel()
+            deadline_timer.call_after(_AGAIN, self.stop)  # an inference that begins now has not noticed
 
     def _check_stopped(self) -> None:
         if self._is_stopped:
