@@ -11,9 +11,17 @@ import sys
 import tempfile
 from binascii import crc32
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+with suppress(ImportError):  # the tests of wheels run without it
+    from hypothesis import HealthCheck, settings
+
+    # On a busy machine, making an example takes as long as a slow strategy does on an idle one.
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
 
 # In the order in which they need one another.
 _INTEL = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libintelocl.so")
