@@ -54,6 +54,8 @@ BASE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNING
 # A static local in an inline function would need a guard, and exceptions a type, that all objects share.
 KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-math-errno", "-fno-trapping-math",
                 "-ffp-contract=fast")  # fmt: skip
+# They convert arguments and call the core, or build plans; -O3 takes half as long again to compile them.
+BINDING_FLAGS = PREPARE_FLAGS = ("-O1",)
 # See bindings/gil.cpp.
 NO_EXCEPTIONS = {"gil.cpp": ("-fno-exceptions",)}
 # GCC keeps loads for the next iteration in registers; register-tiled loops have none to spare and would spill.
@@ -257,17 +259,21 @@ def core_units(variant: Variant) -> list[Unit]:
         raise BuildError(f"families.def: csrc/kernels/prepare/<family>.cpp is missing for {sorted(missing)}")
     folders = ("executor",) if _named_rows() and variant == RELEASE else ("executor", "graph")
     others = [path for folder in folders for path in sorted((SOURCES / folder).rglob("*.cpp"))]
-    return [_baseline_unit(path, variant) for path in [*others, *prepare]]
+    return [
+        *(_baseline_unit(path, variant) for path in others),
+        *(_baseline_unit(path, variant, PREPARE_FLAGS) for path in prepare),
+    ]
 
 
 def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:
     """Return the units that use Python, the only ones whose objects serve one version of Python."""
     flags = tuple(flag for folder in include for flag in ("-isystem", folder))
     folder = variant.objects / "bindings" / (sysconfig.get_config_var("SOABI") or "python")
+    sources = [*sorted((SOURCES / "bindings" / "units").glob("*.cpp")), SOURCES / "bindings" / "gil.cpp"]
     return [
-        Unit(path, folder / f"{path.stem}.o", (*flags, *NO_EXCEPTIONS.get(path.name, ())), compiler())
-        for path in sorted((SOURCES / "bindings").glob("*.cpp"))
-        if path.name != "graph.cpp" or not _named_rows()
+        Unit(path, folder / f"{path.stem}.o", (*flags, *BINDING_FLAGS, *NO_EXCEPTIONS.get(path.name, ())), compiler())
+        for path in sources
+        if path.name != "graphs.cpp" or not _named_rows()
     ]
 
 

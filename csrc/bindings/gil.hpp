@@ -3,6 +3,8 @@
 
 #include <Python.h>
 
+#include <utility>
+
 namespace engine {
 
 // PyEval_RestoreThread, which never returns if the interpreter ends meanwhile. Before version 3.14, CPython ends such a
@@ -10,13 +12,17 @@ namespace engine {
 // so that the process would be aborted.
 void take_gil(PyThreadState* state);
 
-// Releases the GIL for its lifetime, like pybind11::gil_scoped_release.
+// Releases the GIL until `take` or its end, like pybind11::gil_scoped_release, if it is to.
 class GilReleased {
  public:
-  GilReleased() : state_(PyEval_SaveThread()) {}
-  ~GilReleased() { take_gil(state_); }
+  explicit GilReleased(bool releases = true) : state_(releases ? PyEval_SaveThread() : nullptr) {}
+  ~GilReleased() { take(); }
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;
+
+  void take() {
+    if (state_ != nullptr) take_gil(std::exchange(state_, nullptr));
+  }
 
  private:
   PyThreadState* state_;

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -81,13 +80,12 @@ Seats::Taken::~Taken() {
 py::object Seats::run(Taken& seat, const CancelFlag* cancel, bool is_profiled) {
   std::vector<std::int64_t> profile;
   const RunOptions options{0, cancel, is_profiled ? &profile : nullptr};
-  std::optional<GilReleased> no_gil;
   // A run waits while other runs use all cores, and must not hold the GIL then.
-  if (!is_short_ || seat->context.plan().has_extensions || !CoreSet::shared().has_free_core()) no_gil.emplace();
+  GilReleased no_gil(!is_short_ || seat->context.plan().has_extensions || !CoreSet::shared().has_free_core());
   const auto begin = std::chrono::steady_clock::now();
   const bool finished = seat->context.run(seat->inputs, seat->outputs, options, seat->states);
   const auto taken = std::chrono::steady_clock::now() - begin;
-  no_gil.reset();
+  no_gil.take();
   if (!finished) throw_cancelled();
   is_short_ = taken < kShortRun;
   if (!is_profiled) return py::none();

@@ -13,9 +13,9 @@ from engine.ir import PartialShape, TensorType, u8
 from engine.tools.command_line_reference import command_line_reference
 from engine.tools.main import COMMANDS, EXAMPLES, EXIT_CODES, command_name, make_parser
 from engine.tools.properties_reference import properties_reference
-from engine.values.images import image_value
 from engine.tools.specs_reference import specs_reference
 from engine.tools.undefined_reference import undefined_reference
+from engine.values.images import image_value
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -1,0 +1,2 @@
+// See plans.cpp. Apart from the others, since a build of named kernels leaves it out.
+#include "bindings/graph.cpp"

@@ -1,0 +1,5 @@
+// See plans.cpp.
+#include "bindings/extensions.cpp"
+#include "bindings/families.cpp"
+#include "bindings/routines.cpp"
+#include "bindings/seats.cpp"
