@@ -9,7 +9,7 @@ namespace engine::ENGINE_ISA_NS {
 namespace {
 
 void depthwise_f32(const void* args, void* const* buffers, const KernelContext& context) {
-  run_depthwise<float, float>(*static_cast<const DepthwiseArgs*>(args), buffers, context);
+  run_depthwise<float>(*static_cast<const DepthwiseArgs*>(args), buffers, context);
 }
 
 }  // namespace

@@ -8,9 +8,7 @@ namespace engine::ENGINE_ISA_NS {
 namespace {
 
 void depthwise_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
-  const DepthwiseArgs& args = *static_cast<const DepthwiseArgs*>(raw_args);
-  return depthwise_finishes(args) ? run_depthwise<Bf16, float>(args, buffers, context)
-                                  : run_depthwise<Bf16, Bf16>(args, buffers, context);
+  run_depthwise<Bf16>(*static_cast<const DepthwiseArgs*>(raw_args), buffers, context);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ struct Zeros {
   alignas(64) static constexpr Map kValues[16] = {};
 };
 
-template <class Map, class Out>
+template <class Map>
 struct Row {
   const Map* x;        // the input of the first kernel row inside the map, at column 0
   std::int64_t x_row;  // between kernel rows
@@ -30,34 +30,38 @@ struct Row {
   int rows;            // the number of kernel rows inside the map
   std::int64_t in_w;
   std::int64_t stride, dilation, kernel_w;
-  Out* y;
+  void* y;              // of Map, or of f32 if is_aside
   const Map* residual;  // added before the activation, or null
   Vec bias, scale, low, high;
-  bool has_scale;
+  bool has_scale, is_aside;
 };
 
 // The epilogue's parameters, in registers: for the compiler, stores might change the fields of the row.
-template <class Map, class Out>
+template <class Map>
 struct Ending {
   Vec bias, scale, low, high;
   const Map* residual;
-  Out* y;
-  bool has_scale;
+  void* y;
+  bool has_scale, is_aside;
 };
-template <class Map, class Out>
-ENGINE_INLINE Ending<Map, Out> ending_of(const Row<Map, Out>& row) {
-  return {row.bias, row.scale, row.low, row.high, row.residual, row.y, row.has_scale};
+template <class Map>
+ENGINE_INLINE Ending<Map> ending_of(const Row<Map>& row) {
+  return {row.bias, row.scale, row.low, row.high, row.residual, row.y, row.has_scale, row.is_aside};
 }
 // Without a scale, sums start from the bias, which costs nothing.
-template <class Map, class Out>
-ENGINE_INLINE Vec start_of(const Row<Map, Out>& row) {
+template <class Map>
+ENGINE_INLINE Vec start_of(const Row<Map>& row) {
   return row.has_scale ? zero() : row.bias;
 }
-template <class Map, class Out>
-ENGINE_INLINE void finish_pixel(const Ending<Map, Out>& end, std::int64_t pixel, Vec sum) {
+template <class Map>
+ENGINE_INLINE void finish_pixel(const Ending<Map>& end, std::int64_t pixel, Vec sum) {
   Vec value = end.has_scale ? fma(sum, end.scale, end.bias) : sum;
   if (end.residual) value += load(end.residual + pixel * 16);
-  store(end.y + pixel * 16, min(end.high, max(end.low, value)));
+  value = min(end.high, max(end.low, value));
+  if (end.is_aside)
+    store(static_cast<float*>(end.y) + pixel * 16, value);
+  else
+    store(static_cast<Map*>(end.y) + pixel * 16, value);
 }
 
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -80,8 +84,8 @@ ENGINE_INLINE void keep(Vec& value) {
 }
 
 // Output pixels [first, first + kPixels), whose first tap is input column `start`. kChecked: some taps lie outside.
-template <int kKernel, int kStride, int kPixels, bool kChecked, class Map, class Out>
-ENGINE_NOINLINE void tile(const Row<Map, Out>& row, std::int64_t first, std::int64_t start) {
+template <int kKernel, int kStride, int kPixels, bool kChecked, class Map>
+ENGINE_NOINLINE void tile(const Row<Map>& row, std::int64_t first, std::int64_t start) {
   constexpr int kSpan = (kPixels - 1) * kStride + kKernel;
   Vec sum[kPixels];
 #pragma GCC unroll 14
@@ -106,7 +110,7 @@ ENGINE_NOINLINE void tile(const Row<Map, Out>& row, std::int64_t first, std::int
     }
   }
   // One loop for each part of the epilogue: one condition for each, and not for each pixel.
-  const Ending<Map, Out> end = ending_of(row);
+  const Ending<Map> end = ending_of(row);
   if (end.has_scale) {
 #pragma GCC unroll 14
     for (int p = 0; p < kPixels; ++p) sum[p] = fma(sum[p], end.scale, end.bias);
@@ -115,20 +119,29 @@ ENGINE_NOINLINE void tile(const Row<Map, Out>& row, std::int64_t first, std::int
 #pragma GCC unroll 14
     for (int p = 0; p < kPixels; ++p) sum[p] += load(end.residual + (first + p) * 16);
   }
+  if constexpr (sizeof(Map) != sizeof(float)) {
+    if (end.is_aside) {
+      float* y = static_cast<float*>(end.y) + first * 16;
 #pragma GCC unroll 14
-  for (int p = 0; p < kPixels; ++p) store(end.y + (first + p) * 16, min(end.high, max(end.low, sum[p])));
+      for (int p = 0; p < kPixels; ++p) store(y + p * 16, min(end.high, max(end.low, sum[p])));
+      return;
+    }
+  }
+  Map* y = static_cast<Map*>(end.y) + first * 16;
+#pragma GCC unroll 14
+  for (int p = 0; p < kPixels; ++p) store(y + p * 16, min(end.high, max(end.low, sum[p])));
 }
 
-template <int kKernel, int kStride, int kPixels, class Map, class Out>
-void tail(const Row<Map, Out>& row, int pixels, std::int64_t first, std::int64_t start) {
+template <int kKernel, int kStride, int kPixels, class Map>
+void tail(const Row<Map>& row, int pixels, std::int64_t first, std::int64_t start) {
   if constexpr (kPixels > 0) {
     if (pixels == kPixels) return tile<kKernel, kStride, kPixels, true>(row, first, start);
     tail<kKernel, kStride, kPixels - 1>(row, pixels, first, start);
   }
 }
 
-template <int kKernel, int kStride, class Map, class Out>
-void run_row(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad) {
+template <int kKernel, int kStride, class Map>
+void run_row(const Row<Map>& row, std::int64_t out_w, std::int64_t pad) {
   std::int64_t pixel = 0;
   for (; pixel + kTile <= out_w; pixel += kTile) {
     const std::int64_t start = pixel * kStride - pad;
@@ -140,9 +153,9 @@ void run_row(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad) {
   tail<kKernel, kStride, kTile - 1>(row, static_cast<int>(out_w - pixel), pixel, pixel * kStride - pad);
 }
 
-template <class Map, class Out>
-void run_any_row(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad) {
-  const Ending<Map, Out> end = ending_of(row);
+template <class Map>
+void run_any_row(const Row<Map>& row, std::int64_t out_w, std::int64_t pad) {
+  const Ending<Map> end = ending_of(row);
   for (std::int64_t pixel = 0; pixel < out_w; ++pixel) {
     Vec sum = start_of(row);
     for (int r = 0; r < row.rows; ++r)
@@ -155,8 +168,8 @@ void run_any_row(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad)
   }
 }
 
-template <class Map, class Out>
-void run_any(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad) {
+template <class Map>
+void run_any(const Row<Map>& row, std::int64_t out_w, std::int64_t pad) {
   const std::int64_t shape = row.dilation == 1 ? row.kernel_w * 10 + row.stride : 0;
   switch (shape) {
     case 31:
@@ -176,11 +189,10 @@ void run_any(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad) {
   }
 }
 
-// x, y and the residual have elements of type Map. Rows are computed as Out: in place, or as f32 in scratch, so that a
+// x, y and the residual have elements of type Map. Rows are computed in place, or aside, as f32 in scratch, so that a
 // bf16 map is rounded only once, after the whole epilogue (see depthwise_finishes).
-template <class Map, class Out>
+template <class Map>
 void run_depthwise(const DepthwiseArgs& args, void* const* buffers, const KernelContext& context) {
-  constexpr bool kIsAside = sizeof(Map) != sizeof(Out);
   const ConvShape& s = args.shape;
   const EpilogueArgs& epilogue = args.epilogue;
   int operand = 0;
@@ -191,15 +203,16 @@ void run_depthwise(const DepthwiseArgs& args, void* const* buffers, const Kernel
   const Map* residual = args.operands.has_residual ? static_cast<const Map*>(buffers[operand++]) : nullptr;
   Map* y = static_cast<Map*>(buffers[operand]);
   const bool is_clip = epilogue.activation == Activation::kClip;
-  [[maybe_unused]] const bool finish = depthwise_finishes(args);
+  const bool finish = depthwise_finishes(args);
 
-  Row<Map, Out> row = {};
+  Row<Map> row = {};
   row.in_w = s.in_w;
   row.x_row = s.dilation_h * s.in_w * 16;
   row.stride = s.stride_w;
   row.dilation = s.dilation_w;
   row.kernel_w = s.kernel_w;
   row.has_scale = scale != nullptr;
+  row.is_aside = finish && sizeof(Map) != sizeof(float);
   row.low = broadcast(is_clip ? epilogue.alpha : -__builtin_inff());
   row.high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
   const std::int64_t blocks = (s.out_channels + 15) / 16;
@@ -225,25 +238,22 @@ void run_depthwise(const DepthwiseArgs& args, void* const* buffers, const Kernel
       row.x = x + n * args.x_batch + block * args.x_block + (top + begin * s.dilation_h) * s.in_w * 16 + l;
       row.w = w + (block * s.kernel_h + begin) * s.kernel_w * 16 + l;
       Map* to = y + n * args.y_batch + out + l;
-      if constexpr (kIsAside)
-        row.y = static_cast<Out*>(context.scratch);
-      else
-        row.y = to;
+      row.y = row.is_aside ? context.scratch : to;
       const Map* added = residual ? residual + n * args.residual_batch + out + l : nullptr;
       row.residual = epilogue.residual_after ? nullptr : added;
       row.bias = bias ? load(bias + block * 16 + l) : zero();
       row.scale = scale ? load(scale + block * 16 + l) : zero();
       run_any(row, s.out_w, s.pad_left);
-      if constexpr (kIsAside) {
-        finish_column(epilogue, static_cast<int>(s.out_w), row.y, 16, nullptr, 0);
-        for (std::int64_t pixel = 0; pixel < s.out_w * 16; pixel += 16) {
-          Vec value = load(row.y + pixel);
-          if (added && epilogue.residual_after) value += load(added + pixel);
-          store(to + pixel, value);
-        }
-      } else if constexpr (sizeof(Map) == sizeof(float)) {
-        if (finish)
-          finish_column(epilogue, static_cast<int>(s.out_w), row.y, 16, epilogue.residual_after ? added : nullptr, 16);
+      if (!finish) continue;
+      float* computed = static_cast<float*>(row.y);
+      const float* late = nullptr;
+      if constexpr (sizeof(Map) == sizeof(float)) late = epilogue.residual_after ? added : nullptr;
+      finish_column(epilogue, static_cast<int>(s.out_w), computed, 16, late, 16);
+      if (!row.is_aside) continue;
+      for (std::int64_t pixel = 0; pixel < s.out_w * 16; pixel += 16) {
+        Vec value = load(computed + pixel);
+        if (added && epilogue.residual_after) value += load(added + pixel);
+        store(to + pixel, value);
       }
     }
   }

@@ -302,10 +302,51 @@ constexpr SmallCasts small_casts() {
   return {S::kFormat, strip1<float, S, FromSmall>, strip1<S, float, ToSmall<S>>, strip1<S, double, ToSmall<S>>};
 }
 
+// Integers of the same size, of which one is compiled: the bits of a result depend on the sign of the argument only if
+// the result is longer.
+template <class T>
+struct Bits {
+  static constexpr bool kIsInteger = false;
+};
+template <class U>
+struct IntegerBits {
+  static constexpr bool kIsInteger = true;
+  using Unsigned = U;
+};
+template <>
+struct Bits<std::int8_t> : IntegerBits<std::uint8_t> {};
+template <>
+struct Bits<std::uint8_t> : IntegerBits<std::uint8_t> {};
+template <>
+struct Bits<std::int16_t> : IntegerBits<std::uint16_t> {};
+template <>
+struct Bits<std::uint16_t> : IntegerBits<std::uint16_t> {};
+template <>
+struct Bits<std::int32_t> : IntegerBits<std::uint32_t> {};
+template <>
+struct Bits<std::uint32_t> : IntegerBits<std::uint32_t> {};
+template <>
+struct Bits<std::int64_t> : IntegerBits<std::uint64_t> {};
+template <>
+struct Bits<std::uint64_t> : IntegerBits<std::uint64_t> {};
+
+template <class To, class From>
+constexpr StripFn cast_strip() {
+  if constexpr (Bits<To>::kIsInteger && Bits<From>::kIsInteger) {
+    using T = typename Bits<To>::Unsigned;
+    if constexpr (sizeof(To) <= sizeof(From))
+      return strip1<T, typename Bits<From>::Unsigned, Cast<T>>;
+    else
+      return strip1<T, From, Cast<T>>;
+  } else {
+    return strip1<To, From, Cast<To>>;
+  }
+}
+
 template <class From>
 constexpr void add_row(CastTable& table, ElementCode from) {
   StripFn* const row = table.run[static_cast<int>(from)];
-#define ENGINE_CAST(code, To) row[static_cast<int>(ElementCode::code)] = strip1<To, From, Cast<To>>
+#define ENGINE_CAST(code, To) row[static_cast<int>(ElementCode::code)] = cast_strip<To, From>()
   ENGINE_CAST(kF32, float);
   ENGINE_CAST(kF64, double);
   ENGINE_CAST(kI8, std::int8_t);
