@@ -2,8 +2,9 @@
 //
 // Tile shapes are limited by the registers: vectors * pixels accumulators, `vectors` weights and one broadcast. On
 // AVX-512, 2 x 14 needs 16 loads for 28 multiply-adds and 3 x 9 needs 12 for 27, fewer loads than the one per
-// multiply-add that current cores can start; 4 x 7 would leave no register for the broadcast, and so need one load for
-// each multiply-add. NEON has as many registers, of a quarter of the width.
+// multiply-add that current cores can start. Two vectors suffice but for long products, which read their rows less
+// often with three. One vector needs more than one load for each multiply-add whatever the number of pixels. Tiles of
+// other shapes would be no faster, and take long to compile. NEON has as many registers, of a quarter of the width.
 #include "kernels/tile.hpp"
 
 #include "kernels/activation.hpp"
@@ -15,22 +16,25 @@ namespace {
 using namespace simd;
 
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int kMaxVectors = 4;
-constexpr int kMaxPixels[5] = {0, tile_pixels(28), tile_pixels(14), tile_pixels(9), tile_pixels(6)};
-constexpr int kBestVectors = 2;
+constexpr int kMaxProductVectors = 3;
+constexpr int kMaxPixels[4] = {0, tile_pixels(14), tile_pixels(14), tile_pixels(9)};
 #else
-constexpr int kMaxVectors = 2;
-constexpr int kMaxPixels[5] = {0, tile_pixels(12), tile_pixels(6), 0, 0};
-constexpr int kBestVectors = 2;
+constexpr int kMaxProductVectors = 2;
+// As many as the sums that multiply-adds, which take 4 cycles, are added to meanwhile; less without FMA.
+#if defined(__FMA__)
+constexpr int kMaxPixels[4] = {0, tile_pixels(8), tile_pixels(6), 0};
+#else
+constexpr int kMaxPixels[4] = {0, tile_pixels(6), tile_pixels(6), 0};
 #endif
+#endif
+constexpr int kMaxVectors = 2, kBestVectors = 2;
 
 alignas(64) const float kZeros[64] = {};
 
 // Prevents the compiler from carrying loads to the next step (predictive commoning would spill accumulators).
 #define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
 
-// The floats between pixels, for two of PixelStep's values.
-constexpr int kIndirect = 0, kRows = -1;
+constexpr int kIndirect = 0;  // in place of the floats between pixels
 
 template <int kVectors, int kPixels>
 using Accumulators = Vec[kVectors][kPixels];
@@ -63,7 +67,7 @@ ENGINE_ALWAYS_INLINE void add_four(const float* const (&row)[kPixels], const flo
 }
 
 // The products of rows at a fixed distance. Their pointers do not fit into registers besides the rest, so each is
-// loaded once for 16 values.
+// loaded once for 16 values; with one vector, whose multiply-adds wait for their own loads, for four.
 template <int kVectors, int kPixels>
 ENGINE_ALWAYS_INLINE void add_rows(const TileCall& call, Accumulators<kVectors, kPixels>& acc) {
   const float* row[kPixels];
@@ -73,14 +77,17 @@ ENGINE_ALWAYS_INLINE void add_rows(const TileCall& call, Accumulators<kVectors, 
   const float* w = call.w;
   const std::int64_t ahead = std::int64_t{call.next_step} * 4;
   std::int64_t depth = std::int64_t{16} * (call.blocks - 1) + call.last_depth;
-  for (; depth >= 16; depth -= 16) {
+  constexpr int kUnrolled = kVectors == 1 ? 4 : 16;
+  for (; depth >= kUnrolled; depth -= kUnrolled) {
     add_four<0, kVectors>(row, w, next, ahead, acc);
-    add_four<4, kVectors>(row, w, next, ahead, acc);
-    add_four<8, kVectors>(row, w, next, ahead, acc);
-    add_four<12, kVectors>(row, w, next, ahead, acc);
-    w += 16 * kVectors * kLanes;
+    if constexpr (kUnrolled > 4) {
+      add_four<4, kVectors>(row, w, next, ahead, acc);
+      add_four<8, kVectors>(row, w, next, ahead, acc);
+      add_four<12, kVectors>(row, w, next, ahead, acc);
+    }
+    w += kUnrolled * kVectors * kLanes;
 #pragma GCC unroll 28
-    for (int p = 0; p < kPixels; ++p) row[p] += 16;
+    for (int p = 0; p < kPixels; ++p) row[p] += kUnrolled;
   }
   for (; depth > 0; --depth) {
     add_depth<0, kVectors>(row, w, acc);
@@ -151,8 +158,9 @@ ENGINE_ALWAYS_INLINE void add_taps(const TileCall& call, Accumulators<kVectors, 
   }
 }
 
-template <int kVectors, int kPixels, int kStep>
-ENGINE_NOINLINE void tile(const TileCall& call) {
+// Tiles of all steps share the ends, which are longer than the loops.
+template <int kVectors, int kPixels>
+ENGINE_NOINLINE void run(const TileCall& call, PixelStep step) {
   Vec acc[kVectors][kPixels];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
@@ -160,7 +168,7 @@ ENGINE_NOINLINE void tile(const TileCall& call) {
 #pragma GCC unroll 28
     for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
   }
-  if constexpr (kStep == kRows) {
+  if (step == PixelStep::kRows) {
     if (call.adds_to_y) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
@@ -170,8 +178,17 @@ ENGINE_NOINLINE void tile(const TileCall& call) {
       }
     }
     add_rows<kVectors>(call, acc);
-  } else {
-    add_taps<kVectors, kPixels, kStep>(call, acc);
+  } else if (step == PixelStep::kBlocked1) {
+    add_taps<kVectors, kPixels, 16>(call, acc);
+  } else if constexpr (kVectors <= kMaxVectors) {
+    if (step == PixelStep::kBlocked2)
+      add_taps<kVectors, kPixels, 32>(call, acc);
+    else if (step == PixelStep::kPlanar1)
+      add_taps<kVectors, kPixels, 1>(call, acc);
+    else if (step == PixelStep::kPlanar2)
+      add_taps<kVectors, kPixels, 2>(call, acc);
+    else
+      add_taps<kVectors, kPixels, kIndirect>(call, acc);
   }
 
   const EpilogueArgs& epilogue = *call.epilogue;
@@ -210,6 +227,13 @@ ENGINE_NOINLINE void tile(const TileCall& call) {
   }
 }
 
+template <int kVectors, int kPixels, PixelStep kStep>
+void tile(const TileCall& call) {
+  PixelStep step = kStep;
+  ENGINE_FORGET(step);  // or the compiler might make a copy of `run` for each
+  run<kVectors, kPixels>(call, step);
+}
+
 template <int... kIndices>
 struct Indices {};
 template <int kCount, int... kIndices>
@@ -219,7 +243,7 @@ struct CountTo<0, kIndices...> {
   using Type = Indices<kIndices...>;
 };
 
-template <int kVectors, int kStep, int... kPixels>
+template <int kVectors, PixelStep kStep, int... kPixels>
 TileFn pick(int pixels, Indices<kPixels...>) {
   static const TileFn table[] = {&tile<kVectors, kPixels, kStep>...};
   return pixels >= 1 && pixels <= static_cast<int>(sizeof...(kPixels)) ? table[pixels - 1] : nullptr;
@@ -228,21 +252,13 @@ TileFn pick(int pixels, Indices<kPixels...>) {
 template <int kVectors>
 TileFn pick(int pixels, PixelStep step) {
   typename CountTo<kMaxPixels[kVectors]>::Type all;
-  switch (step) {
-    case PixelStep::kBlocked1:
-      return pick<kVectors, 16>(pixels, all);
-    case PixelStep::kBlocked2:
-      return pick<kVectors, 32>(pixels, all);
-    case PixelStep::kPlanar1:
-      return pick<kVectors, 1>(pixels, all);
-    case PixelStep::kPlanar2:
-      return pick<kVectors, 2>(pixels, all);
-    case PixelStep::kIndirect:
-      return pick<kVectors, kIndirect>(pixels, all);
-    case PixelStep::kRows:
-      return pick<kVectors, kRows>(pixels, all);
-    case PixelStep::kCount:
-      break;
+  if (step == PixelStep::kBlocked1) return pick<kVectors, PixelStep::kBlocked1>(pixels, all);
+  if (step == PixelStep::kRows) return pick<kVectors, PixelStep::kRows>(pixels, all);
+  if constexpr (kVectors <= kMaxVectors) {
+    if (step == PixelStep::kBlocked2) return pick<kVectors, PixelStep::kBlocked2>(pixels, all);
+    if (step == PixelStep::kPlanar1) return pick<kVectors, PixelStep::kPlanar1>(pixels, all);
+    if (step == PixelStep::kPlanar2) return pick<kVectors, PixelStep::kPlanar2>(pixels, all);
+    if (step == PixelStep::kIndirect) return pick<kVectors, PixelStep::kIndirect>(pixels, all);
   }
   return nullptr;
 }
@@ -250,7 +266,8 @@ TileFn pick(int pixels, PixelStep step) {
 }  // namespace
 
 const TileTraits tile_traits = {
-    kLanes, kMaxVectors, {kMaxPixels[0], kMaxPixels[1], kMaxPixels[2], kMaxPixels[3], kMaxPixels[4]}, kBestVectors};
+    kLanes,       kMaxVectors,        {kMaxPixels[0], kMaxPixels[1], kMaxPixels[2], kMaxPixels[3]},
+    kBestVectors, /*weight_bytes=*/4, kMaxProductVectors};
 
 TileFn tile_kernel(int vectors, int pixels, PixelStep step) {
   switch (vectors) {
@@ -261,8 +278,6 @@ TileFn tile_kernel(int vectors, int pixels, PixelStep step) {
 #if defined(__AVX512F__) || defined(__aarch64__)
     case 3:
       return pick<3>(pixels, step);
-    case 4:
-      return pick<4>(pixels, step);
 #endif
   }
   return nullptr;

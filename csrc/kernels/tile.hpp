@@ -87,9 +87,10 @@ enum class PixelStep : std::int32_t { kBlocked1, kBlocked2, kPlanar1, kPlanar2, 
 struct TileTraits {
   std::int32_t lanes;          // floats in a vector
   std::int32_t max_vectors;    // tiles exist with 1 to max_vectors vectors
-  std::int32_t max_pixels[5];  // [vectors]: and with 1 to max_pixels[vectors] pixels
+  std::int32_t max_pixels[4];  // [vectors]: and with 1 to max_pixels[vectors] pixels
   std::int32_t best_vectors;   // the shape that comes closest to the CPU's peak
   std::int32_t weight_bytes = 4;
+  std::int32_t max_product_vectors = max_vectors;  // with PixelStep::kRows and kBlocked1
 };
 
 namespace ENGINE_ISA_NS {

@@ -11,15 +11,14 @@ namespace {
 using namespace simd;
 
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-constexpr int kMaxVectors = 4;
-constexpr int kMaxPixels[5] = {0, tile_pixels(28), tile_pixels(14), tile_pixels(9), tile_pixels(6)};
-#define ENGINE_TILE_INLINE ENGINE_ALWAYS_INLINE  // the step between pixels is a constant of each function
+constexpr int kMaxPixels[3] = {0, tile_pixels(14), tile_pixels(14)};
+constexpr bool kHasPairDots = true;
 #else
-constexpr int kMaxVectors = 2;
-constexpr int kMaxPixels[5] = {0, tile_pixels(6), tile_pixels(6), 0, 0};
-#define ENGINE_TILE_INLINE ENGINE_NOINLINE  // all steps share one function
+constexpr int kMaxPixels[3] = {0, tile_pixels(6), tile_pixels(6)};
+constexpr bool kHasPairDots = false;
 #endif
-constexpr int kBestVectors = 2;
+// Larger tiles are no faster (tile.cpp), and take long to compile.
+constexpr int kMaxVectors = 2;
 
 alignas(64) const Bf16 kZeros[16] = {};
 
@@ -106,16 +105,8 @@ ENGINE_INLINE void store_tile(const TileCallBf16& call, Vec low, Vec high, Vec (
 
 // step: elements between pixels; 0 for indirect pixels.
 template <int kVectors, int kPixels>
-ENGINE_TILE_INLINE void run(const TileCallBf16& call, int step) {
+ENGINE_INLINE void add_taps(const TileCallBf16& call, int step, Vec (&acc)[kVectors][kPixels]) {
   constexpr int kStride = kVectors * kLanes * 2;
-  Vec acc[kVectors][kPixels];
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec start = call.bias && !call.scale ? load(call.bias + v * kLanes) : zero();
-#pragma GCC unroll 28
-    for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
-  }
-
   const Bf16* block = call.x;
   for (int b = 0; b < call.blocks; ++b) {
     // The call's fields are reloaded where they are needed: keeping them in registers would spill accumulators.
@@ -170,6 +161,39 @@ ENGINE_TILE_INLINE void run(const TileCallBf16& call, int step) {
     }
     block += at->x_block;
   }
+}
+
+// Tiles of all steps share the ends, which are longer than the loops.
+template <int kVectors, int kPixels>
+ENGINE_NOINLINE void run(const TileCallBf16& call, int step) {
+  Vec acc[kVectors][kPixels];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec start = call.bias && !call.scale ? load(call.bias + v * kLanes) : zero();
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
+  }
+
+  if constexpr (!kHasPairDots) {
+    add_taps(call, step, acc);
+  } else {
+    switch (step) {  // a constant for each loop
+      case 16:
+        add_taps(call, 16, acc);
+        break;
+      case 32:
+        add_taps(call, 32, acc);
+        break;
+      case 1:
+        add_taps(call, 1, acc);
+        break;
+      case 2:
+        add_taps(call, 2, acc);
+        break;
+      default:
+        add_taps(call, 0, acc);
+    }
+  }
 
   if (call.scale) {
 #pragma GCC unroll 4
@@ -198,8 +222,10 @@ ENGINE_TILE_INLINE void run(const TileCallBf16& call, int step) {
 }
 
 template <int kVectors, int kPixels, int kStep>
-ENGINE_NOINLINE void tile(const TileCallBf16& call) {
-  run<kVectors, kPixels>(call, kStep);
+void tile(const TileCallBf16& call) {
+  int step = kStep;
+  ENGINE_FORGET(step);  // or the compiler might make a copy of `run` for each
+  run<kVectors, kPixels>(call, step);
 }
 
 template <int... kIndices>
@@ -240,11 +266,7 @@ TileBf16Fn pick(int pixels, PixelStep step) {
 
 }  // namespace
 
-const TileTraits tile_bf16_traits = {kLanes,
-                                     kMaxVectors,
-                                     {kMaxPixels[0], kMaxPixels[1], kMaxPixels[2], kMaxPixels[3], kMaxPixels[4]},
-                                     kBestVectors,
-                                     sizeof(Bf16)};
+const TileTraits tile_bf16_traits = {kLanes, kMaxVectors, {0, kMaxPixels[1], kMaxPixels[2]}, kMaxVectors, sizeof(Bf16)};
 
 TileBf16Fn tile_bf16_kernel(int vectors, int pixels, PixelStep step) {
   switch (vectors) {
@@ -252,12 +274,6 @@ TileBf16Fn tile_bf16_kernel(int vectors, int pixels, PixelStep step) {
       return pick<1>(pixels, step);
     case 2:
       return pick<2>(pixels, step);
-#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-    case 3:
-      return pick<3>(pixels, step);
-    case 4:
-      return pick<4>(pixels, step);
-#endif
   }
   return nullptr;
 }

@@ -11,18 +11,22 @@ namespace {
 using namespace simd;
 
 // Two vectors need only half a load for each product; tiles of more vectors are no faster, and take long to compile.
+// One vector needs more than a load, whatever the number of pixels, which only has to hide the latency of the products.
 constexpr int kMaxVectors = 2;
 #if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr int kMaxPixels[3] = {0, tile_pixels(14), tile_pixels(14)};
-#elif defined(__AVX512BW__) || defined(__ARM_FEATURE_DOTPROD)
+#elif defined(__AVX512BW__)
+// A product is several instructions, so that small tiles already load less than they compute.
+constexpr int kMaxPixels[3] = {0, tile_pixels(8), tile_pixels(7)};
+#elif defined(__ARM_FEATURE_DOTPROD)
 constexpr int kMaxPixels[3] = {0, tile_pixels(14), tile_pixels(12)};
 #elif defined(__AVXVNNI__)
-constexpr int kMaxPixels[3] = {0, tile_pixels(12), tile_pixels(6)};
+constexpr int kMaxPixels[3] = {0, tile_pixels(8), tile_pixels(6)};
 #else
 constexpr int kMaxPixels[3] = {0, tile_pixels(6), tile_pixels(4)};
 #endif
 #if defined(__AVX2__) && !defined(__AVX512BW__) && !defined(__AVXVNNI__)
-constexpr int kMaxPairPixels[3] = {0, tile_pixels(10), tile_pixels(5)};
+constexpr int kMaxPairPixels[3] = {0, tile_pixels(6), tile_pixels(5)};
 #else
 constexpr const int (&kMaxPairPixels)[3] = kMaxPixels;
 #endif
@@ -287,9 +291,19 @@ ENGINE_INLINE void multiply_indirect(const TileCallInt8& call, VecInt (&acc)[kVe
   }
 }
 
-// kStep: bytes between pixels; 0 for indirect pixels.
-template <int kVectors, int kPixels, int kStep, bool kPairsFit>
-ENGINE_NOINLINE void tile(const TileCallInt8& call) {
+// Pixels `kStep` bytes apart.
+template <int kStep, bool kPairsFit, int kVectors, int kPixels>
+ENGINE_INLINE void multiply_all(const TileCallInt8& call, VecInt (&acc)[kVectors][kPixels]) {
+  if constexpr (kUnrollsBlocks && kStep == kBlock) {
+    if (call.rows * call.cols == 1) return multiply_single_tap<kPairsFit>(call, acc);
+  }
+  multiply_taps<kStep, kPairsFit>(call, acc);
+}
+
+// step: bytes between pixels; 0 for indirect pixels. Tiles of all steps share the ends, which are longer than the
+// loops.
+template <int kVectors, int kPixels, bool kPairsFit>
+ENGINE_NOINLINE void run(const TileCallInt8& call, int step) {
   VecInt acc[kVectors][kPixels];
 #pragma GCC unroll 2
   for (int v = 0; v < kVectors; ++v) {
@@ -298,12 +312,22 @@ ENGINE_NOINLINE void tile(const TileCallInt8& call) {
     for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
   }
 
-  if constexpr (kStep == 0)
-    multiply_indirect<kPairsFit>(call, acc);
-  else if (kUnrollsBlocks && kStep == kBlock && call.rows * call.cols == 1)
-    multiply_single_tap<kPairsFit>(call, acc);
-  else
-    multiply_taps<kStep, kPairsFit>(call, acc);
+  switch (step) {
+    case kBlock:
+      multiply_all<kBlock, kPairsFit>(call, acc);
+      break;
+    case 2 * kBlock:
+      multiply_all<2 * kBlock, kPairsFit>(call, acc);
+      break;
+    case 4:
+      multiply_all<4, kPairsFit>(call, acc);
+      break;
+    case 8:
+      multiply_all<8, kPairsFit>(call, acc);
+      break;
+    default:
+      multiply_indirect<kPairsFit>(call, acc);
+  }
 
   const RequantizeArgs& args = *call.requantize;
   const bool is_common = args.epilogue.activation == Activation::kClip && element_bytes_of(args.y) == 1 &&
@@ -318,6 +342,13 @@ ENGINE_NOINLINE void tile(const TileCallInt8& call) {
 #pragma GCC unroll 14
     for (int p = 0; p < kPixels; ++p) store_ints(sums + (v * kPixels + p) * kLanes, acc[v][p]);
   finish_tile(call, kVectors, kPixels, sums);
+}
+
+template <int kVectors, int kPixels, int kStep, bool kPairsFit>
+void tile(const TileCallInt8& call) {
+  int step = kStep;
+  ENGINE_FORGET(step);  // or the compiler might make a copy of `run` for each
+  run<kVectors, kPixels, kPairsFit>(call, step);
 }
 
 template <int... kIndices>

@@ -339,7 +339,7 @@ void long_rows(const Target& target) {
 
 void every_tile(const Target& target) {
   const TileTraits& traits = target.traits<TileTraits>("gemm_f32");
-  for (std::int64_t vectors = 1; vectors <= traits.max_vectors; ++vectors)
+  for (std::int64_t vectors = 1; vectors <= traits.max_product_vectors; ++vectors)
     for (std::int64_t pixels = 1; pixels <= traits.max_pixels[vectors]; ++pixels)
       for (const bool is_blocked : {false, true}) {
         Gemm g{31, 90, 21, {true, false, true}};

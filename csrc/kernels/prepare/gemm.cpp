@@ -177,7 +177,7 @@ GemmTiling choose_tiling(const GemmArgs& args, const GemmTiling& given, const Ti
     const std::int64_t wide = std::int64_t{traits.lanes} * (tiling.vectors + 1);
     const bool fills_wide = shape.n % wide == 0 || shape.n >= kWideTiles * wide;
     const bool is_way_apart = shape.k > 0 && shape.k % kWayFloats == 0;
-    if ((fills_wide || is_way_apart) && traits.max_vectors > tiling.vectors) ++tiling.vectors;
+    if ((fills_wide || is_way_apart) && traits.max_product_vectors > tiling.vectors) ++tiling.vectors;
     while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= shape.n) --tiling.vectors;
   }
   if (tiling.pixels > 0) return tiling;
@@ -201,7 +201,7 @@ GemmTiling read_tiling(const Attributes& attributes, const TileTraits& traits) {
   const auto read = [&](const char* name, std::int64_t least, std::int64_t most) {
     return static_cast<std::int32_t>(read_or(attributes, name, least, most, 0));
   };
-  tiling.vectors = read("vectors", 0, traits.max_vectors);
+  tiling.vectors = read("vectors", 0, traits.max_product_vectors);
   if (tiling.vectors == 0) return tiling;
   tiling.pixels = read("pixels", 0, traits.max_pixels[tiling.vectors]);
   tiling.tile_block = read("tile_block", 0, kLargest);

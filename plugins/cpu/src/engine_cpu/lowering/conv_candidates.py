@@ -227,8 +227,7 @@ def _name(kernel: str, variant: Mapping[str, Attribute]) -> str:
 
 def _vectors(problem: ConvProblem) -> list[int]:
     """Tile widths, the automatic one (0) first, limited to those that the channels of a group fill."""
-    most = 4 if has_feature(problem.isa, "avx512") else 2
-    return [0, *(v for v in (1, 2, 4) if v <= most and 16 * v <= padded_channels(problem.geometry.out_group))]
+    return [0, *(v for v in (1, 2) if 16 * v <= padded_channels(problem.geometry.out_group))]
 
 
 def _tilings(problem: ConvProblem) -> list[dict[str, Attribute]]:
