@@ -46,11 +46,12 @@ def between(page: str, marks: tuple[str, str], text: str) -> str:
 def summary(found: Sequence[Checked]) -> str:
     """One paragraph of counts."""
     devices = list(dict.fromkeys(device for each in found for device in each.devices))
-    counts = [
-        f"{device} {sum(not each.devices[device].problem for each in found if device in each.devices)} of "
-        f"{sum(device in each.devices for each in found)}"
-        for device in devices
-    ]
+    counts = []
+    for device in devices:
+        problems = [each.devices[device].problem for each in found if device in each.devices]
+        refused = sum(problem.startswith("UnsupportedError") for problem in problems)
+        wrong = f" ({refused} refused)" if refused else ""
+        counts.append(f"{device} {problems.count('')} of {len(problems)}{wrong}")
     stateful = sum(any(device.steps for device in each.devices.values()) for each in found)
     native = sum(not each.evaluated for each in found if each.nodes)
     lengths = sum(each.two_lengths for each in found)

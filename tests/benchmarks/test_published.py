@@ -95,6 +95,12 @@ def test_figures_of_different_machines_are_apart(folder: Path) -> None:
     assert "| magika  | d      | HETERO:A,B | 2 A, 1 B  |" in page
 
 
+def test_what_a_device_refuses_is_counted_apart() -> None:
+    problems = ("", "UnsupportedError: If has no kernel", "output 0 deviates")
+    found = [Checked(f"magika/{each}.onnx", devices={"A": OnDevice(each)}) for each in problems]
+    assert "A 1 of 3 (1 refused);" in page_with_models("<!-- models --><!-- end of models -->", found, PACKAGES)
+
+
 def test_inputs_select_rows_that_exist(folder: Path) -> None:
     path = folder / "magika" / "model.onnx"
     inputs = inputs_of(path, "other/model.onnx", open_session(path).get_inputs())
