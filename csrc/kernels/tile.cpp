@@ -158,9 +158,10 @@ ENGINE_ALWAYS_INLINE void add_taps(const TileCall& call, Accumulators<kVectors, 
   }
 }
 
-// Tiles of all steps share the ends, which are longer than the loops.
-template <int kVectors, int kPixels>
-ENGINE_NOINLINE void run(const TileCall& call, PixelStep step) {
+// Tiles of other steps share the ends, which are longer than the loops. The most frequent step has its own, since the
+// compiler moves accumulators between the registers of different loops, and of the ends.
+template <int kVectors, int kPixels, bool kIsBlocked1>
+ENGINE_NOINLINE void run(const TileCall& call, [[maybe_unused]] PixelStep step) {
   Vec acc[kVectors][kPixels];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
@@ -168,7 +169,9 @@ ENGINE_NOINLINE void run(const TileCall& call, PixelStep step) {
 #pragma GCC unroll 28
     for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
   }
-  if (step == PixelStep::kRows) {
+  if constexpr (kIsBlocked1) {
+    add_taps<kVectors, kPixels, 16>(call, acc);
+  } else if (step == PixelStep::kRows) {
     if (call.adds_to_y) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
@@ -178,8 +181,6 @@ ENGINE_NOINLINE void run(const TileCall& call, PixelStep step) {
       }
     }
     add_rows<kVectors>(call, acc);
-  } else if (step == PixelStep::kBlocked1) {
-    add_taps<kVectors, kPixels, 16>(call, acc);
   } else if constexpr (kVectors <= kMaxVectors) {
     if (step == PixelStep::kBlocked2)
       add_taps<kVectors, kPixels, 32>(call, acc);
@@ -231,7 +232,7 @@ template <int kVectors, int kPixels, PixelStep kStep>
 void tile(const TileCall& call) {
   PixelStep step = kStep;
   ENGINE_FORGET(step);  // or the compiler might make a copy of `run` for each
-  run<kVectors, kPixels>(call, step);
+  run<kVectors, kPixels, kStep == PixelStep::kBlocked1>(call, step);
 }
 
 template <int... kIndices>

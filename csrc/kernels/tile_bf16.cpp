@@ -163,9 +163,9 @@ ENGINE_INLINE void add_taps(const TileCallBf16& call, int step, Vec (&acc)[kVect
   }
 }
 
-// Tiles of all steps share the ends, which are longer than the loops.
-template <int kVectors, int kPixels>
-ENGINE_NOINLINE void run(const TileCallBf16& call, int step) {
+// Steps share the ends as in tile.cpp.
+template <int kVectors, int kPixels, bool kIsBlocked1>
+ENGINE_NOINLINE void run(const TileCallBf16& call, [[maybe_unused]] int step) {
   Vec acc[kVectors][kPixels];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
@@ -176,11 +176,10 @@ ENGINE_NOINLINE void run(const TileCallBf16& call, int step) {
 
   if constexpr (!kHasPairDots) {
     add_taps(call, step, acc);
+  } else if constexpr (kIsBlocked1) {
+    add_taps(call, 16, acc);
   } else {
     switch (step) {  // a constant for each loop
-      case 16:
-        add_taps(call, 16, acc);
-        break;
       case 32:
         add_taps(call, 32, acc);
         break;
@@ -225,7 +224,7 @@ template <int kVectors, int kPixels, int kStep>
 void tile(const TileCallBf16& call) {
   int step = kStep;
   ENGINE_FORGET(step);  // or the compiler might make a copy of `run` for each
-  run<kVectors, kPixels>(call, step);
+  run<kVectors, kPixels, kHasPairDots && kStep == 16>(call, step);
 }
 
 template <int... kIndices>
