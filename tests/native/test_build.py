@@ -271,6 +271,16 @@ for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
     assert [line.partition(":")[0] for line in lines] == ["objects/lock", "objects/lock", "unchanged objects/lock"]
 
 
+def test_the_time_of_a_compiler_is_recorded_and_its_failure_passed_on(tmp_path: Path) -> None:
+    """What build_times.py puts in place of the compiler."""
+    source, log = tmp_path / "one.cpp", tmp_path / "times"
+    wrapper = [sys.executable, CSRC / "build_times.py", "--compile", log, "g++", "-c", source, "-o", tmp_path / "one.o"]
+    for text, succeeds in (("int x = 1;\n", True), ("int x = ;\n", False)):
+        source.write_text(text, encoding="utf-8")
+        assert (subprocess.run(wrapper, capture_output=True, check=False).returncode == 0) is succeeds
+    assert re.fullmatch(rf"(\d+\.\d{{3}} {re.escape(str(tmp_path / 'one.o'))}\n){{2}}", log.read_text(encoding="utf-8"))
+
+
 def test_a_family_without_its_prepare_file_is_named(small: Path) -> None:
     (small / "csrc" / "kernels" / "prepare" / "copy.cpp").unlink()
     result = in_build("import native_build as nb\nnb.core_units(nb.RELEASE)", small)
