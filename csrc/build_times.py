@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def measure(tree: Path, jobs: int) -> dict[str, float]:
         }
         build = ["setup.py", "build_ext", "--build-lib", f"{folder}/lib", "--build-temp", f"{folder}/temp"]
         subprocess.run([sys.executable, *build], cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
-        times = {}
+        times: dict[str, float] = {}
         for line in log.read_text(encoding="utf-8").splitlines():
             seconds, _, path = line.partition(" ")
             if path.endswith(".gch"):
@@ -65,14 +65,15 @@ def measure(tree: Path, jobs: int) -> dict[str, float]:
 
 def group_of(name: str) -> str:
     """The group of an object: its instruction set if it is a kernel, otherwise its folder."""
-    parts = name.split("/")
-    if parts[:2] == ["kernels", "prepare"] or parts[0] != "kernels":
-        return parts[-2] if parts[0] == "kernels" else parts[0]
-    return f"kernels, {parts[1]}"
+    folder, _, rest = name.partition("/")
+    kernels_of = rest.partition("/")[0]
+    if folder != "kernels":
+        return folder
+    return kernels_of if kernels_of == "prepare" else f"kernels, {kernels_of}"
 
 
 def _print_groups(measured: dict[str, dict[str, float]]) -> None:
-    totals = {title: Counter[str]() for title in measured}
+    totals: dict[str, defaultdict[str, float]] = {title: defaultdict(float) for title in measured}
     for title, times in measured.items():
         for name, seconds in times.items():
             totals[title][group_of(name)] += seconds
