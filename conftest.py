@@ -1,12 +1,14 @@
-"""What all tests share: an OpenCL runtime that pip has installed, which the loader does not look for, is found; the
-garbage collector does not go through the tests that were collected; of suites that many devices repeat, a share runs by
-default."""
+"""What all tests share: an OpenCL runtime that pip has installed, which the loader does not look for, is found; modules
+are compiled once, not in each process; the garbage collector does not go through the tests that were collected; of
+suites that many devices repeat, a share runs by default."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import os
+import shutil
 import sys
 import tempfile
 from binascii import crc32
@@ -81,7 +83,23 @@ def _use_installed_runtime() -> None:
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(paths)
 
 
+def _keep_bytecode() -> None:
+    """Where Python is told to write no bytecode, as in many images, write it below `build`.
+
+    Compiling the engine's modules takes more than half of the time of each process that a test starts.
+    """
+    if "PYTHONPYCACHEPREFIX" in os.environ or not os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        return
+    folder = Path(__file__).parent / "build" / "bytecode"
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder)
+    sys.dont_write_bytecode = False
+    # Modules that tests write are not there in the next run.
+    written = folder / Path(tempfile.gettempdir()).relative_to("/")
+    atexit.register(shutil.rmtree, written, ignore_errors=True)
+
+
 _use_installed_runtime()
+_keep_bytecode()
 
 
 @pytest.hookimpl(tryfirst=True)

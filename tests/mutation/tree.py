@@ -108,7 +108,12 @@ class Tree:
         """The exit status, or None after the time limit."""
         folders = [self.root, *sorted(self.root.glob("plugins/*/src"))]
         # Time stamps of two faults of one second are the same, so a compiled module would be taken for that of now.
-        settings = {"PYTHONPATH": os.pathsep.join(map(str, folders)), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+        settings = {
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPYCACHEPREFIX": "",  # conftest.py would choose a folder, and have it written
+            **environment,
+        }
         try:
             return subprocess.run(
                 [*_PYTEST, *_OPTIONS, *arguments],
