@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 CSRC = ROOT / "csrc"
 
 pytestmark = pytest.mark.skipif(
-    not shutil.which("g++") or not shutil.which("nm"), reason="needs a compiler and binutils"
+    not all(map(shutil.which, ("g++", "nm", "c++filt"))), reason="needs a compiler and binutils"
 )
 
 
@@ -38,14 +38,16 @@ def in_build(code: str, cwd: Path = ROOT, **environment: str) -> subprocess.Comp
 
 def foreign_weak_symbols(objects: list[str]) -> list[str]:
     """Return the weak symbols of kernel objects that are not of their instruction set's namespace."""
+    listing = subprocess.run(["nm", "-A", *objects], capture_output=True, text=True, check=True).stdout
+    weak = re.findall(r"^(.*):[0-9a-f ]* [WVu] (.*)$", listing, re.MULTILINE)
+    # Only these: demangling all that kernels instantiate takes seconds.
+    names = "\n".join(name for _, name in weak)
+    demangled = subprocess.run(["c++filt"], input=names, capture_output=True, text=True, check=True).stdout.splitlines()
     found = []
-    for path in map(Path, objects):
+    for path, name in zip((Path(path) for path, _ in weak), demangled, strict=True):
         isa = path.parent.name
-        listing = subprocess.run(["nm", "-C", path], capture_output=True, text=True, check=True).stdout
-        for line in listing.splitlines():
-            match = re.match(r"[0-9a-f]* *([WVu]) (.*)", line)
-            if match and f"engine::{isa}::" not in match[2] and match[2] != "DW.ref.__gxx_personality_v0":
-                found.append(f"{isa}/{path.name}: {match[2]}")
+        if f"engine::{isa}::" not in name and name != "DW.ref.__gxx_personality_v0":
+            found.append(f"{isa}/{path.name}: {name}")
     return found
 
 
