@@ -6,7 +6,6 @@ symbolic and bounded dimensions, and without ranks.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,9 @@ from engine.ir import (
 )
 from engine.onnx import read_model
 from engine.ops.inference import infer
+from engine.testing import onnx_suite
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from onnx.backend.test.loader import load_model_tests
-
-    CASES = {case.name: case for case in load_model_tests(kind="node") if case.data_sets}
+CASES = {case.name: case for case in onnx_suite.CASES.values() if case.data_sets}
 
 # The model's file declares its body's output as a sequence of scalars and inserts vectors.
 _CONTRADICTS_ITSELF = {"test_loop16_seq_none"}
