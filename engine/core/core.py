@@ -389,10 +389,12 @@ class Core:
         """Why each of the other plugins is unusable, by device name."""
         return self._survey()[1]
 
-    def get_versions(self) -> dict[str, PluginVersion]:
-        """Return the version of every plugin that can be loaded, by device name."""
+    def get_versions(self, *names: str) -> dict[str, PluginVersion]:
+        """Return the version of every plugin that can be loaded, by device name; with names, load these only."""
         versions = {}
         for name in self._registry.names:
+            if names and name not in names:
+                continue
             with suppress(PluginError):
                 plugin = self._registry.get(name)
                 (origin,) = self._registry.origins(name)

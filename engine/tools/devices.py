@@ -95,7 +95,8 @@ def _describe(core: Core, device: str) -> dict[str, Any]:
             "allowed": declared.allowed,
             "meaning": declared.doc,
         }
-    plugin = core.get_versions()[_plugin_of(device)]
+    name = _plugin_of(device)
+    plugin = core.get_versions(name)[name]
     return {
         "device": device,
         "name": core.get_property(device, "FULL_DEVICE_NAME"),

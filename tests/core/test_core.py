@@ -218,6 +218,20 @@ def test_versions_say_where_a_plugin_comes_from(core: Core) -> None:
     assert "BROKEN" not in versions
 
 
+def test_versions_of_some_plugins_load_no_others(core: Core) -> None:
+    created: list[str] = []
+
+    def other(_: object) -> Any:
+        created.append("OTHER")
+        raise PluginError("no driver")
+
+    core.register_plugin("OTHER", other)
+    assert core.get_versions("SCALE").keys() == {"SCALE"}
+    assert not created
+    assert core.get_versions("OTHER", "NOSUCH") == {}
+    assert created
+
+
 def test_networks_survive_their_plugin_and_their_core(core: Core, model: onnx.ModelProto, x: Any) -> None:
     network = core.compile_model(model, "SCALE")
     core.unload_plugin("SCALE")

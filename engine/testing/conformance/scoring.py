@@ -128,7 +128,8 @@ def _described(cls: type, name: str) -> dict[str, str]:
 def _description(device: str) -> str:
     try:
         core = Core()
-        versions = core.get_versions()[device.partition(":")[0].partition(".")[0]]
+        plugin = device.partition(":")[0].partition(".")[0]
+        versions = core.get_versions(plugin)[plugin]
         name = core.get_property(device, "FULL_DEVICE_NAME")
     except (EngineError, LookupError):
         return f"engine {engine_version()}"
