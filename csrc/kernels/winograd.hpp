@@ -19,6 +19,16 @@
 // so A is 48^2 or 8^2. `range` is 32 or 1024. As in any sum, most roundings cancel: errors are below a hundredth of the
 // bound. The last term is that of denormal products.
 //
+// Weights are judged, too, when they are packed, since an output at the border meets a part of the taps only: a square
+// of 2 x 2 at least, as maps have two rows and columns or more, and paddings are 1 at most. If the sum over channels of
+// max |w| exceeds 16 times that over one of the four squares, for any output channel, all tiles are computed directly.
+// So the bound, times 16, holds of the largest weights that an output meets. In trained networks, the ratio is about 2.
+//
+// An output channel without a weight of 1e-35 is not judged. Its transformed weights may be denormal numbers, with
+// errors of 2^-150; along one axis, the sum over points of |output| |input| is at most 126. So for such a channel, the
+// bound has ins 2^-136 times the largest value of the tile as another term; as long as there is one, tiles with values
+// beyond 2^20 are computed directly, so that this term is at most ins 2^-116.
+//
 // Most tiles are judged by less than their windows: each of these contains one of the squares that rows 1, 2 and 3, 4
 // form with columns 1, 2 and 3, 4 of the tile's input (1, 2 only for m = 2). If a square's values are too small, or
 // zeros, all windows of the tile are judged.
@@ -38,7 +48,7 @@
 //      [group][channel tile][R / 16][9][16][tile_channels]   the weights as they were (less than 16 in the last block
 //                                                   of R), and
 //      one float                                    the largest input whose products cannot overflow; negative if the
-//                                                   transformed weights are not precise: too large or too small
+//                                                   transformed weights are not precise: too large, or too different
 //   V  [P][ceil(R / 16)][T][16]              transformed input, of tiles with `transformed` outputs; followed in phases
 //      [group][T]                            by marks
 //   M  [P][ceil(out / 16)][T][16]            products
@@ -100,6 +110,13 @@ std::size_t winograd_scratch_bytes(const WinogradArgs& args);    // fused, or of
 static inline std::int64_t winograd_point_stride(std::int64_t blocks, std::int64_t tiles) {
   return (blocks * tiles | 1) * 16;
 }
+
+// Output channels without a weight of this magnitude may have transformed weights that are denormal numbers, and the
+// largest values of tiles that are transformed nevertheless.
+constexpr double kWinogradTinyWeight = 1e-35, kWinogradTinyInput = 1 << 20;
+
+// Between the sums of an output's largest weights, of all taps and of a square.
+constexpr double kWinogradWeightRange = 16.0;
 
 // Tiles that are judged together.
 constexpr std::int64_t kWinogradJudged = 32;

@@ -74,27 +74,40 @@ void copy_weights(const WinogradArgs& args, const float* w, float* u, const Kern
 }
 
 // The largest input for which no intermediate result overflows: each is at most the amplification (winograd.hpp) times
-// the sum of an output's largest weights. Negative if transformed weights could overflow, or be denormal numbers.
+// the sum of an output's largest weights. Smaller if transformed weights may be denormal numbers. Negative if they
+// could overflow, or if the weights of an output differ too much for the transforms.
 float largest_input(const WinogradArgs& args, const float* w) {
   const double amplification = args.output_tile == 2 ? 64.0 : 2304.0, most = 1.5e38;
   const std::int64_t ins = args.shape.in_channels / args.shape.groups;
-  double largest = 1.0;
+  const auto larger = [](double a, double b) { return a > b ? a : b; };
+  double largest = 1.0, limit = most;
   for (std::int64_t out = 0; out < args.shape.out_channels; ++out) {
-    double sum = 0.0, peak = 0.0;
+    double sum = 0.0, peak = 0.0, squares[4] = {};
     for (std::int64_t c = 0; c < ins; ++c, w += 9) {
-      double tap = 0.0;
+      double taps[9], of_square[4], tap = 0.0;
       for (int i = 0; i < 9; ++i) {
-        const double magnitude = __builtin_fabs(static_cast<double>(w[i]));
-        if (!(magnitude <= most)) return -1.0f;
-        tap = magnitude > tap ? magnitude : tap;
+        taps[i] = __builtin_fabs(static_cast<double>(w[i]));
+        if (!(taps[i] <= most)) return -1.0f;
+      }
+      for (int i = 0; i < 4; ++i) {
+        const double* first = taps + i / 2 * 3 + i % 2;
+        of_square[i] = larger(larger(first[0], first[1]), larger(first[3], first[4]));
+        squares[i] += of_square[i];
+        tap = larger(tap, of_square[i]);
       }
       sum += tap;
-      peak = tap > peak ? tap : peak;
+      peak = larger(peak, tap);
     }
-    if (peak > 0.0 && peak < 1e-35) return -1.0f;
-    largest = sum > largest ? sum : largest;
+    if (peak < kWinogradTinyWeight) {
+      if (peak > 0.0) limit = kWinogradTinyInput;
+      continue;
+    }
+    for (const double square : squares)
+      if (sum > kWinogradWeightRange * square) return -1.0f;
+    largest = larger(largest, sum);
   }
-  return static_cast<float>(most / (amplification * largest));
+  const double found = most / (amplification * largest);
+  return static_cast<float>(found < limit ? found : limit);
 }
 
 }  // namespace

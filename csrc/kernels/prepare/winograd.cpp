@@ -90,6 +90,11 @@ WinogradArgs read_winograd(const StepRequest& request) {
       shape.dilation_h != 1 || shape.dilation_w != 1) {
     throw PlanError("Winograd convolution takes a 3x3 kernel of stride 1 without dilation");
   }
+  const std::int64_t pad_bottom = shape.out_h + 2 - shape.in_h - shape.pad_top;
+  const std::int64_t pad_right = shape.out_w + 2 - shape.in_w - shape.pad_left;
+  if (std::max({shape.pad_top, shape.pad_left, pad_bottom, pad_right}) > 1 || std::min(shape.in_h, shape.in_w) < 2) {
+    throw PlanError("Winograd convolution takes maps of 2x2 or more with paddings of at most 1");
+  }
   const std::int64_t tile = attributes.integer("output_tile", 2, 4);
   if (tile == 3) throw PlanError("attribute \"output_tile\" is 3; expected 2 or 4");
   const auto read_or_zero = [&](const char* name, std::int64_t most) {

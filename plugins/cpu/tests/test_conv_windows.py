@@ -25,12 +25,16 @@ EPSILON = float(np.finfo(np.float32).eps)
 ACCURATE = {"EXECUTION_MODE_HINT": "ACCURACY"}
 
 
-def model_of(w: Array, spatial: int, *, group: int = 1, is_dynamic: bool = False, residual: bool = False) -> Any:
-    """A convolution of odd kernels whose result has the size of its input."""
-    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 2 * spatial, group=group)]
+def model_of(
+    w: Array, spatial: int, *, group: int = 1, is_dynamic: bool = False, residual: bool = False, batch: int = 2,
+    size: int | tuple[int, ...] = 14, pad: int = 1,
+) -> Any:  # fmt: skip
+    """A convolution of odd kernels whose result has the size of its input, if `pad` is 1."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[pad] * 2 * spatial, group=group)]
     nodes += [helper.make_node("Add", ["c", "r"], ["y"])] if residual else []
-    lengths = [None, w.shape[1] * group, *[None if is_dynamic else 14] * spatial]
-    given = [helper.make_tensor_value_info("x", 1, [lengths[0] if is_dynamic else 2, *lengths[1:]])]
+    sizes: tuple[int | None, ...] = (size,) * spatial if isinstance(size, int) else size
+    lengths = [None if is_dynamic else batch, w.shape[1] * group, *((None,) * spatial if is_dynamic else sizes)]
+    given = [helper.make_tensor_value_info("x", 1, lengths)]
     if residual:
         given.append(helper.make_tensor_value_info("r", 1, [2, w.shape[0], *[14] * spatial]))
     out = helper.make_tensor_value_info("y" if residual else "c", 1, None)
@@ -38,10 +42,10 @@ def model_of(w: Array, spatial: int, *, group: int = 1, is_dynamic: bool = False
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
-def windows_of(x: Array) -> Array:
+def windows_of(x: Array, pad: int = 1) -> Array:
     """What each output sees: [N, C, ..., 3, 3] of [N, C, ...]."""
     spatial = x.ndim - 2
-    padded = np.pad(x, [(0, 0)] * 2 + [(1, 1)] * spatial)
+    padded = np.pad(x, [(0, 0)] * 2 + [(pad, pad)] * spatial)
     return np.lib.stride_tricks.sliding_window_view(padded, (3,) * spatial, axis=tuple(range(2, x.ndim)))
 
 
@@ -120,6 +124,96 @@ def test_sparse_maps(share: float, group: int) -> None:
     assert not y[np.broadcast_to(~is_seen[:, None], y.shape)].any()
     assert 0 < is_seen.mean() < 1
     check_windows(x, w, y, group)
+
+
+def check_met(x: Array, w: Array, y: Array, pad: int = 1) -> None:
+    """Like `check_windows`, within rounding errors of the largest weights that each output meets off the padding.
+
+    Of an infinity times the padding, any answer is right.
+    """
+    expected, reach = np.zeros(y.shape), np.zeros(y.shape)
+    is_met, is_unclear = np.zeros(y.shape, bool), np.zeros(y.shape, bool)
+    size = y.shape[2:]
+    padded = np.pad(x.astype(np.float64), [(0, 0)] * 2 + [(pad, pad)] * 2)
+    inside = np.pad(np.ones(x.shape[2:]), pad)
+    most = np.abs(windows_of(x, pad)).max(axis=(1, 4, 5))[:, None]
+    for i, j in np.ndindex(3, 3):
+        seen = padded[:, :, i : i + size[0], j : j + size[1]]
+        is_inside = inside[i : i + size[0], j : j + size[1]] > 0
+        tap = w[:, :, i, j].astype(np.float64)
+        wild = ~np.isfinite(tap).all(axis=1)[:, None, None]
+        expected += np.einsum("ncef,oc->noef", seen, np.where(np.isfinite(tap), tap, 0))
+        largest = np.where(np.isfinite(tap), np.abs(tap), 0).max(axis=1)[:, None, None]
+        reach = np.maximum(reach, most * np.where(is_inside, largest, 0))
+        is_met |= wild & is_inside
+        is_unclear |= wild & ~is_inside
+    assert not np.isfinite(y[is_met]).any()
+    is_finite = ~is_met & ~(is_unclear & ~np.isfinite(y))
+    # A tenth of the range between weights, 16, and denormal numbers.
+    tolerance = 80 * EPSILON * math.sqrt(9 * w.shape[1]) * reach + 2.0**-131 * w.shape[1] * most
+    difference = np.abs(y[is_finite] - expected[is_finite])
+    assert (difference <= tolerance[is_finite]).all(), (difference / tolerance[is_finite]).max()
+
+
+def winograd_steps(network: Any) -> int:
+    assert isinstance(network, CpuNetwork)
+    return sum("winograd" in step.kernel for plan in network.native_plans() for step in plan.steps)
+
+
+@pytest.mark.parametrize("value", [1e2, 1e3, 1e4, 1e6, -1e8, 1e12, 1e30, 1e37, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("form", ["constant", "computed"])
+def test_a_large_weight_changes_what_meets_it_only(form: str, value: float) -> None:
+    """Outputs at the border whose tap is on the padding, and all other channels."""
+    w, x = values(48, 64, 3, 3, seed="w", is_uniform=True), values(1, 64, 9, 9, seed="x", is_uniform=True)
+    w[3, 1, 0, 0] = w[20, 5, 2, 1] = value
+    model, given = model_of(w, 2, size=9, batch=1), {"x": x}
+    if form == "computed":
+        del model.graph.initializer[:]
+        model.graph.input.append(helper.make_tensor_value_info("w", 1, w.shape))
+        given["w"] = w
+    check_met(x, w, np.asarray(Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})(given)[0]))
+
+
+@pytest.mark.parametrize("spread", [0.5, 3, 6])
+def test_taps_of_any_range(spread: float) -> None:
+    w, x = values(48, 64, 3, 3, seed="w", is_uniform=True), values(1, 64, 9, 9, seed="x", is_uniform=True)
+    for shape in ((1, 1, 3, 3), (48, 1, 3, 3), (48, 64, 3, 3)):
+        scaled = (w * 10 ** (spread * values(*shape, seed="s", is_uniform=True))).astype(np.float32)
+        y = np.asarray(Core().compile_model(model_of(scaled, 2, size=9, batch=1), "CPU")({"x": x})[0])
+        check_met(x, scaled, y)
+
+
+@pytest.mark.parametrize(("size", "pad"), [((9, 9), 2), ((1, 9), 1), ((9, 1), 1)])
+def test_outputs_that_meet_one_row_of_taps(size: tuple[int, int], pad: int) -> None:
+    w, x = values(64, 64, 3, 3, seed="w", is_uniform=True), values(1, 64, *size, seed="x", is_uniform=True)
+    w[:, :, 0, 1] = w[:, :, 1, 0] = w[:, :, 1, 2] = w[:, :, 2, 1] = 1e5
+    model = model_of(w, 2, size=size, batch=1, pad=pad)
+    network = Core().compile_model(model, "CPU")
+    assert winograd_steps(network) == 0
+    check_met(x, w, np.asarray(network({"x": x})[0]), pad)
+
+
+@pytest.mark.parametrize("scale", [1e-36, 1e-41])
+def test_a_channel_of_tiny_weights_does_not_decide_for_others(scale: float) -> None:
+    """The transforms compute the others as if it were zero, and it is right, also for inputs that make it large."""
+    w, x = values(64, 64, 3, 3, seed="w", is_uniform=True), values(2, 64, 14, 14, seed="x", is_uniform=True)
+    tiny, zero = w.copy(), w.copy()
+    tiny[3] = tiny[3] * np.float32(scale)
+    tiny[3, :, 0] = 0  # what is below the smallest number, at last
+    zero[3] = 0
+    network = Core().compile_model(model_of(tiny, 2), "CPU")
+    assert winograd_steps(network)
+    y, beside = (
+        np.asarray(network({"x": x})[0]),
+        np.asarray(Core().compile_model(model_of(zero, 2), "CPU")({"x": x})[0]),
+    )
+    direct = np.asarray(Core().compile_model(model_of(tiny, 2), "CPU", ACCURATE)({"x": x})[0])
+    others = np.arange(64) != 3
+    assert np.array_equal(y[:, others], beside[:, others])
+    assert not np.array_equal(y[:, others], direct[:, others]), "the transforms round in another way"
+    assert np.abs(y[:, 3].astype(np.float64) - direct[:, 3]).max() <= 64 * 2.0**-131 + 1e-5 * 64 * scale
+    large = (x * 1e30).astype(np.float32)
+    check_windows(large, tiny[3:4], np.asarray(network({"x": large})[0])[:, 3:4])
 
 
 def test_weights_that_transforms_cannot_hold() -> None:

@@ -125,7 +125,11 @@ def test_the_error_is_bounded(
 def convolution(channels: int, size: int, **changes: Any) -> Convolution:
     g = WindowGeometry((1, size, size), (1, size, size), (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1), (0, 1, 1))
     own = Buffer(0)
-    c = Convolution(8, 1, channels, channels, g, False, f32, own, Buffer(0, weight="w"), None, None, own, "")
+    weights = Buffer(0, weight="w")
+    c = Convolution(
+        8, 1, channels, channels, g, False, f32, own, weights, None, None, own, "",
+        lambda: np.ones((channels, channels, 3, 3), np.float32),
+    )  # fmt: skip
     return replace(c, **changes)
 
 
@@ -140,18 +144,64 @@ def test_where_it_is_the_default() -> None:
     [
         {"element_type": f16},
         {"is_transposed": True},
-        {"weights": Buffer(0)},
+        {"filters": None},
         {"geometry": replace(convolution(8, 56).geometry, strides=(1, 2, 2))},
         {"geometry": replace(convolution(8, 56).geometry, dilations=(1, 1, 2))},
         {"geometry": replace(convolution(8, 56).geometry, kernel=(1, 5, 3))},
         {"geometry": replace(convolution(8, 56).geometry, inputs=(2, 56, 56), outputs=(2, 56, 56))},
+        {"geometry": replace(convolution(8, 56).geometry, pads_begin=(0, 2, 1))},
+        {"geometry": replace(convolution(8, 56).geometry, inputs=(1, 1, 56), outputs=(1, 1, 56))},
         {"images": 10**6},
     ],
-    ids=["f16", "transposed", "computed weights", "strides", "dilations", "5x3", "3 axes", "no room"],
+    ids=["f16", "transposed", "computed", "strides", "dilations", "5x3", "3 axes", "pads of 2", "one row", "no room"],
 )
 def test_where_it_does_not_apply(changes: dict[str, Any]) -> None:
     assert is_winograd(FACTS, convolution(512, 56))
     assert not is_winograd(FACTS, convolution(512, 56, **changes))
+
+
+def usual_weights() -> NDArray[np.float32]:
+    return np.random.default_rng(2).standard_normal((64, 64, 3, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("factor", "is_used"),
+    [(1e2, True), (1e4, False), (1e12, False), (1e38, False), (np.inf, False), (np.nan, False)],
+)
+def test_uneven_weights_rule_it_out(factor: float, is_used: bool) -> None:
+    weights = usual_weights()
+    weights[3, 1, 0, 0] = factor
+    assert is_winograd(FACTS, convolution(64, 56, filters=lambda: weights)) == is_used
+
+
+def test_a_channel_of_tiny_weights_does_not_decide_for_others() -> None:
+    """Channels that training has emptied are common; a layer of them alone is computed directly."""
+    for factor in (0.0, 1e-36, 1e-41):
+        weights = usual_weights()
+        weights[3] *= np.float32(factor)
+        weights[3, :, 0] = 0
+        assert is_winograd(FACTS, convolution(64, 56, filters=lambda weights=weights: weights))
+    assert not is_winograd(FACTS, convolution(64, 56, filters=lambda: usual_weights() * np.float32(1e-36)))
+    taps = np.exp2(np.arange(9, dtype=np.float32).reshape(3, 3) * 5)
+    assert not is_winograd(FACTS, convolution(64, 56, filters=lambda: usual_weights() * taps))
+
+
+@pytest.mark.parametrize("value", [1e4, 1e7, 1e30, np.inf])
+def test_a_large_weight_changes_what_meets_it_only(kind: None, value: float) -> None:
+    """Rows and columns at the border meet some taps only, and one filter does not meet those of others."""
+    rng, pads = np.random.default_rng(1), [1, 1, 1, 1]
+    values = [rng.uniform(0.5, 1, s).astype(np.float32) for s in ((1, 64, 9, 8), (6, 64, 3, 3), (6,), (1, 6, 9, 8))]
+    usual = [each.copy() for each in values]
+    values[1][2, 5, 0, 0] = value
+    usual[1][2, 5, 0, 0] = 0
+    found, expected = result_of(values, {"pads": pads}), exact(usual, 1, pads)
+    meets = np.zeros(found.shape, bool)
+    meets[:, 2, 1:, 1:] = True
+    if np.isinf(value):  # times zeros of the padding: any answer
+        meets[:, 2] = True
+        assert not np.isfinite(found[:, 2, 1:, 1:]).any()
+    bound = 64 * (64 + 16) * 2.0**-24 * RANGE * 64
+    assert np.abs(found[~meets] - expected[~meets]).max() < bound / RANGE
 
 
 @pytest.mark.parametrize("value", [1e6, -1e30, np.inf, np.nan])

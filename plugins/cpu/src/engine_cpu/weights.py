@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _IDENTITY: Final = "engine_cpu.weight"
 
 
-FORMATS: Final = "5"
+FORMATS: Final = "6"
 """To be incremented whenever a kernel's packed weight format, or the choice of formats, changes.
 
 Blobs contain packed weights, and would be misread by another version.

@@ -58,8 +58,9 @@ class ConvGeometry:
 
     @property
     def is_winograd(self) -> bool:
-        """3x3 of stride 1, without dilation."""
-        return self.strides == self.dilations == (1, 1) and self.kernel == (3, 3) and not self.transposed
+        """3x3 of stride 1, without dilation; and each output meets 2x2 taps, by whose weights its errors are judged."""
+        is_plain = self.strides == self.dilations == (1, 1) and self.kernel == (3, 3) and not self.transposed
+        return is_plain and max(self.pads) <= 1 and min(self.in_size) >= 2
 
     def attributes(self) -> dict[str, Attribute]:
         """Attributes of all convolution kernels."""

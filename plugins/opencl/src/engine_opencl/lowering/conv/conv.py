@@ -48,10 +48,12 @@ class ConvLowering(OpLowering[ConvSpec]):
         epilogue = Epilogue(
             bias=None if bias is None else (1, 0), has_residual=residual is not None, activation=spec.activation
         )
+        filters = b.input(weights)
         c = Convolution(
             shape[0], groups, shape[1] // groups, result[1] // groups, g.with_axes(3), spec.transposed, x.element_type,
-            b.input(x), b.input(weights), None if bias is None else b.input(bias),
+            b.input(x), filters, None if bias is None else b.input(bias),
             None if residual is None else b.input(residual), b.output(y), epilogue.code(),
+            b.weights.get(filters.weight),
         )  # fmt: skip
         launch_conv(b, c, epilogue)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,7 @@ class Convolution:
         channels, outputs: channels of the input and of the result, per group.
         code: the epilogue.
         element_type: the storage type of all its tensors.
+        filters: gives the weights, if they are constant.
     """
 
     images: int
@@ -74,6 +76,7 @@ class Convolution:
     residual: Buffer | None
     result: Buffer
     code: str
+    filters: Callable[[], NDArray[Any]] | None = None
 
     @functools.cached_property
     def parts(self) -> list[OutputPart]:

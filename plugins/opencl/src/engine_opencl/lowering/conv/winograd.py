@@ -10,6 +10,13 @@ the largest |w|).
 That would let a large value change results that do not see it, and one that is not finite ruin them. `launch_repair`
 therefore computes results directly if the largest value of their tile exceeds `RANGE` times the largest one that they
 see, or `LARGEST`: in the bound, the former becomes the latter times `RANGE`. Results that see zeros only are zero.
+
+Weights are judged when the kernel is chosen, by `has_even_filters`: a result at the border meets a part of the taps
+only, but always one of four squares of 2x2. If the sum over channels of the largest |w| is at most `WEIGHT_RANGE` times
+that over each square, the bound, times `WEIGHT_RANGE`, holds of the largest weights that a result meets. In trained
+networks, the ratio is about 2. Result channels whose weights are all below `TINY` are not judged: a device may flush
+their transformed weights to zero, each an error of 2^-126 at most, which adds channels * 36 * 2^-126 times the largest
+|x| of the tile to the bound, as inputs and results have factors of 6 along each axis.
 """
 
 from __future__ import annotations
@@ -36,6 +43,12 @@ RANGE: Final = 1024.0
 """How often the largest value that a result sees may fit into the largest one of its tile."""
 LARGEST: Final = 1e18
 """The largest value of a tile: products of larger ones with weights up to 1e15 might overflow before they cancel."""
+WEIGHT_RANGE: Final = 16.0
+"""How often the largest weights that a result meets may fit into the largest ones, as sums over channels."""
+LARGEST_WEIGHT: Final = 1e15
+"""The largest sum over channels of the largest weights."""
+TINY: Final = 1e-35
+"""Weights below which transformed ones may be denormal numbers."""
 _PARTS: Final = 8
 """Parts of the channels whose ranges are found side by side, of as many channels or more."""
 _GPU_MAPS: Final = 8
@@ -57,23 +70,38 @@ class Winograd:
 
 
 def is_winograd(facts: DeviceFacts, c: Convolution) -> bool:
-    """Whether it is a 3x3 convolution with constant weights and stride 1, and fits into the device's memory in f32.
+    """Whether it is a 3x3 convolution of stride 1 with constant, even weights, and fits into the device's memory.
 
-    Never for ACCURACY.
+    In f32, with results that meet 2x2 taps or more; never for ACCURACY.
     """
     g = c.geometry
     is_plain = not c.is_transposed and g.kernel == (1, 3, 3) and g.inputs[0] == g.outputs[0] == 1
     in_order = set(g.strides) == {1} and g.dilations[1:] == (1, 1)
+    has_squares = max(*g.pads_begin[1:], *g.pads_end[1:]) <= 1 and min(g.inputs[1:]) >= 2
     values = 4 * 16 * c.groups * (c.channels + c.outputs) * places_of(c)
     has_room = values * _SHARE <= min(facts.memory, facts.largest_buffer)
     return (
         is_plain
         and in_order
-        and c.weights.weight is not None
+        and has_squares
+        and c.filters is not None
         and c.element_type is f32
         and has_room
         and not facts.is_accurate
+        and has_even_filters(c.filters(), c)
     )
+
+
+def has_even_filters(weights: NDArray[Any], c: Convolution) -> bool:
+    """Whether the transforms can hold the weights, and no square of taps needs more digits than they keep."""
+    taps = np.abs(weights.reshape(c.groups * c.outputs, c.channels, 3, 3), dtype=np.float32)
+    rows = np.maximum(taps[:, :, :-1], taps[:, :, 1:])
+    squares = np.maximum(rows[..., :-1], rows[..., 1:])
+    peaks = squares.max(axis=(2, 3), initial=0.0)
+    largest, least = peaks.sum(axis=1, dtype=np.float64), squares.sum(axis=1, dtype=np.float64).min(axis=(1, 2))
+    is_tiny = peaks.max(axis=1, initial=0.0) < TINY
+    is_even = is_tiny | ((largest <= LARGEST_WEIGHT) & (largest <= WEIGHT_RANGE * least))  # not if any is NaN
+    return bool(is_even.all() and not is_tiny.all())
 
 
 def winograd_cost(facts: DeviceFacts, c: Convolution) -> float:
