@@ -58,6 +58,23 @@ def _infer_classifier(node: Node) -> Sequence[ValueType]:
     return labels, TensorType(f32, PartialShape([rows, columns]))
 
 
+@infers("ArrayFeatureExtractor", domain=_ML)
+def _infer_array_feature_extractor(node: Node) -> Sequence[ValueType]:
+    """ONNX says nothing of one row, which stays a row."""
+    check_inputs(node, get_op(node.op_type, _ML))
+    data, indices = tensor_type(node, 0), tensor_type(node, 1).shape
+    if data.shape.rank.is_dynamic or not len(data.shape):
+        return (TensorType(data.element_type, PartialShape.dynamic()),)
+    count = None
+    if indices.rank.is_static:
+        lengths = [dim for dim in indices if not dim.is_static or dim.min != 1] or [as_dimension(1)]
+        count = lengths[0] if len(lengths) == 1 else None
+        if indices.is_static:
+            count = as_dimension(indices.size())
+    rows = list(data.shape.dims[:-1]) or [as_dimension(1)]
+    return (TensorType(data.element_type, PartialShape([*rows, count])),)
+
+
 @infers("FeatureVectorizer", domain=_ML)
 def _infer_feature_vectorizer(node: Node) -> Sequence[ValueType]:
     check_inputs(node, get_op(node.op_type, _ML))
