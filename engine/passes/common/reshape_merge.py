@@ -35,6 +35,8 @@ class ReshapeMerge(MatcherPass):
         inner = operation(node.input_value(0), *_SHAPE_ONLY)
         if inner is None or inner.output(0).num_consumers != 1 or self.transformation_callback(node):
             return False
+        if _copies(node) and inner.op_type == "Reshape" and not isinstance(inner.input_value(1).node, Constant):
+            return False  # the lengths that are copied are those that the inner one computes
         dims, source = dims_of(node.output(0)), dims_of(inner.input_value(0))
         between = dims_of(inner.output(0))
         if dims is None or source is None or between is None:
@@ -44,6 +46,14 @@ class ReshapeMerge(MatcherPass):
             return False
         merged = ops.Reshape(inner.input_value(0), Constant(np.array(target, np.int64)))
         return replace_by(node, [inner, node], [merged])
+
+
+def _copies(node: Node) -> bool:
+    """Whether a Reshape copies a length of its input."""
+    if node.op_type != "Reshape":
+        return False
+    target = node.input_value(1).node
+    return not isinstance(target, Constant) or bool((target.data == 0).any())
 
 
 def _keeps_checks(
