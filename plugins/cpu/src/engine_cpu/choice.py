@@ -26,6 +26,7 @@ class ChoiceSegment(Segment):
 
     def __init__(self, node: Node, compiler: BodyCompiler) -> None:
         self.name, self.op_type = node.friendly_name, node.op_type
+        self.title = str(node)
         condition = node.input_value(0).node
         known = _is_true(compiler.weights.data(condition)) if isinstance(condition, Constant) else None
         self._branches: list[Body | ModelError | InputError | None] = []

@@ -27,7 +27,7 @@ class CountedSegment(Segment):
         """Build the plan. Raises `OutOfMemoryError` if the machine has no memory for the largest results."""
         node: Node = spec.node
         self._spec, self._lowering = spec, lowering
-        self._name, self._op_type, self._text = node.friendly_name, node.op_type, str(node)
+        self._name, self._op_type, self.title = node.friendly_name, node.op_type, str(node)
         step = lowering.counted(spec)
         self._present = [index for index, value in enumerate(node.outputs) if not is_omitted(value)]
         self._count = node.num_outputs
@@ -62,7 +62,7 @@ class CountedSegment(Segment):
         """See `Segment`."""
         read = [inputs[place] for place in self._places]
         self._lowering.check_values(self._spec, read)
-        check_bytes(self._bytes, self._text)
+        check_bytes(self._bytes, self.title)
         start = time.perf_counter_ns() if inference.is_profiling else 0
         try:
             *results, count = self._runner.run(read, inference.cancel)

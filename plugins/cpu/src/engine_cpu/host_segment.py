@@ -18,6 +18,7 @@ class HostSegment(Segment):
 
     def __init__(self, node: Node) -> None:
         self.name = node.friendly_name
+        self.title = str(node)
         self.op_type = node.op_type
         self._positions = [index for index, value in enumerate(node.input_values) if value is not None]
         self._count = node.num_inputs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from engine.errors import Cancelled
+from engine.errors import Cancelled, DeclarationError
 from engine.limits import check_bytes
 from engine.native import CancelFlag, Plan, PlanRunner
 
@@ -69,6 +69,8 @@ class Segment(ABC):
     Shared by requests, so immutable while it runs.
     """
 
+    title = ""
+    """The operator and the name of the node that computes its results, for messages; "" for several nodes."""
     why_not_stored = "a part of it is not planned before an inference"
     """Why a blob cannot have the program, as a clause; "" if it can."""
 
@@ -102,7 +104,8 @@ class PlacedSegment(NamedTuple):
 class ScheduledSegment:
     """A segment and the slots that it reads, writes, and is the last to read.
 
-    `targets` is, for each output, the output of the program that it may be written to, or -1.
+    `targets` is, for each output, the output of the program that it may be written to, or -1; `given` are the inputs
+    that are not computed by plans.
     """
 
     segment: Segment
@@ -111,6 +114,30 @@ class ScheduledSegment:
     frees: tuple[int, ...]
     targets: tuple[int, ...]
     shapes: tuple[tuple[int, ...] | None, ...]
+    given: tuple[GivenInput, ...]
+
+
+class GivenInput(NamedTuple):
+    """An input of a plan that an evaluation, a body or an operator of an extension computes.
+
+    A plan compares bytes only, and what it was built for may be what a model or an extension states of the value.
+    """
+
+    place: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    source: str
+    """What computes it."""
+
+    def check(self, value: Value) -> None:
+        """Raise `DeclarationError` if the value has another type or shape than the plan was built for."""
+        if isinstance(value, np.ndarray) and value.shape == self.shape and value.dtype == self.dtype:
+            return
+        got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise DeclarationError(
+            f"{self.source} gives {got}, but its declared type is {self.dtype}{list(self.shape)}; correct the type "
+            "that the model's value_info, or the operator's extension, states"
+        )
 
 
 class Program:
@@ -142,6 +169,12 @@ class Program:
     def _scheduled(self, segments: Sequence[PlacedSegment]) -> list[ScheduledSegment]:
         first_output = {slot: index for index, slot in reversed(list(enumerate(self.outputs)))}
         kept = {*self.constants, *self.outputs}
+        makers = {
+            slot: segment.title or "a part that is not planned before an inference"
+            for segment, _, written in segments
+            if not isinstance(segment, NativeSegment)
+            for slot in written
+        }
         scheduled = []
         for segment, read, written in reversed(segments):
             frees = tuple({*read, *written} - kept)
@@ -151,7 +184,14 @@ class Program:
                 first_output.get(slot, -1) if shape is not None else -1
                 for slot, shape in zip(written, shapes, strict=True)
             )
-            scheduled.append(ScheduledSegment(segment, read, written, frees, targets, shapes))
+            given: tuple[GivenInput, ...] = ()
+            if makers and isinstance(segment, NativeSegment):
+                given = tuple(
+                    GivenInput(index, *segment.form.inputs[index], makers[slot])
+                    for index, slot in enumerate(read)
+                    if slot in makers
+                )
+            scheduled.append(ScheduledSegment(segment, read, written, frees, targets, shapes, given))
         return scheduled[::-1]
 
     @property
@@ -172,7 +212,10 @@ class Program:
                     None if index < 0 else make_output(index, shape)  # type: ignore[arg-type]
                     for index, shape in zip(scheduled.targets, scheduled.shapes, strict=True)
                 ]
-            results = scheduled.segment.run([values[slot] for slot in scheduled.reads], targets, inference)
+            read = [values[slot] for slot in scheduled.reads]
+            for each in scheduled.given:
+                each.check(read[each.place])
+            results = scheduled.segment.run(read, targets, inference)
             for slot, value in zip(scheduled.writes, results, strict=True):
                 values[slot] = value
             for slot in scheduled.frees:

@@ -32,6 +32,7 @@ class RepetitionSegment(Segment):
 
     def __init__(self, node: Node, compiler: BodyCompiler) -> None:
         self.name, self.op_type = node.friendly_name, node.op_type
+        self.title = str(node)
         self.form = RepetitionForm.of(node)
         graph = BodyGraph.of(node, "body", self.form.num_parameters, self.form.num_results)
         if self.form.is_loop and not self.form.is_conditional:

@@ -43,6 +43,7 @@ class ValuesSegment(Segment):
 
         `otherwise` evaluates the node; None if it must be native.
         """
+        self.title = str(node)
         self._otherwise = otherwise
         self._new = 0
         """How many runs in a row had values without a plan."""
