@@ -94,6 +94,8 @@ def _set_shapes(
             node.infer_types()
     # Lengths that only the file declared belonged to the former shapes.
     model.rt_info.pop(DECLARED_LENGTHS, None)
+    for result in model.results:
+        result.declare(None)
 
 
 def _types_for(model: Model, shapes: Mapping[Parameter, PartialShape], why: str) -> dict[Node, list[ValueType]]:

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from engine.errors import ModelError
 from engine.ir.element_type import ElementType, boolean, f32, i64, string, undefined
 from engine.ir.mapped import release_pages
-from engine.ir.node import Node, OutputLike
+from engine.ir.node import Node, Output, OutputLike
 from engine.ir.shape import PartialShape, ShapeLike, as_shape
-from engine.ir.types import TensorType, ValueType
+from engine.ir.types import TensorType, ValueType, merge_types
 
 Array = NDArray[Any]
 
@@ -192,7 +192,7 @@ class Constant(Node):
 class Result(Node):
     """An output of a model: reads one value; its friendly name is the output's name."""
 
-    __slots__ = ("_made_name",)
+    __slots__ = ("_declared", "_made_name")
 
     def __init__(self, source: OutputLike, friendly_name: str | None = None) -> None:
         super().__init__("Result", [source], types=[])
@@ -201,6 +201,7 @@ class Result(Node):
         self._name = value.name if friendly_name is None else friendly_name
         is_made = friendly_name is None and value.node._names is None and not value.node.has_own_name
         self._made_name = self._name if is_made else None
+        self._declared: tuple[Output, ValueType] | None = None
 
     @property
     def has_made_name(self) -> bool:
@@ -209,8 +210,22 @@ class Result(Node):
 
     @property
     def type(self) -> ValueType:
-        """The type of the value that leaves the model."""
-        return self.input_value(0).type
+        """The type of the value that leaves the model: what inference finds of it, and what `declare` adds."""
+        value = self.input_value(0)
+        if self._declared is None or self._declared[0] != value:
+            return value.type
+        try:
+            return merge_types(self._declared[1], value.type)
+        except ModelError:
+            return value.type
+
+    def declare(self, value_type: ValueType | None) -> None:
+        """State a type of the value that is read now, which inference does not prove; None takes it back.
+
+        The value keeps the type that is proven, so that no pass relies on what is stated: a request compares it with
+        the result.
+        """
+        self._declared = None if value_type is None else (self.input_value(0), value_type)
 
     def infer_types(self) -> bool:
         """Return False: a result has no outputs."""
@@ -223,6 +238,8 @@ class Result(Node):
             raise ModelError(f"{self} needs a value to read")
         node = Result(source, self._name)
         node._made_name = self._made_name
+        if self._declared is not None and self._declared[0] == self.input_value(0):
+            node.declare(self._declared[1])
         node.rt_info.update(self.rt_info)
         return node
 

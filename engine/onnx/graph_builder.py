@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import onnx
@@ -23,6 +23,7 @@ from engine.ir import (
     Result,
     TensorType,
     ValueType,
+    as_dimension,
     undefined,
 )
 from engine.onnx.annotations import annotated, is_sink
@@ -34,9 +35,10 @@ from engine.onnx.functions import describe
 from engine.onnx.hazards import check_call
 from engine.onnx.input_checks import InputChecker
 from engine.onnx.naming import UniqueNames
-from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_corrected, is_narrower, refine
+from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_corrected, is_narrower, refine, without_shapes
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
+from engine.onnx.upgrades.emit import emit, i64s, reshape_to
 from engine.onnx.values import Values
 from engine.ops.loop import NUM_FIXED, LoopForm, formal_inputs
 from engine.ops.spec import check_spec
@@ -55,7 +57,7 @@ class ImportContext:
         opsets: versions by domain.
         exact: the file is canonical and states every type: nothing is upgraded or inferred.
         checker: rejects inputs that an operator does not accept.
-        declared: the names of values whose lengths are known only from the file's declarations.
+        declared: the names of outputs whose lengths are known only from the file's declarations.
         is_overridable: initializers that are inputs, too, may be given other values.
     """
 
@@ -98,6 +100,8 @@ class GraphBuilder:
         self._declared = declared
         self._is_body = outer is not None
         self._inferred = {value.name: value.type for value in (*graph.value_info, *graph.output)}
+        if context.exact:  # what an output states beside the type of its value is not proven
+            self._inferred.update((value.name, value.type) for value in graph.value_info)
         if is_unshaped:
             self._inferred = {}
         self._values = Values(graph.name, outer, is_unshaped=is_unshaped)
@@ -174,9 +178,15 @@ class GraphBuilder:
         declared = self._context.types.read(info.type, info.name) if self._declared is None else None
         if self._declared is not None:
             declared = self._declared.get(info.name, self._context.types)
+        result = Result(source, name)
         if declared is not None:
             _check_declared(source, declared, info.name)
-        return annotated(Result(source, name), info)
+            stated = refine(source.type, declared)
+            if not self._is_body and stated != source.type:
+                result.declare(stated)
+                if is_narrower(stated, source.type):
+                    self._context.declared.add(info.name)
+        return annotated(result, info)
 
     # -- nodes --------------------------------------------------------------------------------------------
 
@@ -202,7 +212,7 @@ class GraphBuilder:
             attributes = self._attributes(proto, inputs)
             if is_known(op_type, domain) and not self._context.exact:
                 contrib = ContribCall(op_type, domain, 1, tuple(inputs), attributes, len(outputs), name)
-                values_found = expand(contrib, outputs)
+                values_found = self._expanded(contrib, proto, outputs)
                 if values_found is not None:
                     self._adopt_values(values_found, outputs, proto, name)
                     return
@@ -242,6 +252,34 @@ class GraphBuilder:
         else:
             self._adopt_values(upgraded, outputs, proto, name)
 
+    def _expanded(
+        self, call: ContribCall, proto: onnx.NodeProto, outputs: Sequence[str]
+    ) -> Sequence[Output | None] | None:
+        """See `expand`. A rank or a last length that only the file states is compared when it runs."""
+        try:
+            return expand(call, outputs)
+        except UnsupportedError:
+            names = proto.input[: len(call.inputs)]
+            inputs = tuple(self._as_declared(*each) for each in zip(call.inputs, names, strict=True))
+            if inputs == call.inputs:
+                raise
+        return expand(replace(call, inputs=inputs), outputs)
+
+    def _as_declared(self, value: Output | None, name: str) -> Output | None:
+        if value is None or self._declared is None or not isinstance(value.type, TensorType):
+            return value
+        stated = refine(value.type, self._declared.get(name, self._context.types))
+        if not isinstance(stated, TensorType) or not is_narrower(stated, value.type):
+            return value
+        rank = len(stated.shape)
+        if value.shape.rank.is_dynamic:  # a vector of another length is refused, and so is a value of another rank
+            value = reshape_to(value, emit("Reshape", emit("Shape", value), i64s([rank])))
+        last = stated.shape[-1] if rank else as_dimension(None)
+        if last.is_static and last.min and value.shape[-1].is_dynamic:
+            # All other lengths are copied, so that only this one fits; operators need no others.
+            value = emit("Reshape", value, i64s([0] * (rank - 1) + [last.min]))
+        return value
+
     def _extended(
         self,
         op_type: str,
@@ -265,7 +303,9 @@ class GraphBuilder:
         count = max(len(outputs), len(op.outputs))
         node = ops.create(op_type, inputs, attributes, domain=domain, num_outputs=count, friendly_name=name)
         for index, output in enumerate(outputs):
-            self._refine(node.output(index), self._stated_type(output))
+            stated = without_shapes(self._stated_type(output))
+            assert stated is not None
+            self._refine(node.output(index), stated)
         return node
 
     def _typed_node(
@@ -364,10 +404,8 @@ class GraphBuilder:
     def _with_declared(self, found: ValueType, name: str) -> ValueType:
         if not name or self._declared is None:
             return found
-        stated = refine(found, self._declared.get(name, self._context.types))
-        if stated is not found and is_narrower(stated, found):
-            self._context.declared.add(name)
-        return stated
+        # Nothing proves the lengths: passes and kernels that relied on them would give results of another shape.
+        return refine(found, without_shapes(self._declared.get(name, self._context.types)))
 
     # -- attributes ---------------------------------------------------------------------------------------
 

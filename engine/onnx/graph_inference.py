@@ -9,6 +9,7 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 
+from engine.onnx.contrib import is_known
 from engine.onnx.functions import walk_graphs
 from engine.onnx.hazards import hide_hazards, hide_vector_makers, show_hidden
 from engine.ops import CANONICAL_VERSIONS
@@ -45,7 +46,12 @@ def infer_graph(model: onnx.ModelProto, *, is_mixed: bool = False) -> onnx.Model
 
 
 def _drop_declared(graph: onnx.GraphProto) -> None:
-    foreign = {name for node in graph.node if node.domain not in CANONICAL_VERSIONS for name in node.output}
+    foreign = {
+        name
+        for node in graph.node
+        if node.domain not in CANONICAL_VERSIONS and not is_known(node.op_type, node.domain)
+        for name in node.output
+    }
     kept = [value for value in graph.value_info if value.name in foreign]
     graph.ClearField("value_info")
     graph.value_info.extend(kept)

@@ -70,7 +70,7 @@ class GraphWriter:
             graph.input.append(self._value(scope.names[parameter.output(0)], parameter.type, parameter))
         for constant in scope.overridable:
             self._add_constant(constant)
-        outputs = set(scope.results)
+        outputs = {name: result.type for result, name in zip(model.results, scope.results, strict=True)}
         for node in model.ordered_nodes():
             if isinstance(node, Constant):
                 if node not in scope.shared:
@@ -105,7 +105,7 @@ class GraphWriter:
         if not (self._context.exact or self._scope.is_body) and node.rt_info.get("overridable"):
             self._graph.input.append(self._value(name, node.input_type))
 
-    def _add_node(self, node: Node, outputs: set[str]) -> None:
+    def _add_node(self, node: Node, outputs: Mapping[str, ValueType]) -> None:
         names = self._scope.names
         name = self._node_names.take(node.friendly_name)  # onnxruntime rejects duplicates
         proto = self._graph.node.add(op_type=node.op_type, domain=node.domain, name=name)
@@ -128,7 +128,9 @@ class GraphWriter:
         for output in node.outputs:
             name, value_type = names[output], output.type
             stated = value_type != UNKNOWN if self._context.exact else is_stated(value_type)
-            if name and name not in outputs and stated:
+            # A result may state more of its value than is proven.
+            is_known = name in outputs and (not self._context.exact or outputs[name] == value_type)
+            if name and stated and not is_known:
                 self._graph.value_info.append(self._value(name, value_type))
 
     def _attributes(self, node: Node) -> dict[str, Any]:

@@ -168,6 +168,17 @@ def refine(inferred: ValueType, declared: ValueType | None) -> ValueType:
     return inferred
 
 
+def without_shapes(declared: ValueType | None) -> ValueType | None:
+    """`declared` with the element types only."""
+    if isinstance(declared, TensorType):
+        return TensorType(declared.element_type, PartialShape.dynamic())
+    if isinstance(declared, SequenceType):
+        return SequenceType(without_shapes(declared.element))
+    if isinstance(declared, OptionalType):
+        return OptionalType(without_shapes(declared.element))
+    return declared
+
+
 def is_narrower(stated: ValueType, found: ValueType) -> bool:
     """Whether the shape of a tensor type excludes shapes that the other one allows."""
     if not isinstance(stated, TensorType) or stated.shape.rank.is_dynamic:
