@@ -153,6 +153,22 @@ ENGINE_CAST_INLINE float round_to_odd(double value) {
   return float_of(bits);
 }
 
+// Likewise of integers with more digits than f32. From 53 digits on, the lowest 12 bits are rounded to odd for f64.
+ENGINE_CAST_INLINE float round_to_odd(std::uint64_t value) {
+  const std::uint64_t high = (value & ~0xfffull) | ((value & 0xfffull) != 0 ? 0x1000ull : 0);
+  return round_to_odd(static_cast<double>(value >> 53 != 0 ? high : value));
+}
+ENGINE_CAST_INLINE float round_to_odd(std::int64_t value) {
+  const std::uint64_t bits = static_cast<std::uint64_t>(value);
+  return value < 0 ? -round_to_odd(0 - bits) : round_to_odd(bits);
+}
+ENGINE_CAST_INLINE float round_to_odd(std::int32_t value) {
+  return round_to_odd(static_cast<double>(value));
+}
+ENGINE_CAST_INLINE float round_to_odd(std::uint32_t value) {
+  return round_to_odd(static_cast<double>(value));
+}
+
 // Limits of integers as floating point: the minimum, and the first value above the maximum.
 template <class T>
 struct Range;
@@ -251,17 +267,27 @@ ENGINE_CAST_TO_INTEGER(std::uint64_t)
 ENGINE_CAST_TO_REAL(float)
 ENGINE_CAST_TO_REAL(double)
 
-#define ENGINE_CAST_TO_NARROW(type, narrow)                                     \
-  template <>                                                                   \
-  struct Cast<type> {                                                           \
-    template <class T>                                                          \
-    ENGINE_CAST_INLINE type apply(T v) {                                        \
-      return narrow(Cast<float>::apply(v));                                     \
-    }                                                                           \
-    ENGINE_CAST_INLINE type apply(double v) { return narrow(round_to_odd(v)); } \
-  };
-ENGINE_CAST_TO_NARROW(Half, to_half)
-ENGINE_CAST_TO_NARROW(BFloat, to_bfloat)
+// All integers below 65520, the end of f16, are exact in f32; larger ones are infinite either way.
+template <>
+struct Cast<Half> {
+  template <class T>
+  ENGINE_CAST_INLINE Half apply(T v) {
+    return to_half(Cast<float>::apply(v));
+  }
+  ENGINE_CAST_INLINE Half apply(double v) { return to_half(round_to_odd(v)); }
+};
+template <>
+struct Cast<BFloat> {
+  template <class T>
+  ENGINE_CAST_INLINE BFloat apply(T v) {
+    return to_bfloat(Cast<float>::apply(v));
+  }
+  ENGINE_CAST_INLINE BFloat apply(double v) { return to_bfloat(round_to_odd(v)); }
+  ENGINE_CAST_INLINE BFloat apply(std::int32_t v) { return to_bfloat(round_to_odd(v)); }
+  ENGINE_CAST_INLINE BFloat apply(std::uint32_t v) { return to_bfloat(round_to_odd(v)); }
+  ENGINE_CAST_INLINE BFloat apply(std::int64_t v) { return to_bfloat(round_to_odd(v)); }
+  ENGINE_CAST_INLINE BFloat apply(std::uint64_t v) { return to_bfloat(round_to_odd(v)); }
+};
 
 template <>
 struct Cast<Bool> {

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 
 from engine.ir import Node
-from engine.ir.element_type import f4e2m1, f8e8m0, string
+from engine.ir.element_type import f8e8m0, string
 from engine.ops.elementwise import CastSpec, ConversionSpec
-from engine.ops.precision import truncated
+from engine.ops.precision import rounded_to_odd, truncated
 from engine.ops.reference import compile_onnx
 from engine.ops.registry import Evaluator, compiles
 from engine.ops.tensors import Array
@@ -31,18 +31,23 @@ def _compile_cast(node: Node) -> Evaluator:
     if source.is_real and target.is_integral:
         return lambda inputs: (truncated(inputs[0], target.numpy),)
     run = compile_onnx(node)
-    if target is string or (source.numpy.isbuiltin == 1 and not (source.is_real and target is f4e2m1)):
+    if target is string:
+        return run
+    if target.is_real and target.numpy.isbuiltin != 1:
+        exact = np.dtype(np.float64) if source is string else np.dtype(source.numpy)
+        return lambda inputs: run([_one_nan(rounded_to_odd(inputs[0].astype(exact, copy=False))), *inputs[1:]])
+    if source.numpy.isbuiltin == 1:
         return run
     return lambda inputs: run([_widened(inputs[0]), *inputs[1:]])
 
 
 def _widened(x: Array) -> Array:
-    """Numbers in a type of numpy's own: ml_dtypes does not convert all pairs of its types.
+    """Numbers in a type of numpy's own: ml_dtypes does not convert all pairs of its types."""
+    return _one_nan(x if x.dtype.isbuiltin == 1 else x.astype(np.float32))
 
-    All NaNs are the same, because those of float4e2m1, which has none, have the opposite sign there.
-    """
-    if x.dtype.isbuiltin != 1:
-        x = x.astype(np.float32)
+
+def _one_nan(x: Array) -> Array:
+    """All NaNs are the same, because those of float4e2m1, which has none, have the opposite sign there."""
     return np.where(np.isnan(x), x.dtype.type(np.nan), x)
 
 

@@ -10,6 +10,7 @@ import onnx.numpy_helper
 
 from engine.errors import ModelError
 from engine.ir import ElementType, Node, u8
+from engine.ops.precision import rounded_to_odd
 from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
 from engine.ops.tensors import Array
@@ -91,6 +92,8 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
 
 
 def _to_narrow_float(x: Array, target: ElementType, saturate: bool) -> Array:
+    if x.dtype.isbuiltin == 1:
+        x = rounded_to_odd(x)
     if not saturate or target.bits < 8:
         return x.astype(target.numpy)  # the six- and four-bit floats have no infinity and saturate by themselves
     return onnx.numpy_helper.saturate_cast(x, target.numpy)

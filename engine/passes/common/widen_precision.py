@@ -57,7 +57,7 @@ class WidenPrecision(ModelPass):
         if isinstance(node, Result) or node.bodies or self.transformation_callback(node):
             return False
         moves = node.op_type in MOVEMENT and not node.domain and self._accepts(node)
-        return reads_converted or not (moves or node.op_type == "Cast")
+        return reads_converted or not (moves or node.op_type in ("Cast", "CastLike"))
 
 
 class _Widening(TypeConversion):

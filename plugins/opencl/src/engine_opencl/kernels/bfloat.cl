@@ -13,3 +13,12 @@ BFLOAT(4)
 BFLOAT(8)
 BFLOAT(16)
 inline float rounded_to_bfloat(const float x) { return bfloat_value(bfloat_code(x)); }
+// Integers of more digits than f32 as bf16, rounded once: to odd first (see double.cl).
+inline float bfloat_of_signed(const long x) {
+  const float cut = convert_float_rtz(x);
+  return rounded_to_bfloat(convert_long_rtz(cut) == x ? cut : as_float(as_uint(cut) | 1u));
+}
+inline float bfloat_of_unsigned(const ulong x) {
+  const float cut = convert_float_rtz(x);
+  return rounded_to_bfloat(convert_ulong_rtz(cut) == x ? cut : as_float(as_uint(cut) | 1u));
+}

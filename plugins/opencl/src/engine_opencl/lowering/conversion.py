@@ -38,6 +38,8 @@ def _code(spec: ConversionSpec) -> str:
         return _rounded(target, spec, "convert_float_rte({0})")
     if source is f64 and target in {f16, bf16, *CONVERTED} - SMALL_INTEGERS:
         return _rounded(target, spec, "to_odd({0})")
+    if target is bf16 and source in INTEGERS and source.bits >= 32:
+        return "bfloat_of_signed({0})" if source.is_signed else "bfloat_of_unsigned({0})"
     if target in {f16, bf16, *CONVERTED}:
         return _rounded(target, spec, "{0}")
     if target is boolean:
