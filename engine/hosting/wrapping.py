@@ -12,10 +12,13 @@ from engine.properties import METRIC, PropertySet
 
 @contextmanager
 def plugin_errors(plugin: str, doing: str) -> Iterator[None]:
-    """Pass on `EngineError`s, and wrap every other exception of a plugin in a `PluginError`."""
+    """Pass on `EngineError`s, and wrap every other exception of a plugin in a `PluginError`.
+
+    A `TimeoutError` passes, too: a caller may limit the time by the handler of a signal.
+    """
     try:
         yield
-    except EngineError:
+    except (EngineError, TimeoutError):
         raise
     except Exception as e:
         raise PluginError(f"plugin {plugin}: {doing} failed: {type(e).__name__}: {e}") from e

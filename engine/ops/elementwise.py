@@ -99,6 +99,9 @@ _ARITHMETIC: Final = [
 ]  # fmt: skip
 _PREDICATE: Final = ["And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Or", "Xor"]
 
+POINTWISE: Final = frozenset([*_UNARY, *_ARITHMETIC, *_PREDICATE])
+"""Operators that compute each element of the result from the elements at its place."""
+
 
 def _unary_rule(op: OpDef) -> TypeRule:
     allowed = op.inputs[0].elements

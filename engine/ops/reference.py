@@ -82,8 +82,8 @@ def compile_node(node: Node, max_bytes: int | None = None) -> Evaluator:
                 if is_suspect is not None and is_suspect(inputs):
                     raise ValueError("the operator does not allow the values of its inputs")
                 outputs = run(inputs)
-        except (InferError, OutOfMemoryError):
-            raise  # an error of a node of a body, which it names, or an interruption
+        except (InferError, OutOfMemoryError, TimeoutError):
+            raise  # an error of a node of a body, which it names, or an interruption, as by the handler of a signal
         except Exception as e:
             given = ", ".join(f"{name} {describe(v)}" for name, v in zip(names, inputs, strict=False)) or "none"
             why = None if isinstance(e, (UnsupportedError, NotImplementedError, MemoryError)) else refusal(inputs, e)

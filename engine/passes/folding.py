@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import EngineError
+from engine.errors import DeclarationError, DeviceError, EngineError, InferError, InputError
 from engine.ir import (
     Constant,
     ElementType,
@@ -29,6 +29,8 @@ MAX_OUTPUT_BYTES: Final = 64 << 20
 """Results above this size that are larger than their inputs are not folded: a folded Expand would inflate a blob."""
 PROTECTED: Final = frozenset({"DequantizeLinear"})
 """Operators that the pass never folds: folding the DequantizeLinear of weights destroys the integer path."""
+_RAISED_BY: Final = frozenset({"PIL", "builtins", "engine", "google", "numpy", "onnx", "re", "zlib"})
+"""The packages whose classes of exceptions evaluators raise."""
 
 
 def is_foldable(node: Node) -> bool:
@@ -62,7 +64,9 @@ def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | No
     budget.spend(0, work)
     try:
         values = evaluate(node, [s.node.data if s is not None else None for s in node.sources], max(1, most))  # type: ignore[attr-defined]
-    except EngineError:
+    except EngineError as e:
+        if _is_foreign(node, e):
+            raise
         return None  # an operation that fails on constants fails at run time, with the node's name
     if any(
         type(value) is not np.ndarray or not _fits(value, t) for value, t in zip(values, node.output_types, strict=True)
@@ -73,6 +77,18 @@ def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | No
         return None
     budget.spend(nbytes, 0)
     return [Constant(value, friendly_name=_name(node, index)).output(0) for index, value in enumerate(values)]
+
+
+def _is_foreign(node: Node, error: EngineError) -> bool:
+    """Whether an exception in an evaluation is not of it, but of the handler of a signal, by its class.
+
+    Operators of extensions may raise any class.
+    """
+    op, cause = find_op(node.op_type, node.domain), error.__cause__
+    if isinstance(error, InferError) and not isinstance(error, (InputError, DeviceError, DeclarationError)):
+        return True  # an interruption
+    known = cause is None or type(cause).__module__.partition(".")[0] in _RAISED_BY
+    return not known and (op is None or op.definition is None)
 
 
 def bytes_allowed(node: Node, limit: int = MAX_OUTPUT_BYTES) -> int:

@@ -239,8 +239,8 @@ class Manager(Pass):
                 model.validate()
             elif not changed and edits.count != count and model.ordered_nodes() != nodes:
                 raise PassError(f"pass {item.name} returned False and changed the nodes of model `{model.name}`")
-        except PassError:
-            raise
+        except (PassError, TimeoutError):
+            raise  # a TimeoutError is of the caller, who limits the time by the handler of a signal
         except EngineError as e:
             raise PassError(f"pass {item.name} broke model `{model.name}`: {e}") from e
         except Exception as e:

@@ -99,11 +99,13 @@ class MatcherPass(Pass):
         try:
             if not matcher.match(node):
                 return False
+        except TimeoutError:
+            raise
         except Exception as e:
             raise PassError(f"pass {self.name} failed to match at {_root(node)}: {type(e).__name__}: {e}") from e
         try:
             changed = self._callback(matcher)  # type: ignore[misc]
-        except PassViolation:
+        except (PassViolation, TimeoutError):
             raise
         except OverBudgetError:
             return False
