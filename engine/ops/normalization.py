@@ -277,6 +277,25 @@ def _normalized(x: Array, scale: Array, bias: Array, mean: Array, variance: Arra
     return result
 
 
+def scale_and_shift(parameters: Sequence[Array], epsilon: float, dtype: Any) -> tuple[Array, Array] | None:
+    """A BatchNormalization by scale, bias, mean and variance as `x * scale + shift`, in f64.
+
+    None if a number is infinite in `dtype`: of a variance of 0, the sum is then NaN where the difference of x and the
+    mean, times the factor, is infinite.
+    """
+    scale, bias, mean, variance = (each.astype(np.float64) for each in parameters)
+    with np.errstate(all="ignore"):  # NaN statistics give NaN results
+        factor = scale / np.sqrt(variance + epsilon)
+        shift = bias - mean * factor
+    return None if is_infinite(factor, dtype) or is_infinite(shift, dtype) else (factor, shift)
+
+
+def is_infinite(numbers: Array, dtype: Any) -> bool:
+    """Whether any of the numbers is infinite in `dtype`."""
+    with np.errstate(all="ignore"):
+        return bool(np.isinf(numbers.astype(dtype)).any())
+
+
 @evaluates_with_spec("LpNormalization")
 def lp_normalization(spec: LpNormalizationSpec, x: Array) -> Array:
     """Division by the L1 or L2 norm along an axis; zeros do not change (ONNX LpNormalization-22)."""

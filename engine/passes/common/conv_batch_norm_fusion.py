@@ -56,11 +56,12 @@ def _fold(convolution: Node, norm: Node) -> tuple[Constant, Constant] | None:
     epsilon = BatchNormalizationSpec.of(norm).epsilon
     parameters = [_constant(norm.input_value(i)) for i in range(1, 5)]
     scale, shift, mean, variance = (p.data.astype(np.float64) for p in parameters if p is not None)
-    factor = scale / np.sqrt(variance + epsilon)
-    offset = (0.0 if bias is None else bias.data.astype(np.float64)) - mean
-    added = offset * factor + shift
-    if not scaled_fits(convolution, weights, factor, added):
-        return None
+    with np.errstate(all="ignore"):  # a factor that is infinite, or NaN, does not fit
+        factor = scale / np.sqrt(variance + epsilon)
+        offset = (0.0 if bias is None else bias.data.astype(np.float64)) - mean
+        added = offset * factor + shift
+        if not scaled_fits(convolution, weights, factor, added):
+            return None
     return scaled_weights(convolution, weights, factor), Constant(added.astype(weights.element_type.numpy))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Node, f32
 from engine.ops import attribute
-from engine.ops.normalization import BatchNormalizationSpec, MeanVarianceNormalizationSpec
+from engine.ops.normalization import BatchNormalizationSpec, MeanVarianceNormalizationSpec, scale_and_shift
 from engine.passes.fusion import FusionPass, charge, dims_of
 from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_const, wrap_type
 
@@ -30,12 +30,16 @@ class BatchNormalizationDecomposition(FusionPass):
         constants = [node for node in nodes if isinstance(node, Constant)]
         if dims is None or len(dims) < 2 or m.match_root.num_outputs != 1:
             return None
-        scale, shift, mean, variance = (constant.data.astype(np.float64) for constant in constants)
         charge(constants, 2 * constants[0].byte_size)
-        factor = scale / np.sqrt(variance + BatchNormalizationSpec.of(m.match_root).epsilon)
         shape, dtype = (-1, *(1,) * (len(dims) - 2)), data.element_type.numpy
+        folded = scale_and_shift(
+            [constant.data for constant in constants], BatchNormalizationSpec.of(m.match_root).epsilon, dtype
+        )
+        if folded is None:
+            return None
+        factor, shift = folded
         product = ops.Mul(data, Constant(factor.reshape(shape).astype(dtype)))
-        return [product, ops.Add(product, Constant((shift - mean * factor).reshape(shape).astype(dtype)))]
+        return [product, ops.Add(product, Constant(shift.reshape(shape).astype(dtype)))]
 
 
 class SwishDecomposition(FusionPass):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 
-from engine import ops
+from engine import Core, ops
 from engine.ir import Constant, Model, Node, Output, Parameter, f32
 from engine.ops.internal import as_onnx, decompose
 from engine.passes import InitNodeInfo, Manager, check_equivalence
@@ -85,6 +85,27 @@ def test_training_and_computed_statistics_stay() -> None:
         manager = Manager()
         manager.register_pass(ScaleShiftFusion)
         assert not manager.run_passes(Model([node.output(0)], [x, scale]))
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", pytest.param("OPENCL", marks=pytest.mark.opencl)])
+@pytest.mark.parametrize("convolved", [False, True])
+def test_a_channel_without_variance_is_infinite_on_the_side_of_its_difference(device: str, convolved: bool) -> None:
+    """As the sum of a product and an offset, 0 * inf, it was NaN."""
+    numbers = [np.float32(values) for values in ([1, 1], [0, 0], [0, 2], [0, 4])]
+    x = Parameter(f32, [1, 2, 1, 3], "x")
+    weights = Constant(np.eye(2, dtype=np.float32).reshape(2, 2, 1, 1))
+    source = ops.Conv(x, weights) if convolved else x
+    y = ops.BatchNormalization(source, *map(Constant, numbers), epsilon=0.0)
+    data = np.float32([[-1, 1, 5], [0, 2, 6]]).reshape(1, 2, 1, 3)
+    (found,) = Core().compile_model(Model([y], [x]), device)({"x": data}).values()
+    np.testing.assert_array_equal(np.asarray(found).reshape(2, 3), [[-np.inf, np.inf, np.inf], [-1, 0, 2]])
+
+
+def test_products_that_overflow_are_not_joined() -> None:
+    x = Parameter(f32, [1, 2, 3, 3], "x")
+    one, zero, many = (Constant(np.full(2, value, np.float32)) for value in (1, 0, 1e30))
+    y = ops.Mul(ops.BatchNormalization(x, many, one, zero, one), Constant(np.float32(1e30)))
+    assert fused(Model([y], [x])) == ["ScaleShift", "Mul"]
 
 
 def test_names_of_all_that_is_fused_are_kept() -> None:

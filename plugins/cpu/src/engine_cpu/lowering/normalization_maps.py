@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.ir import Output
+from engine.ir import Constant, Output
 from engine.lowering import Refusal, RefusalCause, check_constant, check_min_rank, check_stash_type, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
@@ -19,6 +19,7 @@ from engine.ops.normalization import (
     GroupNormalizationSpec,
     LrnSpec,
     MeanVarianceNormalizationSpec,
+    scale_and_shift,
 )
 from engine.ops.spec import OperatorSpec, SpecT
 from engine_cpu.layout import Layout, LayoutOption
@@ -163,7 +164,14 @@ class BatchNormalizationLowering(MapLowering[BatchNormalizationSpec]):
     def check(self, spec: BatchNormalizationSpec) -> Refusal | None:
         if spec.training_mode:
             return Refusal(RefusalCause.ATTRIBUTE, "training_mode is 1; kernels normalize with given statistics")
-        return first_refusal(super().check(spec), check_constant(spec.node, 1, 2, 3, 4))
+        refusal = first_refusal(super().check(spec), check_constant(spec.node, 1, 2, 3, 4))
+        if refusal is not None:
+            return refusal
+        sources = [source.node for source in spec.node.input_values[1:] if source is not None]
+        given = [source.data for source in sources if isinstance(source, Constant)]
+        if scale_and_shift(given, spec.epsilon, np.float32) is None:
+            return Refusal(RefusalCause.CONSTANT, "the factor or the offset of a channel is infinite")
+        return None
 
     def lower(self, spec: BatchNormalizationSpec, b: SegmentBuilder) -> None:
         parameters, epsilon = [spec.node.input_value(i) for i in range(1, 5)], spec.epsilon
@@ -192,7 +200,6 @@ def _element(spec: OperatorSpec, b: SegmentBuilder) -> dict[str, Attribute]:
 
 
 def _folded(b: SegmentBuilder, parameters: Sequence[Output], epsilon: float) -> list[np.ndarray[Any, np.dtype[Any]]]:
-    scale, bias, mean, variance = (b.value(value).astype(np.float64) for value in parameters)
-    with np.errstate(all="ignore"):  # NaN statistics give NaN results
-        factor = scale / np.sqrt(variance + epsilon)
-        return [each.astype(np.float32) for each in (factor, bias - mean * factor)]
+    folded = scale_and_shift([b.value(value) for value in parameters], epsilon, np.float32)
+    assert folded is not None
+    return [each.astype(np.float32) for each in folded]

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.ir import Constant, Node, Output, f32
 from engine.ops.internal import Activation, ScaleShift, activation_of
-from engine.ops.normalization import BatchNormalizationSpec
+from engine.ops.normalization import BatchNormalizationSpec, is_infinite, scale_and_shift
 from engine.passes import MatcherPass
 from engine.passes.fusion import constant_data, dims_of, replace_by
 from engine.passes.pattern import Matcher, attrs_match, wrap_type
@@ -64,10 +64,9 @@ def _start(node: Node) -> _Chain | None:
         return None
     if any(each is None or each.dtype != np.float32 for each in parameters):
         return None
-    scale, bias, mean, variance = (each.astype(np.float64) for each in parameters if each is not None)
-    with np.errstate(all="ignore"):  # NaN statistics give NaN results
-        factor = scale / np.sqrt(variance + BatchNormalizationSpec.of(node).epsilon)
-        return _Chain([node], factor, bias - mean * factor)
+    given = [each for each in parameters if each is not None]
+    folded = scale_and_shift(given, BatchNormalizationSpec.of(node).epsilon, np.float32)
+    return None if folded is None else _Chain([node], *folded)
 
 
 def _extend(chain: _Chain) -> bool:
@@ -82,9 +81,12 @@ def _extend(chain: _Chain) -> bool:
             return False
         with np.errstate(all="ignore"):
             if node.op_type == "Add":
-                chain.shift = chain.shift + other
+                scale, shift = chain.scale, chain.shift + other
             else:
-                chain.scale, chain.shift = chain.scale * other, chain.shift * other
+                scale, shift = chain.scale * other, chain.shift * other
+        if is_infinite(scale, np.float32) or is_infinite(shift, np.float32):
+            return False
+        chain.scale, chain.shift = scale, shift
     else:
         chain.activation = None if targets[0].index else activation_of(node)
         if chain.activation is None:
