@@ -82,7 +82,7 @@ class Inliner:
         limits: how much the result may have.
     """
 
-    __slots__ = ("_callees", "_functions", "_limits", "_names", "_opsets", "_path", "_stated")
+    __slots__ = ("_callees", "_default_path", "_functions", "_limits", "_names", "_opsets", "_path", "_stated")
 
     def __init__(
         self,
@@ -95,6 +95,8 @@ class Inliner:
         self._opsets = opsets
         self._limits = limits
         self._callees: dict[FunctionKey, _Callee] = {}
+        self._default_path: list[tuple[str, str]] = []
+        """The defaults of attributes whose bodies are expanded: function and attribute."""
         self._path: list[FunctionKey] = []
         self._stated: list[onnx.ValueInfoProto] = []  # types that functions state, of the graph that is being made
         self._names = UniqueNames()
@@ -233,7 +235,19 @@ class Inliner:
         if given is not None:
             return given
         default = frame.callee.defaults.get(name)
-        return None if default is None else self._own(default, frame)
+        if default is None or not subgraphs_of(default):
+            return default
+        key = frame.label, name
+        if key in self._default_path:
+            raise ModelReadError(
+                f"{frame.call}: the default of attribute `{name}` of local function {frame.label} refers to itself, at "
+                f"{describe(node)}; give the attribute in the call, or another default in the function"
+            )
+        self._default_path.append(key)
+        try:
+            return self._own(default, frame)
+        finally:
+            self._default_path.pop()
 
     def _own(self, attribute: onnx.AttributeProto, frame: _Frame) -> onnx.AttributeProto:
         """An attribute with a value, whose bodies are in terms of the result."""

@@ -332,3 +332,17 @@ def test_graphs_that_functions_pass_on_twice_do_not_explode(monkeypatch: pytest.
         functions.append(function(f"f{level}", [inner], attributes=["g"], inputs="c x"))
     with pytest.raises(ModelReadError, match="more than 20000 nodes and calls"):
         read_model(model_of([call("f0", "c x", "y", g=_GRAPH)], functions))
+
+
+def test_a_default_that_refers_to_itself_is_named() -> None:
+    branch = referring(node("If", ["b"], ["o"]), "then_branch", "g", AttributeProto.GRAPH)
+    body = helper.make_graph([branch], "body", [], [value("o", shape=None)])
+    caller = referring(node("If", ["b"], ["y"]), "then_branch", "g", AttributeProto.GRAPH)
+    default = [helper.make_attribute("g", body)]
+    function = helper.make_function("local", "F", ["b"], ["y"], [caller], [OPSET], attribute_protos=default)
+    graph = helper.make_graph([call("F", "b")], "model", [value("b", BOOL, ())], [value("y", shape=None)])
+    model = helper.make_model(graph, opset_imports=[OPSET, LOCAL], functions=[function])
+    with pytest.raises(
+        ModelReadError, match=r"the default of attribute `g` of local function `?local.F.* refers to itself"
+    ):
+        read_model(model)
