@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import EngineError, ModelError
+from engine.errors import EngineError, InputError, ModelError
 from engine.ir import (
     Constant,
     Model,
@@ -44,8 +44,17 @@ class Stacks:
         self._checked = LARGE_BYTES
 
     def append(self, values: Sequence[Any]) -> None:
-        """Add the values of one iteration. Raises `OutOfMemoryError` if the result would not fit into memory."""
-        for column, value in zip(self.columns, values, strict=True):
+        """Add the values of one iteration.
+
+        Raises `InputError` for a value of another shape than before, and `OutOfMemoryError` if the result would not fit
+        into memory.
+        """
+        for index, (column, value) in enumerate(zip(self.columns, values, strict=True)):
+            if column and np.shape(value) != np.shape(column[0]):
+                raise InputError(
+                    f"{self._title}, stacked output {index}: iteration {len(column)} made the shape "
+                    f"{list(np.shape(value))}, iterations before it {list(np.shape(column[0]))}; expected equal shapes"
+                )
             column.append(value)
             self._bytes += value_bytes(value)
         if self._bytes >= self._checked:

@@ -217,3 +217,14 @@ def test_a_length_that_an_operator_of_onnxruntime_needs_is_compared_when_it_runs
         for wrong in ([4, 1], [1, 2, 2], [4]):
             with pytest.raises(EngineError):
                 network({"x": ROW, "s": np.array(wrong)})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_loop_names_the_stacked_output_whose_shape_changes(device: str) -> None:
+    model = parser.parse_model(
+        HEADER + "g (float[1,4] x, int64 n) => (float[A,B] y, float[N,C,D] s) { t = Constant<value = bool {1}>()"
+        " y, s = Loop(n, t, x) <body = bd (int64 i, bool ci, float[P,Q] v) => (bool co, float[P,Q] vo, float[R,S] so)"
+        " { co = Identity(ci) vo = Transpose(v) so = Neg(vo) }> }"
+    )
+    with pytest.raises(InputError, match=r"Loop `y`, stacked output 0: iteration 1 made the shape \[1, 4\]"):
+        Core().compile_model(model, device)({"x": ROW, "n": np.array(2)})
