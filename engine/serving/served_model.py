@@ -155,9 +155,11 @@ class ServedModel(Model):  # type: ignore[misc]
 
     def _checked(self, payload: InferRequest, known: Collection[str]) -> dict[str, Any]:
         """The parameters of a request. Raises `InputError` for what is not supported, and outputs that do not exist."""
-        if not known and not SEQUENCE.isdisjoint(payload.parameters or ()):
+        sent = [] if known else sorted(SEQUENCE.intersection(payload.parameters or ()))
+        if sent:
+            names = ", ".join(f"`{name}`" for name in sent)
             raise InputError(
-                f"model `{self.name}` has no variables, so that it keeps nothing of a sequence; leave `sequence_id` out"
+                f"model `{self.name}` has no variables, so that it keeps nothing of a sequence; leave {names} out"
             )
         parameters = check_request(payload, known)
         outputs = [port.name for port in self.network.outputs]

@@ -346,6 +346,8 @@ def test_a_client_that_does_not_say_where_a_sequence_begins(server: Running) -> 
 def test_what_keeps_no_state_refuses_sequences_and_what_does_refuses_others(server: Running) -> None:
     code, said = post(server, "dense", {"sequence_id": 7})
     assert (code, "has no variables" in said) == (400, True), said
+    code, said = post(server, "dense", {"sequence_start": True, "sequence_end": True})
+    assert (code, "leave `sequence_end`, `sequence_start` out" in said) == (400, True), said
     code, said = post(server, "history", {})
     assert (code, "needs `sequence_id`" in said) == (400, True), said
     assert "`sequences` is set, and the model has no variables" in server.log
