@@ -420,7 +420,7 @@ def _compile_sequence_map(node: Node) -> Evaluator:
                 raise ModelError(
                     f"sequences of lengths {len(value)} and {length} are mapped together; expected equal lengths"
                 )
-        stacks = Stacks(title, num_outputs)
+        stacks = Stacks(title, num_outputs, is_sequence=True)
         for position in range(length):
             elements = [value[position] if isinstance(value, list) else value for value in inputs[:formal]]
             stacks.append(body.run([*elements, *inputs[formal:]]))

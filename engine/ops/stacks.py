@@ -33,13 +33,14 @@ _FOLDED_ELEMENTS: Final = 1000
 
 
 class Stacks:
-    """For each stacked output of a loop, its value in each iteration."""
+    """For each stacked output of a loop, its value in each iteration; all have one shape, unless `is_sequence`."""
 
-    __slots__ = ("_bytes", "_checked", "_title", "columns")
+    __slots__ = ("_bytes", "_checked", "_is_sequence", "_title", "columns")
 
-    def __init__(self, title: str, count: int) -> None:
+    def __init__(self, title: str, count: int, *, is_sequence: bool = False) -> None:
         self.columns: list[list[Any]] = [[] for _ in range(count)]
         self._title = title
+        self._is_sequence = is_sequence
         self._bytes = 0
         self._checked = LARGE_BYTES
 
@@ -50,7 +51,7 @@ class Stacks:
         into memory.
         """
         for index, (column, value) in enumerate(zip(self.columns, values, strict=True)):
-            if column and np.shape(value) != np.shape(column[0]):
+            if column and not self._is_sequence and np.shape(value) != np.shape(column[0]):
                 raise InputError(
                     f"{self._title}, stacked output {index}: iteration {len(column)} made the shape "
                     f"{list(np.shape(value))}, iterations before it {list(np.shape(column[0]))}; expected equal shapes"
