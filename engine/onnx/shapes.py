@@ -168,14 +168,20 @@ def refine(inferred: ValueType, declared: ValueType | None) -> ValueType:
     return inferred
 
 
-def without_shapes(declared: ValueType | None) -> ValueType | None:
-    """`declared` with the element types only."""
+def without_fixed_shapes(declared: ValueType | None) -> ValueType | None:
+    """`declared` with the element types, and the shapes that have symbols.
+
+    Exporters write symbols for lengths that their shape inference follows; recognitions of attention need these shapes.
+    Shapes of numbers alone may be those of another run, or of another version of the model.
+    """
     if isinstance(declared, TensorType):
-        return TensorType(declared.element_type, PartialShape.dynamic())
+        dims = declared.shape.dims if declared.shape.rank.is_static else ()
+        is_followed = any(dim.symbol is not None for dim in dims)
+        return declared if is_followed else TensorType(declared.element_type, PartialShape.dynamic())
     if isinstance(declared, SequenceType):
-        return SequenceType(without_shapes(declared.element))
+        return SequenceType(without_fixed_shapes(declared.element))
     if isinstance(declared, OptionalType):
-        return OptionalType(without_shapes(declared.element))
+        return OptionalType(without_fixed_shapes(declared.element))
     return declared
 
 

@@ -23,11 +23,13 @@ class RotaryLengths:
         x: the memory layout of the input and the output.
         rotated: the number of elements at the start of each head that are rotated; even.
         positions: the number of positions in the tables; 0 if they have a row for each batch and row of x.
+        shares_tables: without positions, all batches of x have the same tables, of batch 1, as torch exports them.
     """
 
     x: Heads
     rotated: int
     positions: int
+    shares_tables: bool
 
 
 @specifies("RotaryEmbedding")
@@ -82,12 +84,16 @@ class RotarySpec(OperatorSpec):
             )
         rows = (found.batch, found.rows)
         expected = (*rows, rotated // 2) if positions is None else ((cosines or (0,))[0], rotated // 2)
+        shares_tables = positions is None and rows[0] != 1 and cosines == (1, *expected[1:])
+        if shares_tables:
+            expected = (1, *expected[1:])
         if cosines != expected or sines != expected or positions not in (None, rows):
             raise OperatorSpecError(
                 f"{self.node}: the tables have shapes {cosines} and {sines}, position_ids {positions}; allowed for X "
                 f"{x}: {expected} and {rows}"
             )
-        return RotaryLengths(x=found, rotated=rotated, positions=0 if positions is None else expected[0])
+        count = 0 if positions is None else expected[0]
+        return RotaryLengths(x=found, rotated=rotated, positions=count, shares_tables=shares_tables)
 
 
 @compiles("RotaryEmbedding")

@@ -65,6 +65,8 @@ CASES: Final = [
     ),
     case("RotaryEmbedding/partial", [real(2, 3, 5, 16), constant(real(2, 5, 4)), constant(real(2, 5, 4))],
          {"rotary_embedding_dim": 8}, terms=2, factors=(0, 1)),
+    case("RotaryEmbedding/tables-of-one-batch", [real(2, 3, 5, 16), constant(real(1, 5, 8)), constant(real(1, 5, 8))],
+         terms=2, factors=(0, 1)),
     case("RotaryEmbedding/positions", [real(2, 3, 5, 16), constant(real(20, 8)), constant(real(20, 8)),
          constant(filled((2, 5), (3, 0, 19, 7, 7), i64))], terms=2, factors=(0, 1)),
 ]  # fmt: skip

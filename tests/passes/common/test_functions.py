@@ -15,6 +15,8 @@ from engine.passes.common.function_decomposition import FUNCTIONS, FunctionDecom
 from engine.testing.onnx_suite import CASES, assert_same
 from engine.testing.passes import check_pass
 
+# Their definitions' results have ranks that only the file states, in numbers, which prove nothing.
+UNPROVEN = {f"test_center_crop_pad_crop{kind}" for kind in ("", "_axes_chw", "_negative_axes_hwc")}
 NAMES = sorted(
     name
     for name, case in CASES.items()
@@ -29,8 +31,13 @@ def test_a_definition_computes_what_its_operator_does(name: str) -> None:
     assert case.model is not None
     assert case.data_sets is not None
     model = read_model(case.model)
-    check_pass(FunctionDecomposition, model, equivalent=False)
-    assert not {node.op_type for node in model.ordered_nodes()} & set(FUNCTIONS)
+    if name in UNPROVEN:
+        manager = Manager(checked=True)
+        manager.register_pass(FunctionDecomposition)
+        assert not manager.run_passes(model)
+    else:
+        check_pass(FunctionDecomposition, model, equivalent=False)
+        assert not {node.op_type for node in model.ordered_nodes()} & set(FUNCTIONS)
     for inputs, outputs in case.data_sets:
         names = [parameter.friendly_name for parameter in model.parameters]
         found = evaluate_model(model, dict(zip(names, inputs, strict=True)))

@@ -39,7 +39,7 @@ class RotaryLowering(OpLowering[RotarySpec]):
             interleaved=int(spec.interleaved),
             x=heads.strides,
             y=heads.strides,
-            table=(heads.rows * half, half),
+            table=(0 if lengths.shares_tables else heads.rows * half, half),
         )
 
     def _check_positions(self, spec: RotarySpec) -> Refusal | None:

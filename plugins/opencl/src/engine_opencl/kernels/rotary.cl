@@ -1,5 +1,5 @@
-// Rotates a pair of elements of one head by an angle whose cosine and sine are [batch, ROWS, HALF], or [TABLE, HALF] by
-// positions. Pairs are neighbours, or HALF apart.
+// Rotates a pair of elements of one head by an angle whose cosine and sine are [batch, ROWS, HALF], [1, ROWS, HALF] if
+// SHARES_TABLES, or [TABLE, HALF] by positions. Pairs are neighbours, or HALF apart.
 __kernel void rotary(__global const real* restrict x, __global const real* restrict cosines,
                      __global const real* restrict sines, __global real* restrict y
 #if POSITIONS
@@ -8,7 +8,7 @@ __kernel void rotary(__global const real* restrict x, __global const real* restr
 ) {
   const int pair = get_global_id(0), row = get_global_id(1);
   const int batch = get_global_id(2) / HEADS, head = get_global_id(2) % HEADS;
-  long place = (long)batch * ROWS + row;
+  long place = (SHARES_TABLES ? 0 : (long)batch * ROWS) + row;
 #if POSITIONS
   place = checked(positions[place], TABLE, fault + slot);
   if (place < 0) return;

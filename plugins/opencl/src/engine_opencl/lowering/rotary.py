@@ -32,7 +32,7 @@ class RotaryLowering(OpLowering[RotarySpec]):
             "rotary", x.element_type,
             HEADS=heads.heads, ROWS=heads.rows, HALF=rotated // 2, BATCH_STEP=heads.strides[0],
             HEAD_STEP=heads.strides[1], ROW_STEP=heads.strides[2], POSITIONS=int(spec.position_ids is not None),
-            TABLE=lengths.positions, IS_INTERLEAVED=int(spec.interleaved),
+            TABLE=lengths.positions, SHARES_TABLES=int(lengths.shares_tables), IS_INTERLEAVED=int(spec.interleaved),
         )  # fmt: skip
         b.launch(text, "rotary", arguments, (rotated // 2, heads.rows, heads.batch * heads.heads))
         if rotated < heads.size:
