@@ -24,7 +24,7 @@ from tests.serving.conftest import dense, write
 def test_inferences_run_side_by_side_unless_it_is_said_how(tmp_path: Path, properties: str, at_once: int) -> None:
     write(tmp_path, "dense", dense(), f'device = "CPU"\n[properties]\n{properties}\n')
     folder = tmp_path / "dense"
-    network: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
+    network: Any = load_network(Core(), "dense", folder / "model.onnx", read_config(folder), BlobOptions())
     assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == at_once
 
 
@@ -33,7 +33,7 @@ def test_what_is_said_of_a_target_counts_too(tmp_path: Path) -> None:
     config = 'device = "HETERO:CPU"\n[properties]\nDEVICE_PROPERTIES = {CPU = {INFERENCE_NUM_THREADS = 1}}\n'
     write(tmp_path, "dense", dense(), config)
     folder = tmp_path / "dense"
-    network: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
+    network: Any = load_network(Core(), "dense", folder / "model.onnx", read_config(folder), BlobOptions())
     assert network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 1
 
 
@@ -45,9 +45,9 @@ def test_what_an_application_has_set_by_default_counts_too(tmp_path: Path, devic
     folder = tmp_path / "dense"
     core = Core()
     core.set_property(*named, {"PERFORMANCE_HINT": "LATENCY"})  # the declared default, but stated
-    network: Any = load_network(core, folder / "model.onnx", read_config(folder), BlobOptions())
+    network: Any = load_network(core, "dense", folder / "model.onnx", read_config(folder), BlobOptions())
     assert network.get_config("PERFORMANCE_HINT") == "LATENCY"
-    other: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
+    other: Any = load_network(Core(), "dense", folder / "model.onnx", read_config(folder), BlobOptions())
     assert other.get_config("PERFORMANCE_HINT") == "THROUGHPUT"
 
 
@@ -55,7 +55,7 @@ def test_properties_of_a_model_with_batches_are_those_of_its_device(tmp_path: Pa
     config = 'device = "CPU"\n[properties]\nPERFORMANCE_HINT = "THROUGHPUT"\n[batching]\nsize = 4\n'
     write(tmp_path, "dense", dense(), config)
     folder = tmp_path / "dense"
-    network: Any = load_network(Core(), folder / "model.onnx", read_config(folder), BlobOptions())
+    network: Any = load_network(Core(), "dense", folder / "model.onnx", read_config(folder), BlobOptions())
     assert network.get_config("DEVICE_PROPERTIES") == {"CPU": {"PERFORMANCE_HINT": "THROUGHPUT"}}
     assert network.graph.get_config("PERFORMANCE_HINT") == "THROUGHPUT"
 
