@@ -174,4 +174,11 @@ def test_bad_rotary_embedding(shapes: list[Shape], attributes: dict[str, Any], m
 def test_rotary_tables_of_other_lengths() -> None:
     spec = RotarySpec.of(rotary([None, 3, 5, 8], [None, 5, 4], [None, 5, 4]))
     with pytest.raises(OperatorSpecError, match=r"allowed for X \(2, 3, 5, 8\): \(2, 5, 4\)"):
-        spec.at([(2, 3, 5, 8), (1, 5, 4), (1, 5, 4)])
+        spec.at([(2, 3, 5, 8), (3, 5, 4), (3, 5, 4)])
+
+
+def test_rotary_tables_of_one_batch_are_those_of_all() -> None:
+    """As torch exports them, and onnx.reference broadcasts them; the operator's text has one table for each batch."""
+    spec = RotarySpec.of(rotary([None, 3, 5, 8], [None, 5, 4], [None, 5, 4]))
+    assert spec.at([(2, 3, 5, 8), (1, 5, 4), (1, 5, 4)]).shares_tables
+    assert not spec.at([(1, 3, 5, 8), (1, 5, 4), (1, 5, 4)]).shares_tables
