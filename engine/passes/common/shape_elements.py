@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from engine.ir import Constant, Dimension, ElementType, Node, Output
@@ -23,12 +23,17 @@ Exporters compute the end of a Range in f32, so an unknown length is assumed to 
 
 
 class Shapes:
-    """The elements of small integer tensors, each computed once."""
+    """The elements of small integer tensors, each computed once.
 
-    __slots__ = ("_found",)
+    `taken` are the symbols of the model's inputs.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_found", "_minima", "_taken")
+
+    def __init__(self, taken: Iterable[str | None] = ()) -> None:
         self._found: dict[Output, tuple[tuple[Length, ...], int] | None] = {}
+        self._minima: set[tuple[Length, Length]] = set()
+        self._taken = frozenset(taken)
 
     def lengths(self, value: Output) -> tuple[Length, ...] | None:
         """The shape of `value`; None where its rank is unknown."""
@@ -43,6 +48,30 @@ class Shapes:
             self._found[value] = None
             self._found[value] = self._compute(value)
         return self._found[value]
+
+    def minimum(self, most: int, length: Length) -> Length:
+        """The name of the minimum of a number above 0 and a length; None if there is none."""
+        if not isinstance(length, tuple) or length[0] != "symbol" or most < 1:
+            return None
+        name = f"min({most},{length[1]})"
+        if name in self._taken:
+            return None
+        self._minima.add((("symbol", name), length))
+        return ("symbol", name)
+
+    def broadcast(self, a: Length, b: Length) -> Length:
+        """The length to which two broadcast, given that they do."""
+        if a == b or b == 1 or (isinstance(a, int) and a != 1):
+            return a
+        if a == 1 or isinstance(b, int):
+            return b
+        # The minimum of a number and b is b, or is less than it and above 1 and does not broadcast, or is 1 itself.
+        return b if (a, b) in self._minima else a if (b, a) in self._minima else None
+
+    @property
+    def has_minima(self) -> bool:
+        """Whether the minimum of a length and a number has a name."""
+        return bool(self._minima)
 
     def _compute(self, value: Output) -> tuple[tuple[Length, ...], int] | None:
         node, dims = value.node, dims_of(value)

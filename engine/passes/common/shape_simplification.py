@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Final
+
 import numpy as np
 
 from engine import ops
 from engine.errors import ModelError
 from engine.ir import Constant, Dimension, Model, Node, PartialShape, TensorType
+from engine.ops.elementwise import POINTWISE
 from engine.passes.base import ModelPass
 from engine.passes.common.shape_elements import STEPS, Length, Shapes
-from engine.passes.fusion import replace_by
+from engine.passes.fusion import dims_of, integers, replace_by
 from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import infer_again, replace_node, replace_output_update_name
 
@@ -19,29 +24,25 @@ class ShapeSimplification(ModelPass):
 
     Values whose elements are all known become constants, even if other dimensions of the shape are unknown. The target
     of a Reshape becomes a constant if each length is known or equals that of the same dimension of the data; an Expand
-    to the shape of its input is removed. The output types of Reshape, Expand and Range are refined from their elements.
+    to the shape of its input is removed. The output types of Reshape, Expand, Range and Slice are refined from their
+    elements.
     """
 
     def run_on_model(self, model: Model) -> bool:
         """One walk in topological order, bodies included; linear."""
-        known = Shapes()
+        known = Shapes(dim.symbol for parameter in model.parameters for dim in dims_of(parameter.output(0)) or ())
         changed = refined = False
         for node in model.ordered_nodes():
             changed |= self.run_on_bodies(node)
             if refined:
                 infer_again(node)  # types before this node may have been refined
-            if (
-                node.domain
-                or node.op_type not in _HANDLED
-                or not node.is_attached
-                or self.transformation_callback(node)
-            ):
+            is_handled = node.op_type in _HANDLED or (known.has_minima and node.op_type in POINTWISE)
+            if node.domain or not is_handled or not node.is_attached or self.transformation_callback(node):
                 continue
-            if node.op_type in ("Reshape", "Expand", "Range"):
-                simplified = _simplify_target(node, known) or _refine(node, known)
+            simplified = _make_constant(node, known) if node.op_type in STEPS else _simplify_target(node, known)
+            if not simplified:
+                simplified = _refine(node, known)
                 refined |= simplified
-            else:
-                simplified = _make_constant(node, known)
             self.rewrites += simplified
             changed |= simplified
         return changed
@@ -63,7 +64,7 @@ def _make_constant(node: Node, known: Shapes) -> bool:
 
 
 def _simplify_target(node: Node, known: Shapes) -> bool:
-    if node.op_type == "Range" or isinstance(node.input_value(1).node, Constant):
+    if node.op_type not in ("Reshape", "Expand") or isinstance(node.input_value(1).node, Constant):
         return False
     data, found = node.input_value(0), known.elements(node.input_value(1))
     if found is None:
@@ -124,24 +125,15 @@ def _is_same(own: tuple[Length, ...] | None, target: tuple[Length, ...]) -> bool
 
 
 def _refine(node: Node, known: Shapes) -> bool:
-    """Refine the type of `node` from the elements of its target."""
-    if node.op_type == "Range":
-        limits = [known.elements(value) for value in node.input_values if value is not None]
-        if len(limits) != 3 or None in limits:
-            return False
-        start, stop, step = (limit[0][0] for limit in limits if limit is not None)
-        if start != 0 or step != 1:
-            return False
-        elements: tuple[Length, ...] = (stop,)
-    else:
-        found = known.elements(node.input_value(1))
-        if found is None or node.op_type == "Expand":
-            return False
-        elements = _resolved(found[0], known.lengths(node.input_value(0)))
+    """Refine the type of `node` from the elements of its target, its limits, or its bounds."""
+    result = _RESULTS.get(node.op_type, _pointwise if known.has_minima and node.op_type in POINTWISE else None)
+    lengths = None if result is None else result(node, known)
+    if lengths is None:
+        return False
     old = node.output(0).type
     if not isinstance(old, TensorType):
         return False
-    stated = PartialShape([_dimension(element) for element in elements])
+    stated = PartialShape([_dimension(length) for length in lengths])
     try:
         shape = old.shape.merge(stated)
     except ModelError:
@@ -152,6 +144,59 @@ def _refine(node: Node, known: Shapes) -> bool:
     return True
 
 
+def _range(node: Node, known: Shapes) -> tuple[Length, ...] | None:
+    limits = [known.elements(value) for value in node.input_values if value is not None]
+    if len(limits) != 3 or None in limits:
+        return None
+    start, stop, step = (limit[0][0] for limit in limits if limit is not None)
+    return (stop,) if start == 0 and step == 1 else None
+
+
+def _reshape(node: Node, known: Shapes) -> tuple[Length, ...] | None:
+    found = known.elements(node.input_value(1))
+    return None if found is None else _resolved(found[0], known.lengths(node.input_value(0)))
+
+
+def _expand(node: Node, known: Shapes) -> tuple[Length, ...] | None:
+    own, found = known.lengths(node.input_value(0)), known.elements(node.input_value(1))
+    return None if own is None or found is None else _broadcast(known, [own, found[0]])
+
+
+def _pointwise(node: Node, known: Shapes) -> tuple[Length, ...] | None:
+    shapes = [None if value is None else known.lengths(value) for value in node.input_values]
+    given = [shape for shape in shapes if shape is not None]
+    return _broadcast(known, given) if given and len(given) == len(shapes) else None
+
+
+def _broadcast(known: Shapes, shapes: Sequence[tuple[Length, ...]]) -> tuple[Length, ...]:
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple([reduce(known.broadcast, lengths) for lengths in zip(*padded, strict=True)])
+
+
+def _slice(node: Node, known: Shapes) -> tuple[Length, ...] | None:
+    """The first elements of axes: as many as another length, at most."""
+    own, ends = known.lengths(node.input_value(0)), known.elements(node.input_value(2))
+    starts, axes, steps = (integers(node.input_value(i)) if node.has_input(i) else None for i in (1, 3, 4))
+    if own is None or ends is None or axes is None or starts != [0] * len(axes) or len(ends[0]) != len(axes):
+        return None
+    if (node.has_input(4) and steps != [1] * len(axes)) or not all(-len(own) <= axis < len(own) for axis in axes):
+        return None
+    lengths: list[Length] = [None] * len(own)
+    for axis, end in zip(axes, ends[0], strict=True):
+        length = own[axis]
+        lengths[axis] = known.minimum(length, end) if isinstance(length, int) else length if length == end else None
+    return tuple(lengths)
+
+
+_RESULTS: Final[dict[str, Callable[[Node, Shapes], tuple[Length, ...] | None]]] = {
+    "Expand": _expand,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Slice": _slice,
+}
+
+
 def _dimension(element: Length) -> Dimension:
     if isinstance(element, int):
         return Dimension(element) if element > 0 else Dimension()
@@ -160,4 +205,4 @@ def _dimension(element: Length) -> Dimension:
     return Dimension()
 
 
-_HANDLED = frozenset({*STEPS, "Reshape", "Expand", "Range"})
+_HANDLED: Final = frozenset({*STEPS, *_RESULTS})

@@ -302,6 +302,47 @@ def test_arithmetic_on_lengths_that_wraps_is_not_followed(apply: Apply) -> None:
     assert apply(model, ShapeSimplification) == {"Sub": 1}
 
 
+def test_an_expand_has_the_lengths_of_its_target(apply: Apply) -> None:
+    x, y = Parameter(f32, ["N", 1, 1], "x"), Parameter(f32, ["N", "S"], "y")
+    target = ops.Concat(ops.Shape(y), ints(3), axis=0)
+    model = Model([ops.Expand(x, target, friendly_name="z")], [x, y])
+    apply(model, ShapeSimplification)
+    assert str(model.node("z").output(0).type) == "f32[N,S,3]"
+
+
+def embedded(symbol: str = "S") -> Model:
+    """The embeddings of the first positions of a table of 16, as exporters write them, added to those of the tokens."""
+    x, table = Parameter(f32, ["N", symbol, 8], "x"), Parameter(f32, [1, 16, 8], "table")
+    length = ops.Slice(ops.Shape(x), ints(1), ints(2))
+    first = ops.Slice(table, ints(0), length, ints(1), friendly_name="first")
+    return Model([ops.Add(x, first, friendly_name="sum")], [x, table])
+
+
+def test_the_first_elements_of_an_axis_are_as_many_as_those_they_are_added_to(apply: Apply) -> None:
+    model = embedded()
+    apply(model, ShapeSimplification)
+    assert str(model.node("first").output(0).type) == "f32[1,min(16,S):0..16,8]"
+    assert str(model.node("sum").output(0).type) == "f32[N,S,8]"
+    for length in (0, 1, 2, 16):
+        (result,) = evaluate_model(model, [np.ones([2, length, 8], np.float32), np.ones([1, 16, 8], np.float32)])
+        assert result.shape == (2, length, 8)
+
+
+def test_a_symbol_of_an_input_is_not_taken_for_a_minimum(apply: Apply) -> None:
+    model = embedded()
+    other = Parameter(f32, ["min(16,S)"], "other")
+    model = Model([*model.results, ops.Neg(other)], [*model.parameters, other])
+    apply(model, ShapeSimplification, modified=False)
+    assert str(model.node("first").output(0).type) == "f32[1,0..16,8]"
+
+
+def test_a_length_that_two_unrelated_ones_broadcast_to_is_unknown(apply: Apply) -> None:
+    x, y = Parameter(f32, ["N", 1], "x"), Parameter(f32, ["M", "S"], "y")
+    model = Model([ops.Expand(x, ops.Shape(y), friendly_name="z")], [x, y])
+    apply(model, ShapeSimplification)
+    assert str(model.node("z").output(0).type) == "f32[?,S]"
+
+
 # -- expansions -------------------------------------------------------------------------------------------
 
 
