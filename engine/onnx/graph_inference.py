@@ -11,7 +11,7 @@ import onnx.shape_inference
 
 from engine.onnx.contrib import is_known
 from engine.onnx.functions import walk_graphs
-from engine.onnx.hazards import hide_hazards, hide_vector_makers, show_hidden
+from engine.onnx.hazards import hidden_domains, hide_hazards, hide_vector_makers, show_hidden
 from engine.ops import CANONICAL_VERSIONS
 
 _MAX_LENGTH: Final = 1 << 24
@@ -35,12 +35,13 @@ def infer_graph(model: onnx.ModelProto, *, is_mixed: bool = False) -> onnx.Model
     _clean(parts)
     _drop_trailing_names(parts)
     hide_hazards(parts)
-    inferred = _infer(model, data_prop=False)
-    found = _parts_of(inferred.graph, len(parts))
-    if _profits_from_values(found):
-        hide_vector_makers(parts, found)
-        inferred = _infer(model, data_prop=True)
+    with hidden_domains(model):
+        inferred = _infer(model, data_prop=False)
         found = _parts_of(inferred.graph, len(parts))
+        if _profits_from_values(found):
+            hide_vector_makers(parts, found)
+            inferred = _infer(model, data_prop=True)
+            found = _parts_of(inferred.graph, len(parts))
     show_hidden(found)
     return inferred
 

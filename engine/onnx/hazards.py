@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import onnx
@@ -95,6 +96,18 @@ def hide_vector_makers(parts: Sequence[onnx.GraphProto], inferred: Sequence[onnx
         for node in part.node:
             if node.op_type in _MAKERS and not all(_is_harmless(lengths.get(name)) for name in node.output):
                 _hide(node)
+
+
+@contextmanager
+def hidden_domains(model: onnx.ModelProto) -> Iterator[None]:
+    """Let a model import the domains of hidden nodes: ONNX infers nothing of a model with a domain that it lacks."""
+    count = len(model.opset_import)
+    for domain in {"", "ai.onnx", *(entry.domain for entry in model.opset_import)}:
+        model.opset_import.add(domain=_HIDDEN + domain, version=1)
+    try:
+        yield
+    finally:
+        del model.opset_import[count:]
 
 
 def show_hidden(parts: Sequence[onnx.GraphProto]) -> None:
