@@ -42,7 +42,7 @@ from engine.onnx.shapes import (
     is_corrected,
     is_narrower,
     refine,
-    without_fixed_shapes,
+    without_shapes,
 )
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
@@ -65,7 +65,7 @@ class ImportContext:
         opsets: versions by domain.
         exact: the file is canonical and states every type: nothing is upgraded or inferred.
         checker: rejects inputs that an operator does not accept.
-        declared: the names of values whose lengths are known only from the file's declarations.
+        declared: the names of outputs whose lengths are known only from the file's declarations.
         is_overridable: initializers that are inputs, too, may be given other values.
     """
 
@@ -311,7 +311,7 @@ class GraphBuilder:
         count = max(len(outputs), len(op.outputs))
         node = ops.create(op_type, inputs, attributes, domain=domain, num_outputs=count, friendly_name=name)
         for index, output in enumerate(outputs):
-            stated = without_fixed_shapes(self._stated_type(output))
+            stated = without_shapes(self._stated_type(output))
             assert stated is not None
             self._refine(node.output(index), stated)
         return node
@@ -412,11 +412,8 @@ class GraphBuilder:
     def _with_declared(self, found: ValueType, name: str) -> ValueType:
         if not name or self._declared is None:
             return found
-        # Nothing proves the numbers: passes and kernels that relied on them would give results of another shape.
-        stated = refine(found, without_fixed_shapes(self._declared.get(name, self._context.types)))
-        if stated is not found and is_narrower(stated, found):
-            self._context.declared.add(name)
-        return stated
+        # Nothing proves the lengths: passes and kernels that relied on them would give results of another shape.
+        return refine(found, without_shapes(self._declared.get(name, self._context.types)))
 
     # -- attributes ---------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ _LONGEST: Final = 1 << 48  # addresses have at most 48 bits, and sums of lengths
 
 _CORRECTED: Final = frozenset({
     "BlackmanWindow", "GroupNormalization", "HammingWindow", "HannWindow", "MaxUnpool", "MeanVarianceNormalization",
-    "MelWeightMatrix", "RMSNormalization", "Resize", "STFT",
+    "MelWeightMatrix", "RMSNormalization", "Resize", "STFT", "Slice",
 })  # fmt: skip
 _POOLING: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
@@ -39,6 +39,7 @@ _POOLING: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
 def is_corrected(op_type: str, domain: str, attributes: Mapping[str, Any]) -> bool:
     """Whether `engine.ops` corrects or adds to ONNX's whole-graph inference for a call.
 
+    ONNX knows no length of a Slice whose bounds are computed, also none of an axis that is not sliced.
     Before opset 22, ONNX counts windows of a pooling with ceil_mode that are entirely in the padding; no runtime does.
     """
     if domain:
@@ -168,20 +169,14 @@ def refine(inferred: ValueType, declared: ValueType | None) -> ValueType:
     return inferred
 
 
-def without_fixed_shapes(declared: ValueType | None) -> ValueType | None:
-    """`declared` with the element types, and the shapes that have symbols.
-
-    Exporters write symbols for lengths that their shape inference follows; recognitions of attention need these shapes.
-    Shapes of numbers alone may be those of another run, or of another version of the model.
-    """
+def without_shapes(declared: ValueType | None) -> ValueType | None:
+    """`declared` with the element types only."""
     if isinstance(declared, TensorType):
-        dims = declared.shape.dims if declared.shape.rank.is_static else ()
-        is_followed = any(dim.symbol is not None for dim in dims)
-        return declared if is_followed else TensorType(declared.element_type, PartialShape.dynamic())
+        return TensorType(declared.element_type, PartialShape.dynamic())
     if isinstance(declared, SequenceType):
-        return SequenceType(without_fixed_shapes(declared.element))
+        return SequenceType(without_shapes(declared.element))
     if isinstance(declared, OptionalType):
-        return OptionalType(without_fixed_shapes(declared.element))
+        return OptionalType(without_shapes(declared.element))
     return declared
 
 

@@ -15,6 +15,7 @@ from engine import Core
 from engine.errors import DeclarationError, EngineError, InputError, UnsupportedError
 from engine.ir import PartialShape, TensorType, f32
 from engine.onnx import read_model
+from engine.onnx.graph_inference import infer_graph
 
 DEVICES = (
     "TEMPLATE",
@@ -142,6 +143,42 @@ def test_a_wrong_value_info_does_not_change_a_result(call: str, device: str) -> 
     np.testing.assert_allclose(result, wanted, rtol=1e-6)
 
 
+OPEN: dict[str, tuple[str, list[int]]] = {
+    # nodes that compute `w` of x: [A, B], and s
+    "Reshape": ("w = Reshape(x, s)", [4, 1]),
+    "Reshape to swapped lengths": (
+        "a = Shape<end = 1>(x) b = Shape<start = 1>(x) t = Concat<axis = 0>(b, a) w = Reshape(x, t)",
+        [0, 0],
+    ),
+    "Transpose": ("w = Transpose(x)", [0, 0]),
+    "Expand": ("r = Transpose(x) w = Expand(r, s)", [1, 1]),
+    "Tile": ("r = Transpose(x) w = Tile(r, s)", [1, 1]),
+    "a reader of such a value": ("v = Reshape(x, s) w = Abs(v)", [4, 1]),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [["A", "B"], ["A", 4]], ids=str)
+@pytest.mark.parametrize("call", OPEN)
+def test_a_wrong_value_info_with_symbols_does_not_change_a_result(
+    call: str, shape: list[str | int], device: str
+) -> None:
+    """The file states the shape of x for `w`, to which a Reshape of `w` would do nothing."""
+    nodes, s = OPEN[call]
+    model = parser.parse_model(
+        f"{HEADER} g (float[A,B] x, int64[2] s) => (float[C,D] z, float[E,F] y)"
+        f" {{ {nodes} z = Softmax<axis = 1>(w) q = Shape(x) y = Reshape(w, q) }}"
+    )
+    model.graph.value_info.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, shape))
+    inputs = {"x": ROW, "s": np.array(s)}
+    found = Core().compile_model(model, device)(inputs)
+    model.graph.ClearField("value_info")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for name, wanted in zip("zy", session.run(None, inputs), strict=True):
+        assert found[name].shape == wanted.shape
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("call", [call for call in CALLS if "N,M" not in CALLS[call][0] and call != "Scan"])
 def test_an_output_that_is_declared_wrongly_is_an_error(call: str, device: str) -> None:
@@ -170,6 +207,27 @@ def test_a_branch_of_another_rank_than_its_output_is_declared(device: str) -> No
     with pytest.raises(DeclarationError, match=r"If `y` gives another shape than the model declares for output `y`"):
         network({"x": ROW, "c": np.array(False)})
     assert network({"x": ROW, "c": TRUE})["z"] == 4.0
+
+
+def test_the_types_of_a_model_do_not_depend_on_its_value_info() -> None:
+    """ONNX infers nothing of a Range whose length is computed, or of an Einsum, but all that can be said of others."""
+    model = parser.parse_model(
+        HEADER + "g (float[N,8] x, float[8,M] u) => (float[A,B] z, int64[C] r)"
+        ' { y = Relu(x) m = Einsum<equation = "ij,jk->ik">(y, u) z = Neg(m) s = Shape<start = 0, end = 1>(y)'
+        " a = Constant<value = int64 {0}>() b = Constant<value = int64 {1}>() e = Squeeze(s) r = Range(a, e, b) }"
+    )
+    types = {name: str(read_model(model).node(name).output(0).type) for name in "ymzsr"}
+    assert types == {"y": "f32[N,8]", "m": "f32[N,M]", "z": "f32[N,M]", "s": "i64[1]", "r": "i64[?]"}
+
+
+def test_a_node_that_onnx_may_not_infer_does_not_stop_the_inference_of_others() -> None:
+    model = parser.parse_model(
+        HEADER + 'g (float[N,8] x) => (z) { y = Relu(x) m = Einsum<equation = "ij->ji">(x) z = Concat<axis = 1>(y, y) }'
+    )
+    found = {value.name: value.type.tensor_type.shape.dim for value in infer_graph(model).graph.value_info}
+    assert [dim.dim_param or dim.dim_value for dim in found["y"]] == ["N", 8]
+    assert "m" not in found
+    assert [entry.domain for entry in model.opset_import] == [""]
 
 
 def test_a_model_that_is_stored_keeps_what_is_proven_and_what_is_declared() -> None:
