@@ -19,61 +19,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
 
-# A component is a module or a package directly in `engine`; `__init__` is `engine` itself, the public names.
-# An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
-ARROWS = {
-    "__main__": {"tools"},
-    "tools": {
-        *("__init__", "benchmark", "core", "diff", "editing", "generation", "health", "passes", "scaffold", "serving"),
-        *("testing", "visualize"),
-    },
-    "health": {"core"},
-    "serving": {"__init__", "core", "generation", "passes"},
-    "values": {"onnx"},
-    "benchmark": {"core", "passes", "peers", "preprocessing", "values"},
-    "diff": {"core", "passes", "peers"},
-    "peers": {"errors"},
-    "ray": {"core"},
-    "session": {"core"},
-    "testing": {"__init__", "core", "passes"},
-    "scaffold": {"hosting", "ops", "registry"},
-    "__init__": {"core", "include", "preprocessing"},
-    "core": {"registry", "onnx", "extensions"},
-    "extensions": {"onnx", "ops", "native", "blob", "installed"},
-    "registry": {"plugin_api", "installed"},
-    "installed": set(),
-    "include": set(),
-    "plugin_api": {"hosting", "support"},
-    "hosting": {"runtime", "properties", "blob"},
-    "generation": {"plugin_api"},
-    "support": {"placement", "errors"},
-    "placement": {"drawing", "files"},
-    "drawing": {"html"},
-    "files": {"digest", "permissions"},
-    "permissions": set(),
-    "digest": set(),
-    "runtime": {"ir", "blob", "drawing", "files", "html", "threads"},
-    "threads": set(),
-    "properties": {"ir", "limits"},
-    "blob": {"ir", "files", "threads"},
-    "editing": {"passes"},
-    "visualize": {"ir", "support", "placement", "drawing", "files"},
-    "preprocessing": {"ops"},
-    "passes": {"onnx", "ops", "ir", "visualize", "files", "threads"},
-    "lowering": {"plugin_api", "passes"},
-    "onnx": {"ops", "files"},
-    "ops": {"ir", "limits"},
-    "limits": {"errors"},
-    "native": {"ir", "_core"},
-    "ir": {"errors", "html"},
-    "html": set(),
-    "errors": set(),
-}
-PLUGIN = {
-    *("plugin_api", "lowering", "passes", "onnx", "ops", "ir", "runtime"),
-    *("properties", "blob", "native", "errors", "files", "digest", "permissions", "limits", "threads", "visualize"),
-}
+from arrows import ARROWS, PAGE, PLUGIN, allowed, page_with_table  # noqa: E402
+
 # Distributions that are not imported under their own name.
 IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
@@ -95,15 +44,6 @@ BACK_REFERENCES = {
 }
 # The one import upwards, when a method is called: see ADR 20.
 LATE = {"engine/ir/model.py": "engine.editing"}
-
-
-def allowed(component: str) -> set[str]:
-    """The components that `component` may import: those that its arrows reach, and itself."""
-    reached, ahead = {component}, {component}
-    while ahead:
-        ahead = {target for source in ahead for target in ARROWS.get(source, ())} - reached
-        reached |= ahead
-    return reached if component == "native" else reached - {"_core"}
 
 
 def violations(root: Path) -> list[str]:
@@ -308,6 +248,10 @@ def test_every_arrow_leads_to_a_room() -> None:
     assert set(ARROWS) >= PLUGIN
     cyclic = {component for component in ARROWS for target in ARROWS[component] if component in allowed(target)}
     assert cyclic == set()
+
+
+def test_the_page_has_the_current_table() -> None:
+    assert page_with_table() == PAGE.read_text(encoding="utf-8"), "run: python tools/arrows.py --write"
 
 
 def write_tree(root: Path, files: dict[str, str]) -> None:

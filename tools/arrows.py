@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Who may import whom: the table that tests/test_layering.py checks and docs/architecture.md shows.
+
+tools/arrows.py             print the table of the page
+tools/arrows.py --write     write it into the page
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Final
+
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+_PLACE: Final = re.compile(r"(?<=<!-- tools/arrows.py --write -->\n).*?(?=<!-- end -->\n)", re.DOTALL)
+
+# A component is a module or a package directly in `engine`; `__init__` is `engine` itself, the public names.
+# An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
+ARROWS: Final[dict[str, set[str]]] = {
+    "__main__": {"tools"},
+    "tools": {
+        *("__init__", "benchmark", "core", "diff", "editing", "generation", "health", "passes", "scaffold", "serving"),
+        *("testing", "visualize"),
+    },
+    "health": {"core"},
+    "serving": {"__init__", "core", "generation", "passes"},
+    "values": {"onnx"},
+    "benchmark": {"core", "passes", "peers", "preprocessing", "values"},
+    "diff": {"core", "passes", "peers"},
+    "peers": {"errors"},
+    "ray": {"core"},
+    "session": {"core"},
+    "testing": {"__init__", "core", "passes"},
+    "scaffold": {"hosting", "ops", "registry"},
+    "__init__": {"core", "include", "preprocessing"},
+    "core": {"registry", "onnx", "extensions"},
+    "extensions": {"onnx", "ops", "native", "blob", "installed"},
+    "registry": {"plugin_api", "installed"},
+    "installed": set(),
+    "include": set(),
+    "plugin_api": {"hosting", "support"},
+    "hosting": {"runtime", "properties", "blob"},
+    "generation": {"plugin_api"},
+    "support": {"placement", "errors"},
+    "placement": {"drawing", "files"},
+    "drawing": {"html"},
+    "files": {"digest", "permissions"},
+    "permissions": set(),
+    "digest": set(),
+    "runtime": {"ir", "blob", "drawing", "files", "html", "threads"},
+    "threads": set(),
+    "properties": {"ir", "limits"},
+    "blob": {"ir", "files", "threads"},
+    "editing": {"passes"},
+    "visualize": {"ir", "support", "placement", "drawing", "files"},
+    "preprocessing": {"ops"},
+    "passes": {"onnx", "ops", "ir", "visualize", "files", "threads"},
+    "lowering": {"plugin_api", "passes"},
+    "onnx": {"ops", "files"},
+    "ops": {"ir", "limits"},
+    "limits": {"errors"},
+    "native": {"ir", "_core"},
+    "ir": {"errors", "html"},
+    "html": set(),
+    "errors": set(),
+}
+PLUGIN: Final = {
+    *("plugin_api", "lowering", "passes", "onnx", "ops", "ir", "runtime"),
+    *("properties", "blob", "native", "errors", "files", "digest", "permissions", "limits", "threads", "visualize"),
+}
+
+
+def allowed(component: str) -> set[str]:
+    """The components that `component` may import: those that its arrows reach, and itself."""
+    reached, ahead = {component}, {component}
+    while ahead:
+        ahead = {target for source in ahead for target in ARROWS.get(source, ())} - reached
+        reached |= ahead
+    return reached if component == "native" else reached - {"_core"}
+
+
+def direct(component: str) -> list[str]:
+    """The arrows of a component that do not follow from its others, in order."""
+    targets = ARROWS[component]
+    return sorted(each for each in targets if not any(each in allowed(other) for other in targets - {each}))
+
+
+def table() -> str:
+    """The arrows as text, each component above those that it imports."""
+    order = sorted(ARROWS, key=lambda each: (-_height(each), each))
+    rows = {each: ", ".join(direct(each)) or "nothing" for each in order}
+    rows["plugins/*"] = f"only {', '.join(sorted(PLUGIN))}"
+    width = max(map(len, rows))
+    lines = []
+    for name, targets in rows.items():
+        first = f"{name:<{width}} ─▶ "
+        lines.append(textwrap.fill(targets, 120, initial_indent=first, subsequent_indent=" " * len(first)))
+    return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+@functools.cache
+def _height(component: str) -> int:
+    return 1 + max((_height(each) for each in ARROWS.get(component, ())), default=0)
+
+
+def page_with_table() -> str:
+    """The page with the current table."""
+    text, count = _PLACE.subn(lambda _: table(), PAGE.read_text(encoding="utf-8"))
+    if count != 1:
+        raise SystemExit(f"{PAGE}: expected one place for the table, between two comments; got {count}")
+    return text
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(page_with_table(), encoding="utf-8")
+    else:
+        print(table(), end="")
