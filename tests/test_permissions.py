@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from engine import permissions
-from engine.files import CacheFolder
-from engine.permissions import exposure, make_private_folder, secret_exposure
+from engine.files import CacheFolder, permissions
+from engine.files.permissions import exposure, make_private_folder, secret_exposure
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs permissions of POSIX")
 STRANGER = 65_432

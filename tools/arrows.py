@@ -47,9 +47,7 @@ ARROWS: Final[dict[str, set[str]]] = {
     "support": {"placement", "errors"},
     "placement": {"drawing", "files"},
     "drawing": {"html"},
-    "files": {"digest", "permissions"},
-    "permissions": set(),
-    "digest": set(),
+    "files": set(),
     "runtime": {"ir", "blob", "drawing", "files", "html", "threads"},
     "threads": set(),
     "properties": {"ir", "limits"},
@@ -69,7 +67,7 @@ ARROWS: Final[dict[str, set[str]]] = {
 }
 PLUGIN: Final = {
     *("plugin_api", "lowering", "passes", "onnx", "ops", "ir", "runtime"),
-    *("properties", "blob", "native", "errors", "files", "digest", "permissions", "limits", "threads", "visualize"),
+    *("properties", "blob", "native", "errors", "files", "limits", "threads", "visualize"),
 }
 
 

@@ -13,8 +13,8 @@ from engine.blob.manifest import BlobManifest, BlobSection, decode_manifest
 from engine.blob.signature import BlobSignature, pack_signature, read_signature, signature_size
 from engine.blob.source import ALIGNMENT, Source
 from engine.blob.transform import is_sealed
-from engine.digest import sha256
 from engine.errors import BlobFormatError, BlobIncompatibleError
+from engine.files.digest import sha256
 
 FORMAT_VERSION = 1
 """The format version of blobs without a signature."""

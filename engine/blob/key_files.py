@@ -18,7 +18,7 @@ from engine.blob.keys import Ed25519PrivateKey, Ed25519PublicKey, HmacKey, Signi
 from engine.blob.transform import SectionTransform
 from engine.errors import BlobSignatureError, BlobTransformError
 from engine.files import private_opener
-from engine.permissions import exposure, secret_exposure
+from engine.files.permissions import exposure, secret_exposure
 
 Key: TypeAlias = HmacKey | Ed25519PrivateKey | Ed25519PublicKey | AesGcmKey
 

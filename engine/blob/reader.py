@@ -17,8 +17,8 @@ from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.signature import BlobSignature
 from engine.blob.source import BlobInput, aligned_copy, allocate_aligned, open_source
 from engine.blob.transform import SectionTransform, Transformed, restored, why_not_authentic, why_not_restored
-from engine.digest import sha256
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError, BlobIncompatibleError, BlobTransformError
+from engine.files.digest import sha256
 from engine.threads import start_thread
 
 

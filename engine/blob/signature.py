@@ -23,8 +23,8 @@ from typing import Final
 
 from engine.blob.keys import Ed25519PublicKey, HmacKey, SigningKey, TrustedKey, checked_key_id
 from engine.blob.source import Source
-from engine.digest import sha256
 from engine.errors import BlobFormatError, BlobSignatureError
+from engine.files.digest import sha256
 
 _CONTEXT: Final = b"engine blob signature\n"
 """So that a signature of something else that is made with the same key is none of a blob."""

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from engine.blob.manifest import BlobManifest, encode_manifest
 from engine.blob.source import Buffer
-from engine.digest import sha256
 from engine.errors import BlobError, BlobTransformError
+from engine.files.digest import sha256
 
 _KEY: Final = "transform"
 _SEAL: Final = "seal"

@@ -18,9 +18,9 @@ from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
 from engine.blob.source import Buffer
 from engine.blob.transform import SectionTransform, Transformed, applied, is_sealed, sealed
-from engine.digest import sha256
 from engine.errors import BlobError, BlobSignatureError, EngineError
 from engine.files import private_opener, why_not_opened
+from engine.files.digest import sha256
 
 _CHUNK = 16 * 2**20
 

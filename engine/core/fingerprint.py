@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from engine.core.compatibility import host_features
-from engine.digest import sha256
 from engine.errors import EngineError
+from engine.files.digest import sha256
 from engine.ir import Model, Node
 from engine.plugin_api import API_VERSION, Config, Plugin, engine_version
 from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, ENABLE_MMAP, FULL_DEVICE_NAME, MAX_TENSOR_BYTES

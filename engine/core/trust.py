@@ -12,7 +12,7 @@ from dataclasses import replace
 from engine.blob import BlobCheck, BlobReader, BlobRelease, BlobSignature, TrustedKey, WeightsFile, read_trusted_keys
 from engine.core.settings import REQUIRE_SIGNATURE, TRUSTED_KEYS
 from engine.errors import BlobSignatureError
-from engine.permissions import exposure
+from engine.files.permissions import exposure
 from engine.properties import Config
 
 _log = logging.getLogger("engine.blob")

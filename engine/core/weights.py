@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.blob import BlobWeights, WeightsFile, is_blob
-from engine.digest import sha256
 from engine.errors import BlobError, BlobFormatError, EngineError
+from engine.files.digest import sha256
 
 if TYPE_CHECKING:
     from engine.onnx.weight_spans import WeightSpan

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.errors import ServingError
-from engine.permissions import secret_exposure
+from engine.files.permissions import secret_exposure
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{16,4096}")
 """The characters of RFC 6750, section 2.1; fewer than 16 can be guessed."""

@@ -34,7 +34,7 @@ ROOMS: Final = {
     "batch": Room(("plugins/batch/src/engine_batch/**/*.py",), ("plugins/batch/tests",)),
     "cpu": Room(("plugins/cpu/src/engine_cpu/**/*.py",), ("plugins/cpu/tests",)),
     "files": Room(
-        ("engine/files.py", "engine/digest.py"),
+        ("engine/files/*.py",),
         (
             "tests/test_files.py", "tests/test_permissions.py", "tests/onnx/test_external_data.py",
             "tests/onnx/test_safetensors.py", "plugins/cpu/tests/test_tuning.py",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from engine.digest import sha256
 from engine.files import ChoicesFile
+from engine.files.digest import sha256
 from engine.native import cpu_features, default_isa, kernels
 from engine.plugin_api import engine_version
 

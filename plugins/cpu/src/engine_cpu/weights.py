@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.digest import sha256
+from engine.files.digest import sha256
 from engine.ir import Constant, Model, Output
 from engine.ir.walk import all_nodes
 from engine.native import Packing, empty_aligned, run_packings

@@ -1,100 +1,19 @@
-"""Files that are written atomically, folders of caches, and a file of tuning choices."""
+"""Folders of caches, and a file of tuning choices."""
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
-import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, TypeAlias
+from typing import BinaryIO, Final
 
-from engine.digest import sha256
-from engine.permissions import PRIVATE_FILE, exposure, make_private_folder
-
-
-def why_not_opened(path: str | os.PathLike[str], error: Exception) -> str:
-    """Why a file cannot be opened or made, such as that its folder is missing, in words that do not repeat its path."""
-    folder = os.path.dirname(os.path.abspath(os.fsdecode(path))) if isinstance(error, FileNotFoundError) else ""
-    if folder and not os.path.isdir(folder):
-        return f"folder {folder} does not exist"
-    return getattr(error, "strerror", None) or str(error)
-
-
-def position_of(stream: object) -> int:
-    """The position of a stream that tells it, else 0."""
-    try:
-        position = stream.tell()  # type: ignore[attr-defined]
-    except Exception:  # a stream need not have one
-        return 0
-    return position if isinstance(position, int) else 0
-
-
-class SerializableModel(Protocol):
-    """An `onnx.ModelProto`, which this interface stands for so that naming it imports nothing."""
-
-    def SerializeToString(self) -> bytes:  # noqa: N802 - the name is protobuf's
-        """The model as bytes."""
-
-
-ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | SerializableModel
-"""Where a model is read from: a path (a str is always one), its bytes, a binary stream, or an `onnx.ModelProto`."""
-
-
-@contextmanager
-def complete_file(path: str | os.PathLike[str], *, is_private: bool = False) -> Iterator[BinaryIO]:
-    """A temporary file that is renamed to `path` if the block succeeds, and deleted if it raises.
-
-    An existing file is replaced; a device, a pipe or a terminal is refused, since it would be gone: see `write_file`.
-    A private file can be read by its owner only. Raises `OSError`, and `ValueError` for an invalid path.
-    """
-    if _is_stream(path):
-        raise OSError(errno.EINVAL, "not a regular file, and would be replaced", os.fsdecode(path))
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(6).hex()}.tmp")
-    with open(temporary, "xb", opener=private_opener if is_private else None) as file:
-        try:
-            yield file
-            file.close()
-            os.replace(temporary, target)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-
-
-def write_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file as by `complete_file`; a pipe, a terminal or a device is written to, not replaced.
-
-    Raises `OSError` that names `path` and the cause.
-    """
-    try:
-        if _is_stream(path):
-            with open(path, "wb") as stream:
-                stream.write(data)
-        else:
-            with complete_file(path) as file:
-                file.write(data)
-    except OSError as e:
-        # The name of the temporary file, or none, would not tell a user what could not be written.
-        raise OSError(f"cannot write {os.fsdecode(path)}: {why_not_opened(path, e)}") from e
-
-
-def _is_stream(path: str | os.PathLike[str]) -> bool:
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
-
-
-def private_opener(path: str, flags: int) -> int:
-    """For `open`: a new file can be read and written by its owner only."""
-    return os.open(path, flags, PRIVATE_FILE)
+from engine.files.digest import sha256
+from engine.files.permissions import exposure, make_private_folder
+from engine.files.writing import complete_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +30,7 @@ class CacheFolder:
     is_shared: bool = False
 
     def refusal(self, name: str = "") -> str | None:
-        """Why the folder, or a file in it, is not used, as a sentence; None if it is. See `engine.permissions`."""
+        """Why the folder, or a file in it, is not used, as a sentence; None if it is: see `permissions`."""
         if self.is_shared:
             return None
         try:

@@ -1,0 +1,10 @@
+"""Files that are written atomically, folders of caches, who can change a file (`permissions`), SHA-256 (`digest`)."""
+
+from engine.files.caches import CacheFolder, ChoicesFile, user_cache_folder
+from engine.files.opening import ModelSource, SerializableModel, position_of, why_not_opened
+from engine.files.writing import complete_file, private_opener, write_file
+
+__all__ = [
+    "CacheFolder", "ChoicesFile", "ModelSource", "SerializableModel", "complete_file", "position_of", "private_opener",
+    "user_cache_folder", "why_not_opened", "write_file",
+]  # fmt: skip
