@@ -46,9 +46,9 @@ ARROWS: Final[dict[str, set[str]]] = {
     "generation": {"plugin_api"},
     "support": {"placement", "errors"},
     "placement": {"drawing", "files"},
-    "drawing": {"html"},
+    "drawing": set(),
     "files": set(),
-    "runtime": {"ir", "blob", "drawing", "files", "html", "threads"},
+    "runtime": {"ir", "blob", "drawing", "files", "threads"},
     "threads": set(),
     "properties": {"ir", "limits"},
     "blob": {"ir", "files", "threads"},
@@ -61,8 +61,7 @@ ARROWS: Final[dict[str, set[str]]] = {
     "ops": {"ir", "limits"},
     "limits": {"errors"},
     "native": {"ir", "_core"},
-    "ir": {"errors", "html"},
-    "html": set(),
+    "ir": {"drawing", "errors"},
     "errors": set(),
 }
 PLUGIN: Final = {

@@ -8,8 +8,8 @@ from typing import Any
 
 from engine.benchmark.tables import Table, comparison_table, layer_table
 from engine.drawing.charts import Interval, bar_chart, interval_chart, point_chart
+from engine.drawing.html import plain_table
 from engine.drawing.page import page, paragraph, section
-from engine.html import plain_table
 
 _MANY = 60
 """The layers that the picture shows; the table has all."""

@@ -32,6 +32,7 @@ from engine.core.report import report, warn_of
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, may_be_used_in_place, verify_blob, with_signature
 from engine.core.weights import open_weights
+from engine.drawing.html import html_table
 from engine.errors import (
     BlobError,
     DeviceNotFoundError,
@@ -44,7 +45,6 @@ from engine.errors import (
 from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
 from engine.files import ModelSource
 from engine.hosting.overrides import Overrides
-from engine.html import html_table
 from engine.installed import InstalledEntryPoints
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext

@@ -10,9 +10,9 @@ from typing import Any, Final
 from engine.diff.search import Difference
 from engine.diff.statistics import Gap, NodeDifference
 from engine.drawing.charts import point_chart
+from engine.drawing.html import plain_table
 from engine.drawing.page import page, paragraph, section
 from engine.drawing.table import printable
-from engine.html import plain_table
 
 HEADER: Final = ("VALUE", "OPERATOR", "MAX ABS", "MAX REL", "UNITS", "OWN", "LIMIT")
 RIGHT: Final = frozenset(range(2, 7))

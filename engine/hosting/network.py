@@ -20,13 +20,13 @@ from engine.blob import (
     read_signing_key,
     transform_of,
 )
+from engine.drawing.html import html_table
 from engine.errors import BlobError, BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
 from engine.hosting.overrides import Overrides
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.summary import NodeCounts, summary_of
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
-from engine.html import html_table
 from engine.ir import DECLARED_LENGTHS, Model, Variable, model_identity
 from engine.properties import (
     DEVICE_ID,

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 from numpy.typing import ArrayLike
 
+from engine.drawing.html import html_table
 from engine.errors import GraphError, ModelError, TypeInferenceError
-from engine.html import html_table
 from engine.ir.collector import paused_collector
 from engine.ir.leaves import Constant, Parameter, Result
 from engine.ir.node import Node, Output, OutputLike, Subgraph, _detach, as_output, edits

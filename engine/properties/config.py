@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, overload
 
+from engine.drawing.html import html_table
 from engine.errors import PluginContractError, PropertyError
-from engine.html import html_table
 from engine.properties.declaration import CONFIG, METRIC, Mutability, Property, T, shown
 
 

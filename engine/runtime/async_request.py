@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 
+from engine.drawing.html import html_table
 from engine.errors import (
     Busy,
     Cancelled,
@@ -19,7 +20,6 @@ from engine.errors import (
     PluginContractError,
     StateError,
 )
-from engine.html import html_table
 from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle

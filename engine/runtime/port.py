@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.drawing.html import html_table
 from engine.errors import BlobFormatError, EngineError, ModelError
-from engine.html import html_table
 from engine.ir import (
     Dimension,
     ElementType,

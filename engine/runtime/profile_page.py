@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.drawing.html import plain_table
 from engine.drawing.page import page, paragraph, section
 from engine.drawing.table import duration, printable
 from engine.drawing.timeline_page import SECTION, timeline_script, timeline_style
-from engine.html import plain_table
 from engine.runtime.profile_table import layers_of, stages_of
 from engine.runtime.records import InferenceProfile
 from engine.runtime.timeline import timeline_of

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.drawing.html import html_table
 from engine.errors import InputError
-from engine.html import html_table
 from engine.runtime.profile_table import profile_table
 from engine.runtime.records import SUBGRAPH, NodeProfile, StageProfile, TransferProfile
 from engine.runtime.trace import write_trace

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from engine.drawing.html import plain_table
 from engine.drawing.page import page, paragraph, section
 from engine.drawing.table import byte_count, printable
-from engine.html import plain_table
 
 _STYLE = """\
 .bar { display: inline-block; height: .7em; background: var(--accent); vertical-align: baseline; }

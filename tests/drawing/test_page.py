@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.drawing.html import plain_table
 from engine.drawing.page import page, paragraph, script_data, section
-from engine.html import plain_table
 from tests.browser import needs_browser, open_page
 
 NAME = '</script><script>alert("x")</script><b>&'
