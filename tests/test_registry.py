@@ -28,7 +28,7 @@ from engine.errors import (
     PropertyError,
 )
 from engine.plugin_api import CONFIG, Config, CoreHandle, ExecutableNetwork, Model, Plugin, Property, QueryResult
-from engine.registry import PluginRegistry
+from engine.registry.plugins import PluginRegistry
 
 MODULE = """
 from engine.plugin_api import Plugin

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.hosting import engine_version
-from engine.installed import InstalledEntryPoints
 from engine.native import cpu_features, default_isa
+from engine.registry.installed import InstalledEntryPoints
 
 SAME: Final = ("cpu", "logical_cores")
 """What must be equal for the times of two runs to be comparable."""

@@ -45,7 +45,6 @@ from engine.errors import (
 from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
 from engine.files import ModelSource
 from engine.hosting.overrides import Overrides
-from engine.installed import InstalledEntryPoints
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
 from engine.properties import (
@@ -62,7 +61,8 @@ from engine.properties import (
     Config,
     PropertySet,
 )
-from engine.registry import PluginOrigin, PluginRegistry, PluginSource
+from engine.registry.installed import InstalledEntryPoints
+from engine.registry.plugins import PluginOrigin, PluginRegistry, PluginSource
 from engine.runtime.lifecycle import ForkSafeLock
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.errors import DeviceNotFoundError
-from engine.registry import is_device_name
+from engine.registry.plugins import is_device_name
 
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _ARGUMENT = re.compile(r"(?P<device>[^()]*)\((?P<argument>[A-Za-z0-9_-]+)\)")

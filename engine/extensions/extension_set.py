@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from engine.blob import BlobManifest
 from engine.errors import EngineError, ExtensionConflictError, ExtensionError, MissingExtensionError
-from engine.installed import InstalledEntryPoints
 from engine.ir import Model
 from engine.ir.walk import all_nodes
+from engine.registry.installed import InstalledEntryPoints
 
 if TYPE_CHECKING:
     from engine.extensions.extension import Extension

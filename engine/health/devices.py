@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.health.findings import Finding, Level
-from engine.installed import InstalledEntryPoints
+from engine.registry.installed import InstalledEntryPoints
 
 GROUP: Final = "engine.plugins"
 LIMIT: Final = 120.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.errors import PluginError
-from engine.registry import is_device_name
+from engine.registry.plugins import is_device_name
 from engine.scaffold.families import DEFAULT_OPERATORS, divided
 
 _LONGEST: Final = 32

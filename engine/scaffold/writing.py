@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import PluginError
 from engine.hosting import API_VERSION, engine_version
-from engine.registry import GROUP
+from engine.registry.plugins import GROUP
 from engine.scaffold.families import ELEMENTWISE, FAMILIES, REFERENCE, divided, example_of
 from engine.scaffold.plan import PluginPlan
 

@@ -243,7 +243,7 @@ def plugin_packages() -> list[str]:
     """The packages of installed plugins; one that cannot be imported is reported and skipped."""
     from importlib import metadata
 
-    from engine.registry import GROUP
+    from engine.registry.plugins import GROUP
 
     found = []
     for name in sorted({point.module.partition(".")[0] for point in metadata.entry_points(group=GROUP)}):

@@ -679,7 +679,7 @@ def test_a_blob_reader_is_not_needed_to_read_a_manifest(core: Core, model: onnx.
 @pytest.fixture
 def bare_core(monkeypatch: pytest.MonkeyPatch) -> Core:
     """A core without installed plugins."""
-    monkeypatch.setattr("engine.installed._distributions", list)
+    monkeypatch.setattr("engine.registry.installed._distributions", list)
     return Core()
 
 

@@ -27,7 +27,7 @@ class Room:
 ROOMS: Final = {
     "blob": Room(("engine/blob/*.py",), ("tests/test_blob.py", "tests/test_blob_fuzz.py", "tests/core")),
     "core": Room(
-        ("engine/core/*.py", "engine/hosting/*.py", "engine/registry.py"),
+        ("engine/core/*.py", "engine/hosting/*.py", "engine/registry/*.py"),
         ("tests/core", "tests/runtime", "tests/test_registry.py"),
     ),
     "auto": Room(("plugins/auto/src/engine_auto/**/*.py",), ("plugins/auto/tests",)),

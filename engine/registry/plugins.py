@@ -19,9 +19,9 @@ from engine.errors import (
     PluginLoadError,
 )
 from engine.hosting.version import installed_distributions
-from engine.installed import InstalledEntryPoints
 from engine.ir import paused_collector
 from engine.plugin_api import API_VERSION, CoreHandle, Plugin
+from engine.registry.installed import InstalledEntryPoints
 from engine.runtime.lifecycle import Participant, lifecycle
 
 GROUP: Final = "engine.plugins"
