@@ -89,6 +89,7 @@ from engine.errors import (
 from engine.hosting import API_VERSION, Features, HostedNetwork, HostedPlugin, NodeCounts, engine_version
 from engine.ir import ElementType, Model, PartialShape, TensorType, ValueType
 from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
+from engine.placement.support import QueryResult, RefusalCause, Support, SupportLevel
 from engine.properties import CONFIG, METRIC, Config, Mutability, Property, PropertySet
 from engine.runtime import (
     AsyncInferRequest,
@@ -111,7 +112,6 @@ from engine.runtime import (
     Transfers,
     shared_executor,
 )
-from engine.support import QueryResult, RefusalCause, Support, SupportLevel
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -1,4 +1,4 @@
-"""How a device that runs on others divides a model, and why: the report behind `engine query --why`."""
+"""A device's answer to a query (`support`); how a device that runs on others divides a model: `engine query --why`."""
 
 from engine.placement.consistency import inconsistencies
 from engine.placement.report import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport

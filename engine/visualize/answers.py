@@ -6,7 +6,7 @@ from typing import Final
 
 from engine.drawing.graph import Graph
 from engine.placement.graph import ON_HOST, Mark, marked_graph, placed_graph
-from engine.support import QueryResult, SupportLevel
+from engine.placement.support import QueryResult, SupportLevel
 
 _WHERE: Final = {
     SupportLevel.NATIVE: "{}",

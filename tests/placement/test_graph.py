@@ -8,7 +8,7 @@ from engine.drawing.colouring import colourings
 from engine.drawing.graph import Graph, GraphEdge, GraphNode
 from engine.placement import PlacementReport
 from engine.placement.graph import placed_graph
-from engine.support import QueryResult, RefusalCause, Support
+from engine.placement.support import QueryResult, RefusalCause, Support
 from engine.visualize import answered_graph
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import PluginContractError
-from engine.placement import PlacementReport
+from engine.placement.report import PlacementReport
 
 
 class SupportLevel(enum.Enum):
