@@ -64,7 +64,7 @@ CASES = {
     "tests/test_generation.py": 2,
     "tests/testing/test_lifecycle_mutants.py": 3,
     "tests/testing/test_numeric_mutants.py": 3,
-    "tests/tools/test_examples_run.py": 2,
+    "tests/cli/test_examples_run.py": 2,
 }
 
 

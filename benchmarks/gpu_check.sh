@@ -82,7 +82,7 @@ print(core.get_property('$device', 'FULL_DEVICE_NAME') + ', driver', core.get_pr
 step "device" 60 '^(engine|.*Error)' "$python" -c "$ask"
 if [[ -s $logs/device.log && $failed == 0 ]]; then
     tail -n 1 "$logs/device.log" >"$logs/device.txt"
-    step "doctor" 120 '^problem' "$python" -m engine.tools.main doctor -d "${device%%.*}"
+    step "doctor" 120 '^problem' "$python" -m engine.cli.main doctor -d "${device%%.*}"
     tests=(plugins/opencl/tests)
     [[ ${#small[@]} -eq 0 ]] || tests=(plugins/opencl/tests/test_device.py -k 'fork or warm or equal')
     step "tests" 180 '(passed|failed|no tests ran|^FAILED|^ERROR)' "$python" -m pytest -q -n auto --dist loadfile \

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.tools.main import main, make_parser
+from engine.cli.main import main, make_parser
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

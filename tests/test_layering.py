@@ -32,7 +32,7 @@ EXTRAS = {
     "serving": {
         *("fastapi", "grpc", "grpc_interceptor", "kserve", "opentelemetry", "orjson", "prometheus_client", "uvicorn"),
     },
-    "testing": {"pytest", "hypothesis", "jinja2"}, "tools": {"rich"}, "values": {"PIL"},
+    "testing": {"pytest", "hypothesis", "jinja2"}, "cli": {"rich"}, "values": {"PIL"},
 }  # fmt: skip
 
 # Imports for types only that close a cycle within a component, by importer. Break any other cycle by moving what both

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.cli.main import main
 from engine.errors import EngineError, PluginError, UnsupportedError
 from engine.scaffold import PluginPlan, new_plugin
 from engine.scaffold.families import ELEMENTWISE, FAMILIES
-from engine.tools.main import main
 from tests.testing.made_plugins import SOME_CHECKS, make, run
 
 ALL = tuple(name for members in FAMILIES.values() for name in members)
@@ -97,7 +97,7 @@ def test_what_is_written_passes_the_suites(made: dict[str, Path], tmp_path: Path
 def test_what_is_written_scores_full_marks(made: dict[str, Path], tmp_path: Path) -> None:
     """By all checks, of the plugin that has most of what the others have."""
     report = tmp_path / "score.json"
-    command = ["-m", "engine.tools.main", "conformance", PLANS["everything"].device, "--json", str(report)]
+    command = ["-m", "engine.cli.main", "conformance", PLANS["everything"].device, "--json", str(report)]
     done = run([made["everything"]], *command)
     score = json.loads(report.read_text())
     assert score["score"] == 100, score["mend_first"]

@@ -30,7 +30,7 @@ def command(folder: Path, line: str, checks: str) -> str:
     assert words[0] == "engine", line
     if words[1] == "conformance" and "-k" not in words:
         words += ["-k", checks]
-    done = run([folder / ACME.distribution], "-m", "engine.tools.main", *words[1:], cwd=folder)
+    done = run([folder / ACME.distribution], "-m", "engine.cli.main", *words[1:], cwd=folder)
     wanted = int(comment.removeprefix("exit code ")) if comment else 0
     assert done.returncode == wanted, f"{line}: {done.stdout}{done.stderr}"
     return done.stdout

@@ -20,8 +20,8 @@ _PLACE: Final = re.compile(r"(?<=<!-- tools/arrows.py --write -->\n).*?(?=<!-- e
 # A component is a module or a package directly in `engine`; `__init__` is `engine` itself, the public names.
 # An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
 ARROWS: Final[dict[str, set[str]]] = {
-    "__main__": {"tools"},
-    "tools": {
+    "__main__": {"cli"},
+    "cli": {
         *("__init__", "benchmark", "core", "diff", "editing", "generation", "health", "passes", "scaffold", "serving"),
         *("testing", "visualize"),
     },

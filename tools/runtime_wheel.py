@@ -25,6 +25,7 @@ COMPILING: Final = frozenset({
     *("ray", "scaffold", "serving", "session", "testing", "visualize"),
 })  # fmt: skip
 """The components that read, change, compile or compare models, or need packages besides numpy."""
+COMMANDS_PACKAGE: Final = "engine.cli.commands"
 COMMANDS: Final = frozenset({"devices", "doctor", "inspect", "keygen", "profile", "run"})
 """The commands that need no model."""
 PURPOSES: Final = {
@@ -32,7 +33,7 @@ PURPOSES: Final = {
     "engine.ops": "evaluating operators",
     "engine.extensions": "operators of extensions",
     "engine.preprocessing": "adding steps of preprocessing",
-    "engine.tools": "this command",
+    "engine.cli": "this command",
     "engine_cpu": "compiling models",
 }
 REMEDY: Final = f"pip uninstall {NAME}, then pip install engine-sdk engine-plugin-cpu"
@@ -59,7 +60,8 @@ def runtime_files(files: Files, why: str = "") -> dict[str, bytes]:
     `why` replaces, in messages, why a module is left out. Raises `PartsError`.
     """
     modules = _Modules(files)
-    kept, left_out, ahead = set[str](), set[str](), [*ROOTS]
+    commands = [name for name in modules.paths if name.startswith(f"{COMMANDS_PACKAGE}.")]
+    kept, left_out, ahead = set[str](), set[str](), [*ROOTS, *commands]
     while ahead:
         name = ahead.pop()
         if name in kept or name in left_out or name not in modules.paths:
@@ -123,7 +125,7 @@ class _Modules:
             is_known = top in sys.stdlib_module_names or top == "numpy" or name == "engine._core"
             return "" if is_known else name
         component = below[0] if below and top == "engine" else ""
-        is_command = component == "tools" and name in self.imports("engine.tools.main").later
+        is_command = name.startswith(f"{COMMANDS_PACKAGE}.")
         return name if component in COMPILING or (is_command and below[-1] not in COMMANDS) else ""
 
 
@@ -203,7 +205,7 @@ def write_wheel(folder: Path, files: Files, version: str, tag: str, requires_pyt
         f"{''.join(f'Tag: {each}{chr(10)}' for each in _tags(tag))}"
     ).encode()
     whole[f"{info}/entry_points.txt"] = (
-        b"[console_scripts]\nengine = engine.tools.main:main\n\n[engine.plugins]\nCPU = engine_cpu:CpuPlugin\n"
+        b"[console_scripts]\nengine = engine.cli.main:main\n\n[engine.plugins]\nCPU = engine_cpu:CpuPlugin\n"
     )
     record = [f"{path},sha256={_hash(data)},{len(data)}" for path, data in sorted(whole.items())]
     whole[f"{info}/RECORD"] = "".join(f"{line}\n" for line in (*record, f"{info}/RECORD,,")).encode()

@@ -17,8 +17,8 @@ from onnx import helper, numpy_helper
 
 from engine import Core
 from engine.blob import AesGcmKey, BlobManifest, BlobReader, BlobWeights, BlobWriter, is_blob
+from engine.cli.main import main
 from engine.errors import BlobError, BlobFormatError, EngineError
-from engine.tools.main import main
 
 KEY = AesGcmKey("model-1", bytes(range(32)))
 PARTS = {

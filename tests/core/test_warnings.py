@@ -19,7 +19,7 @@ import pytest
 from onnx import helper
 
 from engine import Core, EngineWarning
-from engine.tools.main import main
+from engine.cli.main import main
 
 REFERENCE = r"1 of 3 nodes run on the reference evaluator \(Det\)"
 DEVICES = {

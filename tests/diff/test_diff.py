@@ -294,7 +294,7 @@ def test_the_report_opens_in_a_browser(convolutions: tuple[Model, dict[str, Any]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from engine.tools.main import main
+    from engine.cli.main import main
 
     write_model(chain(), tmp_path / "chain.onnx")
     common = ["diff", str(tmp_path / "chain.onnx"), "--shape", "x=2,4", "-d"]
@@ -325,7 +325,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_wrong_use_is_one_line(
     arguments: list[str], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    from engine.tools.main import main
+    from engine.cli.main import main
 
     write_model(chain(), tmp_path / "chain.onnx")
     monkeypatch.chdir(tmp_path)

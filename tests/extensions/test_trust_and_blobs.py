@@ -26,6 +26,7 @@ from onnx import helper
 
 from engine import Core, Extension, Operator
 from engine.blob import BlobReader, BlobWriter, is_blob
+from engine.cli.main import main
 from engine.errors import (
     BlobError,
     BlobIncompatibleError,
@@ -37,7 +38,6 @@ from engine.errors import (
     MissingExtensionError,
 )
 from engine.ops import find_op
-from engine.tools.main import main
 from tests.extensions.conftest import Build, model_of
 
 X = np.array([[1, -2, 3], [4, 5, 6]], np.float32)

@@ -124,7 +124,7 @@ def test_a_device_that_is_not_installed_is_a_problem() -> None:
 def test_without_the_native_core_it_says_so() -> None:
     code = (
         "import sys; sys.modules['engine._core'] = None\n"
-        "from engine.tools.main import main; sys.exit(main(['doctor', '--json']))"
+        "from engine.cli.main import main; sys.exit(main(['doctor', '--json']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1, done.stderr

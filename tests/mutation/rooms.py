@@ -59,6 +59,6 @@ ROOMS: Final = {
     "runtime": Room(("engine/runtime/*.py",), ("tests/runtime", "tests/core")),
     "template": Room(("plugins/template/src/engine_template/*.py",), ("plugins/template/tests",)),
     "testing": Room(("engine/testing/**/*.py",), ("tests/testing",)),
-    "tools": Room(("engine/tools/*.py", "engine/drawing/*.py"), ("tests/drawing", "tests/tools")),
+    "cli": Room(("engine/cli/**/*.py", "engine/drawing/*.py"), ("tests/drawing", "tests/cli")),
     "upgrades": Room(("engine/onnx/upgrades/*.py",), ("tests/onnx/test_upgrades.py", "tests/onnx/test_versions.py")),
 }  # fmt: skip

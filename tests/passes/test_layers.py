@@ -20,10 +20,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from engine import Core, Model, ops
+from engine.cli.main import main
 from engine.errors import InputError
 from engine.ir import Constant, Parameter, f32
 from engine.passes import compare_layers
-from engine.tools.main import main
 
 INPUTS = {"x": np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)}
 

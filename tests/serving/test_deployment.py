@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.tools.main import make_parser
+from engine.cli.main import make_parser
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"/v2/health/live", "/v2/health/ready"}

@@ -144,8 +144,8 @@ COMPILING = """
 import sys, threading
 from engine import Core
 from engine.plugin_api import API_VERSION, Plugin
-from engine.tools import networks
-from engine.tools.main import main
+from engine.cli import networks
+from engine.cli.main import main
 
 class Endless(Plugin):
     name, version, api_version = "ENDLESS", "1", API_VERSION
@@ -245,7 +245,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     """And no other command imports KServe, which takes seconds."""
     program = (
         "import sys; sys.modules['kserve'] = None\n"
-        "from engine.tools.main import main\n"
+        "from engine.cli.main import main\n"
         f"code = main(['serve', {str(tmp_path)!r}])\n"
         "assert not {'fastapi', 'grpc', 'pandas', 'uvicorn'} & set(sys.modules)\n"
         "sys.exit(code)"

@@ -62,7 +62,7 @@ def conformance(folder: Path, *options: str, **environment: str) -> dict[str, An
     report = folder / "score.json"
     report.unlink(missing_ok=True)
     done = run(
-        [folder], "-m", "engine.tools.main", "conformance", "FRAIL", "--json", str(report), *options, **environment
+        [folder], "-m", "engine.cli.main", "conformance", "FRAIL", "--json", str(report), *options, **environment
     )
     assert report.exists(), done.stdout + done.stderr
     card: dict[str, Any] = json.loads(report.read_text())
@@ -122,7 +122,7 @@ def test_an_interrupted_run_reports_what_it_found(frail: Path, tmp_path: Path) -
 
 INTERRUPTIBLE = """
 import signal, sys
-from engine.tools.main import main
+from engine.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
 sys.exit(main(sys.argv[1:]))
 """
@@ -139,18 +139,18 @@ def test_an_error_that_was_expected_is_described_in_words() -> None:
 
 
 def test_a_device_that_cannot_be_created(frail: Path) -> None:
-    done = run([frail], "-m", "engine.tools.main", "conformance", "NOSUCH")
+    done = run([frail], "-m", "engine.cli.main", "conformance", "NOSUCH")
     assert done.returncode == 3
     assert "NOSUCH cannot be created" in done.stderr
     (frail / "src" / PLAN.package / "properties.py").rename(frail / "properties.py")
     try:
-        done = run([frail], "-m", "engine.tools.main", "conformance", "FRAIL")
+        done = run([frail], "-m", "engine.cli.main", "conformance", "FRAIL")
     finally:
         (frail / "properties.py").rename(frail / "src" / PLAN.package / "properties.py")
     assert done.returncode == 3
     assert "FRAIL cannot be created" in done.stderr
     assert "frail.properties" in done.stderr
-    done = run([frail], "-m", "engine.tools.main", "conformance", "FRAIL", FRAIL_HOOK="metric", FRAIL_FAULT="exits")
+    done = run([frail], "-m", "engine.cli.main", "conformance", "FRAIL", FRAIL_HOOK="metric", FRAIL_FAULT="exits")
     assert done.returncode == 3
     assert "FRAIL cannot be created: the process ended with exit code 3 while the plugin's Plugin.metric" in done.stderr
 

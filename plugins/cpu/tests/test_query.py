@@ -13,11 +13,11 @@ from engine_cpu.lowering.registry import LOWERINGS
 from onnx import TensorProto, helper
 
 from engine import Core, ops
+from engine.cli.main import main
 from engine.ir import Constant, Model, Node, Parameter, f32
 from engine.lowering import Decision, Refusal, RefusalCause
 from engine.onnx import model_to_proto
 from engine.plugin_api import SupportLevel
-from engine.tools.main import main
 
 
 def gelu() -> onnx.ModelProto:

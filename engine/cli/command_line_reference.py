@@ -1,0 +1,61 @@
+"""`docs/command-line.md`, from the declarations of the commands.
+
+`python -m engine.cli.command_line_reference` prints it.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from engine.cli.main import COMMANDS, DESCRIPTION, EXIT_CODES, Command, add_arguments, command_name
+
+_INTRODUCTION = f"""\
+# Command line
+
+{DESCRIPTION}
+`python -m engine` is the same command; `--help` prints the contents of this page.
+
+Results are printed to standard output, errors to standard error. `--json` prints one JSON object instead of text, for
+programs; text may change between versions.
+"""
+
+
+def command_line_reference() -> str:
+    """Return the reference of all commands as Markdown."""
+    codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
+    parts = [_INTRODUCTION, "| exit code | meaning |\n|---|---|\n" + codes + "\n", *map(_section, COMMANDS)]
+    return "\n".join(parts)
+
+
+def _section(command: Command) -> str:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(command, parser)
+    # This list is the only access to the arguments; formatted help depends on the Python version and the terminal.
+    actions = parser._actions
+    positional = [_placeholder(action) for action in actions if not action.option_strings]
+    rows = "\n".join(f"| {_spelling(action)} | {_meaning(action)} |" for action in actions)
+    usage = " ".join(["engine", command_name(command), "[OPTIONS]", *positional])
+    return (
+        f"## engine {command_name(command)}\n\n```\n{usage}\n```\n\n{command.DESCRIPTION}\n"
+        f"| argument | meaning |\n|---|---|\n{rows}\n\n"
+        f"```console\n{command.EXAMPLES}```\n"
+    )
+
+
+def _placeholder(action: argparse.Action) -> str:
+    return f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar)
+
+
+def _spelling(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"`{action.metavar}`"
+    value = f" {action.metavar}" if action.metavar else ""
+    return ", ".join(f"`{option}{value}`" for option in action.option_strings)
+
+
+def _meaning(action: argparse.Action) -> str:
+    return str(action.help).replace("%%", "%").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(command_line_reference(), end="")

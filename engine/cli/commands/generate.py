@@ -1,0 +1,168 @@
+"""`engine generate`: the tokens with which a language model continues a prompt."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os.path
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.cli.options import (
+    MODEL_OR_BLOB,
+    add_config,
+    add_device,
+    add_extension,
+    add_json,
+    add_trust,
+    count,
+    positive,
+)
+from engine.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from engine.generation import GenaiFolder, Generator, Sampling, TextStream
+    from engine.ir import Model
+
+SUMMARY = "continue tokens with a language model"
+DESCRIPTION = """\
+Continue a prompt, given as numbers of tokens or as text, and print what follows as soon as it is computed. The model
+has the keys and values of past tokens as inputs and outputs (`past_key_values.0.key` and `present.0.key`, or similar),
+which become variables, or it is a blob that `engine compile --stateful` wrote, or a folder that onnxruntime-genai's
+builder wrote. By default, the likeliest token is taken; the configuration of such a folder says otherwise, and which
+tokens end the sequence.
+"""
+EXAMPLES = """\
+engine generate decoder.onnx -d CPU --prompt-ids 1,15043,3186             # the likeliest tokens
+engine generate decoder.onnx -d CPU --prompt "Once upon a time"           # text, by tokenizer.json beside the model
+engine generate models/phi -d CPU --prompt "Once upon a time"             # a folder with genai_config.json
+engine generate decoder.blob --prompt-ids 1,15043 --max-tokens 99 --stop-ids 2  # up to token 2, or 99 tokens
+engine generate decoder.onnx -d CPU --prompt-ids 1 --temperature 0.8 --seed 7  # drawn, the same for the same seed
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="FILE", help=f"{MODEL_OR_BLOB}, or a folder with genai_config.json")
+    add_device(parser)
+    add_config(parser)
+    add_trust(parser)
+    add_extension(parser)
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt-ids", metavar="IDS", type=ids, help="the tokens of the prompt, such as 1,15043,3186")
+    prompt.add_argument("--prompt", metavar="TEXT", help="the prompt as text (needs the package tokenizers)")
+    parser.add_argument(
+        "--tokenizer", metavar="FILE", help="the tokenizer of --prompt (default: tokenizer.json beside the model)"
+    )
+    parser.add_argument(
+        "--max-tokens", metavar="N", type=positive, default=32, help="the most tokens to generate (default: 32)"
+    )
+    parser.add_argument("--stop-ids", metavar="IDS", type=ids, default=[], help="tokens that end the sequence")
+    parser.add_argument(
+        "--temperature", metavar="X", type=float, help="above 0: draw tokens (default: take the likeliest)"
+    )
+    parser.add_argument("--top-k", metavar="N", type=count, help="draw from the N likeliest tokens only")
+    parser.add_argument("--top-p", metavar="P", type=float, help="draw from the likeliest tokens that together reach P")
+    parser.add_argument("--repetition-penalty", metavar="X", type=float, help="above 1: avoid tokens that occurred")
+    parser.add_argument("--seed", metavar="N", type=count, help="seed of drawn tokens (default: 0)")
+    add_json(parser)
+
+
+def ids(text: str) -> list[int]:
+    """Parse the numbers of tokens, such as `1,15043`."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers of tokens such as 1,15043, got {text!r}") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate."""
+    from engine.cli.networks import make_core, open_network
+    from engine.errors import InputError, PassError
+    from engine.generation import Generator, TextStream, read_genai_folder, read_tokenizer
+    from engine.passes import LastPosition, MakeStateful
+
+    folder = read_genai_folder(args.model) if os.path.isdir(args.model) else None
+    sampling = sampling_of(args, folder)
+    if folder is not None:
+        args.model = str(folder.model)
+
+    def change(model: Model) -> Model:
+        names = [parameter.friendly_name for parameter in model.parameters]
+        MakeStateful(None if folder is None else folder.pairs(names)).run_on_model(model)
+        with contextlib.suppress(PassError):  # another form of the head: it is computed for all tokens of the prompt
+            LastPosition("logits" if folder is None else folder.names.get("logits", "logits")).run_on_model(model)
+        return model
+
+    prompt, text = args.prompt_ids, None
+    if args.prompt is not None:
+        tokenizer = read_tokenizer(tokenizer_file(args, folder))
+        prompt, text = tokenizer.encode(args.prompt).ids, TextStream(tokenizer)
+    count = args.max_tokens
+    if folder is not None and folder.max_length is not None:
+        count = min(count, folder.max_length - len(prompt))
+        if count < 1:
+            raise InputError(
+                f"the prompt has {len(prompt)} tokens; expected fewer than {folder.max_length}, the most of a sequence "
+                f"by {folder.folder}"
+            )
+    network = open_network(make_core(args), args, change).network
+    ends, names = ((), {}) if folder is None else (folder.stop_tokens, folder.names)
+    generator = Generator(network, sampling, stop_tokens=[*args.stop_ids, *ends], names=names)
+    generator.append(prompt)
+    print_tokens(args, generator, count, text)
+    return 0
+
+
+def sampling_of(args: argparse.Namespace, folder: GenaiFolder | None) -> Sampling:
+    """How tokens are chosen: as the folder says, and the options, which come first."""
+    from dataclasses import replace
+
+    from engine.generation import Sampling
+
+    options = ("repetition_penalty", "temperature", "top_k", "top_p", "seed")
+    given = {name: getattr(args, name) for name in options if getattr(args, name) is not None}
+    if folder is None:
+        return Sampling(**{"seed": 0} | given)
+    if folder.sampling.seed is None:
+        given.setdefault("seed", 0)
+    return replace(folder.sampling, **given)
+
+
+def tokenizer_file(args: argparse.Namespace, folder: GenaiFolder | None) -> Path:
+    """The file that is given, or the one beside the model. Raises `InputError` if a folder has none."""
+    from engine.errors import InputError
+
+    if args.tokenizer:
+        return Path(args.tokenizer)
+    if folder is None:
+        return Path(args.model).with_name("tokenizer.json")
+    if not os.path.isfile(folder.tokenizer):
+        raise InputError(
+            f"{folder.folder} has no {folder.tokenizer.name}, which --prompt needs; name one by --tokenizer, or give "
+            "the prompt as numbers: --prompt-ids"
+        )
+    return folder.tokenizer
+
+
+def print_tokens(args: argparse.Namespace, generator: Generator, count: int, text: TextStream | None) -> None:
+    """Generate, and print tokens or text as they come, or all of them as JSON."""
+    tokens, pieces = [], []
+    times = [time.perf_counter()]
+    for token in generator.stream(count):
+        times.append(time.perf_counter())
+        tokens.append(token)
+        pieces.append(f"{token} " if text is None else text.add(token))
+        if not args.json:
+            say(pieces[-1], end="", flush=True, lines=True)
+    if text is not None:
+        pieces.append(text.end())
+    first, others = times[1] - times[0], (times[-1] - times[1]) / max(1, len(tokens) - 1)
+    if args.json:
+        found = {} if text is None else {"text": "".join(pieces)}
+        print_json(found | {"tokens": tokens, "first_token_seconds": first, "seconds_per_token": others})
+    else:
+        say("" if text is None else pieces[-1], lines=True)
+        say(f"{len(tokens)} tokens; the first after {first * 1e3:.1f} ms, then {others * 1e3:.1f} ms for each")

@@ -1,0 +1,253 @@
+"""The command line `engine`: command dispatch and error handling."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import os
+import re
+import shutil
+import sys
+import textwrap
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from engine.cli.options import UsageError
+from engine.cli.output import say
+from engine.errors import EngineError, EngineWarning, MissingPartError
+
+DESCRIPTION: Final = (
+    "Run ONNX models on the devices that are installed as plugins, compile them to blobs, and inspect both."
+)
+
+EXAMPLES: Final = """\
+engine devices                         # the available devices
+engine doctor                          # what is wrong here, and how to mend it
+engine query model.onnx -d TEMPLATE    # which of a model's nodes a device supports
+engine run model.onnx -d TEMPLATE      # run it once, on random inputs
+engine generate decoder.onnx -d CPU --prompt-ids 1,2  # continue tokens with a language model
+engine serve models/                   # serve the models of a folder over HTTP and gRPC
+engine compile model.onnx -d TEMPLATE  # write model.blob
+engine compress model.onnx             # write model.int4.onnx, with weights of 4 bits
+engine inspect model.blob              # its content, and whether it loads here
+engine visualize model.onnx -o graph.html  # its graph, as a page to look around in
+engine keygen release-2026             # a key, with which `engine compile --sign` signs blobs
+engine benchmark model.blob            # latency and throughput
+engine profile model.blob               # which nodes take the time
+engine diff model.onnx -d CPU -d TEMPLATE  # the first node where two devices part
+engine new-plugin ACME                 # write the package of a plugin for a new device
+engine conformance ACME                # score a device
+"""
+
+EXIT_CODES: Final = {
+    0: "done, and every check passed",
+    1: "a difference was found, a node is not supported, a blob is damaged or does not load here, or a "
+    "device does not work",
+    2: "the command line is wrong",
+    3: "the engine, a device or the system refused; the reason is on standard error",
+    4: "an internal error, which is a bug; the traceback is on standard error",
+    130: "interrupted (Ctrl-C)",
+    141: "the reader of the output closed the pipe",
+}
+
+
+_WORDS: Final = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+"""The words of a command line, those in quotes whole."""
+
+
+class Command(Protocol):
+    """The interface of a command module; the last part of its name is that of the command."""
+
+    __name__: str
+    SUMMARY: str
+    """One line, for the list of commands."""
+    DESCRIPTION: str
+    """What the command does and prints."""
+    EXAMPLES: str
+    """Example command lines, one per line, each with its purpose."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the command and return the exit code."""
+
+
+def _installed(names: Sequence[str]) -> Iterator[Command]:
+    """The commands of this distribution; the runtime leaves out those that need models."""
+    for each in names:
+        try:
+            yield importlib.import_module(f"engine.cli.commands.{each}")
+        except MissingPartError as e:
+            LEFT_OUT[each.replace("_", "-")] = str(e)
+
+
+LEFT_OUT: Final[dict[str, str]] = {}
+"""Why this distribution has not a command."""
+COMMANDS: Final = tuple(
+    _installed(
+        [
+            "devices", "doctor", "query", "run", "generate", "serve", "compare", "diff", "compile", "compress",
+            "inspect", "visualize", "keygen", "benchmark", "profile", "passes", "new_plugin", "conformance",
+        ]
+    )
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code, one of `EXIT_CODES`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Node names may contain any Unicode characters, but a terminal's encoding may be ASCII.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            if sys.stdout is not None:  # None if the caller has closed it
+                sys.stdout.flush()
+    except OSError as e:
+        # The interpreter flushes again at exit, which must not fail on the closed pipe or full disk.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(e, BrokenPipeError):
+            return 141
+        print(f"engine: error: cannot write to standard output: {e}", file=sys.stderr)
+        return 3
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        "engine",
+        description=_paragraphs(DESCRIPTION),
+        epilog=_epilog("\n".join(each for each in EXAMPLES.splitlines() if each.split()[1] not in LEFT_OUT)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command_name(command),
+            help=command.SUMMARY,
+            description=_paragraphs(command.DESCRIPTION),
+            epilog=_epilog(command.EXAMPLES),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        add_arguments(command, sub)
+        sub.set_defaults(run=command.run, parser=sub)
+    return parser
+
+
+def add_arguments(command: Command, parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of a command, including the common ones."""
+    command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="print the traceback of an error, with its causes")
+
+
+def command_name(command: Command) -> str:
+    """The name of the command on the command line."""
+    return command.__name__.rpartition(".")[2].replace("_", "-")
+
+
+def _paragraphs(text: str) -> str:
+    """Paragraphs, filled to the width of the terminal."""
+    return "\n\n".join(textwrap.fill(" ".join(each.split()), _width()) for each in text.split("\n\n"))
+
+
+def _epilog(examples: str) -> str:
+    shown = "\n".join(_example(line) for line in examples.splitlines())
+    codes = "\n".join(
+        textwrap.fill(meaning, _width(), initial_indent=f"  {code:<3}  ", subsequent_indent=" " * 7)
+        for code, meaning in EXIT_CODES.items()
+    )
+    return f"examples:\n{shown}\n\nexit codes:\n{codes}"
+
+
+def _example(line: str) -> str:
+    """An example; if it is too wide, its purpose stands above it, and the command continues after backslashes."""
+    if len(line) + 2 <= _width():
+        return f"  {line}"
+    command, _, purpose = line.partition(" # ")
+    rows = [""]
+    for word in _WORDS.findall(command):
+        if rows[-1] and len(rows[-1]) + len(word) + 5 > _width():
+            rows.append("")
+        rows[-1] += f" {word}" if rows[-1] else word
+    return f"  # {purpose.strip()}\n  " + " \\\n    ".join(rows)
+
+
+def _width() -> int:
+    return max(40, shutil.get_terminal_size().columns - 2)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = make_parser()
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in LEFT_OUT:
+        print(f"engine {given[0]}: error: {LEFT_OUT[given[0]]}", file=sys.stderr)
+        return 3
+    args = parser.parse_args(given)
+    args.arguments = [str(each) for each in given]
+    if args.version:
+        from engine import __version__
+
+        print(f"engine {__version__}")
+        return 0
+    if args.command is None:
+        parser.error("a command is missing; `engine --help` lists them")
+    try:
+        with _warnings_as_lines(args.command):
+            code: int = args.run(args)
+        return code
+    except BrokenPipeError:
+        raise
+    except UsageError as e:
+        command_parser: argparse.ArgumentParser = args.parser
+        command_parser.error(str(e))
+    except KeyboardInterrupt:
+        print(f"engine {args.command}: interrupted", file=sys.stderr)
+        return 130
+    except (EngineError, OSError) as e:
+        _report(args, e)
+        return 3
+    except MemoryError as e:
+        _report(args, EngineError(f"not enough memory: {e}" if str(e) else "not enough memory"))
+        return 3
+    except Exception:
+        traceback.print_exc()
+        print(f"engine {args.command}: internal error; this is a bug, please report it", file=sys.stderr)
+        return 4
+
+
+@contextlib.contextmanager
+def _warnings_as_lines(command: str) -> Iterator[None]:
+    """Print an `EngineWarning` without the place in the source of a command."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *others: Any, **more: Any) -> None:
+            if issubclass(category, EngineWarning):
+                say(f"engine {command}: warning: {message}", to_stderr=True)
+            else:
+                shown(message, category, *others, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+def _report(args: argparse.Namespace, error: Exception) -> None:
+    if args.debug:
+        traceback.print_exception(error)
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    # Continuation lines are indented, so that a name with a newline cannot pretend to be a line of ours.
+    said = f"{error}{notes}".replace("\n", "\n  ")
+    say(f"engine {args.command}: error: {said}", lines=True, to_stderr=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""`docs/undefined.md`, from the table of cases: `python -m engine.cli.undefined_reference` prints it."""
+
+from __future__ import annotations
+
+from engine.ops.cases.undefined import UNDEFINED
+
+_INTRODUCTION = """\
+# What ONNX leaves undefined
+
+Where ONNX's text says nothing, or says that a result is not defined, all devices give one answer, so that a model does
+not compute something else when it moves to another device or when a pass folds constants. Each row is a set of cases
+that every plugin's tests run (`engine.ops.cases.undefined`). Where the text does say something and `onnx.reference`
+departs from it, the text counts.
+
+| operators | what | answer |
+|---|---|---|
+"""
+
+_LIMITS = """
+Not in the table: sums of real numbers may be added in any order, so that a sum whose parts overflow may be infinite or
+NaN, and a maximum of -0 and 0 may be either. A key that attention masks must be finite.
+"""
+
+
+def undefined_reference() -> str:
+    """Return the table as Markdown."""
+    rows = [f"| {row.operators} | {row.what} | {row.answer} |\n" for row in UNDEFINED]
+    return _INTRODUCTION + "".join(rows) + _LIMITS
+
+
+if __name__ == "__main__":
+    print(undefined_reference(), end="")

@@ -1,1 +1,0 @@
-"""The command line `engine`: one file per command, which only parses arguments and prints results."""
