@@ -115,7 +115,7 @@ def machine() -> str:
     """This machine, and the versions of the peers."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from engine.benchmark.machine import describe_machine
+    from engine.cli.benchmark.machine import describe_machine
 
     found = describe_machine()
     parts = [found["cpu"], f"{found['usable_cores']} cores"]

@@ -254,7 +254,7 @@ def test_a_wheel_for_a_model_runs_it_and_names_what_it_leaves_out(made_for: Path
         sys.executable, "-c", "from engine import Core; Core().read_model('m.onnx')", cwd=blobs, site=site
     )
     assert "this engine-runtime is made for cnn.onnx, and only runs compiled blobs" in said.splitlines()[-1]
-    tried = "from engine.health.trial import _run_kernel; print(repr(_run_kernel()))"  # what `engine doctor` runs
+    tried = "from engine.cli.health.trial import _run_kernel; print(repr(_run_kernel()))"  # what `engine doctor` runs
     assert run(sys.executable, "-c", tried, cwd=blobs, site=site) == (0, "''\n")
 
 

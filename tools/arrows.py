@@ -22,15 +22,11 @@ _PLACE: Final = re.compile(r"(?<=<!-- tools/arrows.py --write -->\n).*?(?=<!-- e
 ARROWS: Final[dict[str, set[str]]] = {
     "__main__": {"cli"},
     "cli": {
-        *("__init__", "benchmark", "core", "diff", "editing", "generation", "health", "passes", "scaffold", "serving"),
-        *("testing", "visualize"),
+        *("__init__", "core", "editing", "generation", "passes", "preprocessing", "scaffold", "serving", "testing"),
+        *("values", "visualize"),
     },
-    "health": {"core"},
     "serving": {"__init__", "core", "generation", "passes"},
     "values": {"onnx"},
-    "benchmark": {"core", "passes", "peers", "preprocessing", "values"},
-    "diff": {"core", "passes", "peers"},
-    "peers": {"errors"},
     "ray": {"core"},
     "session": {"core"},
     "testing": {"__init__", "core", "passes"},

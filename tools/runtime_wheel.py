@@ -21,10 +21,10 @@ NAME: Final = "engine-runtime"
 ROOTS: Final = ("engine", "engine.__main__", "engine_cpu")
 """What a user imports or runs; the rest follows."""
 COMPILING: Final = frozenset({
-    *("benchmark", "diff", "editing", "generation", "lowering", "onnx", "ops", "passes", "peers", "preprocessing"),
-    *("ray", "scaffold", "serving", "session", "testing", "visualize"),
+    *("cli.benchmark", "cli.diff", "cli.peers", "editing", "generation", "lowering", "onnx", "ops", "passes"),
+    *("preprocessing", "ray", "scaffold", "serving", "session", "testing", "visualize"),
 })  # fmt: skip
-"""The components that read, change, compile or compare models, or need packages besides numpy."""
+"""The components, and packages of `cli`, that read, change, compile or compare models, or need more than numpy."""
 COMMANDS_PACKAGE: Final = "engine.cli.commands"
 COMMANDS: Final = frozenset({"devices", "doctor", "inspect", "keygen", "profile", "run"})
 """The commands that need no model."""
@@ -124,9 +124,9 @@ class _Modules:
         if name not in self.paths:
             is_known = top in sys.stdlib_module_names or top == "numpy" or name == "engine._core"
             return "" if is_known else name
-        component = below[0] if below and top == "engine" else ""
+        parts = {".".join(below[:count]) for count in (1, 2)} if top == "engine" else set()
         is_command = name.startswith(f"{COMMANDS_PACKAGE}.")
-        return name if component in COMPILING or (is_command and below[-1] not in COMMANDS) else ""
+        return name if parts & COMPILING or (is_command and below[-1] not in COMMANDS) else ""
 
 
 def _stub(name: str, why: str) -> str:

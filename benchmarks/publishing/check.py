@@ -15,7 +15,7 @@ import onnxruntime
 from exporting.check import tolerance_of
 
 from engine import Core, ExecutableNetwork
-from engine.diff import find_difference, open_side
+from engine.cli.diff import find_difference, open_side
 from engine.errors import EngineError
 from publishing.inputs import Feed, Inputs, inputs_of
 from publishing.widened import widened, widened_feed
@@ -289,7 +289,7 @@ class _Judge:
         return max(difference(value, truth)[0] for value in values)
 
     def nodes_are_right(self, device: str, index: int) -> bool:
-        """Whether rounding explains the device's results, with every node compared alone: see `engine.diff`."""
+        """Whether rounding explains the device's results, with every node compared alone: see `engine.cli.diff`."""
         sides = (open_side(self._core, name, {}) for name in (device, JUDGE))
         return not find_difference(self._core.read_model(self._path), *sides, self._inputs.feeds[index]).differs
 

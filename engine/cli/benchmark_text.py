@@ -10,7 +10,7 @@ from engine.cli.output import say
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from engine.benchmark import Series
+    from engine.cli.benchmark import Series
 
 
 def print_set_up(set_up: Mapping[str, Any]) -> None:
@@ -23,7 +23,7 @@ def print_set_up(set_up: Mapping[str, Any]) -> None:
 
 def print_series(series: Series) -> None:
     """The figures of a measurement in this process."""
-    from engine.benchmark import describe_series
+    from engine.cli.benchmark import describe_series
 
     _print_latency(describe_series(series))
 
@@ -44,7 +44,7 @@ def _print_latency(found: Mapping[str, Any]) -> None:
 
 def print_more(args: argparse.Namespace, document: Mapping[str, Any]) -> None:
     """The histogram, the layers and the comparison."""
-    from engine.benchmark import comparison_table, histogram_lines, layer_table
+    from engine.cli.benchmark import comparison_table, histogram_lines, layer_table
     from engine.cli.terminal import show_table
 
     if args.histogram:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from engine.benchmark.schedule import Progress
+from engine.cli.benchmark.schedule import Progress
 from engine.drawing.table import escaped, table
 
 Stream: TypeAlias = Any

@@ -13,9 +13,9 @@ import pytest
 from engine_template import TemplatePlugin
 
 from engine import Core, ops
-from engine.diff import Side, diff_page, find_difference, open_side
-from engine.diff.report import describe, node_rows, shown_nodes, verdict
-from engine.diff.statistics import gap
+from engine.cli.diff import Side, diff_page, find_difference, open_side
+from engine.cli.diff.report import describe, node_rows, shown_nodes, verdict
+from engine.cli.diff.statistics import gap
 from engine.errors import InputError, PropertyError
 from engine.ir import Constant, Model, Parameter, Result, f32, i64
 from engine.onnx import write_model

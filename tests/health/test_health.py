@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from engine.health import Level, examine
-from engine.health.devices import examine_devices
-from engine.health.surroundings import VARIABLES, examine_caches, examine_variables
+from engine.cli.health import Level, examine
+from engine.cli.health.devices import examine_devices
+from engine.cli.health.surroundings import VARIABLES, examine_caches, examine_variables
 
 ROOT = Path(__file__).parents[2]
 Install = Callable[[str, str], None]

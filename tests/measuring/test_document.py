@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.benchmark import benchmark_page, compare_with_earlier
+from engine.cli.benchmark import benchmark_page, compare_with_earlier
 from engine.errors import InputError
 from tests.browser import needs_browser, open_page
 

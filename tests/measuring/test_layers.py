@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.benchmark import Subject, measure_layers, measure_peak
-from engine.benchmark.layers import work_by_name
+from engine.cli.benchmark import Subject, measure_layers, measure_peak
+from engine.cli.benchmark.layers import work_by_name
 from engine.ir import Constant, Model, Parameter, Result, f32
 from engine.testing.networks import floating_point_operations, seeded_network
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from engine import Model, ops
-from engine.benchmark import Procedure, Subject, changed, compare_subjects, measure_alone
-from engine.benchmark.calls import CallMeter
-from engine.benchmark.pinning import pin_new_threads, restrict_to_cores, thread_ids
-from engine.benchmark.worker import Worker, WorkerError
+from engine.cli.benchmark import Procedure, Subject, changed, compare_subjects, measure_alone
+from engine.cli.benchmark.calls import CallMeter
+from engine.cli.benchmark.pinning import pin_new_threads, restrict_to_cores, thread_ids
+from engine.cli.benchmark.worker import Worker, WorkerError
+from engine.cli.peers import open_peer
 from engine.errors import InferError, InputError, PropertyError, UnsupportedError
 from engine.ir import Constant, Parameter, Result, f32
 from engine.onnx import write_model
-from engine.peers import open_peer
 from engine.runtime.benchmark import Measurement
 
 Small = tuple[Path, dict[str, Any]]

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from engine.benchmark.statistics import CONFIDENCE, FEWEST, LEAST, histogram, judge, judge_apart, median_interval
+from engine.cli.benchmark.statistics import CONFIDENCE, FEWEST, LEAST, histogram, judge, judge_apart, median_interval
 
 
 @pytest.mark.parametrize("count", range(FEWEST, 30))

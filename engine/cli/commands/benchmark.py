@@ -26,7 +26,7 @@ from engine.cli.output import json_text, print_json, say
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from engine.benchmark import Series, Subject
+    from engine.cli.benchmark import Series, Subject
     from engine.ir import Model
     from engine.runtime import Port
 
@@ -176,7 +176,7 @@ def lengths(text: str) -> list[int]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure a network."""
-    from engine.benchmark import read_earlier
+    from engine.cli.benchmark import read_earlier
     from engine.cli.networks import require_folder
 
     _check_options(args)
@@ -219,7 +219,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _subject(args: argparse.Namespace) -> Subject:
-    from engine.benchmark import Subject
+    from engine.cli.benchmark import Subject
 
     return Subject(
         args.model, args.device, dict(args.config), shapes=dict(args.shape), extensions=tuple(args.extension),
@@ -230,7 +230,7 @@ def _subject(args: argparse.Namespace) -> Subject:
 
 def _measure_one(args: argparse.Namespace) -> dict[str, Any]:
     """Measure in this process, and print what is known as soon as it is."""
-    from engine.benchmark import measure_alone, pin_new_threads, restrict_to_cores, thread_ids
+    from engine.cli.benchmark import measure_alone, pin_new_threads, restrict_to_cores, thread_ids
     from engine.cli.networks import make_core, network_inputs, open_network
     from engine.cli.terminal import progress_bar
     from engine.runtime.benchmark import Meter, wait_for_choice
@@ -271,7 +271,7 @@ def _measure_one(args: argparse.Namespace) -> dict[str, Any]:
 
 def _measure_all(args: argparse.Namespace, others: list[str]) -> dict[str, Any]:
     """Measure in alternating blocks; the first is what the arguments say, and the others replace parts of it."""
-    from engine.benchmark import Procedure, changed, compare_subjects, describe_compared
+    from engine.cli.benchmark import Procedure, changed, compare_subjects, describe_compared
     from engine.cli.networks import make_core, port_inputs, require_device
     from engine.cli.terminal import progress_bar
 
@@ -331,7 +331,7 @@ def _circumstances(
     args: argparse.Namespace, inputs: Mapping[str, Any], ports: Sequence[Port], requests: int
 ) -> dict[str, Any]:
     """What is needed to repeat the measurement, as it is before it. Refuses earlier results that do not compare."""
-    from engine.benchmark import describe_circumstances, read_earlier, require_comparable
+    from engine.cli.benchmark import describe_circumstances, read_earlier, require_comparable
     from engine.cli.networks import input_sources
 
     found = describe_circumstances(
@@ -350,7 +350,7 @@ def _earlier(args: argparse.Namespace) -> list[str]:
 def _complete(
     args: argparse.Namespace, set_up: dict[str, Any], series: Series, circumstances: dict[str, Any]
 ) -> dict[str, Any]:
-    from engine.benchmark import complete_document
+    from engine.cli.benchmark import complete_document
 
     with_layers = args.layers is not None
     return complete_document(
@@ -359,7 +359,7 @@ def _complete(
 
 
 def _write(args: argparse.Namespace, document: dict[str, Any]) -> None:
-    from engine.benchmark import benchmark_page
+    from engine.cli.benchmark import benchmark_page
     from engine.files import write_file
 
     for path, text in ((args.output, json_text), (args.html, benchmark_page)):

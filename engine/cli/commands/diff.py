@@ -72,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare two sides."""
     from engine.blob import is_blob
+    from engine.cli.diff import diff_page, find_difference, open_side
+    from engine.cli.diff.report import HEADER, RIGHT, describe, node_rows, shown_nodes, verdict
     from engine.cli.networks import make_core, port_inputs, read_shaped, require_folder
     from engine.cli.terminal import progress_bar, show_table
-    from engine.diff import diff_page, find_difference, open_side
-    from engine.diff.report import HEADER, RIGHT, describe, node_rows, shown_nodes, verdict
     from engine.files import write_file
     from engine.runtime import Port
 

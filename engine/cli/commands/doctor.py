@@ -10,7 +10,7 @@ from engine.cli.output import print_json, print_table, say
 from engine.drawing.table import byte_count, count
 
 if TYPE_CHECKING:
-    from engine.health import HealthReport
+    from engine.cli.health import HealthReport
 
 SUMMARY = "say what is here, what is wrong, and how to mend it"
 DESCRIPTION = """\
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Examine, and report."""
-    from engine.health import examine
+    from engine.cli.health import examine
 
     report = examine(args.device, args.limit)
     if args.json:

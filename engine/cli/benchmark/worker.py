@@ -19,16 +19,16 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from engine.benchmark.calls import CallMeter
-from engine.benchmark.machine import describe_versions, peak_memory
-from engine.benchmark.pinning import restrict_to_cores
-from engine.benchmark.subject import OURS, Subject, open_subject
+from engine.cli.benchmark.calls import CallMeter
+from engine.cli.benchmark.machine import describe_versions, peak_memory
+from engine.cli.benchmark.pinning import restrict_to_cores
+from engine.cli.benchmark.subject import OURS, Subject, open_subject
+from engine.cli.peers import Peer, open_peer
 from engine.errors import EngineError, InputError
-from engine.peers import Peer, open_peer
 from engine.runtime.benchmark import Meter
 from engine.values.files import read_values, write_values
 
-_CODE = "from engine.benchmark.worker import main; main()"
+_CODE = "from engine.cli.benchmark.worker import main; main()"
 
 
 class WorkerError(EngineError):
@@ -43,7 +43,7 @@ class Worker:
 
     def __enter__(self) -> Worker:
         """Start the process. It is in a group of its own, so that Ctrl-C reaches only the caller."""
-        home = str(Path(__file__).resolve().parents[2])
+        home = str(Path(__file__).resolve().parents[3])
         paths = [*filter(None, [os.environ.get("PYTHONPATH")]), home]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

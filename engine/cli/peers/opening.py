@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from engine.cli.peers.base import Peer
+from engine.cli.peers.onnxruntime import OnnxRuntimePeer
+from engine.cli.peers.openvino import OpenVinoPeer
 from engine.errors import UnsupportedError
-from engine.peers.base import Peer
-from engine.peers.onnxruntime import OnnxRuntimePeer
-from engine.peers.openvino import OpenVinoPeer
 
 PEERS: Final = ("onnxruntime", "openvino")
 

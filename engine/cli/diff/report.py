@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from engine.diff.search import Difference
-from engine.diff.statistics import Gap, NodeDifference
+from engine.cli.diff.search import Difference
+from engine.cli.diff.statistics import Gap, NodeDifference
 from engine.drawing.charts import point_chart
 from engine.drawing.html import plain_table
 from engine.drawing.page import page, paragraph, section

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.health.devices import LIMIT, TriedPlugin, examine_devices
-from engine.health.findings import Finding, Level
-from engine.health.machine import Machine, examine_machine
-from engine.health.surroundings import Cache, examine_caches, examine_variables
+from engine.cli.health.devices import LIMIT, TriedPlugin, examine_devices
+from engine.cli.health.findings import Finding, Level
+from engine.cli.health.machine import Machine, examine_machine
+from engine.cli.health.surroundings import Cache, examine_caches, examine_variables
 
 
 @dataclass(frozen=True, slots=True)

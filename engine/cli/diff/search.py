@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from engine.diff.comparison import Comparison, Progress
-from engine.diff.sides import Side
-from engine.diff.statistics import NodeDifference
+from engine.cli.diff.comparison import Comparison, Progress
+from engine.cli.diff.sides import Side
+from engine.cli.diff.statistics import NodeDifference
 from engine.errors import InputError
 from engine.ir import Model, Output, TensorType
 from engine.passes.runtime_info import is_operation

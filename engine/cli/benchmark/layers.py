@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine import ops
-from engine.benchmark.subject import Subject, core_of, device_of, open_subject
+from engine.cli.benchmark.subject import Subject, core_of, device_of, open_subject
 from engine.errors import EngineError
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, f32
 from engine.passes.runtime_info import is_operation

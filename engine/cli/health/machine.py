@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
-from engine.health.findings import Finding, Level
+from engine.cli.health.findings import Finding, Level
 from engine.hosting.version import installed_distributions
 from engine.limits.memory import available_memory, total_memory
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from engine.cli.peers.base import KNOWN, PRECISION, Call, Peer, import_peer, require_known, threads_of, told
 from engine.errors import PropertyError, UnsupportedError
-from engine.peers.base import KNOWN, PRECISION, Call, Peer, import_peer, require_known, threads_of, told
 
 _NAME: Final = "onnxruntime"
 _ERRORS_ONLY: Final = 3

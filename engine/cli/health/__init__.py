@@ -4,7 +4,7 @@ Devices are tried in processes of their own, which a driver may crash or block. 
 native core is imported in this process before that core has been tried.
 """
 
-from engine.health.findings import Finding, Level
-from engine.health.report import HealthReport, examine
+from engine.cli.health.findings import Finding, Level
+from engine.cli.health.report import HealthReport, examine
 
 __all__ = ["Finding", "HealthReport", "Level", "examine"]

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from engine.benchmark.statistics import Verdict, judge
-from engine.benchmark.subject import Subject
-from engine.benchmark.worker import Worker
+from engine.cli.benchmark.statistics import Verdict, judge
+from engine.cli.benchmark.subject import Subject
+from engine.cli.benchmark.worker import Worker
 from engine.errors import InputError
 from engine.runtime.benchmark import Measurement, Meter
 from engine.values.files import write_values

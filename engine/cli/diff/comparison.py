@@ -7,8 +7,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from engine.diff.sides import Side
-from engine.diff.statistics import Gap, NodeDifference, gap, is_random, scale_of, tolerance_of
+from engine.cli.diff.sides import Side
+from engine.cli.diff.statistics import Gap, NodeDifference, gap, is_random, scale_of, tolerance_of
 from engine.errors import EngineError
 from engine.ir import Constant, Model, Node, Output, Parameter, PartialShape, Result, TensorType, ValueType
 

@@ -1,7 +1,7 @@
-"""The trial of one plugin: the program that `engine.health.devices` runs in a process of its own.
+"""The trial of one plugin: the program that `engine.cli.health.devices` runs in a process of its own.
 
-`python -m engine.health.trial FILE NAME [TARGETS]` writes what it finds to FILE as JSON: of the plugin NAME, or of its
-devices that run on TARGETS, such as "CPU,TEMPLATE".
+`python -m engine.cli.health.trial FILE NAME [TARGETS]` writes what it finds to FILE as JSON: of the plugin NAME, or of
+its devices that run on TARGETS, such as "CPU,TEMPLATE".
 """
 
 from __future__ import annotations

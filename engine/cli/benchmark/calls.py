@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.peers.base import Call
+from engine.cli.peers.base import Call
 from engine.runtime.benchmark import Measurement
 
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.benchmark.layers import Layer
-from engine.benchmark.machine import SAME
-from engine.benchmark.schedule import Compared, Series
-from engine.benchmark.statistics import PERCENTILES, Verdict, histogram, judge_apart
+from engine.cli.benchmark.layers import Layer
+from engine.cli.benchmark.machine import SAME
+from engine.cli.benchmark.schedule import Compared, Series
+from engine.cli.benchmark.statistics import PERCENTILES, Verdict, histogram, judge_apart
 from engine.errors import InputError
 from engine.files import why_not_opened
 

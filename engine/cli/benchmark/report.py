@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from engine.benchmark.tables import Table, comparison_table, layer_table
+from engine.cli.benchmark.tables import Table, comparison_table, layer_table
 from engine.drawing.charts import Interval, bar_chart, interval_chart, point_chart
 from engine.drawing.html import plain_table
 from engine.drawing.page import page, paragraph, section

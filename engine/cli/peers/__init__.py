@@ -3,7 +3,7 @@
 Each is imported only when it is opened, and is an extra of the SDK.
 """
 
-from engine.peers.base import KNOWN, Peer
-from engine.peers.opening import PEERS, open_peer
+from engine.cli.peers.base import KNOWN, Peer
+from engine.cli.peers.opening import PEERS, open_peer
 
 __all__ = ["KNOWN", "PEERS", "Peer", "open_peer"]

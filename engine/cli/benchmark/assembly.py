@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.benchmark.document import (
+from engine.cli.benchmark.document import (
     SCHEMA,
     compare_with_earlier,
     describe_file,
@@ -14,10 +14,10 @@ from engine.benchmark.document import (
     describe_layer,
     describe_series,
 )
-from engine.benchmark.layers import measure_layers, measure_peak
-from engine.benchmark.machine import clocks, describe_machine, describe_versions
-from engine.benchmark.schedule import Series
-from engine.benchmark.subject import Subject
+from engine.cli.benchmark.layers import measure_layers, measure_peak
+from engine.cli.benchmark.machine import clocks, describe_machine, describe_versions
+from engine.cli.benchmark.schedule import Series
+from engine.cli.benchmark.subject import Subject
 
 
 def describe_circumstances(

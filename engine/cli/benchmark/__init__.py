@@ -5,8 +5,8 @@ that alternate within one run, and judges the ratios of their times. Results are
 and the HTML report are made.
 """
 
-from engine.benchmark.assembly import complete_document, describe_circumstances
-from engine.benchmark.document import (
+from engine.cli.benchmark.assembly import complete_document, describe_circumstances
+from engine.cli.benchmark.document import (
     SCHEMA,
     compare_with_earlier,
     describe_compared,
@@ -17,14 +17,14 @@ from engine.benchmark.document import (
     read_earlier,
     require_comparable,
 )
-from engine.benchmark.layers import Layer, measure_layers, measure_peak
-from engine.benchmark.machine import describe_machine, describe_versions
-from engine.benchmark.pinning import pin_new_threads, restrict_to_cores, thread_ids
-from engine.benchmark.report import benchmark_page
-from engine.benchmark.schedule import Compared, Procedure, Series, compare_subjects, measure_alone
-from engine.benchmark.statistics import Verdict, judge, judge_apart
-from engine.benchmark.subject import Subject, changed, open_subject
-from engine.benchmark.tables import comparison_table, histogram_lines, layer_table
+from engine.cli.benchmark.layers import Layer, measure_layers, measure_peak
+from engine.cli.benchmark.machine import describe_machine, describe_versions
+from engine.cli.benchmark.pinning import pin_new_threads, restrict_to_cores, thread_ids
+from engine.cli.benchmark.report import benchmark_page
+from engine.cli.benchmark.schedule import Compared, Procedure, Series, compare_subjects, measure_alone
+from engine.cli.benchmark.statistics import Verdict, judge, judge_apart
+from engine.cli.benchmark.subject import Subject, changed, open_subject
+from engine.cli.benchmark.tables import comparison_table, histogram_lines, layer_table
 
 __all__ = [
     "SCHEMA", "Compared", "Layer", "Procedure", "Series", "Subject", "Verdict", "benchmark_page", "changed",

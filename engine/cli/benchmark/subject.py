@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.blob import check_blob, is_blob
+from engine.cli.peers import KNOWN, PEERS
 from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
 from engine.errors import InputError
-from engine.peers import KNOWN, PEERS
 from engine.preprocessing import PrePostProcessor, parse_steps
 from engine.properties import CONFIG
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from engine.cli.peers.base import HINT, KNOWN, Call, Peer, import_peer, require_known, told
 from engine.errors import UnsupportedError
-from engine.peers.base import HINT, KNOWN, Call, Peer, import_peer, require_known, told
 
 _NAME: Final = "openvino"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engine.health.findings import Finding, Level
+from engine.cli.health.findings import Finding, Level
 from engine.registry.installed import InstalledEntryPoints
 
 GROUP: Final = "engine.plugins"
@@ -123,7 +123,15 @@ def _try(name: str, targets: str, limit: float) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with tempfile.TemporaryDirectory(prefix="engine-doctor-") as folder:
         file = Path(folder) / "answer.json"
-        command = [sys.executable, "-P", "-m", "engine.health.trial", str(file), name, *([targets] if targets else [])]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "engine.cli.health.trial",
+            str(file),
+            name,
+            *([targets] if targets else []),
+        ]
         try:
             done = subprocess.run(
                 command,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from engine.cli.peers import KNOWN, PEERS, open_peer
 from engine.core import Core
 from engine.errors import InputError
 from engine.ir import Model
 from engine.onnx import write_model
-from engine.peers import KNOWN, PEERS, open_peer
 from engine.properties import CONFIG
 
 Run: TypeAlias = Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]
