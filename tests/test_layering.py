@@ -28,7 +28,6 @@ IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {
     "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"}, "ray": {"ray"},
-    "scaffold": {"jinja2"},
     "serving": {
         *("fastapi", "grpc", "grpc_interceptor", "kserve", "opentelemetry", "orjson", "prometheus_client", "uvicorn"),
     },

@@ -13,8 +13,8 @@ import pytest
 
 from engine.cli.main import main
 from engine.errors import EngineError, PluginError, UnsupportedError
-from engine.scaffold import PluginPlan, new_plugin
-from engine.scaffold.families import ELEMENTWISE, FAMILIES
+from engine.testing.scaffold import PluginPlan, new_plugin
+from engine.testing.scaffold.families import ELEMENTWISE, FAMILIES
 from tests.testing.made_plugins import SOME_CHECKS, make, run
 
 ALL = tuple(name for members in FAMILIES.values() for name in members)

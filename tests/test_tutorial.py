@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.scaffold import PluginPlan
+from engine.testing.scaffold import PluginPlan
 from tests.snippets import DOCS, blocks
 from tests.testing.made_plugins import SOME_CHECKS, describe, run
 

@@ -22,15 +22,14 @@ _PLACE: Final = re.compile(r"(?<=<!-- tools/arrows.py --write -->\n).*?(?=<!-- e
 ARROWS: Final[dict[str, set[str]]] = {
     "__main__": {"cli"},
     "cli": {
-        *("__init__", "core", "editing", "generation", "passes", "preprocessing", "scaffold", "serving", "testing"),
-        *("values", "visualize"),
+        *("__init__", "core", "editing", "generation", "passes", "preprocessing", "serving", "testing", "values"),
+        "visualize",
     },
     "serving": {"__init__", "core", "generation", "passes"},
     "values": {"onnx"},
     "ray": {"core"},
     "session": {"core"},
     "testing": {"__init__", "core", "passes"},
-    "scaffold": {"hosting", "ops", "registry"},
     "__init__": {"core", "include", "preprocessing"},
     "core": {"registry", "onnx", "extensions"},
     "extensions": {"onnx", "ops", "native", "blob", "registry"},

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from engine.scaffold import PluginPlan, new_plugin
+from engine.testing.scaffold import PluginPlan, new_plugin
 
 SOME_CHECKS = "basic or after_export or strided or concurrent or left_out or cached"
 """Of the conformance kit's checks those that run by default on plugins made here; the slow tests run all."""

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from engine.errors import PluginError
-from engine.scaffold import PluginPlan
 from engine.testing.conformance.hooks import HOOKS, running_hook
 from engine.testing.conformance.reports import as_html, as_text
 from engine.testing.conformance.running import ConformanceOptions, run_conformance
 from engine.testing.conformance.scorecard import CheckResult, Scorecard, hopeless
 from engine.testing.conformance.scoring import in_words
+from engine.testing.scaffold import PluginPlan
 from tests.testing.made_plugins import make, run, start
 
 PLAN = PluginPlan("FRAIL", ("Add", "Mul"), has_export=True)

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the package."""
-    from engine.scaffold import DEFAULT_OPERATORS, PluginPlan, new_plugin
+    from engine.testing.scaffold import DEFAULT_OPERATORS, PluginPlan, new_plugin
 
     operators = DEFAULT_OPERATORS if args.ops is None else tuple(filter(None, map(str.strip, args.ops.split(","))))
     plan = PluginPlan(args.name, operators, args.is_async, args.has_export, args.is_native)

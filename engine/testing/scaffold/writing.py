@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.errors import PluginError
 from engine.hosting import API_VERSION, engine_version
 from engine.registry.plugins import GROUP
-from engine.scaffold.families import ELEMENTWISE, FAMILIES, REFERENCE, divided, example_of
-from engine.scaffold.plan import PluginPlan
+from engine.testing.scaffold.families import ELEMENTWISE, FAMILIES, REFERENCE, divided, example_of
+from engine.testing.scaffold.plan import PluginPlan
 
 if TYPE_CHECKING:
     import jinja2
@@ -69,7 +69,7 @@ def _left_as_it_was(folder: Path, written: Iterable[str]) -> Iterator[None]:
 def render(plan: PluginPlan) -> Iterator[tuple[str, str]]:
     """The path and text of each file of the plugin."""
     environment, values = _environment(), _values(plan)
-    for name, template in _templates(resources.files("engine.scaffold") / "files"):
+    for name, template in _templates(resources.files("engine.testing.scaffold") / "files"):
         if _is_wanted(name, plan, values):
             path = name.replace(f"/{_PACKAGE}/", f"/{plan.package}/")
             path = f".{path.removeprefix(_HIDDEN)}" if path.startswith(_HIDDEN) else path

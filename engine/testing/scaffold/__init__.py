@@ -7,8 +7,8 @@ The files are templates in `files/`, one for each file of the package. Writing n
 of `engine-sdk` installs.
 """
 
-from engine.scaffold.families import DEFAULT_OPERATORS
-from engine.scaffold.plan import PluginPlan
-from engine.scaffold.writing import new_plugin
+from engine.testing.scaffold.families import DEFAULT_OPERATORS
+from engine.testing.scaffold.plan import PluginPlan
+from engine.testing.scaffold.writing import new_plugin
 
 __all__ = ["DEFAULT_OPERATORS", "PluginPlan", "new_plugin"]

@@ -8,7 +8,7 @@ from typing import Final
 
 from engine.errors import PluginError
 from engine.registry.plugins import is_device_name
-from engine.scaffold.families import DEFAULT_OPERATORS, divided
+from engine.testing.scaffold.families import DEFAULT_OPERATORS, divided
 
 _LONGEST: Final = 32
 _PRODUCTS: Final = frozenset({"Conv", "Gemm", "MatMul"})
