@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import argparse
 
-from engine.cli.main import COMMANDS, DESCRIPTION, EXIT_CODES, Command, add_arguments, command_name
+from engine.cli.discovery import OWN, Command, add_arguments, own_command
+from engine.cli.main import DESCRIPTION, EXIT_CODES
 
 _INTRODUCTION = f"""\
 # Command line
 
 {DESCRIPTION}
-`python -m engine` is the same command; `--help` prints the contents of this page.
+`python -m engine` is the same command; `--help` prints the contents of this page. Packages can
+[add commands](add-a-command.md).
 
 Results are printed to standard output, errors to standard error. `--json` prints one JSON object instead of text, for
 programs; text may change between versions.
@@ -23,20 +25,24 @@ programs; text may change between versions.
 def command_line_reference() -> str:
     """Return the reference of all commands as Markdown."""
     codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
-    parts = [_INTRODUCTION, "| exit code | meaning |\n|---|---|\n" + codes + "\n", *map(_section, COMMANDS)]
+    parts = [
+        _INTRODUCTION,
+        "| exit code | meaning |\n|---|---|\n" + codes + "\n",
+        *(_section(name, own_command(name)) for name in OWN),
+    ]
     return "\n".join(parts)
 
 
-def _section(command: Command) -> str:
+def _section(name: str, command: Command) -> str:
     parser = argparse.ArgumentParser(add_help=False)
     add_arguments(command, parser)
     # This list is the only access to the arguments; formatted help depends on the Python version and the terminal.
     actions = parser._actions
     positional = [_placeholder(action) for action in actions if not action.option_strings]
     rows = "\n".join(f"| {_spelling(action)} | {_meaning(action)} |" for action in actions)
-    usage = " ".join(["engine", command_name(command), "[OPTIONS]", *positional])
+    usage = " ".join(["engine", name, "[OPTIONS]", *positional])
     return (
-        f"## engine {command_name(command)}\n\n```\n{usage}\n```\n\n{command.DESCRIPTION}\n"
+        f"## engine {name}\n\n```\n{usage}\n```\n\n{command.DESCRIPTION}\n"
         f"| argument | meaning |\n|---|---|\n{rows}\n\n"
         f"```console\n{command.EXAMPLES}```\n"
     )

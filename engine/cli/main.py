@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import io
 import os
 import re
@@ -13,11 +12,14 @@ import sys
 import textwrap
 import traceback
 import warnings
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from engine.cli.discovery import CommandError, FoundCommand, add_arguments, find_command, list_commands
 from engine.cli.options import UsageError
 from engine.cli.output import say
+from engine.drawing.table import escaped
 from engine.errors import EngineError, EngineWarning, MissingPartError
 
 DESCRIPTION: Final = (
@@ -59,45 +61,6 @@ _WORDS: Final = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 """The words of a command line, those in quotes whole."""
 
 
-class Command(Protocol):
-    """The interface of a command module; the last part of its name is that of the command."""
-
-    __name__: str
-    SUMMARY: str
-    """One line, for the list of commands."""
-    DESCRIPTION: str
-    """What the command does and prints."""
-    EXAMPLES: str
-    """Example command lines, one per line, each with its purpose."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Run the command and return the exit code."""
-
-
-def _installed(names: Sequence[str]) -> Iterator[Command]:
-    """The commands of this distribution; the runtime leaves out those that need models."""
-    for each in names:
-        try:
-            yield importlib.import_module(f"engine.cli.commands.{each}")
-        except MissingPartError as e:
-            LEFT_OUT[each.replace("_", "-")] = str(e)
-
-
-LEFT_OUT: Final[dict[str, str]] = {}
-"""Why this distribution has not a command."""
-COMMANDS: Final = tuple(
-    _installed(
-        [
-            "devices", "doctor", "query", "run", "generate", "serve", "compare", "diff", "compile", "compress",
-            "inspect", "visualize", "keygen", "benchmark", "profile", "passes", "new_plugin", "conformance",
-        ]
-    )
-)  # fmt: skip
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code, one of `EXIT_CODES`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -118,40 +81,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
+def make_parser(commands: Sequence[FoundCommand] | None = None, refused: Sequence[CommandError] = ()) -> ArgumentParser:
+    """Return the parser of commands, by default of all that can be used; its help names those that are `refused`."""
+    if commands is None:
+        commands, refused = list_commands()
+    names = {each.name for each in commands}
+    examples = [each for each in EXAMPLES.splitlines() if each.split()[1] in names]
+    parser = ArgumentParser(
         "engine",
         description=_paragraphs(DESCRIPTION),
-        epilog=_epilog("\n".join(each for each in EXAMPLES.splitlines() if each.split()[1] not in LEFT_OUT)),
+        epilog=_refusals(refused) + _epilog("\n".join(examples)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in COMMANDS:
-        sub = commands.add_parser(
-            command_name(command),
-            help=command.SUMMARY,
-            description=_paragraphs(command.DESCRIPTION),
-            epilog=_epilog(command.EXAMPLES),
+    group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for each in commands:
+        sub = group.add_parser(
+            each.name,
+            help=escaped(each.command.SUMMARY).replace("%", "%%"),
+            description=_paragraphs(each.command.DESCRIPTION),
+            epilog=_epilog(each.command.EXAMPLES),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        add_arguments(command, sub)
-        sub.set_defaults(run=command.run, parser=sub)
+        add_arguments(each.command, sub)
+        sub.set_defaults(run=each.command.run, parser=sub, distribution=each.distribution)
     return parser
 
 
-def add_arguments(command: Command, parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of a command, including the common ones."""
-    command.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="print the traceback of an error, with its causes")
-
-
-def command_name(command: Command) -> str:
-    """The name of the command on the command line."""
-    return command.__name__.rpartition(".")[2].replace("_", "-")
+def _refusals(refused: Sequence[CommandError]) -> str:
+    """The commands that cannot be used, and why."""
+    if not refused:
+        return ""
+    rows = [
+        textwrap.fill(
+            escaped(f"{each.name} of {each.distribution}: {each.reason}"),
+            _width(),
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )
+        for each in refused
+    ]
+    return "\n".join(["commands that cannot be used:", *rows, "", ""])
 
 
 def _paragraphs(text: str) -> str:
@@ -186,13 +159,16 @@ def _width() -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = make_parser()
-    given = sys.argv[1:] if arguments is None else arguments
-    if given and given[0] in LEFT_OUT:
-        print(f"engine {given[0]}: error: {LEFT_OUT[given[0]]}", file=sys.stderr)
+    given = [str(each) for each in (sys.argv[1:] if arguments is None else arguments)]
+    try:
+        # Only what runs is imported; without a command, and for one that nobody has, all are listed.
+        found = find_command(given[0]) if given and not given[0].startswith("-") else None
+    except (CommandError, MissingPartError) as e:
+        _report(given[0], e, is_debugging="--debug" in given)
         return 3
+    parser = make_parser([found] if found else None)
     args = parser.parse_args(given)
-    args.arguments = [str(each) for each in given]
+    args.arguments = given
     if args.version:
         from engine import __version__
 
@@ -213,14 +189,16 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"engine {args.command}: interrupted", file=sys.stderr)
         return 130
     except (EngineError, OSError) as e:
-        _report(args, e)
+        _report(args.command, e, is_debugging=args.debug)
         return 3
     except MemoryError as e:
-        _report(args, EngineError(f"not enough memory: {e}" if str(e) else "not enough memory"))
+        said = f"not enough memory: {e}" if str(e) else "not enough memory"
+        _report(args.command, EngineError(said), is_debugging=args.debug)
         return 3
     except Exception:
         traceback.print_exc()
-        print(f"engine {args.command}: internal error; this is a bug, please report it", file=sys.stderr)
+        whose = f"internal error of {args.distribution}" if args.distribution else "internal error"
+        print(f"engine {args.command}: {whose}; this is a bug, please report it", file=sys.stderr)
         return 4
 
 
@@ -240,13 +218,13 @@ def _warnings_as_lines(command: str) -> Iterator[None]:
         yield
 
 
-def _report(args: argparse.Namespace, error: Exception) -> None:
-    if args.debug:
+def _report(command: str, error: Exception, *, is_debugging: bool) -> None:
+    if is_debugging:
         traceback.print_exception(error)
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     # Continuation lines are indented, so that a name with a newline cannot pretend to be a line of ours.
     said = f"{error}{notes}".replace("\n", "\n  ")
-    say(f"engine {args.command}: error: {said}", lines=True, to_stderr=True)
+    say(f"engine {command}: error: {said}", lines=True, to_stderr=True)
 
 
 if __name__ == "__main__":

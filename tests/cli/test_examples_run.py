@@ -16,10 +16,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from tests.tools.conftest import in_process
 
 from engine import Core
-from engine.cli.main import COMMANDS, command_name
+from engine.cli.discovery import OWN, own_command
+from tests.cli.conftest import in_process
 
 Engine = Callable[..., Any]
 
@@ -46,7 +46,7 @@ FIRST = {
 
 
 def examples() -> list[str]:
-    lines = [line for command in COMMANDS for line in command.EXAMPLES.splitlines()]
+    lines = [line for name in OWN for line in own_command(name).EXAMPLES.splitlines()]
     return [line for line in lines if not any(part in line for part in LEFT_OUT)]
 
 
@@ -121,4 +121,4 @@ def test_an_example_succeeds(prepared: Path, tmp_path: Path, line: str) -> None:
 
 def test_each_command_has_an_example_that_runs_or_a_reason() -> None:
     run = {shlex.split(line, comments=True)[1] for line in examples()}
-    assert {command_name(command) for command in COMMANDS} - run == {"generate", "serve", "conformance"}
+    assert set(OWN) - run == {"generate", "serve", "conformance"}

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from engine.cli.command_line_reference import command_line_reference
-from engine.cli.main import COMMANDS, EXAMPLES, EXIT_CODES, command_name, make_parser
+from engine.cli.discovery import OWN, own_command
+from engine.cli.main import EXAMPLES, EXIT_CODES, make_parser
 from engine.cli.properties_reference import properties_reference
 from engine.cli.specs_reference import specs_reference
 from engine.cli.undefined_reference import undefined_reference
@@ -42,12 +43,11 @@ def test_page_of_what_is_undefined_is_current() -> None:
     assert committed == undefined_reference(), "run: python -m engine.cli.undefined_reference > docs/undefined.md"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=command_name)
+@pytest.mark.parametrize("name", OWN)
 def test_help_has_examples_and_exit_codes(
-    command: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    name = command_name(command)  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as caught:
         make_parser().parse_args([name, "--help"])
     assert caught.value.code == 0
@@ -76,7 +76,7 @@ def test_help_says_what_happens_to_images(command: str, capsys: pytest.CaptureFi
 
 def test_examples_are_valid_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
     parser, wrong = make_parser(), []
-    for line in [*EXAMPLES.splitlines(), *(e for c in COMMANDS for e in c.EXAMPLES.splitlines())]:
+    for line in [*EXAMPLES.splitlines(), *(e for name in OWN for e in own_command(name).EXAMPLES.splitlines())]:
         program, *arguments = shlex.split(line, comments=True)
         assert program == "engine", line
         assert "#" in line, f"an example says what it is good for: {line}"
