@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine_serve import command as serve
+
+from engine.cli.discovery import FoundCommand, list_commands
 from engine.cli.main import main, make_parser
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +32,8 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _MADE_NAME = re.compile(r"\b([A-Z]\w*)_\d+\b")
+APPS = () if any(each.name == "serve" for each in list_commands()[0]) else (FoundCommand("serve", serve),)
+"""The commands of applications that are not installed here."""
 _PYTHON_TOOLS = ("mkdocs", "mypy", "pytest", "ruff")
 
 
@@ -134,7 +139,7 @@ def check_command(line: str, where: str) -> None:
             words = words[1:]
         program, *arguments = words
         if program == "engine":
-            make_parser().parse_args(arguments)
+            make_parser([*list_commands()[0], *APPS]).parse_args(arguments)
         elif program == "python" and arguments[0] == "-m":
             assert list(ROOT.glob(f"{arguments[1].replace('.', '/')}*")), f"{where}: {line}"
         elif program == "python" or "/" in program:
@@ -156,6 +161,8 @@ def _is_known(package: str) -> bool:
         return not extras
     if name == "engine-sdk":
         return _has_extras(ROOT, extras)
+    if (folder := ROOT / "apps" / name.removeprefix("engine-")).is_dir():
+        return _has_extras(folder, extras)
     if name.startswith("engine-plugin-"):
         folder = ROOT / "plugins" / name.removeprefix("engine-plugin-")
         return name == "engine-plugin-acme" or (folder.is_dir() and _has_extras(folder, extras))

@@ -21,16 +21,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from arrows import ARROWS, PAGE, PLUGIN, allowed, page_with_table  # noqa: E402
+from arrows import APP, ARROWS, PAGE, PLUGIN, allowed, page_with_table  # noqa: E402
 
 # Distributions that are not imported under their own name.
-IMPORT_NAMES = {"protobuf": "google"}
+IMPORT_NAMES = {"grpcio": "grpc", "protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {
     "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"}, "ray": {"ray"},
-    "serving": {
-        *("fastapi", "grpc", "grpc_interceptor", "kserve", "opentelemetry", "orjson", "prometheus_client", "uvicorn"),
-    },
+    "engine_serve": {"fastapi", "grpc_interceptor", "opentelemetry", "orjson", "uvicorn"},  # those of kserve, `tracing`
     "testing": {"pytest", "hypothesis", "jinja2"}, "cli": {"rich"}, "values": {"PIL"},
 }  # fmt: skip
 
@@ -56,15 +54,21 @@ def violations(root: Path) -> list[str]:
             continue
         packages = dependencies | EXTRAS.get(component, set())
         found += check(path, root / "engine", component, allowed(component), packages)
-    for folder in sorted(path for path in (root / "plugins").glob("*") if path.is_dir()):
+    for folder in distribution_folders(root):
         package = f"engine_{folder.name}"
-        known = declared(folder) | {package}
+        known = declared(folder) | {package} | EXTRAS.get(package, set())
+        components = APP if folder.parent.name == "apps" else PLUGIN
         for path in sorted((folder / "src").rglob("*.py")):
             if path.relative_to(folder / "src").parts[0] != package:
                 found.append(f"{path.relative_to(root)}: expected only the package `{package}` in src")
                 continue
-            found += check(path, folder / "src" / package, package, PLUGIN, known)
+            found += check(path, folder / "src" / package, package, components, known)
     return found
+
+
+def distribution_folders(root: Path) -> list[Path]:
+    """The folders of the plugins and of the applications."""
+    return sorted(path for kind in ("plugins", "apps") for path in (root / kind).glob("*") if path.is_dir())
 
 
 @functools.cache
@@ -136,9 +140,9 @@ def declared(folder: Path) -> set[str]:
 
 
 def packages(root: Path) -> dict[str, Path]:
-    """The folders of `engine` and of the plugins' packages, by name."""
-    plugins = {path.name: path for path in (root / "plugins").glob("*/src/engine_*") if path.is_dir()}
-    return {"engine": root / "engine"} | plugins
+    """The folders of `engine` and of the packages of plugins and applications, by name."""
+    others = [path for folder in distribution_folders(root) for path in (folder / "src").glob("engine_*")]
+    return {"engine": root / "engine"} | {path.name: path for path in others if path.is_dir()}
 
 
 def modules(root: Path) -> dict[str, tuple[Path, Path]]:
@@ -244,7 +248,7 @@ def test_nothing_private_is_used_across_rooms() -> None:
 
 def test_every_arrow_leads_to_a_room() -> None:
     assert {target for targets in ARROWS.values() for target in targets} - set(ARROWS) == {"_core"}
-    assert set(ARROWS) >= PLUGIN
+    assert set(ARROWS) >= PLUGIN | APP
     cyclic = {component for component in ARROWS for target in ARROWS[component] if component in allowed(target)}
     assert cyclic == set()
 

@@ -69,28 +69,32 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def distributions(checkout: Path) -> Path:
-    """The source distributions of the root and of every plugin, and the wheels built from them."""
+    """The source distributions of the root and of every plugin and application, and the wheels built from them."""
     out = checkout.parent / "dist"
     # A source that the archive lacks is compiled anew, which fails; the others' objects are those of the checkout.
     objects = str(checkout / "build" / "native")
     build(checkout, "--no-isolation", "--outdir", out, ENGINE_BUILD_OBJECTS=objects)
-    for folder in sorted((checkout / "plugins").iterdir()):
+    for folder in sorted([*(checkout / "plugins").iterdir(), *(checkout / "apps").iterdir()]):
         build(folder, "--outdir", out)
     return out
 
 
 @pytest.fixture(scope="module")
 def bin_folder(distributions: Path) -> Path:
-    """The scripts of a fresh virtual environment that has the wheels and nothing else."""
+    """The scripts of a fresh virtual environment that has the wheels of engine and plugins and nothing else."""
     environment = distributions.parent / "venv"
     run(sys.executable, "-m", "venv", environment, cwd=distributions)
     scripts = environment / ("Scripts" if os.name == "nt" else "bin")
-    run(scripts / "python", "-m", "pip", "install", *distributions.glob("*.whl"), cwd=distributions)
+    run(scripts / "python", "-m", "pip", "install", *engine_and_plugins(distributions), cwd=distributions)
     return scripts
 
 
-def plugin_names() -> Iterable[str]:
-    return sorted(path.name for path in (ROOT / "plugins").iterdir() if path.is_dir())
+def engine_and_plugins(distributions: Path) -> list[Path]:
+    return [*distributions.glob("engine_sdk-*.whl"), *distributions.glob("engine_plugin_*.whl")]
+
+
+def names(kind: str) -> Iterable[str]:
+    return sorted(path.name for path in (ROOT / kind).iterdir() if path.is_dir())
 
 
 def test_the_wheel_has_every_file_of_the_package(distributions: Path) -> None:
@@ -101,13 +105,19 @@ def test_the_wheel_has_every_file_of_the_package(distributions: Path) -> None:
     assert files - {native} == packaged(ROOT / "engine")
 
 
-@pytest.mark.parametrize("name", plugin_names())
+@pytest.mark.parametrize("name", names("plugins"))
 def test_the_wheel_of_a_plugin_has_every_file_and_its_entry_point(distributions: Path, name: str) -> None:
     (wheel,) = distributions.glob(f"engine_plugin_{name}-*.whl")
     assert in_wheel(wheel, f"engine_{name}") == packaged(ROOT / "plugins" / name / "src" / f"engine_{name}")
     with zipfile.ZipFile(wheel) as archive:
         (table,) = (file for file in archive.namelist() if file.endswith("entry_points.txt"))
         assert "[engine.plugins]" in archive.read(table).decode()
+
+
+@pytest.mark.parametrize("name", names("apps"))
+def test_the_wheel_of_an_application_has_every_file(distributions: Path, name: str) -> None:
+    (wheel,) = distributions.glob(f"engine_{name}-*.whl")
+    assert in_wheel(wheel, f"engine_{name}") == packaged(ROOT / "apps" / name / "src" / f"engine_{name}")
 
 
 def test_the_source_distribution_has_licence_documents_and_native_sources(distributions: Path) -> None:

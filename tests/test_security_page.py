@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
-NAMED = re.findall(r"`((?:tests|plugins)/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+NAMED = re.findall(r"`((?:tests|plugins|apps)/[\w/]+\.py)(?:::(\w+))?`", PAGE)
 # Only for tests, and only from a folder that nobody else can change.
 PICKLES = {"engine/testing/onnx_suite.py"}
 
@@ -45,7 +45,7 @@ def test_every_section_promises_something_that_is_tested() -> None:
 
 def test_nothing_that_is_read_can_be_a_pickle() -> None:
     found = set()
-    for folder in ("engine", "plugins"):
+    for folder in ("engine", "plugins", "apps"):
         for path in (ROOT / folder).rglob("*.py"):
             if "tests" in path.parts:
                 continue

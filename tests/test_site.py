@@ -25,7 +25,7 @@ MODULES = [
     "engine", "engine.blob", "engine.core", "engine.extensions", "engine.generation", "engine.ir", "engine.lowering",
     "engine.native", "engine.onnx", "engine.ops", "engine.passes", "engine.passes.pattern", "engine.placement",
     "engine.plugin_api", "engine.preprocessing", "engine.properties", "engine.ray", "engine.runtime",
-    "engine.serving", "engine.session", "engine.testing", "engine_hetero",
+    "engine_serve", "engine.session", "engine.testing", "engine_hetero",
 ]  # fmt: skip
 ELSEWHERE = {
     "PluginT": "a type variable",

@@ -112,8 +112,8 @@ class Document:
         blocks: how many of its blocks run, so that none is lost.
         left_out: how many do not, for the reasons that stand above them.
         prepare: makes what its reader has already.
-        packages: of an extra.
-        extra: the extra that installs them.
+        packages: of another distribution, or of an extra.
+        install: what installs them.
         device: the device that a machine may lack.
     """
 
@@ -121,7 +121,7 @@ class Document:
     left_out: int = 0
     prepare: Callable[[Namespace], None] | None = None
     packages: tuple[str, ...] = ()
-    extra: str = "tutorial"
+    install: str = "engine-sdk[tutorial]"
     device: str = ""
 
 
@@ -138,8 +138,10 @@ RUN = {
     "docs/virtual-devices.md": Document(5),
     "docs/stateful-models.md": Document(7),
     "docs/language-models.md": Document(16, 1, packages=("llguidance", "onnxscript", "torch", "transformers")),
+    "apps/serve/README.md": Document(0, 1),
+    "docs/add-a-command.md": Document(1),
     "docs/serving-to-others.md": Document(0, 3),
-    "docs/serving.md": Document(10, 3, packages=("kserve", "tritonclient"), extra="serve"),
+    "docs/serving.md": Document(10, 3, packages=("kserve", "tritonclient"), install="engine-serve"),
     "docs/remote-tensors.md": Document(6, device="OPENCL"),
     "docs/extensions.md": Document(6, 4),
     "docs/transformations.md": Document(38),
@@ -150,7 +152,7 @@ RUN = {
     "docs/exporters.md": Document(0, 1),
     "docs/blobs.md": Document(9, 1, prepare=small_model),
     "docs/runtime.md": Document(2, 2, prepare=small_model),
-    "docs/scaling.md": Document(4, 2, prepare=vectors, packages=("ray", "pyarrow"), extra="ray"),
+    "docs/scaling.md": Document(4, 2, prepare=vectors, packages=("ray", "pyarrow"), install="engine-sdk[ray]"),
     "docs/security.md": Document(6, 1, prepare=compiled),
     "docs/conformance.md": Document(1, 1),
     "docs/performance.md": Document(0, 4),
@@ -160,13 +162,13 @@ RUN = {
 }
 ELSEWHERE = {
     "docs/write-a-plugin.md": "test_tutorial.py",
-    "docs/command-line.md": "tools/test_reference_pages.py",  # parses the examples; the guides run such commands
+    "docs/command-line.md": "cli/test_reference_pages.py",  # parses the examples; the guides run such commands
 }
 
 
 def documents() -> list[Path]:
     """Every document that users read."""
-    return [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("plugins/*/README.md")]
+    return [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("plugins/*/README.md"), *ROOT.glob("apps/*/README.md")]
 
 
 def code_of(path: Path) -> list[Block]:
@@ -182,10 +184,10 @@ def test_the_code_runs_and_prints_what_stands_below_it(
     document = RUN[name]
     for package in document.packages:
         if importlib.util.find_spec(package) is None:  # not imported: some cannot be beside others in one process
-            pytest.skip(f"{package} is not installed: pip install 'engine-sdk[{document.extra}]'")
+            pytest.skip(f"{package} is not installed: pip install '{document.install}'")
     if document.device and document.device in (missing := Core().unavailable_devices):
         pytest.skip(str(missing[document.device]))
-    if document.extra == "ray":  # of its own configuration
+    if "ray" in document.packages:  # of its own configuration
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="ray")
         monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.chdir(tmp_path)

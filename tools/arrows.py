@@ -22,10 +22,9 @@ _PLACE: Final = re.compile(r"(?<=<!-- tools/arrows.py --write -->\n).*?(?=<!-- e
 ARROWS: Final[dict[str, set[str]]] = {
     "__main__": {"cli"},
     "cli": {
-        *("__init__", "core", "editing", "generation", "passes", "preprocessing", "serving", "testing", "values"),
+        *("__init__", "core", "editing", "generation", "passes", "preprocessing", "testing", "values"),
         "visualize",
     },
-    "serving": {"__init__", "core", "generation", "passes"},
     "values": {"onnx"},
     "ray": {"core"},
     "session": {"core"},
@@ -63,6 +62,13 @@ PLUGIN: Final = {
 }
 
 
+# An application imports what it uses, and no other application.
+APP: Final = {
+    *("__init__", "blob", "cli", "core", "errors", "files", "generation", "ir", "passes", "plugin_api", "properties"),
+    *("runtime", "threads"),
+}
+
+
 def allowed(component: str) -> set[str]:
     """The components that `component` may import: those that its arrows reach, and itself."""
     reached, ahead = {component}, {component}
@@ -83,6 +89,7 @@ def table() -> str:
     order = sorted(ARROWS, key=lambda each: (-_height(each), each))
     rows = {each: ", ".join(direct(each)) or "nothing" for each in order}
     rows["plugins/*"] = f"only {', '.join(sorted(PLUGIN))}"
+    rows["apps/*"] = f"only {', '.join(sorted(APP))}"
     width = max(map(len, rows))
     lines = []
     for name, targets in rows.items():

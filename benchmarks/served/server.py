@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from engine_serve.packages import require_packages
 from peer_device import PeerPlugin
 
 from engine import Core
-from engine.serving.packages import require_packages
 
 if __name__ == "__main__":
     require_packages()
-    from engine.serving.logs import configure_logs
-    from engine.serving.options import ServerOptions
-    from engine.serving.server import Server
+    from engine_serve.logs import configure_logs
+    from engine_serve.options import ServerOptions
+    from engine_serve.server import Server
 
     configure_logs("text")
     core = Core()

@@ -1,11 +1,15 @@
 """`docs/command-line.md`, from the declarations of the commands.
 
-`python -m engine.cli.command_line_reference` prints it.
+`python -m engine.cli.command_line_reference serve=engine_serve.command` prints it, with the command of an application.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
 
 from engine.cli.discovery import OWN, Command, add_arguments, own_command
 from engine.cli.main import DESCRIPTION, EXIT_CODES
@@ -22,15 +26,12 @@ programs; text may change between versions.
 """
 
 
-def command_line_reference() -> str:
-    """Return the reference of all commands as Markdown."""
+def command_line_reference(others: Mapping[str, Command] = MappingProxyType({})) -> str:
+    """Return the reference of the engine's commands, and of others, as Markdown."""
     codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
-    parts = [
-        _INTRODUCTION,
-        "| exit code | meaning |\n|---|---|\n" + codes + "\n",
-        *(_section(name, own_command(name)) for name in OWN),
-    ]
-    return "\n".join(parts)
+    commands = {**{name: own_command(name) for name in OWN}, **others}
+    sections = [_section(name, command) for name, command in commands.items()]
+    return "\n".join([_INTRODUCTION, "| exit code | meaning |\n|---|---|\n" + codes + "\n", *sections])
 
 
 def _section(name: str, command: Command) -> str:
@@ -64,4 +65,5 @@ def _meaning(action: argparse.Action) -> str:
 
 
 if __name__ == "__main__":
-    print(command_line_reference(), end="")
+    named = [argument.split("=") for argument in sys.argv[1:]]
+    print(command_line_reference({name: import_module(module) for name, module in named}), end="")

@@ -20,10 +20,12 @@ from engine.registry.installed import InstalledEntryPoints
 GROUP: Final = "engine.commands"
 """The entry-point group: each entry maps the name of a command to a `Command`, usually a module."""
 OWN: Final = (
-    "devices", "doctor", "query", "run", "generate", "serve", "compare", "diff", "compile", "compress", "inspect",
+    "devices", "doctor", "query", "run", "generate", "compare", "diff", "compile", "compress", "inspect",
     "visualize", "keygen", "benchmark", "profile", "passes", "new-plugin", "conformance",
 )  # fmt: skip
 """The commands of the engine, in the order in which `engine --help` lists them."""
+APPS: Final = {"serve": "engine-serve"}
+"""The commands of applications of this project, and their distributions."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TEXTS: Final = ("SUMMARY", "DESCRIPTION", "EXAMPLES")
 
@@ -73,6 +75,8 @@ def find_command(name: str) -> FoundCommand | None:
     if name in OWN:
         return FoundCommand(name, own_command(name))
     claims = _claims().get(name)
+    if not claims and name in APPS:
+        raise CommandError(name, APPS[name], f"it is not installed: pip install {APPS[name]}")
     return _loaded(name, claims) if claims else None
 
 

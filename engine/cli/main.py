@@ -32,7 +32,6 @@ engine doctor                          # what is wrong here, and how to mend it
 engine query model.onnx -d TEMPLATE    # which of a model's nodes a device supports
 engine run model.onnx -d TEMPLATE      # run it once, on random inputs
 engine generate decoder.onnx -d CPU --prompt-ids 1,2  # continue tokens with a language model
-engine serve models/                   # serve the models of a folder over HTTP and gRPC
 engine compile model.onnx -d TEMPLATE  # write model.blob
 engine compress model.onnx             # write model.int4.onnx, with weights of 4 bits
 engine inspect model.blob              # its content, and whether it loads here

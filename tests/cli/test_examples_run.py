@@ -26,7 +26,6 @@ Engine = Callable[..., Any]
 LEFT_OUT = {
     "decoder.": "tests/test_generation.py has language models",
     "models/phi": "tests/test_genai_folder.py has such folders",
-    "serve models/": "does not end by itself; tests/serving has servers",
     "-o /": "a folder that only root can write",
     "benchmark model.onnx": "takes 5 seconds; test_benchmark_command.py tests these options with less",
     "-t 30": "takes 30 seconds",
@@ -121,4 +120,4 @@ def test_an_example_succeeds(prepared: Path, tmp_path: Path, line: str) -> None:
 
 def test_each_command_has_an_example_that_runs_or_a_reason() -> None:
     run = {shlex.split(line, comments=True)[1] for line in examples()}
-    assert set(OWN) - run == {"generate", "serve", "conformance"}
+    assert set(OWN) - run == {"generate", "conformance"}

@@ -219,7 +219,7 @@ def test_batches_have_the_values_of_the_file_and_say_so() -> None:
 
 def test_a_server_says_that_it_has_the_values_of_the_file() -> None:
     kserve = pytest.importorskip("kserve")
-    from engine.serving.tensors import input_arrays
+    from engine_serve.tensors import input_arrays
 
     network = Core().compile_model(scaled(), "TEMPLATE")
     given = kserve.InferInput("w", [3], "FP32")

@@ -1,7 +1,7 @@
 """Requests that are not right, to a server: changed JSON, tensors, headers, bytes of HTTP, messages of gRPC.
 
 Each has an answer with a status that the protocol has, and an `error` that names a class of the SDK if it is refused;
-an answer of 200 is right. The server goes on, writes no traceback, and does not grow. Needs the extra `serve`.
+an answer of 200 is right. The server goes on, writes no traceback, and does not grow. Needs engine-serve.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import engine.errors
-from tests.serving.conftest import expected
+from apps.serve.tests.conftest import expected
 
 from . import served
 from .finding import Finding, note

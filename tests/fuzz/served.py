@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from apps.serve.tests.conftest import Running, dense, running, write
 from engine import Core
 from engine.generation import Generator
 from engine.passes import MakeStateful
 from engine.testing.behaviour.states import history_model
-from tests.serving.conftest import Running, dense, running, write
 
 from .finding import Finding
 
@@ -35,7 +35,7 @@ def require_packages() -> None:
     """Exit, naming what to install, where the server or its clients are missing."""
     for package in ("kserve", "tritonclient"):
         if importlib.util.find_spec(package) is None:
-            raise SystemExit(f'{package} is missing: pip install "engine-sdk[serve]" "tritonclient[http,grpc]"')
+            raise SystemExit(f'{package} is missing: pip install engine-serve "tritonclient[http,grpc]"')
 
 
 def write_models(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 A case is a round of some seconds. Every answer is checked; what a server has accepted must be answered, unless it was
 killed or its client went away; the server's log and its memory are looked at after each round. Sequences go on through
-the reloads of other models. Needs the extra `serve` and tritonclient.
+the reloads of other models. Needs engine-serve and tritonclient.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from apps.serve.tests.conftest import Running, expected, write
 from engine.testing.behaviour.states import History, chunk
-from tests.serving.conftest import Running, expected, write
 
 from . import served
 from .finding import Finding, note

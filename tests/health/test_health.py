@@ -166,7 +166,7 @@ def test_variables_are_named_with_what_they_do(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_list_of_variables_is_that_of_the_sources() -> None:
     sources = [*ROOT.glob("engine/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py"), *ROOT.glob("csrc/**/*.[ch]pp")]
-    sources += [ROOT / "setup.py", *ROOT.glob("csrc/*.py")]
+    sources += [*ROOT.glob("apps/*/src/**/*.py"), ROOT / "setup.py", *ROOT.glob("csrc/*.py")]
     named = re.compile(r"""["'](ENGINE_[A-Z_]+)["']""")
     read = {
         name

@@ -106,7 +106,7 @@ class Tree:
 
     def _pytest(self, arguments: Sequence[str], environment: dict[str, str], timeout: float | None) -> int | None:
         """The exit status, or None after the time limit."""
-        folders = [self.root, *sorted(self.root.glob("plugins/*/src"))]
+        folders = [self.root, *sorted(self.root.glob("plugins/*/src")), *sorted(self.root.glob("apps/*/src"))]
         # Time stamps of two faults of one second are the same, so a compiled module would be taken for that of now.
         settings = {
             "PYTHONPATH": os.pathsep.join(map(str, folders)),

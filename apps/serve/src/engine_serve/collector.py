@@ -1,0 +1,64 @@
+"""Metrics that are read at the moment when Prometheus asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import REGISTRY
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine_serve.repository import Repository
+
+_MODEL: Final = ("model", "version")
+
+
+class ServerCollector(Collector):  # type: ignore[misc]
+    """Reads what is known only when Prometheus asks: queues, readiness, batches, devices."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        REGISTRY.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: the registry would otherwise collect to learn the names."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics at this moment."""
+        waiting = GaugeMetricFamily("engine_queue_length", "Requests that wait.", labels=_MODEL)
+        held = GaugeMetricFamily("engine_queue_bytes", "Bytes of the inputs of requests that wait.", labels=_MODEL)
+        running = GaugeMetricFamily("engine_running_inferences", "Inferences that run.", labels=_MODEL)
+        ready = GaugeMetricFamily("engine_model_ready", "1 if a version can be used, else 0.", labels=_MODEL)
+        batches = HistogramMetricFamily("engine_batch_size", "How many requests batches had.", labels=_MODEL)
+        sequences = GaugeMetricFamily("engine_sequences", "Sequences that have begun.", labels=_MODEL)
+        kept = GaugeMetricFamily("engine_sequence_bytes", "Bytes of the variables of sequences.", labels=_MODEL)
+        for name, version, state in self._repository.states():
+            labels = (name, version)
+            ready.add_metric(labels, float(state.problem is None))
+            if state.model is None:
+                continue
+            waiting.add_metric(labels, state.model.queue.waiting)
+            held.add_metric(labels, state.model.queue.waiting_bytes)
+            running.add_metric(labels, state.model.queue.running)
+            if state.model.sequences is not None:
+                sequences.add_metric(labels, state.model.sequences.count)
+                kept.add_metric(labels, state.model.sequences.nbytes)
+            if (sizes := state.model.batch_sizes()) is not None:
+                batches.add_metric(labels, *_buckets(sizes))
+        yield from (waiting, held, running, ready, batches, sequences, kept)
+        busy = CounterMetricFamily("engine_device_busy_seconds", "Seconds with an inference.", labels=("device",))
+        for device, seconds in self._repository.clock.seconds().items():
+            busy.add_metric((device,), seconds)
+        yield busy
+
+
+def _buckets(sizes: dict[int, int]) -> tuple[list[tuple[str, float]], float]:
+    """Cumulative counts of batches, by powers of two, and the sum of their sizes."""
+    bounds = [1]
+    while bounds[-1] < max(sizes, default=1):
+        bounds.append(2 * bounds[-1])
+    counts = [(str(float(bound)), float(sum(n for size, n in sizes.items() if size <= bound))) for bound in bounds]
+    counts.append(("+Inf", float(sum(sizes.values()))))
+    return counts, float(sum(size * n for size, n in sizes.items()))

@@ -1,0 +1,307 @@
+"""`GenerativeModel`: a language model whose sequences are computed together, and whose tokens are streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from kserve import InferOutput, InferRequest, InferResponse
+
+from engine.errors import Busy, Cancelled, DeadlineExceeded, EngineError, InputError, TooLargeError, UnsupportedError
+from engine.generation import Sampling, Scheduler, TextStream, Tokenizer, read_tokenizer
+from engine.plugin_api import ExecutableNetwork
+from engine_serve import metrics
+from engine_serve.deadlines import seconds_left
+from engine_serve.generation_parameters import generation_of
+from engine_serve.model_config import Generation, ModelConfig
+from engine_serve.parameters import REQUEST, SEQUENCE, check_request
+from engine_serve.refusals import Refused, unexpected
+from engine_serve.served_model import ServedModel
+from engine_serve.tensors import array_of, is_unicode
+from engine_serve.tracing import generation_span, in_span
+
+IDS: Final = "input_ids"
+TOKENS: Final = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is to be continued, and how."""
+
+    tokens: list[int]
+    max_tokens: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A token, and the text that is certain with it; the last piece of a text may have no token."""
+
+    token: int | None
+    text: str
+
+
+class Sequences:
+    """Which sequences a model has, as `RequestQueue` tells it of inferences."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots, self.count = slots, 0
+        self._awaited, self._progress = 0, 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a place in the batch."""
+        return max(0, self.count - self._slots)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Not counted: prompts are short beside the states of the sequences."""
+        return 0
+
+    @property
+    def running(self) -> int:
+        """How many are computed."""
+        return min(self.count, self._slots)
+
+    @property
+    def longest_run(self) -> float:
+        """For how long tokens are awaited and none has come, in seconds; 0 if none is awaited."""
+        return time.perf_counter() - self._progress if self._awaited else 0.0
+
+    def begin_token(self) -> None:
+        """A token is awaited: not while the client takes the one before."""
+        if not self._awaited:
+            self._progress = time.perf_counter()
+        self._awaited += 1
+
+    def end_token(self) -> None:
+        """It is there, or its sequence has ended."""
+        self._awaited -= 1
+        self._progress = time.perf_counter()
+
+
+class GenerativeModel(ServedModel):
+    """A network with a `Scheduler`. A client that goes away, or whose deadline passes, leaves its place at once."""
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        network: ExecutableNetwork,
+        config: ModelConfig,
+        clock: metrics.DeviceClock,
+        tally: metrics.Tally,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        self._generation = config.generation or Generation()
+        self._scheduler = Scheduler(network, self._generation.slots)
+        super().__init__(name, version, network, config, clock, tally)
+        self._sequences = self.queue = Sequences(self._generation.slots)
+        # A thread for each sequence waits for its next token.
+        self._readers = ThreadPoolExecutor(self._generation.slots + config.queue_size, f"engine-tokens-{name}")
+        self._tokenizer, self._is_retired = tokenizer, False
+        self._inputs = [{"name": IDS, "datatype": "INT64", "shape": [1, -1]}]
+        self._outputs = [{"name": TOKENS, "datatype": "INT64", "shape": [1, -1]}]
+
+    def finish_reason(self, tokens: Sequence[int]) -> str:
+        """Why an answer has ended, in the terms of OpenAI's API: "stop" by a stop token, else "length"."""
+        return "stop" if tokens and tokens[-1] in self._generation.stop_tokens else "length"
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it takes and gives text, by the tokenizer beside its file."""
+        return self._tokenizer is not None
+
+    @property
+    def problem(self) -> str:
+        """Why it generates no tokens any more, until it is loaded again; "" if it does."""
+        return "" if self._scheduler.failure is None else str(self._scheduler.failure)
+
+    def prompt(self, given: str | Sequence[int], parameters: Mapping[str, Any]) -> Prompt:
+        """What a request asks for; a parameter of None is as if it were left out.
+
+        Raises `InputError`, also for a parameter that is not supported; `TooLargeError`; and `UnsupportedError` for a
+        text without a tokenizer.
+        """
+        wanted, sampling = generation_of(parameters, self._generation.max_tokens)
+        if isinstance(given, str):
+            if self._tokenizer is None:
+                raise UnsupportedError(
+                    f"model `{self.name}` has no tokenizer.json beside it; give the prompt as numbers of tokens"
+                )
+            if not is_unicode(given):
+                raise InputError("the prompt has a half of a surrogate pair, which is not a character")
+            tokens = list(self._tokenizer.encode(given).ids)
+        else:
+            tokens = list(given)
+            if not all(type(token) is int for token in tokens):
+                raise InputError("the prompt must be a text, or a list of numbers of tokens")
+        if wanted > self._generation.max_tokens:
+            raise TooLargeError(
+                f"max_tokens is {wanted}; model `{self.name}` gives at most {self._generation.max_tokens} in an answer"
+            )
+        return Prompt(tokens, wanted, sampling)
+
+    async def stream(
+        self, prompt: Prompt, deadline: float | None, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[Piece, None]:
+        """The next tokens, each as soon as it is computed. Raises `Refused`; `deadline` in seconds from now."""
+        times = [time.perf_counter()]
+        with generation_span(self.name, self.version, self.device, headers, len(prompt.tokens), times) as span:
+            if self._sequences.count >= self._generation.slots + self.config.queue_size:
+                raise Refused(
+                    Busy(f"{self._sequences.count} sequences of model `{self.name}` run or wait; try again later")
+                )
+            async with contextlib.aclosing(self._measured(prompt, deadline, span)) as pieces:
+                async for piece in pieces:
+                    if piece.token is not None:
+                        times.append(time.perf_counter())
+                    yield piece
+
+    async def _measured(self, prompt: Prompt, deadline: float | None, span: Any) -> AsyncGenerator[Piece, None]:
+        """The pieces of a sequence that is accepted; what has become of it is counted and logged."""
+        self._sequences.count += 1
+        self._clock.begin(self.device)
+        begin, end = time.perf_counter(), "ok"
+        reading: list[Future[int | None]] = []
+        try:
+            async with contextlib.aclosing(self._pieces(prompt, deadline, reading)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            self._tally.answered += 1
+        except EngineError as e:
+            end = type(e).__name__
+            refused = Refused(e)
+            with in_span(span):
+                refused.log(self.name)
+            raise refused from e
+        except Exception as e:
+            end = type(e).__name__
+            with in_span(span):
+                raise unexpected(e, f"generating by model `{self.name}`") from e
+        except BaseException:  # the client has gone, or the grace period is over
+            end = Cancelled.__name__
+            self._tally.end_early()
+            raise
+        finally:
+            self._clock.end(self.device)
+            _when_done(reading[0] if reading else None, self._leave)
+            metrics.REQUESTS.labels(self.name, self.version, end).inc()
+            metrics.REQUEST_SECONDS.labels(self.name, self.version).observe(time.perf_counter() - begin)
+
+    def _leave(self) -> None:
+        """A sequence has its place until the scheduler has ended it, so that a device that hangs collects none."""
+        self._sequences.count -= 1
+        if self._is_retired and not self._sequences.count:
+            self._close()
+
+    async def _pieces(
+        self, prompt: Prompt, deadline: float | None, reading: list[Future[int | None]]
+    ) -> AsyncGenerator[Piece, None]:
+        stops = self._generation.stop_tokens
+        stream = self._scheduler.submit(prompt.tokens, prompt.max_tokens, sampling=prompt.sampling, stop_tokens=stops)
+        text = None if self._tokenizer is None else TextStream(self._tokenizer)
+        tokens = iter(stream)
+        until = None if deadline is None else asyncio.get_running_loop().time() + deadline
+        try:
+            while True:
+                self._sequences.begin_token()
+                reading[:] = [self._readers.submit(next, tokens, None)]
+                try:
+                    async with asyncio.timeout_at(until):
+                        token = await asyncio.wrap_future(reading[0])
+                except TimeoutError as e:
+                    raise DeadlineExceeded(
+                        f"the deadline of the request to {self.name} passed after {len(stream.tokens)} tokens"
+                    ) from e
+                finally:
+                    _when_done(reading[0], self._sequences.end_token)
+                if token is None:
+                    break
+                metrics.TOKENS.labels(self.name, self.version).inc()
+                yield Piece(token, "" if text is None or token in stops else text.add(token))
+            if text is not None and (rest := text.end()):
+                yield Piece(None, rest)
+        finally:
+            stream.cancel()
+
+    async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> InferResponse:
+        """All tokens of an answer at once: `input_ids` [1, n] or [n] gives `tokens` [1, m]. Raises `Refused`."""
+        try:
+            prompt = self.prompt_of(payload)
+            deadline = seconds_left(headers, payload.parameters, self.config.timeout_ms)
+        except EngineError as e:
+            refused = Refused(e)
+            refused.log(self.name)
+            raise refused from e
+        async with contextlib.aclosing(self.stream(prompt, deadline, headers)) as pieces:
+            tokens = [piece.token async for piece in pieces if piece.token is not None]
+        return self.response(payload, tokens)
+
+    def prompt_of(self, payload: Any) -> Prompt:
+        """The prompt of a request of the protocol, and its parameters. Raises `InputError`."""
+        if not isinstance(payload, InferRequest):
+            raise UnsupportedError("the server speaks version 2 of the protocol, the Open Inference Protocol: use /v2")
+        if [tensor.name for tensor in payload.inputs] != [IDS] or payload.inputs[0].datatype != "INT64":
+            raise InputError(f"model `{self.name}` generates tokens: expected one input, `{IDS}` of INT64")
+        parameters = check_request(payload, set(payload.parameters or ()) - SEQUENCE)  # `prompt` checks the others
+        for output in payload.request_outputs or ():
+            if output.name != TOKENS:
+                raise InputError(f"there is no output {output.name!r:.80}; the model's is {TOKENS}")
+        ids = array_of(payload.inputs[0])
+        if ids.ndim not in (1, 2) or (ids.ndim == 2 and len(ids) != 1) or not ids.size:
+            raise InputError(f"input `{IDS}` has shape {list(ids.shape)}; expected [tokens] or [1, tokens]")
+        return self.prompt(ids.reshape(-1).tolist(), {k: v for k, v in parameters.items() if k not in REQUEST})
+
+    def response(self, payload: InferRequest, tokens: list[int]) -> InferResponse:
+        """Tokens as a response of the protocol."""
+        value = np.array([tokens], np.int64)
+        output = InferOutput(TOKENS, list(value.shape), "INT64", data=value)
+        if payload.from_grpc:
+            output.set_data_from_numpy(value, binary_data=True)
+        return InferResponse(
+            response_id=payload.id or uuid.uuid4().hex,
+            model_name=self.name,
+            model_version=self.version,
+            infer_outputs=[output],
+            use_binary_outputs=payload.use_binary_outputs,
+            requested_outputs=payload.request_outputs,
+        )
+
+    def retire(self, why: str) -> None:
+        """Another model has taken its place: the scheduler ends with the last sequence."""
+        self._is_retired = True
+        if not self._sequences.count:
+            self._close()
+
+    def _close(self) -> None:
+        self._readers.submit(self._scheduler.close)
+        self._readers.shutdown(wait=False)
+
+
+def _when_done(future: Future[Any] | None, call: Callable[[], None]) -> None:
+    """Call in this event loop: now, or when a future is done that nobody waits for any more."""
+    if future is None or future.done():
+        call()
+        return
+    loop = asyncio.get_running_loop()
+
+    def done(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended before the device
+            loop.call_soon_threadsafe(call)
+
+    future.add_done_callback(done)
+
+
+def find_tokenizer(path: Path) -> Tokenizer | None:
+    """The tokenizer beside a model's file, if there is one. Raises the errors of `read_tokenizer`."""
+    beside = path.with_name("tokenizer.json")
+    return read_tokenizer(beside) if beside.is_file() else None

@@ -1,0 +1,236 @@
+"""The server of gRPC: KServe's service with versions, loading, deadlines and limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import grpc
+from google.protobuf.unknown_fields import UnknownFieldSet
+from grpc import aio
+from kserve import InferRequest
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
+from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
+from kserve.protocol.grpc.servicer import InferenceServicer
+from kserve.utils.utils import to_headers
+
+from engine.errors import Busy, EngineError, InputError, NotServedError, UnsupportedError
+from engine_serve.data_plane import DataPlane
+from engine_serve.deadlines import CALL_SECONDS, seconds_left
+from engine_serve.generative_model import GenerativeModel
+from engine_serve.grpc_calls import Ending, Interceptor
+from engine_serve.guard import Admission
+from engine_serve.options import ServerOptions
+from engine_serve.parameters import from_message
+from engine_serve.refusals import Refused
+from engine_serve.repository import NO_PARAMETERS, RepositoryExtension
+from engine_serve.tokens import Tokens
+
+_SERVICE: Final = "inference.GRPCInferenceService"
+_HELD_SECONDS: Final = 0.25
+"""Longer than what clients have sent takes to arrive."""
+_TOLD_SECONDS: Final = 0.05
+"""In which gRPC's core writes to every client that the server ends."""
+_CANCELLING_SECONDS: Final = 5.0
+"""In which calls end that are cancelled; those that do not are ended by gRPC's core."""
+
+
+class Servicer(InferenceServicer):  # type: ignore[misc]
+    """KServe's servicer; a version is a part of the name that the data plane gets, as in `resnet/2`."""
+
+    def __init__(self, data_plane: DataPlane, extension: RepositoryExtension, admission: Admission) -> None:
+        super().__init__(data_plane, extension)
+        self._extension, self._admission = extension, admission
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Whether a model, or a version of it, is ready."""
+        is_ready = await self._data_plane.model_ready(_key(request.name, request.version))
+        return pb.ModelReadyResponse(ready=is_ready)
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Name, versions, inputs and outputs."""
+        return pb.ModelMetadataResponse(**await self._data_plane.model_metadata(_key(request.name, request.version)))
+
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Load or reload a model."""
+        name = _repository_name(request)
+        if any(unknown.field_number == 3 for unknown in UnknownFieldSet(request)):  # Triton's parameters
+            raise Refused(UnsupportedError(NO_PARAMETERS), is_loading=True)
+        with self._admitted():
+            await self._extension.load(name)
+        return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Unload a model."""
+        name = _repository_name(request)
+        with self._admitted():
+            await self._extension.unload(name)
+        return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
+
+    async def model_stream_infer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Answer each request: with a response for each token if the model generates tokens, else with one.
+
+        A request that is refused has a message, and the stream goes on, as Triton's clients expect it.
+        """
+        async for request in requests:
+            try:
+                with self._admitted():
+                    async with contextlib.aclosing(self._responses(request, context)) as responses:
+                        async for response in responses:
+                            yield stream_message(response, "")
+            except Refused as e:
+                e.log("")
+                yield stream_message(None, e.details)
+
+    async def _responses(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        model = self._data_plane.get_model_from_registry(_key(request.model_name, request.model_version))
+        if not isinstance(model, GenerativeModel):
+            yield await self._inferred(request, context)
+            return
+        try:
+            payload = _payload(request)
+            prompt = model.prompt_of(payload)
+            headers = to_headers(context)
+            deadline = seconds_left(headers, payload.parameters, model.config.timeout_ms)
+        except EngineError as e:
+            raise Refused(e) from e
+        async with contextlib.aclosing(model.stream(prompt, deadline, headers)) as pieces:
+            async for piece in pieces:
+                if piece.token is not None:
+                    yield model.response(payload, [piece.token]).to_grpc()
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Run one request."""
+        with self._admitted():
+            CALL_SECONDS.set(context.time_remaining())
+            return await self._inferred(request, context)
+
+    async def _inferred(self, request: Any, context: Any) -> Any:
+        name = _key(request.model_name, request.model_version)
+        self._data_plane.get_model_from_registry(name)
+        try:
+            payload = _payload(request)
+        except EngineError as e:
+            raise Refused(e) from e
+        response, _ = await self._data_plane.infer(name, payload, to_headers(context))
+        return response.to_grpc()
+
+    @contextlib.contextmanager
+    def _admitted(self) -> Iterator[None]:
+        if not self._admission.enter():
+            raise Refused(Busy(f"{self._admission.most} requests are in progress; try again later"))
+        try:
+            yield
+        finally:
+            self._admission.leave()
+
+
+def _payload(request: Any) -> InferRequest:
+    """A request of the protocol, of a message. Raises `InputError` for tensors or parameters that are not valid."""
+    try:
+        InferenceServicer.validate_grpc_request(request)
+        payload = InferRequest.from_grpc(request)
+    except ValueError as e:
+        raise InputError(str(e)) from e
+    payload.parameters = from_message(request.parameters)
+    for tensor, given in zip(payload.inputs, request.inputs, strict=True):
+        tensor.parameters = from_message(given.parameters)
+    for output, asked in zip(payload.request_outputs or (), request.outputs, strict=True):
+        output.parameters = from_message(asked.parameters)
+    return payload
+
+
+def _repository_name(request: Any) -> str:
+    """The model that is to be loaded or unloaded: in KServe's messages field 1, in Triton's field 2."""
+    for unknown in UnknownFieldSet(request):
+        if unknown.field_number == 2 and isinstance(unknown.data, bytes):
+            return unknown.data.decode("utf-8", "replace")
+    return str(request.model_name)
+
+
+def _key(name: str, version: str) -> str:
+    if "/" in name:
+        raise Refused(NotServedError(f"there is no model {name!r:.80}: names have no path separators"))
+    return f"{name}/{version}" if version else name
+
+
+def stream_message(response: Any | None, error: str) -> bytes:
+    """Triton's `ModelStreamInferResponse`: an error, or a response. KServe's service has no message for streams."""
+    if response is None:
+        return _field(1, error.encode())
+    return _field(2, response.SerializeToString())
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of a message of protobuf: its number and kind, the length of its content, and that."""
+    length, rest = bytearray(), len(content)
+    while rest > 127:
+        length.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([number << 3 | 2]) + bytes(length) + bytes([rest]) + content
+
+
+class GrpcServer:
+    """A server of `grpc.aio` with KServe's service."""
+
+    def __init__(
+        self,
+        data_plane: DataPlane,
+        extension: RepositoryExtension,
+        options: ServerOptions,
+        admission: Admission,
+        tokens: Tokens | None,
+        tls: tuple[bytes, bytes] | None,
+    ) -> None:
+        self._options, self._tls = options, tls
+        self._threads = ThreadPoolExecutor(1, "engine-grpc")
+        self._ending = Ending()
+        self._server = aio.server(
+            self._threads,
+            interceptors=(Interceptor(self._ending, tokens),),
+            options=[
+                ("grpc.max_receive_message_length", options.max_body_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        servicer = Servicer(data_plane, extension, admission)
+        add_GRPCInferenceServiceServicer_to_server(servicer, self._server)
+        stream = grpc.stream_stream_rpc_method_handler(
+            servicer.model_stream_infer, pb.ModelInferRequest.FromString, lambda message: message
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(_SERVICE, {"ModelStreamInfer": stream}),)
+        )
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises `OSError` if the port cannot be used."""
+        host, port = self._options.host, self._options.grpc_port
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if self._tls is None:
+                found: int = self._server.add_insecure_port(address)
+            else:
+                chain, key = self._tls
+                found = self._server.add_secure_port(address, grpc.ssl_server_credentials([(key, chain)]))
+        except RuntimeError as e:
+            raise OSError(f"gRPC cannot listen at {host}, port {port}: {e}") from e
+        await self._server.start()
+        return found
+
+    async def stop(self) -> None:
+        """Accept no more calls, and wait for those in progress; after the grace period they end with UNAVAILABLE."""
+        grace = self._options.grace_seconds
+        held = min(_HELD_SECONDS, grace / 2)
+        self._ending.hold()
+        await asyncio.sleep(held)
+        stopping = asyncio.ensure_future(self._server.stop(grace + _CANCELLING_SECONDS))
+        await asyncio.sleep(_TOLD_SECONDS)
+        self._ending.release()
+        await asyncio.wait((stopping,), timeout=max(0.0, grace - held))
+        self._ending.is_over.set()
+        await stopping
+        self._threads.shutdown(wait=False)

@@ -1,0 +1,320 @@
+"""`Repository`: the models that the server has, loaded from a folder, replaced while requests run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kserve import ModelRepository
+from kserve.protocol.model_repository_extension import ModelRepositoryExtension
+
+from engine.core import Core
+from engine.errors import EngineError, NotAllowedError, NotReadyError, NotServedError, RepositoryError
+from engine_serve.daemon_threads import DaemonThreads
+from engine_serve.ended_sequences import EndedTables
+from engine_serve.folders import ModelFolder, list_names, read_folder
+from engine_serve.generative_model import GenerativeModel, find_tokenizer
+from engine_serve.loading import BlobOptions, file_identity, load_network
+from engine_serve.metrics import DeviceClock, Tally
+from engine_serve.model_config import ModelConfig
+from engine_serve.named_locks import NamedLocks
+from engine_serve.options import MOST_ANSWER_BYTES
+from engine_serve.refusals import Refused
+from engine_serve.served_model import ServedModel
+
+_log = logging.getLogger("engine.serving")
+_LOADING = "it is being loaded"
+_COLLECTING_SECONDS = 2.0
+"""After a model was replaced; most of its requests have ended then."""
+NO_PARAMETERS = (
+    "models are loaded from the repository: parameters of the request, such as another configuration or files, are not "
+    "supported; change the model's folder instead"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionState:
+    """A version: its model, or the reason why there is none; and what tells that its files have not changed."""
+
+    model: ServedModel | None
+    reason: str = ""
+    identity: tuple[Any, ...] = ()
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be used; None if it can."""
+        if self.model is None:
+            return self.reason
+        return f"{self.model.problem}; load it again" if self.model.problem else None
+
+
+class Repository(ModelRepository):  # type: ignore[misc]
+    """The models of a folder, by their names: `resnet`, or `resnet/2` for a version.
+
+    Used by one event loop; networks are compiled on threads. A model that cannot be loaded is known with the reason,
+    and the others are not affected. A reload replaces the model at once when the new one is ready: what was accepted
+    before ends on the old one, and if it fails, the old one stays.
+    """
+
+    def __init__(self, root: Path, core: Core, blobs: BlobOptions, most_answer_bytes: int = MOST_ANSWER_BYTES) -> None:
+        super().__init__(str(root))
+        self._most_answer_bytes = most_answer_bytes
+        self._root, self._core, self._blobs = root, core, blobs
+        self.clock, self.tally = DeviceClock(), Tally()
+        self._entries: dict[str, dict[int, VersionState]] = {}
+        self._problems: dict[str, str] = {}
+        """Names without any version, and why."""
+        self._ended = EndedTables()
+        self._locks, self._threads = NamedLocks(), DaemonThreads("engine-loading")
+        self._next_loads: dict[str, asyncio.Task[bool]] = {}
+        """Those that have not begun."""
+
+    # -- what KServe asks for -------------------------------------------------------------------------------------
+
+    def get_model(self, name: str) -> ServedModel | None:
+        """The model of a name, in its latest version that is ready; or of a name and a version."""
+        try:
+            return self.require(name)
+        except (NotServedError, NotReadyError):
+            return None
+
+    def get_models(self) -> dict[str, ServedModel | None]:
+        """All names, with the model that requests without a version get."""
+        return {name: self.get_model(name) for name in sorted({*self._entries, *self._problems})}
+
+    async def is_model_ready(self, name: str) -> bool:
+        """Whether requests of this name can be answered. Raises `NotServedError`."""
+        try:
+            self.require(name)
+        except NotReadyError:
+            return False
+        return True
+
+    def require(self, name: str) -> ServedModel:
+        """Like `get_model`. Raises `NotServedError` for an unknown name or version, `NotReadyError` with the reason."""
+        name, _, version = name.partition("/")
+        if name in self._problems:
+            raise NotReadyError(f"model `{name}` is not ready: {self._problems[name]}")
+        if name not in self._entries:
+            raise NotServedError(f"there is no model {name!r:.80}; the index of the repository lists the names")
+        states = self._entries[name]
+        if not version:
+            ready = [number for number, state in states.items() if state.problem is None]
+            state = states[max(ready or states)]
+        elif version.isascii() and version.isdecimal() and int(version[:10]) in states:
+            state = states[int(version[:10])]
+        else:
+            raise NotServedError(
+                f"model `{name}` has no version {version!r:.20}; served are {', '.join(map(str, states))}"
+            )
+        if state.model is None or state.problem is not None:
+            raise NotReadyError(f"model `{name}` is not ready: {state.problem}")
+        return state.model
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of a model that are ready."""
+        return [str(number) for number, state in self._entries.get(name, {}).items() if state.problem is None]
+
+    def states(self) -> Iterator[tuple[str, str, VersionState]]:
+        """Name, version and state of everything that the repository knows; the version is "" if there is none."""
+        for name, reason in list(self._problems.items()):
+            yield name, "", VersionState(None, reason)
+        for name, states in list(self._entries.items()):
+            for number, state in list(states.items()):
+                yield name, str(number), state
+
+    def is_compiling(self) -> bool:
+        """Whether a thread reads or compiles a model, also one that nobody waits for any more."""
+        return self._threads.count > 0
+
+    # -- loading --------------------------------------------------------------------------------------------------
+
+    def announce(self) -> list[str]:
+        """The names on disk, which are not ready from now on until they are loaded. Raises `RepositoryError`."""
+        names = list_names(self._root)
+        self._problems = dict.fromkeys(names, _LOADING)
+        return names
+
+    async def load_all(self, names: list[str]) -> None:
+        """Load models one after the other. What fails is logged, and known as not ready."""
+        for name in names:
+            try:
+                await self.load(name)
+            except EngineError:
+                continue
+
+    async def load(self, name: str) -> bool:
+        """Load a model, or load it again: what has changed on disk, with its configuration.
+
+        A task that is cancelled does not end the loading, and the next loading waits for it: of each model, at most one
+        is compiled, and one more waits, for all who ask meanwhile.
+
+        Raises `RepositoryError` for the folder, and the first error of a version; versions that were served before
+        are still served then.
+        """
+        task = self._next_loads.get(name)
+        if task is None:
+            task = self._next_loads[name] = asyncio.create_task(self._load(name))
+            task.add_done_callback(_seen)
+        return await asyncio.shield(task)
+
+    async def _load(self, name: str) -> bool:
+        async with self._locks.hold(name):
+            self._next_loads.pop(name, None)
+            try:
+                folder = await self._threads.run(read_folder, self._root, name)
+            except EngineError as e:
+                self._note_failure(name, e)
+                raise
+            before = self._entries.get(name, {})
+            states: dict[int, VersionState] = {}
+            errors = []
+            for number, path in folder.files.items():
+                try:
+                    states[number] = await self._load_version(folder, number, path, before.get(number))
+                except EngineError as e:
+                    errors.append(e)
+                    old = before.get(number)
+                    states[number] = old if old is not None and old.model is not None else VersionState(None, str(e))
+                    self._log_failure(name, e, number)
+            if errors:  # versions that are not asked for any more stay as well, since they are what works
+                states = {number: state for number, state in before.items() if state.model is not None} | states
+            self._entries[name] = dict(sorted(states.items()))
+            self._problems.pop(name, None)
+            self._end(before, states, "the model was loaded again")
+            self._hand_over(name, states)
+            if errors:
+                raise errors[0]
+            return True
+
+    async def _load_version(
+        self, folder: ModelFolder, number: int, path: Path, before: VersionState | None
+    ) -> VersionState:
+        identity = (folder.config, await self._threads.run(file_identity, path))
+        if before is not None and before.problem is None and before.identity == identity:
+            return before
+        model = await self._threads.run(self._make, folder.name, number, path, folder.config)
+        _log.info("loaded model %s, version %d, on %s", folder.name, number, model.device, extra={"model": folder.name})
+        return VersionState(model, "", identity)
+
+    def _make(self, name: str, number: int, path: Path, config: ModelConfig) -> ServedModel:
+        try:
+            network = load_network(self._core, name, path, config, self._blobs)
+            if config.generation is None:
+                return ServedModel(name, number, network, config, self.clock, self.tally, self._most_answer_bytes)
+            return GenerativeModel(name, number, network, config, self.clock, self.tally, find_tokenizer(path))
+        except EngineError:
+            raise
+        except Exception as e:  # of a plugin, or of the system: the other models go on
+            raise RepositoryError(f"{path} cannot be loaded: {type(e).__name__}: {e}") from e
+
+    def _note_failure(self, name: str, error: EngineError) -> None:
+        """A model without any version; one that is served stays."""
+        if name in self._problems:
+            self._problems[name] = str(error)
+        self._log_failure(name, error, None)
+
+    @staticmethod
+    def _log_failure(name: str, error: EngineError, number: int | None) -> None:
+        what = f"model {name!r:.80}" if number is None else f"model {name}, version {number}"
+        _log.error("%s cannot be loaded: %s: %s", what, type(error).__name__, error, extra={"model": name})
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no longer; requests that were accepted end. One that is being loaded is unloaded after that.
+
+        Raises `NotServedError` for an unknown name.
+        """
+        async with self._locks.hold(name):
+            states = self._entries.pop(name, None)
+            if states is None and self._problems.pop(name, None) is None:
+                raise NotServedError(f"there is no model {name!r:.80}")
+            self._end(states or {}, {}, "the model was unloaded")
+            self._ended.forget(self._served())
+            _log.info("unloaded model %s", name, extra={"model": name})
+
+    def _hand_over(self, name: str, states: dict[int, VersionState]) -> None:
+        """Let the models know the sequences that have ended, so that none of them begins anew without being asked to.
+
+        Those are the sequences of the same version; and for the model that requests without a version reach from now
+        on, also those of the version that they reached before, which may go on.
+        """
+        for number, state in states.items():
+            if state.model is not None:
+                state.model.remember(self._ended.of(name, number))
+        ready = [number for number, state in states.items() if state.problem is None]
+        reached = max(ready, default=None)
+        before = None if reached is None else self._ended.reach(name, reached)
+        if reached is not None and before is not None and (model := states[reached].model) is not None:
+            told = f"runs on version {before}, which requests without a version no longer reach: name it to go on"
+            old = states.get(before)
+            model.succeed(old.model if old is not None else None, self._ended.of(name, before), told)
+        self._ended.forget(self._served())
+
+    def _served(self) -> set[tuple[str, int]]:
+        return {(n, number) for n, states in self._entries.items() for number, s in states.items() if s.model}
+
+    @staticmethod
+    def _end(before: dict[int, VersionState], after: dict[int, VersionState], why: str) -> None:
+        kept = {id(state.model) for state in after.values()}
+        retired = [s.model for s in before.values() if s.model is not None and id(s.model) not in kept]
+        for model in retired:
+            model.retire(why)
+        if retired:  # a network has cycles, and threads, which it would keep until Python looks for cycles by itself
+            asyncio.get_running_loop().call_later(_COLLECTING_SECONDS, gc.collect)
+
+
+class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
+    """Loading and unloading for clients: with errors that say what is wrong."""
+
+    def __init__(self, repository: Repository, allows_loading: bool = True) -> None:
+        super().__init__(repository)
+        self.repository, self._allows_loading = repository, allows_loading
+
+    async def index(self, filter_ready: bool | None = False) -> list[dict[str, str]]:
+        """Name, version, state and reason of everything in the repository."""
+        return [
+            {
+                "name": name,
+                "version": version,
+                "state": "READY" if state.problem is None else "UNAVAILABLE",
+                "reason": state.problem or "",
+            }
+            for name, version, state in self.repository.states()
+            if state.problem is None or not filter_ready
+        ]
+
+    async def load(self, model_name: str) -> None:
+        """Load or reload. Raises `Refused` with the error."""
+        self._require_allowed()
+        try:
+            await self.repository.load(model_name)
+        except EngineError as e:
+            raise Refused(e, is_loading=True) from e
+
+    async def unload(self, model_name: str) -> None:
+        """Unload. Raises `Refused` for an unknown name."""
+        self._require_allowed()
+        try:
+            await self.repository.unload(model_name)
+        except NotServedError as e:
+            raise Refused(e) from e
+
+    def _require_allowed(self) -> None:
+        if not self._allows_loading:
+            raise Refused(
+                NotAllowedError(
+                    "clients may not load or unload models, since the server was started with --no-loading; change the "
+                    "repository and start the server again"
+                )
+            )
+
+
+def _seen(task: asyncio.Task[bool]) -> None:
+    """Take notice of an error whose readers were all cancelled; it has been logged."""
+    if not task.cancelled():
+        task.exception()

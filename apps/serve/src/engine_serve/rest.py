@@ -1,0 +1,181 @@
+"""The server of HTTP: KServe's application with the routes that it lacks, behind a `Guard`."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any, Final
+
+import kserve.model_server
+import orjson
+import uvicorn
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import HTTPException, RequestValidationError
+from fastapi.responses import JSONResponse
+from kserve.constants.constants import FASTAPI_APP_IMPORT_STRING, V2_ROUTE_PREFIX
+from kserve.errors import InvalidInput, ModelNotReady, ServerNotLive, ServerNotReady
+from kserve.protocol.rest.server import RESTServer
+from kserve.protocol.rest.v2_endpoints import V2Endpoints
+
+from engine.errors import InputError, UnsupportedError
+from engine_serve.data_plane import DataPlane
+from engine_serve.generation_routes import generation_router
+from engine_serve.guard import Admission, Guard
+from engine_serve.json_objects import object_of
+from engine_serve.options import ServerOptions
+from engine_serve.refusals import Refused
+from engine_serve.repository import NO_PARAMETERS, RepositoryExtension
+from engine_serve.tokens import Tokens
+
+_VERSION: Final = "/models/{model_name}/versions/{model_version}"
+
+
+class RestServer(RESTServer):  # type: ignore[misc]
+    """KServe's server of HTTP, on a socket that is bound already, ended by `stop` rather than by signals."""
+
+    def __init__(
+        self,
+        data_plane: DataPlane,
+        extension: RepositoryExtension,
+        options: ServerOptions,
+        admission: Admission,
+        tokens: Tokens | None,
+    ) -> None:
+        super().__init__(
+            FASTAPI_APP_IMPORT_STRING, data_plane, extension, options.http_port, grace_period=options.grace_seconds
+        )
+        self._options, self._data_plane, self._extension = options, data_plane, extension
+        app: FastAPI = kserve.model_server.app
+        guarded = Guard(app, options.max_body_bytes, options.body_seconds, admission, self._is_ending, tokens)
+        self._uvicorn = _Server(
+            uvicorn.Config(
+                guarded,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=options.grace_seconds,
+                timeout_keep_alive=self.config.timeout_keep_alive,
+                ssl_certfile=options.certificate,
+                ssl_keyfile=options.private_key,
+            )
+        )
+        self._app = app
+
+    def create_application(self) -> None:
+        """Add our routes, which are found first, and what KServe's server has."""
+        self._app.include_router(_router(self._data_plane, self._extension))
+        self._app.include_router(generation_router(self._data_plane, self._extension.repository))
+        super().create_application()
+        for kind in (ModelNotReady, ServerNotReady, ServerNotLive):
+            self._app.add_exception_handler(kind, _not_ready)  # KServe's own write a traceback for each probe
+        self._app.add_exception_handler(InvalidInput, _invalid)
+        self._app.add_exception_handler(Refused, _refused)
+        self._app.add_exception_handler(RequestValidationError, _not_valid)
+        for status in (400, 404, 405):  # of FastAPI, and of the router that it has from starlette
+            self._app.add_exception_handler(status, _http_error)
+        self._app.add_exception_handler(NotImplementedError, _not_implemented)
+        self._app.add_exception_handler(Exception, _failed)  # uvicorn logs it
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until `stop` is called, and all requests have been answered, or the grace period has passed."""
+        await self._uvicorn.serve(sockets=[listener])
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it accepts connections."""
+        return bool(self._uvicorn.started)
+
+    def stop(self) -> None:
+        """Accept no more connections, and end those without a request."""
+        self._uvicorn.should_exit = True
+
+    def _is_ending(self) -> bool:
+        return bool(self._uvicorn.should_exit)
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc]
+    """Leaves signals to the program: both protocols must end together."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
+    """Inference, the routes of versions, which KServe's server refuses, and those of the repository."""
+    endpoints = V2Endpoints(data_plane, extension)
+    router = APIRouter(prefix=V2_ROUTE_PREFIX)
+
+    async def metadata(model_name: str, model_version: str) -> Any:
+        return await endpoints.model_metadata(f"{model_name}/{model_version}")
+
+    async def ready(model_name: str, model_version: str) -> Any:
+        return await endpoints.model_ready(f"{model_name}/{model_version}")
+
+    async def infer(request: Request, model_name: str, model_version: str = "") -> Any:
+        return await _inferred(data_plane, request, f"{model_name}/{model_version}" if model_version else model_name)
+
+    async def index(request: Request) -> Any:
+        return JSONResponse(await extension.index(bool((await object_of(request)).get("ready"))))
+
+    async def load(model_name: str, request: Request) -> Any:
+        if (await object_of(request)).get("parameters"):
+            raise Refused(UnsupportedError(NO_PARAMETERS), is_loading=True)
+        return await endpoints.load(model_name)
+
+    router.add_api_route(_VERSION, metadata, methods=["GET"])
+    router.add_api_route(f"{_VERSION}/ready", ready, methods=["GET"])
+    for path in ("/models/{model_name}/infer", f"{_VERSION}/infer"):
+        router.add_api_route(path, infer, methods=["POST"], response_model=None)
+    router.add_api_route("/repository/index", index, methods=["POST"])
+    router.add_api_route("/repository/models/{model_name}/load", load, methods=["POST"])
+    return router
+
+
+async def _inferred(data_plane: DataPlane, request: Request, name: str) -> Response:
+    """Run a request. Whatever its content type says, one decoder reads it: JSON has neither NaN nor infinities."""
+    headers = dict(request.headers)
+    await data_plane.model_ready(name, True)
+    payload = data_plane.decode_inference_request(await request.body(), headers, name)
+    response, _ = await data_plane.infer(name, payload, headers)
+    content, further = data_plane.encode(name, response, {}, {})
+    if isinstance(content, bytes):
+        return Response(content, headers={k: v for k, v in further.items() if k.lower() != "content-length"})
+    return Response(orjson.dumps(content), media_type="application/json")
+
+
+async def _refused(_: Request, refused: Refused) -> Response:
+    refused.log("")
+    headers = {"retry-after": "1"} if refused.http_status == 503 else None
+    return JSONResponse({"error": refused.details}, refused.http_status, headers)
+
+
+async def _not_ready(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": f"NotReadyError: {error}"}, 503)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    return await _refused(_, Refused(InputError(str(error))))
+
+
+async def _not_valid(_: Request, error: RequestValidationError) -> Response:
+    """A request that does not have the form of the protocol; the first of the reasons that pydantic found."""
+    reasons = error.errors()
+    where = ".".join(str(part) for part in reasons[0]["loc"]) if reasons else "body"
+    why = reasons[0]["msg"] if reasons else "it cannot be read"
+    return await _refused(_, Refused(InputError(f"the request is not valid: {where}: {why}")))
+
+
+async def _http_error(_: Request, error: HTTPException) -> Response:
+    return JSONResponse({"error": str(error.detail)}, error.status_code)
+
+
+async def _not_implemented(_: Request, error: Exception) -> Response:
+    """Of KServe's routes, for what no model here does, such as explaining an answer."""
+    return await _refused(_, Refused(UnsupportedError(f"the server does not do this: {error}")))
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": f"ServingError: the server failed: {type(error).__name__}: {error}"}, 500)

@@ -1,0 +1,200 @@
+"""`ServedModel`: a version of a model as KServe's server sees it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from kserve import InferRequest, InferResponse, Model
+
+from engine.errors import Cancelled, EngineError, InputError, TooLargeError, UnsupportedError
+from engine.plugin_api import ExecutableNetwork
+from engine_serve import metrics
+from engine_serve.deadlines import seconds_left
+from engine_serve.ended_sequences import EndedSequences
+from engine_serve.model_config import ModelConfig, SequenceLimits
+from engine_serve.options import MOST_ANSWER_BYTES
+from engine_serve.parameters import SEQUENCE, check_request
+from engine_serve.refusals import Refused, unexpected
+from engine_serve.request_queue import QueueState, RequestQueue, Times
+from engine_serve.sequences import Sequences, step_of
+from engine_serve.tensors import Array, bytes_of, described, input_arrays, output_tensors
+from engine_serve.tracing import request_span
+
+_log = logging.getLogger("engine.serving")
+
+
+class ServedModel(Model):  # type: ignore[misc]
+    """A network with its queue. Requests that it has accepted keep it, so that it can be replaced at any time."""
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        network: ExecutableNetwork,
+        config: ModelConfig,
+        clock: metrics.DeviceClock,
+        tally: metrics.Tally,
+        most_answer_bytes: int = MOST_ANSWER_BYTES,
+    ) -> None:
+        super().__init__(name)
+        self.version, self.network, self.config = str(version), network, config
+        self._inputs, self._outputs = described(network.inputs), described(network.outputs)
+        most = int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))  # the network itself runs no more at once
+        slots = min(config.requests, most) if config.requests else most
+        most_bytes = None if config.queue_mib is None else int(config.queue_mib * (1 << 20))
+        self._queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size, most_bytes)
+        self.queue: QueueState = self._queue
+        self._most_answer_bytes = most_answer_bytes
+        self.sequences: Sequences | None = None
+        if network.variables and config.generation is None:
+            self.sequences = Sequences(f"model `{name}`", network, self._queue, config.sequences or SequenceLimits())
+        self.device = ",".join(network.get_metric("EXECUTION_DEVICES"))
+        self._makes_batches = "BATCH_SIZES" in network.get_metric("SUPPORTED_METRICS")
+        self._clock, self._tally = clock, tally
+        self.ready = True
+
+    @property
+    def problem(self) -> str:
+        """Why it can answer no request any more, until it is loaded again; "" if it can."""
+        return ""
+
+    def get_input_types(self) -> list[dict[str, Any]]:
+        """Names, datatypes and shapes of the inputs."""
+        return self._inputs
+
+    def get_output_types(self) -> list[dict[str, Any]]:
+        """Names, datatypes and shapes of the outputs."""
+        return self._outputs
+
+    def retire(self, why: str) -> None:
+        """Another model has taken its place, or none. What was accepted goes on, and keeps the network until then.
+
+        Args:
+            why: what clients are told of their sequences.
+        """
+        if self.sequences is not None:
+            self.sequences.close(why)
+
+    def remember(self, ended: EndedSequences) -> None:
+        """Use a table of the sequences that have ended, which outlives the model; before its first request."""
+        if self.sequences is not None:
+            self.sequences.ended = ended
+
+    def succeed(self, before: ServedModel | None, ended: EndedSequences, what: str) -> None:
+        """Answer requests that another model, which is there still or not, answered before.
+
+        Args:
+            before: that model, if it is there.
+            ended: the sequences of that model that have ended.
+            what: what is told of those of its sequences that run.
+        """
+        if self.sequences is not None:
+            self.sequences.succeed(before.sequences if before is not None else None, ended, what)
+
+    def batch_sizes(self) -> dict[int, int] | None:
+        """How many batches had how many requests; None if the network makes none."""
+        if not self._makes_batches:
+            return None
+        return {int(size): count for size, count in self.network.get_metric("BATCH_SIZES").items()}
+
+    async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> InferResponse:
+        """Run one request. Raises `Refused`."""
+        times = Times(arrived=time.perf_counter())
+        end = "ok"
+        try:
+            with request_span(self.name, self.version, self.device, headers, times):
+                try:
+                    response = await self._answered(payload, headers, times)
+                except EngineError as e:
+                    end = type(e).__name__
+                    refused = Refused(e)
+                    refused.log(self.name)
+                    raise refused from e
+            self._tally.answered += 1
+            return response
+        except Refused:
+            raise
+        except Exception as e:
+            end = type(e).__name__
+            raise unexpected(e, f"an inference of model `{self.name}`") from e
+        except BaseException:  # the client has gone, or the grace period is over
+            end = Cancelled.__name__
+            self._tally.end_early()
+            raise
+        finally:
+            times.ended = time.perf_counter()
+            self._measure(times, end)
+
+    async def _answered(self, payload: Any, headers: Mapping[str, str] | None, times: Times) -> InferResponse:
+        if not isinstance(payload, InferRequest):
+            raise UnsupportedError("the server speaks version 2 of the protocol, the Open Inference Protocol: use /v2")
+        known = SEQUENCE if self.sequences is not None else ()
+        parameters = self._checked(payload, known)
+        deadline = seconds_left(headers, parameters, self.config.timeout_ms)
+        inputs = input_arrays(payload, self.network.inputs, {port.name for port in self.network.overridable})
+        self._check_rows(inputs)
+        self._clock.begin(self.device)
+        try:
+            if self.sequences is None:
+                result = await self._queue.infer(inputs, deadline, times, bytes_of(inputs))
+                return self._response(payload, result)
+            return await self.sequences.infer(
+                step_of(parameters),
+                inputs,
+                deadline,
+                times,
+                bytes_of(inputs),
+                lambda found: self._response(payload, found),
+            )
+        finally:
+            self._clock.end(self.device)
+
+    def _checked(self, payload: InferRequest, known: Collection[str]) -> dict[str, Any]:
+        """The parameters of a request. Raises `InputError` for what is not supported, and outputs that do not exist."""
+        sent = [] if known else sorted(SEQUENCE.intersection(payload.parameters or ()))
+        if sent:
+            names = ", ".join(f"`{name}`" for name in sent)
+            raise InputError(
+                f"model `{self.name}` has no variables, so that it keeps nothing of a sequence; leave {names} out"
+            )
+        parameters = check_request(payload, known)
+        outputs = [port.name for port in self.network.outputs]
+        for output in payload.request_outputs or ():
+            if output.name not in outputs:
+                raise InputError(f"there is no output {output.name!r:.80}; the model's are {', '.join(outputs)}")
+        return parameters
+
+    def _response(self, payload: InferRequest, result: Mapping[str, Any]) -> InferResponse:
+        return InferResponse(
+            response_id=payload.id or uuid.uuid4().hex,
+            model_name=self.name,
+            model_version=self.version,
+            infer_outputs=output_tensors(result, payload, self._most_answer_bytes),
+            use_binary_outputs=payload.use_binary_outputs,
+            requested_outputs=payload.request_outputs,
+        )
+
+    def _check_rows(self, inputs: Mapping[str, Array]) -> None:
+        """Every input's first dimension is at most `max_rows`."""
+        most = self.config.max_rows
+        rows = {name: value.shape[0] for name, value in inputs.items() if value.ndim}
+        if rows:
+            metrics.ROWS.labels(self.name, self.version).observe(next(iter(rows.values())))
+        for name, count in rows.items():
+            if most is not None and count > most:
+                raise TooLargeError(
+                    f"input `{name}` has {count} rows, and model `{self.name}` accepts at most {most} in a request; "
+                    "divide the request, or raise `max_rows` in the model's configuration"
+                )
+
+    def _measure(self, times: Times, end: str) -> None:
+        labels = (self.name, self.version)
+        metrics.REQUESTS.labels(*labels, end).inc()
+        metrics.REQUEST_SECONDS.labels(*labels).observe(times.ended - times.arrived)
+        if times.began:
+            metrics.QUEUE_SECONDS.labels(*labels).observe(times.began - times.arrived)
+            metrics.INFER_SECONDS.labels(*labels).observe(times.ended - times.began)
