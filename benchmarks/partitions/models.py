@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_hetero.model_graph import ModelGraph
+from engine_hetero.query.model_graph import ModelGraph
 
 from engine import Core
 from engine.testing.models import light_model

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from engine_hetero.model_graph import ModelGraph
-from engine_hetero.placing.placement import Claims
+from engine_hetero.affinity.placement import Claims
+from engine_hetero.query.model_graph import ModelGraph
 
 from engine import ops
 from engine.ir import Model, Parameter, f32

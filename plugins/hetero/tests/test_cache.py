@@ -86,7 +86,7 @@ def test_a_file_that_changes_during_a_compilation_is_not_stored_under_the_old_ke
     core, file = Core(), tmp_path / "affinity.json"
     config = {**cache, "AFFINITY_FILE": str(file)}
     file.write_text(json.dumps({"last": "TEMPLATE"}))
-    from engine_hetero.parts.compiling import Compiler
+    from engine_hetero.network.compiling import Compiler
 
     compile_parts = Compiler.compile
 

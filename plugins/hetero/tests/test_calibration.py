@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_hetero.costs.calibration import (
+from engine_hetero.affinity.costs.calibration import (
     Calibration,
     Figure,
     merge,

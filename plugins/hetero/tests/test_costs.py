@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_hetero.costs.cost_model import DEFAULT_RATES, CostModel, Rates, default_costs, value_numbers
-from engine_hetero.model_graph import ModelGraph
-from engine_hetero.placing.placement import NATIVE, REFERENCE
+from engine_hetero.affinity.costs.cost_model import DEFAULT_RATES, CostModel, Rates, default_costs, value_numbers
+from engine_hetero.affinity.placement import NATIVE, REFERENCE
+from engine_hetero.query.model_graph import ModelGraph
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, boolean, f32, i64

@@ -643,7 +643,7 @@ def test_creating_the_plugin_imports_no_partitioner() -> None:
     program = """
 import sys
 from engine import Core
-print("HETERO" in Core().get_versions(), "engine_hetero.network" in sys.modules)
+print("HETERO" in Core().get_versions(), "engine_hetero.network.network" in sys.modules)
 """
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
     assert output.split() == ["True", "False"]

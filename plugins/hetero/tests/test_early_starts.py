@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
-from engine_hetero.execution.early_starts import HOP_SECONDS, EarlyStarts
-from engine_hetero.parts.wiring import NETWORK, PartWiring, Source, Wiring
+from engine_hetero.network.early_starts import HOP_SECONDS, EarlyStarts
+from engine_hetero.wiring.wiring import NETWORK, PartWiring, Source, Wiring
 from engine_template import TemplatePlugin
 from engine_template.request import TemplateInferRequest
 from onnx import TensorProto, helper
@@ -113,9 +113,7 @@ def test_short_parts_that_turn_out_long_overlap(monkeypatch: pytest.MonkeyPatch)
     core, devices = Core(), Devices()
     for name in ("LEFT", "RIGHT"):
         core.register_plugin(name, devices.plugin(name))
-    monkeypatch.setattr(
-        "engine_hetero.execution.request.time", SimpleNamespace(perf_counter_ns=devices.perf_counter_ns)
-    )
+    monkeypatch.setattr("engine_hetero.network.request.time", SimpleNamespace(perf_counter_ns=devices.perf_counter_ns))
     nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Abs", ["x"], ["b"])]
     for node, device in zip(nodes, ("LEFT", "RIGHT"), strict=True):
         node.metadata_props.add(key="affinity", value=device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine_hetero.device_list import PASSED_ON
-from engine_hetero.network import HeteroNetwork
+from engine_hetero.network.network import HeteroNetwork
 from engine_hetero.plugin import HeteroPlugin
 
 GUIDE = Path(__file__).parents[3] / "docs" / "hetero.md"

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_hetero.costs.cost_model import CostModel, default_costs
-from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing.measured_placing import place_by_cost
-from engine_hetero.placing.placement import NATIVE, REFERENCE, REFUSED, UNPLACED, Claims, place_by_priority
+from engine_hetero.affinity.costs.cost_model import CostModel, default_costs
+from engine_hetero.affinity.measured_placing import place_by_cost
+from engine_hetero.affinity.placement import NATIVE, REFERENCE, REFUSED, UNPLACED, Claims, place_by_priority
+from engine_hetero.query.model_graph import Ints, ModelGraph
 
 from engine import ops
 from engine.errors import UnsupportedError

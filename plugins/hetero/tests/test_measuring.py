@@ -11,15 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_cpu import CpuPlugin
-from engine_hetero.costs.calibrated_costs import calibration_path, device_key, measured_costs
-from engine_hetero.costs.calibration import Calibration, Figure, read_calibration, signature_of, update_calibration
-from engine_hetero.costs.cost_model import CostModel, default_costs
-from engine_hetero.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, attributed, measure
-from engine_hetero.costs.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
-from engine_hetero.model_graph import ModelGraph
-from engine_hetero.placing.measured_placing import place_by_cost
-from engine_hetero.placing.placement import UNPLACED, Claims
+from engine_hetero.affinity.costs.calibrated_costs import calibration_path, device_key, measured_costs
+from engine_hetero.affinity.costs.calibration import (
+    Calibration,
+    Figure,
+    read_calibration,
+    signature_of,
+    update_calibration,
+)
+from engine_hetero.affinity.costs.cost_model import CostModel, default_costs
+from engine_hetero.affinity.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, attributed, measure
+from engine_hetero.affinity.costs.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
+from engine_hetero.affinity.measured_placing import place_by_cost
+from engine_hetero.affinity.placement import UNPLACED, Claims
 from engine_hetero.properties import OWN_PROPERTIES
+from engine_hetero.query.model_graph import ModelGraph
 from engine_template import TemplatePlugin
 
 from engine import Core, ops
@@ -195,7 +201,7 @@ def test_figures_that_cannot_be_kept_are_used_all_the_same(
     def full(*paths: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("engine_hetero.costs.calibration.os.replace", full)
+    monkeypatch.setattr("engine_hetero.affinity.costs.calibration.os.replace", full)
     path = str(tmp_path / "calibration.json")
     costs = measured_costs(core, claims_of(core, layers(), "CPU"), plain, path, AMPLE)
     assert costs.origin == "measured"
@@ -248,7 +254,7 @@ def subject_of(model: Model, atoms: tuple[frozenset[str], ...] = ()) -> Subject:
 
 def test_no_time_is_below_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes may be said to take longer than the inference: clocks differ. A negative cost would draw nodes to it."""
-    monkeypatch.setattr("engine_hetero.costs.measuring.run_probe", lambda *given: Timing(1.0, {"relu0": 1.5}))
+    monkeypatch.setattr("engine_hetero.affinity.costs.measuring.run_probe", lambda *given: Timing(1.0, {"relu0": 1.5}))
     found = measure(subject_of(layers(1)), {}, Deadline.after(AMPLE))
     assert found.keys() > BORDERS
     assert min(figure.seconds for figure in found.values()) >= 0

@@ -113,7 +113,7 @@ def check_all_ways(network: ExecutableNetwork, cases: list[Case], chooser: rando
 def test_a_random_graph_divided_at_random(core: Core, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chooser = random.Random(seed)
     if seed % 2:  # parts of this size would start early only where they took longer
-        monkeypatch.setattr("engine_hetero.execution.early_starts.HOP_SECONDS", -1.0)
+        monkeypatch.setattr("engine_hetero.network.early_starts.HOP_SECONDS", -1.0)
     model = random_model(chooser)
     cases = cases_of(model, seed)
     config = {

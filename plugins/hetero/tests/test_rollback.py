@@ -11,7 +11,7 @@ import random
 import numpy as np
 import pytest
 from engine_hetero import partition
-from engine_hetero.rollback_trace import trace_lines
+from engine_hetero.division.rollback_trace import trace_lines
 
 from engine.native import graph
 from engine.native.graph import TraceStep, verify_runs

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from engine_hetero.model_graph import ModelGraph
 from engine_hetero.parts.splitting import split
+from engine_hetero.query.model_graph import ModelGraph
 
 from engine import ops
 from engine.ir import Constant, Model, Parameter, f32

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_hetero.model_graph import ModelGraph
-from engine_hetero.placing.user_affinity import set_affinity, stated_affinity
+from engine_hetero.affinity.user_affinity import set_affinity, stated_affinity
+from engine_hetero.query.model_graph import ModelGraph
 
 from engine import Core, ops
 from engine.errors import EngineError, ModelError, PropertyError, UnsupportedError

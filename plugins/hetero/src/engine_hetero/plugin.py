@@ -29,7 +29,7 @@ class HeteroPlugin(Plugin):
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A network of parts, each compiled for its device."""
-        from engine_hetero.network import HeteroNetwork
+        from engine_hetero.network.network import HeteroNetwork
 
         devices = self._devices(config)
         with paused_collector():  # it would visit the parts compiled so far again and again
@@ -37,13 +37,13 @@ class HeteroPlugin(Plugin):
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `HeteroNetwork.export_sections` wrote."""
-        from engine_hetero.network import HeteroNetwork
+        from engine_hetero.network.network import HeteroNetwork
 
         return HeteroNetwork.imported(self, config, blob, self._devices(config))
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """How each operation would run, on which device, in which subgraph, and why not elsewhere."""
-        from engine_hetero.explain import answer
+        from engine_hetero.report.explain import answer
 
         return answer(self.core, model, self._devices(config), config)
 

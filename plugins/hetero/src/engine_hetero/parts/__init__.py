@@ -1,1 +1,1 @@
-"""The parts of a divided model: as models, as networks, and in a blob with a certificate of acyclicity."""
+"""The stage `parts`: each subgraph as a model."""

@@ -23,8 +23,8 @@ from engine.ir import (
 from engine.lowering import SHAPE_SOURCES
 from engine.ops.creation import ShapeSpec
 from engine.plugin_api import Model
-from engine_hetero.model_graph import ModelGraph
-from engine_hetero.parts.wiring import NETWORK, Lengths, PartWiring, Source, Wiring
+from engine_hetero.query.model_graph import ModelGraph
+from engine_hetero.wiring.wiring import NETWORK, Lengths, PartWiring, Source, Wiring
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from engine.plugin_api import (
     Support,
     SupportLevel,
 )
+from engine_hetero.affinity.placement import Claims, UnplaceableError
 from engine_hetero.device_list import DeviceList
-from engine_hetero.division import Divider, Division
-from engine_hetero.model_graph import ModelGraph, has_known_size
-from engine_hetero.placing.placement import Claims, UnplaceableError
+from engine_hetero.division.division import Divider, Division
 from engine_hetero.properties import PARTITION_STRATEGY, PLACEMENT
+from engine_hetero.query.model_graph import ModelGraph, has_known_size
 
 
 def answer(core: CoreHandle, model: Model, devices: DeviceList, config: Config) -> QueryResult:

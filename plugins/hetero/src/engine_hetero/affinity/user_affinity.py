@@ -16,8 +16,8 @@ from engine.ir import Node
 from engine.ir.walk import all_nodes
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import Model
-from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing.placement import UNPLACED
+from engine_hetero.affinity.placement import UNPLACED
+from engine_hetero.query.model_graph import Ints, ModelGraph
 
 logger = logging.getLogger("engine.hetero")
 

@@ -21,15 +21,15 @@ from engine.plugin_api import (
 )
 from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
 from engine_hetero.device_list import DeviceList, new_contexts
-from engine_hetero.division import Divider
-from engine_hetero.dump import GraphDump
-from engine_hetero.execution.dataflow import Dataflow
-from engine_hetero.execution.request import HeteroInferRequest
-from engine_hetero.parts.blob_parts import read_parts, write_parts
-from engine_hetero.parts.certificate import Certificate
-from engine_hetero.parts.compiling import Compiler
-from engine_hetero.parts.wiring import Wiring
+from engine_hetero.division.division import Divider
+from engine_hetero.network.blob_parts import read_parts, write_parts
+from engine_hetero.network.compiling import Compiler
+from engine_hetero.network.dataflow import Dataflow
+from engine_hetero.network.request import HeteroInferRequest
 from engine_hetero.properties import HOST_TRANSFERS, SUBGRAPH_COUNT, SUBGRAPH_DEVICES, SUBGRAPH_LOWER_BOUND
+from engine_hetero.report.dump import GraphDump
+from engine_hetero.wiring.certificate import Certificate
+from engine_hetero.wiring.wiring import Wiring
 
 
 class HeteroNetwork(ExecutableNetwork):

@@ -11,9 +11,9 @@ import numpy as np
 
 from engine.errors import PartitionError
 from engine.native.graph import check_partition
-from engine_hetero.costs.cost_model import CostModel, Floats
-from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing.placement import REFUSED, Claims
+from engine_hetero.affinity.costs.cost_model import CostModel, Floats
+from engine_hetero.affinity.placement import REFUSED, Claims
+from engine_hetero.query.model_graph import Ints, ModelGraph
 
 _MAX_EXAMINED: Final = 64
 _MAX_FINDINGS: Final = 5

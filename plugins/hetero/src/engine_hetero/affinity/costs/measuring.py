@@ -11,14 +11,14 @@ import numpy as np
 
 from engine.errors import EngineError
 from engine.plugin_api import CoreHandle
-from engine_hetero.costs.calibration import (
+from engine_hetero.affinity.costs.calibration import (
     Figure,
     signature_of,
 )
-from engine_hetero.costs.cost_model import Floats
-from engine_hetero.costs.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
-from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing.placement import REFUSED, Claims
+from engine_hetero.affinity.costs.cost_model import Floats
+from engine_hetero.affinity.costs.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
+from engine_hetero.affinity.placement import REFUSED, Claims
+from engine_hetero.query.model_graph import Ints, ModelGraph
 
 logger = logging.getLogger("engine.hetero")
 

@@ -15,7 +15,7 @@ from engine.errors import PropertyError
 from engine.files import CacheFolder
 from engine.plugin_api import Config, CoreHandle
 from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, ENABLE_MMAP, PERF_COUNT
-from engine_hetero.costs.calibration import (
+from engine_hetero.affinity.costs.calibration import (
     Calibration,
     Figure,
     merge,
@@ -23,10 +23,10 @@ from engine_hetero.costs.calibration import (
     signature_of,
     update_calibration,
 )
-from engine_hetero.costs.cost_model import DEFAULT_RATES, CostModel, default_costs
-from engine_hetero.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, measure
-from engine_hetero.costs.probes import Deadline, border_probe
-from engine_hetero.placing.placement import REFUSED, Claims
+from engine_hetero.affinity.costs.cost_model import DEFAULT_RATES, CostModel, default_costs
+from engine_hetero.affinity.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, measure
+from engine_hetero.affinity.costs.probes import Deadline, border_probe
+from engine_hetero.affinity.placement import REFUSED, Claims
 from engine_hetero.properties import CALIBRATION_FILE
 
 logger = logging.getLogger("engine.hetero")

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.errors import UnsupportedError
 from engine.plugin_api import QueryResult, Support, SupportLevel
-from engine_hetero.model_graph import Ints, ModelGraph
+from engine_hetero.query.model_graph import Ints, ModelGraph
 
 UNPLACED: Final = -1
 REFUSED, REFERENCE, NATIVE = 0, 1, 2

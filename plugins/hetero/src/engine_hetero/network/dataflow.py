@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from engine.ir import TensorType
 from engine.native import empty_aligned
 from engine.plugin_api import ExecutableNetwork, Executor, RemoteTensor
-from engine_hetero.execution.early_starts import EarlyStarts
-from engine_hetero.parts.wiring import NETWORK, PartWiring, Source, Wiring
+from engine_hetero.network.early_starts import EarlyStarts
+from engine_hetero.wiring.wiring import NETWORK, PartWiring, Source, Wiring
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,15 @@ import numpy as np
 from engine.native.graph import Costs
 from engine.plugin_api import Config, CoreHandle, Model, Support, SupportLevel
 from engine.properties import ALLOW_SHARED_CACHE
-from engine_hetero.canonical import canonical_model
-from engine_hetero.costs.calibrated_costs import calibration_path, measured_costs
-from engine_hetero.costs.cost_model import CostModel, default_costs
+from engine_hetero.affinity.costs.calibrated_costs import calibration_path, measured_costs
+from engine_hetero.affinity.costs.cost_model import CostModel, default_costs
+from engine_hetero.affinity.measured_placing import place_by_cost
+from engine_hetero.affinity.placement import UNPLACED, Claims, Placement, UnplaceableError, place_by_priority
+from engine_hetero.affinity.user_affinity import stated_affinity
 from engine_hetero.device_list import DeviceList
-from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.partitioning import Partition, partition
+from engine_hetero.division.partitioning import Partition, partition
+from engine_hetero.division.schedule import findings, predict
 from engine_hetero.parts.splitting import PartModel, split
-from engine_hetero.parts.wiring import Wiring
-from engine_hetero.placing.measured_placing import place_by_cost
-from engine_hetero.placing.placement import UNPLACED, Claims, Placement, UnplaceableError, place_by_priority
-from engine_hetero.placing.user_affinity import stated_affinity
 from engine_hetero.properties import (
     AFFINITY_FILE,
     CALIBRATION_FILE,
@@ -32,7 +30,9 @@ from engine_hetero.properties import (
     PARTITION_STRATEGY,
     PLACEMENT,
 )
-from engine_hetero.schedule import findings, predict
+from engine_hetero.query.canonical import canonical_model
+from engine_hetero.query.model_graph import Ints, ModelGraph
+from engine_hetero.wiring.wiring import Wiring
 
 _MIN_GAIN: Final = 0.1
 """The share of an inference's time that a division with more subgraphs must save."""

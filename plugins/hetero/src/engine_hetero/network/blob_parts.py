@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
 from engine.plugin_api import BlobReader, BlobWriter, CoreHandle, ExecutableNetwork, RemoteContext, Signature
 from engine_hetero.device_list import DeviceList, new_contexts
-from engine_hetero.execution.dataflow import Dataflow
-from engine_hetero.parts.certificate import Certificate
-from engine_hetero.parts.wiring import Wiring
+from engine_hetero.network.dataflow import Dataflow
+from engine_hetero.wiring.certificate import Certificate
+from engine_hetero.wiring.wiring import Wiring
 
 _WIRING = "wiring"
 _CERTIFICATE = "certificate"

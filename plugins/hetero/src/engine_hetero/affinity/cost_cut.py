@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from engine.native.graph import min_cut
-from engine_hetero.costs.cost_model import Bools, CostModel, Floats, value_numbers
-from engine_hetero.model_graph import Ints, ModelGraph
+from engine_hetero.affinity.costs.cost_model import Bools, CostModel, Floats, value_numbers
+from engine_hetero.query.model_graph import Ints, ModelGraph
 
 _FORBIDDEN: Final = np.inf
 _LARGEST: Final = 1 << 62

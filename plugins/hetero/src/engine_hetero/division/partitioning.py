@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.native import graph
-from engine_hetero.rollback_trace import trace_lines
+from engine_hetero.division.rollback_trace import trace_lines
 
 if TYPE_CHECKING:
     import numpy as np

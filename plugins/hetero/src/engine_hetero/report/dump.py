@@ -9,9 +9,9 @@ from typing import Final
 
 from engine.plugin_api import Config, Model, PropertyError, QueryResult
 from engine.visualize import SUFFIXES, answered_graph, model_graph, write_unused
-from engine_hetero.division import Division
-from engine_hetero.explain import report_of
+from engine_hetero.division.division import Division
 from engine_hetero.properties import DUMP_GRAPH
+from engine_hetero.report.explain import report_of
 
 DEVICE: Final = "HETERO"
 

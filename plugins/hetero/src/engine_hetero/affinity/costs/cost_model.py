@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.passes.work import Work, work_of
-from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing.placement import REFERENCE
+from engine_hetero.affinity.placement import REFERENCE
+from engine_hetero.query.model_graph import Ints, ModelGraph
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]

@@ -11,7 +11,7 @@ from math import inf
 from statistics import median
 from typing import Final
 
-from engine_hetero.parts.wiring import NETWORK, PartWiring, Wiring
+from engine_hetero.wiring.wiring import NETWORK, PartWiring, Wiring
 
 HOP_SECONDS: Final = 1e-4
 """Seconds that an early start must save. Switching to another thread takes 20 to 50 us, as does waiting for it."""

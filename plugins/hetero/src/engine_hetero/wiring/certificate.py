@@ -14,11 +14,11 @@ import numpy as np
 
 from engine.errors import BlobCorruptError, EngineError
 from engine.native.graph import verify_runs
-from engine_hetero.model_graph import Ints
-from engine_hetero.parts.wiring import NETWORK, Wiring
+from engine_hetero.query.model_graph import Ints
+from engine_hetero.wiring.wiring import NETWORK, Wiring
 
 if TYPE_CHECKING:
-    from engine_hetero.division import Division
+    from engine_hetero.division.division import Division
 
 
 @dataclass(frozen=True)

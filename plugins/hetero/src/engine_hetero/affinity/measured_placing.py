@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from engine.errors import UnsupportedError
-from engine_hetero.costs.cost_model import CostModel
-from engine_hetero.model_graph import Ints
-from engine_hetero.placing.cost_cut import Groups, Values, cut
-from engine_hetero.placing.placement import REFUSED, UNPLACED, Claims, Placement, place_by_priority, settle
+from engine_hetero.affinity.cost_cut import Groups, Values, cut
+from engine_hetero.affinity.costs.cost_model import CostModel
+from engine_hetero.affinity.placement import REFUSED, UNPLACED, Claims, Placement, place_by_priority, settle
+from engine_hetero.query.model_graph import Ints
 
 _MAX_ROUNDS: Final = 20
 """The maximum number of rounds. Each lowers the costs; more than a few are rare."""

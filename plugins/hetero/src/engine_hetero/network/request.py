@@ -25,9 +25,9 @@ from engine.plugin_api import (
 from engine.runtime.deadlines import deadline_timer
 from engine.runtime.lifecycle import ForkSafeLock
 from engine.runtime.records import SUBGRAPH
-from engine_hetero.execution.dataflow import Dataflow
-from engine_hetero.execution.turns import Turns
-from engine_hetero.parts.wiring import NETWORK, Lengths, Source
+from engine_hetero.network.dataflow import Dataflow
+from engine_hetero.network.turns import Turns
+from engine_hetero.wiring.wiring import NETWORK, Lengths, Source
 
 
 class HeteroInferRequest(SyncInferRequest):

@@ -1,0 +1,1 @@
+"""The stage `affinity`: a device for each operation."""

@@ -1,0 +1,1 @@
+"""The stage `division`: subgraphs, each on one device, without cycles between them."""

@@ -1,1 +1,0 @@
-"""Execution of the parts of an inference: bindings, turns, requests."""

@@ -1,1 +1,0 @@
-"""Placement of operations on devices: by users, by priority, or by cost."""

@@ -1,0 +1,1 @@
+"""What a query answers: where each operation runs, and why."""

@@ -1,0 +1,1 @@
+"""The stage `wiring`: the connections between the parts."""
