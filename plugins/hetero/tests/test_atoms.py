@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from engine_hetero.affinity.placement import Claims
+from engine_hetero.query.claims import Claims
 from engine_hetero.query.model_graph import ModelGraph
 
 from engine import ops

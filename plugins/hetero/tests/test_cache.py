@@ -90,9 +90,9 @@ def test_a_file_that_changes_during_a_compilation_is_not_stored_under_the_old_ke
 
     compile_parts = Compiler.compile
 
-    def changing(self: Compiler, parts: Any, contexts: Any) -> Any:
+    def changing(self: Compiler, *given: Any) -> Any:
         file.write_text(json.dumps({"last": "CPU"}))
-        return compile_parts(self, parts, contexts)
+        return compile_parts(self, *given)
 
     with monkeypatch.context() as patch:
         patch.setattr(Compiler, "compile", changing)

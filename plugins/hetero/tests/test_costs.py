@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_hetero.affinity.costs.cost_model import DEFAULT_RATES, CostModel, Rates, default_costs, value_numbers
-from engine_hetero.affinity.placement import NATIVE, REFERENCE
+from engine_hetero.query.claims import NATIVE, REFERENCE
 from engine_hetero.query.model_graph import ModelGraph
 
 from engine import Core, ops

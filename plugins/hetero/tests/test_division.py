@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from engine_hetero.division.division import _worth_its_subgraphs
+from engine_hetero.division.dividing import _worth_its_subgraphs
 
 
 @dataclass

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from engine_hetero.affinity.costs.cost_model import CostModel, default_costs
 from engine_hetero.affinity.measured_placing import place_by_cost
-from engine_hetero.affinity.placement import NATIVE, REFERENCE, REFUSED, UNPLACED, Claims, place_by_priority
+from engine_hetero.affinity.placement import UNPLACED, place_by_priority
+from engine_hetero.query.claims import NATIVE, REFERENCE, REFUSED, Claims
 from engine_hetero.query.model_graph import Ints, ModelGraph
 
 from engine import ops

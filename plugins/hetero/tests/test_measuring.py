@@ -23,8 +23,9 @@ from engine_hetero.affinity.costs.cost_model import CostModel, default_costs
 from engine_hetero.affinity.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, attributed, measure
 from engine_hetero.affinity.costs.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
 from engine_hetero.affinity.measured_placing import place_by_cost
-from engine_hetero.affinity.placement import UNPLACED, Claims
+from engine_hetero.affinity.placement import UNPLACED
 from engine_hetero.properties import OWN_PROPERTIES
+from engine_hetero.query.claims import Claims
 from engine_hetero.query.model_graph import ModelGraph
 from engine_template import TemplatePlugin
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from engine_hetero.affinity.costs.cost_model import CostModel, default_costs
-from engine_hetero.affinity.placement import Claims
-from engine_hetero.division.schedule import Schedule, findings, list_schedule, predict
+from engine_hetero.division.schedule import Schedule, list_schedule, predict
+from engine_hetero.query.claims import Claims
 from engine_hetero.query.model_graph import Ints, ModelGraph
+from engine_hetero.report.findings import findings
 
 from engine import ops
 from engine.errors import PartitionError

@@ -15,7 +15,7 @@ def test_a_part_has_only_the_results_that_others_read() -> None:
     inner = ops.Add(x, Constant(np.ones(3, np.float32)))
     passed = ops.Relu(inner)
     graph = ModelGraph.of(Model([ops.Neg(passed)], [x]))
-    (first, second), wiring = split(graph, [[0, 1], [2]], ["A", "B"])
+    first, second = split(graph, [[0, 1], [2]], ["A", "B"])
     assert [value.node for value in first.outputs] == [passed]
     assert len(second.outputs) == 1
-    assert [len(part.inputs) for part in wiring.parts] == [1, 1]
+    assert [len(part.inputs) for part in (first, second)] == [1, 1]

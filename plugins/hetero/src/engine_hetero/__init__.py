@@ -1,4 +1,4 @@
-"""HETERO: one model over several devices."""
+"""HETERO: one model over several devices. `stages` shows the way of a model through the folders."""
 
 from engine_hetero.affinity.user_affinity import set_affinity
 from engine_hetero.division.partitioning import Partition, partition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ _LEAST_FOLDED: Final = {MAX_FOLDED_BYTES: 64 << 20, MAX_FOLDED_WORK: 10**9}
 
 @dataclass(frozen=True)
 class DeviceList:
-    """Device strings, best first, and the configuration of each."""
+    """Device strings, best first, and the configuration of each for compiling, importing and queries."""
 
     names: tuple[str, ...]
     configs: Mapping[str, Mapping[str, Any]]
@@ -67,12 +67,12 @@ class DeviceList:
             )
         return cls(listed, {name: _config_of(name, core, config, given.get(name, {})) for name in listed})
 
-    def config_of(self, name: str) -> Mapping[str, Any]:
-        """The configuration of a device for compiling, importing and queries."""
-        return self.configs[name]
+    def configs_of_parts(self, names: Sequence[str]) -> list[Mapping[str, Any]]:
+        """The configuration for compiling each of several parts, which share what the whole model may fold."""
+        shares = {name: self._share(name, len(names)) for name in dict.fromkeys(names)}
+        return [shares[name] for name in names]
 
-    def config_of_part(self, name: str, parts: int) -> Mapping[str, Any]:
-        """The configuration for compiling one of several parts, which share what the whole model may fold."""
+    def _share(self, name: str, parts: int) -> Mapping[str, Any]:
         config = self.configs[name]
         if parts == 1:
             return config
@@ -87,7 +87,7 @@ class DeviceList:
 def new_contexts(core: CoreHandle, devices: DeviceList, names: Iterable[str]) -> dict[str, RemoteContext]:
     """A context for each of these devices that has contexts. Raises their errors."""
     able = [name for name in names if core.get_property(name, REMOTE_CONTEXT_SUPPORT.name)]
-    return {name: core.create_context(name, devices.config_of(name)) for name in able}
+    return {name: core.create_context(name, devices.configs[name]) for name in able}
 
 
 def _config_of(name: str, core: CoreHandle, config: Config, own: Any) -> Mapping[str, Any]:

@@ -30,10 +30,17 @@ class HeteroPlugin(Plugin):
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A network of parts, each compiled for its device."""
         from engine_hetero.network.network import HeteroNetwork
+        from engine_hetero.report.dump import GraphDump
+        from engine_hetero.stages import compiled
+        from engine_hetero.wiring.certificate import Certificate
 
-        devices = self._devices(config)
+        devices, dump = self._devices(config), GraphDump.of(config)
         with paused_collector():  # it would visit the parts compiled so far again and again
-            return HeteroNetwork.compiled(self, config, model, devices)
+            parts = compiled(self.core, model, devices, config)
+            if dump is not None:
+                dump.write(parts.division, config, model)
+            certificate = Certificate.of(parts.division)
+            return HeteroNetwork.compiled(self, config, model, parts.wiring, parts.networks, certificate)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `HeteroNetwork.export_sections` wrote."""

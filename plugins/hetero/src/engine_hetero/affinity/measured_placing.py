@@ -11,7 +11,8 @@ import numpy as np
 from engine.errors import UnsupportedError
 from engine_hetero.affinity.cost_cut import Groups, Values, cut
 from engine_hetero.affinity.costs.cost_model import CostModel
-from engine_hetero.affinity.placement import REFUSED, UNPLACED, Claims, Placement, place_by_priority, settle
+from engine_hetero.affinity.placement import UNPLACED, Placement, place_by_priority, settle
+from engine_hetero.query.claims import REFUSED, Claims
 from engine_hetero.query.model_graph import Ints
 
 _MAX_ROUNDS: Final = 20

@@ -84,7 +84,7 @@ def stated_affinity(
     for name, device in stated.items():
         _require_listed(name, device, devices)
     moving = {node.friendly_name: node.op_type for node in all_nodes(model) if node.op_type in _MOVES}
-    affinity = np.full(len(graph), UNPLACED, np.int64)
+    affinity = np.full(len(graph.nodes), UNPLACED, np.int64)
     used: set[str] = set()
     for number, node in enumerate(graph.nodes):
         said = {name: stated[name] for name in _names(node) if name in stated}

@@ -75,7 +75,7 @@ def _import(
     contexts: Mapping[str, RemoteContext],
 ) -> ExecutableNetwork:
     try:
-        return core.import_model(blob.nested(_part(number)), contexts.get(device, device), devices.config_of(device))
+        return core.import_model(blob.nested(_part(number)), contexts.get(device, device), devices.configs[device])
     except BlobError as e:
         raise type(e)(f"part {number} on {device}: {e}") from e
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from engine.errors import retold
 from engine.plugin_api import (
@@ -37,15 +38,19 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """Compiles parts through the core, each with its device's configuration."""
+    """Compiles the parts of one model through the core."""
 
     core: CoreHandle
     devices: DeviceList
+    _asked_again: set[str] = field(default_factory=set)
 
     def compile(
-        self, parts: Sequence[PartModel], contexts: Mapping[str, RemoteContext]
+        self, parts: Sequence[PartModel], contexts: Mapping[str, RemoteContext], configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[ExecutableNetwork], list[Refused]]:
         """The networks of the parts, each for the context of its device, if any, and the parts that were refused.
+
+        Args:
+            configs: the configuration of each part.
 
         Raises `DeviceNotFoundError` if a device is no longer available, and if one fails its error, of the same class,
         each naming part, device and cause.
@@ -53,10 +58,11 @@ class Compiler:
         if not parts:
             return [], []
         batches = _batches(parts)
-        compiled = in_threads(
-            lambda batch: [self._compile(number, parts[number], len(parts), contexts) for number in batch],
-            batches, _MAX_THREADS, "HETERO:compile",
-        )  # fmt: skip
+
+        def compile_batch(batch: Sequence[int]) -> list[ExecutableNetwork | Refused]:
+            return [self._compile(number, parts[number], configs[number], contexts) for number in batch]
+
+        compiled = in_threads(compile_batch, batches, _MAX_THREADS, "HETERO:compile")
         results = [result for results in compiled for result in results]
         order = [number for batch in batches for number in batch]
         by_number = dict(zip(order, results, strict=True))
@@ -65,11 +71,10 @@ class Compiler:
         return [each for each in networks if not isinstance(each, Refused)], refused
 
     def _compile(
-        self, number: int, part: PartModel, parts: int, contexts: Mapping[str, RemoteContext]
+        self, number: int, part: PartModel, config: Mapping[str, Any], contexts: Mapping[str, RemoteContext]
     ) -> ExecutableNetwork | Refused:
-        target = contexts.get(part.device, part.device)
         try:
-            return self.core.compile_model(part.model, target, self.devices.config_of_part(part.device, parts))
+            return self.core.compile_model(part.model, contexts.get(part.device, part.device), config)
         except UnsupportedError as e:
             return Refused(number, part, e)
         except DeviceNotFoundError as e:
@@ -79,27 +84,33 @@ class Compiler:
         except EngineError as e:
             raise retold(e, f"{described(number, part)} cannot be compiled: {e}") from e
 
-    def ask_again(self, refused: Refused) -> Mapping[str, Support]:
-        """The nodes of a refused part that its device, queried with only this part, refuses, with the reasons.
+    def ask_again(self, refused: Sequence[Refused]) -> list[tuple[str, Mapping[str, Support]]]:
+        """For each refused part, the nodes that its device, queried with only this part, refuses, with the reasons.
 
-        Raises `UnsupportedError` if it still claims all of them.
+        Raises `UnsupportedError` if a device still claims all of them, or was queried again before.
         """
-        part = refused.part
-        answer = self.core.query_model(part.model, part.device, self.devices.config_of(part.device))
-        nodes = answer.at(SupportLevel.REFUSED)
-        if not nodes:
-            raise self.contradiction(refused)
-        return nodes
+        found: list[tuple[str, Mapping[str, Support]]] = []
+        for each in refused:
+            part = each.part
+            if part.device in self._asked_again:
+                raise _contradiction(each)
+            answer = self.core.query_model(part.model, part.device, self.devices.configs[part.device])
+            if not (nodes := answer.at(SupportLevel.REFUSED)):
+                raise _contradiction(each)
+            found.append((part.device, nodes))
+        self._asked_again.update(each.part.device for each in refused)
+        return found
 
-    def contradiction(self, refused: Refused) -> UnsupportedError:
-        """The error for a device that claims nodes but refuses their subgraph."""
-        error = UnsupportedError(
-            f"{described(refused.number, refused.part)}: the device claims every node of the subgraph, even when "
-            f"queried again, but refuses to compile it: {refused.error}; put the node that this error names on another "
-            'device (rt_info["affinity"] or AFFINITY_FILE), and report the error to the maintainer of the plugin'
-        )
-        error.__cause__ = refused.error
-        return error
+
+def _contradiction(refused: Refused) -> UnsupportedError:
+    """The error for a device that claims nodes but refuses their subgraph."""
+    error = UnsupportedError(
+        f"{described(refused.number, refused.part)}: the device claims every node of the subgraph, even when "
+        f"queried again, but refuses to compile it: {refused.error}; put the node that this error names on another "
+        'device (rt_info["affinity"] or AFFINITY_FILE), and report the error to the maintainer of the plugin'
+    )
+    error.__cause__ = refused.error
+    return error
 
 
 def _batches(parts: Sequence[PartModel]) -> list[list[int]]:

@@ -20,14 +20,11 @@ from engine.plugin_api import (
     shared_executor,
 )
 from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
-from engine_hetero.device_list import DeviceList, new_contexts
-from engine_hetero.division.division import Divider
+from engine_hetero.device_list import DeviceList
 from engine_hetero.network.blob_parts import read_parts, write_parts
-from engine_hetero.network.compiling import Compiler
 from engine_hetero.network.dataflow import Dataflow
 from engine_hetero.network.request import HeteroInferRequest
 from engine_hetero.properties import HOST_TRANSFERS, SUBGRAPH_COUNT, SUBGRAPH_DEVICES, SUBGRAPH_LOWER_BOUND
-from engine_hetero.report.dump import GraphDump
 from engine_hetero.wiring.certificate import Certificate
 from engine_hetero.wiring.wiring import Wiring
 
@@ -40,32 +37,19 @@ class HeteroNetwork(ExecutableNetwork):
     certificate: Certificate
 
     @classmethod
-    def compiled(cls, plugin: Plugin, config: Config, model: Model, devices: DeviceList) -> HeteroNetwork:
-        """Place, partition and compile a model.
-
-        A device that claims nodes but refuses their subgraph is queried again, and the new answer is used.
-        """
+    def compiled(
+        cls,
+        plugin: Plugin,
+        config: Config,
+        model: Model,
+        wiring: Wiring,
+        networks: Sequence[ExecutableNetwork],
+        certificate: Certificate,
+    ) -> HeteroNetwork:
+        """The network of a model from those of its parts."""
         network = cls(plugin, config, model)
-        dump = GraphDump.of(config)
-        divider = Divider(plugin.core, model, devices, config)
-        compiler = Compiler(plugin.core, devices)
-        asked_again: set[str] = set()
-        while True:
-            division = divider.divide()
-            parts, wiring = division.split()
-            contexts = new_contexts(plugin.core, devices, wiring.devices_that_read_themselves)
-            networks, refused = compiler.compile(parts, contexts)
-            for each in refused:
-                if each.part.device in asked_again:
-                    raise compiler.contradiction(each)
-                divider.withdraw(each.part.device, compiler.ask_again(each))
-            asked_again |= {each.part.device for each in refused}
-            if not refused:
-                break
-        if dump is not None:
-            dump.write(division, config, model)
-        network.certificate = Certificate.of(division)
-        network.connect(wiring, networks)
+        network.certificate = certificate
+        network._connect(wiring, networks)
         return network
 
     @classmethod
@@ -74,10 +58,10 @@ class HeteroNetwork(ExecutableNetwork):
         manifest: BlobManifest = blob.manifest
         network = cls(plugin, config, manifest)
         wiring, network.certificate, networks = read_parts(plugin.core, blob, devices, network.signature)
-        network.connect(wiring, networks)
+        network._connect(wiring, networks)
         return network
 
-    def connect(self, wiring: Wiring, networks: Sequence[ExecutableNetwork]) -> None:
+    def _connect(self, wiring: Wiring, networks: Sequence[ExecutableNetwork]) -> None:
         """The step shared by compiling and importing."""
         executors = self._device_executors(networks, wiring)
         self.dataflow = Dataflow.of(wiring, networks, [executors[part.device] for part in wiring.parts])

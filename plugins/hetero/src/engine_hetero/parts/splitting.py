@@ -1,4 +1,4 @@
-"""Cuts a model into one model per subgraph, and records their connections.
+"""From subgraphs to parts: one model per subgraph.
 
 Constants and shape arithmetic are cloned into every part that reads them. If a part needs only the lengths of a tensor,
 the host passes these, and the tensor is not moved.
@@ -21,10 +21,8 @@ from engine.ir import (
     ValueType,
 )
 from engine.lowering import SHAPE_SOURCES
-from engine.ops.creation import ShapeSpec
 from engine.plugin_api import Model
 from engine_hetero.query.model_graph import ModelGraph
-from engine_hetero.wiring.wiring import NETWORK, Lengths, PartWiring, Source, Wiring
 
 
 @dataclass(frozen=True)
@@ -35,19 +33,19 @@ class PartModel:
         model: its parameters and results have the names of the values.
         device: the device string.
         nodes: the numbers of its operations in the graph.
+        inputs: the value of the graph for each parameter.
         outputs: the value of the graph for each result.
     """
 
     model: Model
     device: str
     nodes: tuple[int, ...]
+    inputs: tuple[Output, ...]
     outputs: tuple[Output, ...]
 
 
-def split(
-    graph: ModelGraph, members: Sequence[Sequence[int]], devices: Sequence[str]
-) -> tuple[tuple[PartModel, ...], Wiring]:
-    """The parts of a graph and their wiring.
+def split(graph: ModelGraph, members: Sequence[Sequence[int]], devices: Sequence[str]) -> tuple[PartModel, ...]:
+    """The parts of a graph.
 
     Args:
         members: the numbers of each part's nodes, ascending; parts in execution order.
@@ -66,7 +64,6 @@ class _Splitter:
         self.constant_results = [value for value in dict.fromkeys(results) if isinstance(value.node, Constant)]
         self.members = list(members) or ([()] if self.constant_results else [])
         self.part_of = {graph.nodes[number]: p for p, numbers in enumerate(self.members) for number in numbers}
-        self.inputs_of_network = {parameter.output(0): i for i, parameter in enumerate(graph.model.parameters)}
         self.read = [self._read_by(numbers) for numbers in self.members]
         self.floating = [self._floating_of(p) for p in range(len(self.members))]
         self.outputs: list[dict[Output, int]] = [{} for _ in self.members]
@@ -102,14 +99,9 @@ class _Splitter:
                     stack.append(value.node)
         return found
 
-    def split(self) -> tuple[tuple[PartModel, ...], Wiring]:
+    def split(self) -> tuple[PartModel, ...]:
         self._ask_for_lengths()
-        parts = [self._part(p) for p in range(len(self.members))]
-        outputs = tuple(self._source(value) for value in (r.input_value(0) for r in self.graph.model.results))
-        wirings = tuple(
-            PartWiring(part.device, tuple(sources), len(part.outputs), len(part.nodes)) for part, sources in parts
-        )
-        return tuple(part for part, _ in parts), Wiring(wirings, outputs, len(self.inputs_of_network))
+        return tuple(self._part(p) for p in range(len(self.members)))
 
     def _ask_for_lengths(self) -> None:
         """Make parts output the lengths of values that are not themselves passed to other parts."""
@@ -129,9 +121,8 @@ class _Splitter:
         is_here = self.part_of.get(value.node) == part or value in self.read[part]
         return not is_here and not isinstance(value.node, Constant) and value.node not in self.graph.floating
 
-    def _part(self, part: int) -> tuple[PartModel, list[Source]]:
+    def _part(self, part: int) -> PartModel:
         border: dict[Output, Parameter] = {}
-        sources: list[Source] = []
         copies: dict[Output, Output] = {}
         made: dict[Node, Node] = {}
 
@@ -144,7 +135,6 @@ class _Splitter:
             else:
                 value_type = _untied(value.type) if value.node in self.loose else value.type
                 border[value] = Parameter(value_type, friendly_name=value.name)
-                sources.append(self._source(value))
                 copy = border[value].output(0)
             copies[value] = copy
             return copy
@@ -160,23 +150,8 @@ class _Splitter:
         results = [Result(read(value), value.name) for value in self.outputs[part]]
         sinks = [made[sink] for sink in self.graph.model.sinks if sink in made]
         model = _model(self.graph.model, part, results, list(border.values()), sinks)
-        placed = PartModel(model, self.devices[part], tuple(self.members[part]), tuple(self.outputs[part]))
-        return placed, sources
-
-    def _source(self, value: Output) -> Source:
-        """The source of a value of the graph for a part, or for the network's outputs."""
-        if value in self.inputs_of_network:
-            return Source(NETWORK, self.inputs_of_network[value])
-        if value.node in self.graph.floating:
-            tensor = value.node.input_value(0)
-            if tensor in self.inputs_of_network:
-                return Source(NETWORK, self.inputs_of_network[tensor], _lengths(value.node))
-            part = self.part_of[tensor.node]
-            if tensor in self.outputs[part]:
-                return Source(part, self.outputs[part][tensor], _lengths(value.node))
-            return Source(part, self.outputs[part][value])
-        part = 0 if isinstance(value.node, Constant) else self.part_of[value.node]
-        return Source(part, self.outputs[part][value])
+        ends = tuple(border), tuple(self.outputs[part])
+        return PartModel(model, self.devices[part], tuple(self.members[part]), *ends)
 
 
 def _from_loops(model: Model) -> frozenset[Node]:
@@ -195,13 +170,6 @@ def _untied(value_type: ValueType) -> ValueType:
         return value_type
     dims = [dim if dim.symbol is None else None for dim in value_type.shape.dims]
     return TensorType(value_type.element_type, PartialShape(dims))
-
-
-def _lengths(node: Node) -> Lengths:
-    if node.op_type == "Size":
-        return Lengths(is_size=True)
-    spec = ShapeSpec.of(node)
-    return Lengths(start=spec.start, end=spec.end)
 
 
 def _model(whole: Model, part: int, results: list[Result], parameters: list[Parameter], sinks: Sequence[Node]) -> Model:

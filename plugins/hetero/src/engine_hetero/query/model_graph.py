@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -33,6 +32,7 @@ class ModelGraph:
     Attributes:
         model: the model, which must not change.
         nodes: the operations, producers before consumers; their index is their number.
+        names: their friendly names.
         index: the number of each operation.
         edges: (E, 2), producer and consumer; one for each combination of producer, consumer and value.
         values: (E,) the value of each edge: that of the producer, or its lengths that the consumer needs.
@@ -42,6 +42,7 @@ class ModelGraph:
 
     model: Model
     nodes: tuple[Node, ...]
+    names: tuple[str, ...]
     index: Mapping[Node, int]
     edges: Ints
     values: tuple[Output, ...]
@@ -70,12 +71,8 @@ class ModelGraph:
         pairs = np.array([edge[:2] for edge in edges], np.int64).reshape(-1, 2)
         values = tuple(edge[2] for edge in edges)
         sizes = np.array([byte_size(value) for value in values], np.int64)
-        return cls(model, nodes, index, pairs, values, sizes, floating)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The friendly names of the nodes."""
-        return tuple(node.friendly_name for node in self.nodes)
+        names = tuple(node.friendly_name for node in nodes)
+        return cls(model, nodes, names, index, pairs, values, sizes, floating)
 
     def __len__(self) -> int:
         return len(self.nodes)

@@ -21,21 +21,24 @@ from engine.plugin_api import (
     Support,
     SupportLevel,
 )
-from engine_hetero.affinity.placement import Claims, UnplaceableError
+from engine_hetero.affinity.placement import UnplaceableError
 from engine_hetero.device_list import DeviceList
-from engine_hetero.division.division import Divider, Division
+from engine_hetero.division.division import Division
 from engine_hetero.properties import PARTITION_STRATEGY, PLACEMENT
+from engine_hetero.query.canonical import canonical_model
+from engine_hetero.query.claims import Claims
 from engine_hetero.query.model_graph import ModelGraph, has_known_size
+from engine_hetero.report.findings import findings
+from engine_hetero.stages import divided
 
 
 def answer(core: CoreHandle, model: Model, devices: DeviceList, config: Config) -> QueryResult:
     """The support of each of the model's operations; folded operations count as native."""
-    divider = Divider(core, model, devices, config)
     try:
-        division = _settled(divider)
+        division = _settled(core, model, devices, config)
     except UnplaceableError as e:
         refused = {n: Support.refused(RefusalCause.PLACEMENT, reason) for n, reason in e.reasons.items()}
-        return QueryResult(_by_original_name(model, _originals(model, divider.graph), refused))
+        return QueryResult(_by_original_name(model, _originals(model, e.claims.graph), refused))
     originals = _originals(model, division.graph)
     claims = division.placement.claims
     supports = {number: claims.support(int(d), number) for number, d in enumerate(division.placement.affinity)}
@@ -43,26 +46,27 @@ def answer(core: CoreHandle, model: Model, devices: DeviceList, config: Config) 
     return QueryResult(answers, placement=report(division, config, originals, answers))
 
 
-def _settled(divider: Divider) -> Division:
+def _settled(core: CoreHandle, model: Model, devices: DeviceList, config: Config) -> Division:
     """The division that compilation uses, whose claims have each device's answers about its own subgraphs.
 
     A node that a device runs in the whole model may not run in a subgraph: another subgraph may compute lengths that
     are constants in the whole model.
     """
+    claims = Claims.asked(core, canonical_model(model), devices)
     while True:
-        division = divider.divide()
+        division, parts = divided(core, model, claims, devices, config)
         if len(division.members) < 2:
             return division
-        claims, is_refused = division.placement.claims, False
-        for part in division.split()[0]:
-            answer = divider.core.query_model(part.model, part.device, divider.devices.config_of(part.device))
+        own, later = claims, []
+        for part in parts:
+            answer = core.query_model(part.model, part.device, devices.configs[part.device])
             if refused := answer.at(SupportLevel.REFUSED):
-                divider.withdraw(part.device, refused)
-                is_refused = True
+                later.append((part.device, refused))
             names = [division.graph.names[number] for number in part.nodes]
-            claims = claims.with_answers(claims.devices.index(part.device), {name: answer[name] for name in names})
-        if not is_refused:
-            return replace(division, placement=replace(division.placement, claims=claims))
+            own = own.with_answers(claims.devices.index(part.device), {name: answer[name] for name in names})
+        if not later:
+            return replace(division, placement=replace(division.placement, claims=own))
+        claims = claims.without(later)
 
 
 Originals: TypeAlias = Sequence[Mapping[str, str]]
@@ -93,7 +97,7 @@ def report_of(division: Division, config: Config, model: Model) -> PlacementRepo
 
 def report(division: Division, config: Config, originals: Originals, operations: Iterable[str]) -> PlacementReport:
     """The report on a division, with the names of the model's operations."""
-    placement = division.placement
+    placement, found = division.placement, division.partition
     crossings = _crossings(division)
     sources = {name: source for names, source in zip(originals, placement.sources, strict=True) for name in names}
     return PlacementReport(
@@ -103,11 +107,11 @@ def report(division: Division, config: Config, originals: Originals, operations:
         placement=config[PLACEMENT],
         subgraphs=_subgraphs(division, crossings, originals),
         crossings=crossings,
-        lower_bound=division.partition.lower_bound,
+        lower_bound=found.lower_bound,
         refusals=tuple(_refusals(placement.claims, division, originals)),
         sources=sources,
         predicted_seconds=division.predicted_seconds,
-        findings=division.findings,
+        findings=findings(placement.claims, division.costs, placement.affinity, found.subgraph, found.order),
         cloned=tuple(name for name in operations if name not in sources),
         costs=division.costs.origin,
     )
@@ -119,7 +123,7 @@ def _subgraphs(division: Division, crossings: Sequence[Crossing], originals: Ori
         needs[crossing.target].add(crossing.source)
     placed = []
     measured = division.measured_part_seconds
-    for number, (device, members) in enumerate(zip(division.devices(), division.members, strict=True)):
+    for number, (device, members) in enumerate(zip(division.devices, division.members, strict=True)):
         operations = {name: op_type for n in members for name, op_type in originals[n].items()}
         placed.append(
             PlacedSubgraph(
@@ -138,7 +142,7 @@ def _subgraphs(division: Division, crossings: Sequence[Crossing], originals: Ori
 def _crossings(division: Division) -> tuple[Crossing, ...]:
     """The transfers: each value once per subgraph that reads it."""
     graph = division.graph
-    part = division.part_of_node()
+    part = division.part_of_node
     affinity = division.placement.affinity
     edge_seconds = division.costs.edge_seconds(graph, affinity, part)
     found: dict[tuple[str, int, int], Crossing] = {}

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from engine.errors import BlobCorruptError, EngineError
 from engine.native.graph import verify_runs
+from engine_hetero.division.division import Division
 from engine_hetero.query.model_graph import Ints
 from engine_hetero.wiring.wiring import NETWORK, Wiring
-
-if TYPE_CHECKING:
-    from engine_hetero.division.division import Division
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Certificate:
     def of(cls, division: Division) -> Certificate:
         """The certificate of a division."""
         found = division.partition
-        return cls(division.graph.names, division.graph.edges, division.part_of_node(), found.run, found.lower_bound)
+        return cls(division.graph.names, division.graph.edges, division.part_of_node, found.run, found.lower_bound)
 
     def verify(self, wiring: Wiring) -> None:
         """Raise `BlobCorruptError` unless the numbers certify the division and match the connections of the parts."""

@@ -26,8 +26,8 @@ from engine_hetero.affinity.costs.calibration import (
 from engine_hetero.affinity.costs.cost_model import DEFAULT_RATES, CostModel, default_costs
 from engine_hetero.affinity.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, measure
 from engine_hetero.affinity.costs.probes import Deadline, border_probe
-from engine_hetero.affinity.placement import REFUSED, Claims
 from engine_hetero.properties import CALIBRATION_FILE
+from engine_hetero.query.claims import REFUSED, Claims
 
 logger = logging.getLogger("engine.hetero")
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.passes.work import Work, work_of
-from engine_hetero.affinity.placement import REFERENCE
+from engine_hetero.query.claims import REFERENCE
 from engine_hetero.query.model_graph import Ints, ModelGraph
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -138,7 +138,7 @@ def default_costs(
     """
     rates = [DEFAULT_RATES] * len(devices) if rates is None else rates
     work = [work_of(node) for node in graph.nodes]
-    native = np.array([_node_seconds(work, each) for each in rates]).reshape(len(devices), len(graph))
+    native = np.array([_node_seconds(work, each) for each in rates]).reshape(len(devices), len(graph.nodes))
     if levels is not None:
         native = np.where(levels == REFERENCE, _node_seconds(work, REFERENCE_RATES), native)
     overhead = np.array([each.transfer_overhead for each in rates])

@@ -17,7 +17,7 @@ from engine_hetero.affinity.costs.calibration import (
 )
 from engine_hetero.affinity.costs.cost_model import Floats
 from engine_hetero.affinity.costs.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
-from engine_hetero.affinity.placement import REFUSED, Claims
+from engine_hetero.query.claims import REFUSED, Claims
 from engine_hetero.query.model_graph import Ints, ModelGraph
 
 logger = logging.getLogger("engine.hetero")
