@@ -16,23 +16,23 @@ from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.cache_formats import CacheFormat
 from engine_cpu.chaining import join_chains
-from engine_cpu.choice import ChoiceSegment
 from engine_cpu.choices import Choices
-from engine_cpu.counted_segment import CountedSegment
 from engine_cpu.families import FamilyProgram, Recording
 from engine_cpu.grouping import group_nodes
-from engine_cpu.host_segment import HostSegment
 from engine_cpu.in_place import InPlace, variables_in_place, without
 from engine_cpu.lowering import LOWERINGS, CpuDecisions, CpuGraph
 from engine_cpu.lowering.counting import CountedLowering
 from engine_cpu.program import Array, Inference, NativeSegment, PlacedSegment, Program, Segment, Value
 from engine_cpu.programs import Programs
 from engine_cpu.recording import RecordingBuilder
-from engine_cpu.repetition import RepetitionSegment
 from engine_cpu.segment import LoweredSegment, lower_segment
 from engine_cpu.segmentation import GraphSegment, SegmentKind, extract, late_values, segments_of
+from engine_cpu.segments.choice import ChoiceSegment
+from engine_cpu.segments.counted import CountedSegment
+from engine_cpu.segments.host import HostSegment
+from engine_cpu.segments.repetition import RepetitionSegment
+from engine_cpu.segments.values import ValuesSegment
 from engine_cpu.tuning import CpuTuner
-from engine_cpu.values_segment import ValuesSegment
 from engine_cpu.weights import WeightStore
 
 logger = logging.getLogger("engine.cpu")

@@ -20,7 +20,7 @@ from engine.native import CancelFlag, Plan, PlanRunner
 
 if TYPE_CHECKING:
     from engine_cpu.recording import PlanCalls
-    from engine_cpu.routine_draft import RoutineDraft
+    from engine_cpu.segments.routine_draft import RoutineDraft
 
 Value = Any
 """A numpy array, a list of values, a dict, or None for an empty optional."""

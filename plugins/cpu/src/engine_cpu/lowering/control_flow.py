@@ -15,7 +15,7 @@ from engine_cpu.segment import SegmentBuilder
 
 @lowers("If", "Loop", "Scan")
 class ControlFlow(OpLowering[OperatorSpec]):
-    """Runs as a segment of its own, not as steps of a plan; see `engine_cpu.repetition` and `engine_cpu.choice`."""
+    """Runs as a segment of its own, not as steps of a plan; see `repetition` and `choice` in `engine_cpu.segments`."""
 
     takes_any_type = True
 

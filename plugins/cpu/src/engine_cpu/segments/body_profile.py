@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from engine_cpu.program import Inference
-from engine_cpu.routine_draft import StepNames
+from engine_cpu.segments.routine_draft import StepNames
 
 
 class BodyInference:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.ir import Model, TensorType, ValueType
 from engine.native import Routine
 from engine_cpu.program import Program
-from engine_cpu.routine_draft import RoutineDraft, StepNames
+from engine_cpu.segments.routine_draft import RoutineDraft, StepNames
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from engine.ir import Constant, Node, Output, TensorType
 from engine.native import NO_VALUE, Plan
 from engine.ops.loop import formal_inputs
 from engine.ops.stacks import empty_stacks
-from engine_cpu.bodies import Body, BodyCompiler, BodyGraph
-from engine_cpu.body_profile import profiled_body
-from engine_cpu.native_repetition import NativeRepetition
 from engine_cpu.program import Array, Inference, Segment, Value
-from engine_cpu.repetition_form import RepetitionForm
-from engine_cpu.routine_draft import RoutineDraft
-from engine_cpu.stacking import Stack
+from engine_cpu.segments.bodies import Body, BodyCompiler, BodyGraph
+from engine_cpu.segments.body_profile import profiled_body
+from engine_cpu.segments.native_repetition import NativeRepetition
+from engine_cpu.segments.repetition_form import RepetitionForm
+from engine_cpu.segments.routine_draft import RoutineDraft
+from engine_cpu.segments.stacking import Stack
 
 _ENDLESS: Final = (1 << 63) - 1
 

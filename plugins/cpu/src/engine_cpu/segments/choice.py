@@ -9,11 +9,11 @@ import numpy as np
 from engine.errors import InputError, ModelError
 from engine.ir import Constant, Node, Output
 from engine.native import Plan
-from engine_cpu.bodies import Body, BodyCompiler, BodyGraph
-from engine_cpu.body_profile import profiled_body
 from engine_cpu.program import Array, Inference, Segment, Value
-from engine_cpu.routine_draft import RoutineDraft
-from engine_cpu.routines import CompiledRoutine, same_bytes
+from engine_cpu.segments.bodies import Body, BodyCompiler, BodyGraph
+from engine_cpu.segments.body_profile import profiled_body
+from engine_cpu.segments.routine_draft import RoutineDraft
+from engine_cpu.segments.routines import CompiledRoutine, same_bytes
 
 _BRANCHES = ("else_branch", "then_branch")
 
