@@ -3,51 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
 
-from engine.errors import UnsupportedError
-from engine.ir import Constant, Model, Output, paused_collector
-from engine.ir.walk import all_nodes
-from engine.lowering import LengthPattern, PreparedGraph
+from engine.ir import Constant, Model, Output
+from engine.lowering import LengthPattern
 from engine.native import PlanBuilder
+from engine.ops.extension import extension_of
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.cache_formats import CacheFormat
 from engine_cpu.chaining import join_chains
 from engine_cpu.choices import Choices
 from engine_cpu.families import FamilyProgram, Recording
+from engine_cpu.fitting import Misfit
 from engine_cpu.grouping import group_nodes
 from engine_cpu.in_place import InPlace, variables_in_place, without
-from engine_cpu.lowering import LOWERINGS, CpuDecisions, CpuGraph
-from engine_cpu.lowering.counting import CountedLowering
-from engine_cpu.program import Array, Inference, NativeSegment, PlacedSegment, Program, Segment, Value
+from engine_cpu.lowering import CpuDecisions, CpuGraph
+from engine_cpu.program import PlacedSegment, Program
 from engine_cpu.programs import Programs
 from engine_cpu.recording import RecordingBuilder
 from engine_cpu.segment import LoweredSegment, lower_segment
-from engine_cpu.segmentation import GraphSegment, SegmentKind, extract, late_values, segments_of
-from engine_cpu.segments.choice import ChoiceSegment
-from engine_cpu.segments.counted import CountedSegment
-from engine_cpu.segments.host import HostSegment
-from engine_cpu.segments.repetition import RepetitionSegment
-from engine_cpu.segments.values import ValuesSegment
+from engine_cpu.segmentation import segments_of
+from engine_cpu.segments.graph_segment import GraphSegment
+from engine_cpu.segments.kind import ConnectedSegment, Making, SegmentKind
+from engine_cpu.segments.planned import NATIVE
+from engine_cpu.segments.segment import Array
 from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
 logger = logging.getLogger("engine.cpu")
-
-ConnectedSegment: TypeAlias = "tuple[Segment, Sequence[Output], Sequence[Output]]"
-"""A segment, the values that it reads and those that it writes."""
-
-
-_WHY_NOT_STORED: Final = {
-    SegmentKind.CONTROL: "runs parts of the model as values decide",
-    SegmentKind.HOST: "runs on the reference evaluator",
-    SegmentKind.VALUES: "is planned for values that only an inference knows",
-    SegmentKind.COUNTED: "has a result whose shape only an inference knows",
-    SegmentKind.DEFERRED: "has inputs whose shapes only an inference knows",
-}
 
 
 @dataclass(slots=True)
@@ -77,13 +62,8 @@ class Compiler:
 
         With `keeps_calls`, its native segments keep how their plans are built, so that a blob can store them.
         """
-        decisions, choices = prepared.decisions, choices or Choices()
-        segments = []
-        for each in segments_of(prepared.graph, decisions):
-            made = self._segment(each, decisions, choices, keeps_calls=keeps_calls)
-            if each.kind is not SegmentKind.NATIVE:
-                made[0].why_not_stored = f"{each.nodes[0]} {_WHY_NOT_STORED[each.kind]}"
-            segments.append(made)
+        making = Making(self, prepared.decisions, choices or Choices(), keeps_calls)
+        segments = [kind.compiled(each, making) for kind, each in segments_of(prepared.graph, prepared.decisions)]
         return _placed(prepared.graph, segments, self.weights.data)
 
     def programs(self, prepared: CpuGraph) -> Programs:
@@ -96,66 +76,24 @@ class Compiler:
         `choices`: those of the other plans of a family. `may_assume`: see `Programs.get`.
         """
         decisions = prepared.decisions
-        segments = segments_of(prepared.graph, decisions)
+        segment = _only_plan(segments_of(prepared.graph, decisions))
         found = variables_in_place(prepared.graph, self.cache_format)
         states = [each for each in found if may_assume or not each.is_assumed]
 
         def lower(segment: GraphSegment, builder: RecordingBuilder) -> LoweredSegment:
             choices.begin()
-            lowered = self._lower(segment, decisions, choices, builder, states)
+            lowered = self.lower(segment, decisions, choices, builder, states)
             choices.check()
             return lowered
 
-        return Recording.of(prepared.graph, segments, states, lower, self.weights.isa)
+        return Recording.of(prepared.graph, segment, states, lower, self.weights.isa)
 
     def in_place(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> FamilyProgram:
         """A program for a graph of known shapes that appends to variables in place. Raises `Misfit` if it has parts."""
         recording = self.recording(prepared, choices, may_assume=may_assume)
         return FamilyProgram(LengthPattern((), ()), (), (), lambda _: recording, self.threads, self.streams)
 
-    def _segment(
-        self, segment: GraphSegment, decisions: CpuDecisions, choices: Choices, *, keeps_calls: bool
-    ) -> ConnectedSegment:
-        if segment.kind is SegmentKind.CONTROL:
-            (node,) = segment.nodes
-            flow = ChoiceSegment(node, self) if node.op_type == "If" else RepetitionSegment(node, self)
-            return flow, flow.reads, tuple(node.outputs)
-        if segment.kind is SegmentKind.HOST:
-            (node,) = segment.nodes
-            self.weights.keep(each for body in node.bodies.values() for each in _constants_in(body))
-            if not self.allow_reference:
-                why = decisions.refusal(node)
-                reason = why.reason if why else "its output shape depends on data"
-                raise UnsupportedError(f"{node}: no native kernel ({reason}) and ALLOW_REFERENCE is off")
-            return HostSegment(node), [v for v in node.input_values if v is not None], tuple(node.outputs)
-        if segment.kind is SegmentKind.VALUES:
-            (node,) = segment.nodes
-            late, evaluated = late_values(node, decisions), HostSegment(node) if self.allow_reference else None
-            bound = ValuesSegment(node, late, self._alone, self.plan_cache_size, self.building, evaluated)
-            return bound, [v for v in node.input_values if v is not None], tuple(node.outputs)
-        if segment.kind is SegmentKind.COUNTED:
-            (node,) = segment.nodes
-            spec, lowering = decisions[node].spec, decisions[node].lowering
-            assert isinstance(lowering, CountedLowering)
-            self.lowered += 1
-            counted = CountedSegment(spec, lowering, self.weights.isa, self.threads, self.streams)
-            return counted, [v for v in node.input_values if v is not None], tuple(node.outputs)
-        if segment.kind is SegmentKind.DEFERRED:
-            graph = extract(segment)
-            self.weights.keep(_constants_in(graph))
-            programs = self.programs(PreparedGraph.of(graph, LOWERINGS))
-            return DeferredSegment(programs), segment.inputs, segment.outputs
-        recording = RecordingBuilder(isa=self.weights.isa) if keeps_calls else None
-        lowered = self._lower(segment, decisions, choices, recording)
-        calls = None if recording is None else recording.calls
-        return NativeSegment(lowered.form, self.threads, self.streams, calls), segment.inputs, segment.outputs
-
-    def _alone(self, model: Model) -> Program:
-        """The program of a node whose values are known."""
-        with paused_collector():  # built during an inference
-            return self.program(PreparedGraph.of(model, LOWERINGS))
-
-    def _lower(
+    def lower(
         self,
         segment: GraphSegment,
         decisions: CpuDecisions,
@@ -163,6 +101,7 @@ class Compiler:
         plan: PlanBuilder | None = None,
         states: Sequence[InPlace] = (),
     ) -> LoweredSegment:
+        """The plan of nodes with kernels; it is added to `plan`, if given. `states`: the variables in place."""
         self.lowered += 1
         inputs, outputs = without(segment.inputs, states), without(segment.outputs, states)
         bypassed = {node for state in states for node in state.bypassed}
@@ -172,6 +111,22 @@ class Compiler:
         return lower_segment(
             items, options, inputs, outputs, self.weights, self.tuner, self.precision, plan, states, choices
         )
+
+
+def _only_plan(segments: Sequence[tuple[SegmentKind, GraphSegment]]) -> GraphSegment:
+    """The only segment, whose plan is the same for all lengths but for numbers. Raises `Misfit` for any others."""
+    for kind, segment in segments:
+        if kind is not NATIVE:
+            node = segment.nodes[0]
+            raise Misfit(f"{node.op_type} runs outside the plan ({kind.name})", node.friendly_name)
+        for node in segment.nodes:
+            if extension_of(node):
+                raise Misfit(
+                    f"the kernel of {node.op_type}, of an extension, is prepared for each length", node.friendly_name
+                )
+    if len(segments) != 1:
+        raise Misfit(f"the program has {len(segments)} plans")
+    return segments[0][1]
 
 
 def _placed(model: Model, segments: Sequence[ConnectedSegment], read: Callable[[Constant], Array]) -> Program:
@@ -198,18 +153,3 @@ def _placed(model: Model, segments: Sequence[ConnectedSegment], read: Callable[[
             for segment, reads, writes in segments
         ],
     )
-
-
-def _constants_in(graph: Model) -> Iterator[Constant]:
-    return (node for node in all_nodes(graph) if isinstance(node, Constant))
-
-
-class DeferredSegment(Segment):
-    """Nodes whose shapes become known only during an inference."""
-
-    def __init__(self, programs: Programs) -> None:
-        self.programs = programs
-
-    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """See `Segment`."""
-        return self.programs.get(inputs).run(inputs, inference)

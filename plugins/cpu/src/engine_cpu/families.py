@@ -10,16 +10,16 @@ from engine.errors import Cancelled, InputError, PlanError
 from engine.ir import Model
 from engine.lowering import LengthPattern, LengthVector
 from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying, empty_huge
-from engine.ops.extension import extension_of
 from engine.runtime import GrowingArray, GrowingForm, GrowingSet
 from engine.runtime.states import plain
 from engine_cpu.cache_formats import F32
 from engine_cpu.fitting import Fit, Lengths, Misfit, check_lengths, fit_family, sample_lengths
 from engine_cpu.in_place import InPlace
-from engine_cpu.program import Array, Inference, MakeOutput, Value
+from engine_cpu.program import MakeOutput
 from engine_cpu.recording import RecordingBuilder
 from engine_cpu.segment import LoweredSegment
-from engine_cpu.segmentation import GraphSegment
+from engine_cpu.segments.graph_segment import GraphSegment
+from engine_cpu.segments.segment import Array, Inference, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +35,17 @@ class Recording:
     def of(
         cls,
         graph: Model,
-        segments: Sequence[GraphSegment],
+        segment: GraphSegment,
         states: Sequence[InPlace],
         lower: Callable[[GraphSegment, RecordingBuilder], LoweredSegment],
         isa: str,
     ) -> Recording:
-        """Lower a graph of one native segment that computes all outputs. Raises `Misfit` for any other."""
-        for segment in segments:
-            if segment.kind.name != "NATIVE":
-                node = segment.nodes[0]
-                raise Misfit(f"{node.op_type} runs outside the plan ({segment.kind.value})", node.friendly_name)
-            for node in segment.nodes:
-                if extension_of(node):
-                    raise Misfit(
-                        f"the kernel of {node.op_type}, of an extension, is prepared for each length",
-                        node.friendly_name,
-                    )
-        if len(segments) != 1:
-            raise Misfit(f"the program has {len(segments)} plans")
+        """Lower a graph of one segment. Raises `Misfit` unless that computes all outputs."""
         outputs = [result.input_value(0) for result in graph.results]
-        if len(set(outputs)) != len(outputs) or set(outputs) != set(segments[0].outputs):
+        if len(set(outputs)) != len(outputs) or set(outputs) != set(segment.outputs):
             raise Misfit("an output is an input, a constant, or the same as another one")
         builder = RecordingBuilder(isa=isa)
-        return cls(graph, states, lower(segments[0], builder), builder)
+        return cls(graph, states, lower(segment, builder), builder)
 
     @property
     def reads(self) -> list[int]:

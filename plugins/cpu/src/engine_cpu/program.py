@@ -5,26 +5,15 @@ Nothing of it depends on a graph: a blob stores programs, and runs them where th
 
 from __future__ import annotations
 
-import math
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.errors import Cancelled, DeclarationError
-from engine.limits import check_bytes
-from engine.native import CancelFlag, Plan, PlanRunner
-
-if TYPE_CHECKING:
-    from engine_cpu.recording import PlanCalls
-    from engine_cpu.segments.routine_draft import RoutineDraft
-
-Value = Any
-"""A numpy array, a list of values, a dict, or None for an empty optional."""
-Array = np.ndarray[Any, np.dtype[Any]]
+from engine.errors import DeclarationError
+from engine.native import Plan
+from engine_cpu.segments.segment import Array, Inference, Segment, Value
 
 
 def in_order(data: Array) -> Array:
@@ -36,60 +25,8 @@ def in_order(data: Array) -> Array:
     return np.require(data, requirements=["C", "A"])
 
 
-class Inference(Protocol):
-    """The context that one inference passes to its segments."""
-
-    cancel: CancelFlag
-    is_profiling: bool
-
-    def check_cancelled(self) -> None:
-        """Raise if the inference should stop."""
-
-    def record_node(
-        self,
-        name: str,
-        op_type: str,
-        status: str,
-        start_ns: int,
-        end_ns: int,
-        *,
-        kernel: str = "",
-        live_bytes: int | None = None,
-    ) -> None:
-        """Record when a node ran."""
-
-
 MakeOutput = Callable[[int, "tuple[int, ...]"], Array]
 """Returns the array for the output with a given index."""
-
-
-class Segment(ABC):
-    """Compiled nodes that run together; a program runs its segments in turn.
-
-    Shared by requests, so immutable while it runs.
-    """
-
-    title = ""
-    """The operator and the name of the node that computes its results, for messages; "" for several nodes."""
-    why_not_stored = "a part of it is not planned before an inference"
-    """Why a blob cannot have the program, as a clause; "" if it can."""
-
-    @abstractmethod
-    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """Run; returns the outputs, of which those with a target are written there."""
-
-    def output_shapes(self) -> Sequence[tuple[int, ...] | None]:
-        """The shape of each output that supports a target."""
-        return ()
-
-    def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int] | None:
-        """Add it to a routine; returns the values that it writes, or None if it does not run without Python."""
-        return None
-
-    @property
-    def plans(self) -> list[Plan]:
-        """The plans that it runs, as far as they exist before an inference."""
-        return []
 
 
 class PlacedSegment(NamedTuple):
@@ -158,13 +95,12 @@ class Program:
         self.whole = self._only_plan()
         self.unbound_outputs = tuple((index, slot) for index, slot in enumerate(self.outputs) if index not in bound)
 
-    def _only_plan(self) -> NativeSegment | None:
+    def _only_plan(self) -> Segment | None:
         """The plan, if there is only one, which reads the inputs and writes the outputs, each in order."""
         if len(self.segments) != 1 or self.segments[0].reads != tuple(range(self.num_inputs)):
             return None
-        only = self.segments[0].segment
-        is_in_order = self.segments[0].targets == tuple(range(len(self.outputs)))
-        return only if is_in_order and isinstance(only, NativeSegment) else None
+        only = self.segments[0]
+        return only.segment if only.targets == tuple(range(len(self.outputs))) else None
 
     def _scheduled(self, segments: Sequence[PlacedSegment]) -> list[ScheduledSegment]:
         first_output = {slot: index for index, slot in reversed(list(enumerate(self.outputs)))}
@@ -172,7 +108,7 @@ class Program:
         makers = {
             slot: segment.title or "a part that is not planned before an inference"
             for segment, _, written in segments
-            if not isinstance(segment, NativeSegment)
+            if segment.form is None
             for slot in written
         }
         scheduled = []
@@ -185,7 +121,7 @@ class Program:
                 for slot, shape in zip(written, shapes, strict=True)
             )
             given: tuple[GivenInput, ...] = ()
-            if makers and isinstance(segment, NativeSegment):
+            if makers and segment.form is not None:
                 given = tuple(
                     GivenInput(index, *segment.form.inputs[index], makers[slot])
                     for index, slot in enumerate(read)
@@ -221,97 +157,3 @@ class Program:
             for slot in scheduled.frees:
                 values[slot] = None
         return [values[slot] for slot in self.outputs]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanForm:
-    """A plan with what running it needs of the graph: the numpy type and the shape of each input and output, the
-    friendly name and the operator of the node of each step, and the node of the largest value."""
-
-    plan: Plan
-    inputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
-    outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
-    step_nodes: tuple[tuple[str, str], ...]
-    largest: str
-
-
-class NativeSegment(Segment):
-    """A plan of native kernels. `calls` are those that build it, with which a blob stores it."""
-
-    why_not_stored = ""
-
-    def __init__(self, form: PlanForm, threads: int, streams: int, calls: PlanCalls | None = None) -> None:
-        self.form = form
-        self.calls = calls
-        self._outputs = form.outputs
-        self._runner = PlanRunner(form.plan, form.inputs, form.outputs, max_threads=threads, kept=streams)
-        self._names = form.step_nodes
-        sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in form.outputs]
-        self._unchecked_bytes = form.plan.arena_bytes + sum(sizes)
-        """What the first run allocates; 0 after it has been compared with the memory that is available."""
-        self._largest = form.largest
-
-    def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int]:
-        """See `Segment`."""
-        draft.step_nodes.append(self._names)
-        return draft.builder.add_plan(self.form.plan, reads)
-
-    @property
-    def plans(self) -> list[Plan]:
-        """Its plan."""
-        return [self.form.plan]
-
-    def output_shapes(self) -> list[tuple[int, ...]]:
-        """All outputs of a plan support a target."""
-        return [shape for _, shape in self._outputs]
-
-    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """See `Segment`."""
-        if not inference.is_profiling and not any(target is not None for target in targets):
-            return self.run_new(inputs, inference)
-        self._check_memory()
-        outputs = [
-            target if target is not None else np.empty(shape, dtype)
-            for target, (dtype, shape) in zip(targets, self._outputs, strict=True)
-        ]
-        try:
-            if inference.is_profiling:
-                self._run_profiled(inputs, outputs, inference)
-            else:
-                self._runner.fill(inputs, outputs, inference.cancel)
-        except Cancelled:
-            inference.check_cancelled()  # raises the reason for which the inference was stopped
-            raise
-        return outputs
-
-    def bind(self, index: Mapping[Any, int], current: list[Value], given: object) -> list[Value] | None:
-        """See `PlanRunner.bind`."""
-        return self._runner.bind(index, current, given)
-
-    def run_new(self, inputs: Sequence[Value], inference: Inference) -> list[Array]:
-        """Run without a profile; returns new arrays."""
-        if self._unchecked_bytes:
-            self._check_memory()
-        try:
-            return self._runner.run(inputs, inference.cancel)
-        except Cancelled:
-            inference.check_cancelled()  # as in `run`
-            raise
-
-    def _check_memory(self) -> None:
-        """Raise `OutOfMemoryError` before the first run if the memory that it needs is not available."""
-        if self._unchecked_bytes:
-            check_bytes(self._unchecked_bytes, f"{self._largest}, with all other values of its plan")
-            self._unchecked_bytes = 0
-
-    def _run_profiled(self, inputs: Sequence[Value], outputs: Sequence[Array], inference: Inference) -> None:
-        start = time.perf_counter_ns()
-        durations = self._runner.fill(inputs, outputs, inference.cancel, profile=True)
-        assert durations is not None
-        plan = self.form.plan
-        for (name, op_type), step, live, duration in zip(
-            self._names, plan.steps, plan.live_bytes, durations, strict=True
-        ):
-            end = start + duration
-            inference.record_node(name, op_type, "native", start, end, kernel=step.kernel, live_bytes=live)
-            start = end

@@ -24,7 +24,8 @@ from engine_cpu.choices import Choices
 from engine_cpu.families import BoundFamily, FamilyProgram
 from engine_cpu.family_builder import HALVINGS, FamilyBuilder, NoFamily, ProgramBuilder, Range
 from engine_cpu.fitting import Misfit
-from engine_cpu.program import Program, Value
+from engine_cpu.program import Program
+from engine_cpu.segments.segment import Value
 from engine_cpu.transform import KNOWN_PASSES
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from engine.errors import EngineError, InputError
 from engine.native import CancelFlag
 from engine.plugin_api import RequestOwner, SyncInferRequest
 from engine.runtime.states import plain
-from engine_cpu.program import NativeSegment, Program
+from engine_cpu.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from engine_cpu.families import BoundFamily
-    from engine_cpu.program import Value
+    from engine_cpu.segments.segment import Segment, Value
 
 
 class FindProgram(Protocol):
@@ -30,7 +30,7 @@ class CpuInferRequest(SyncInferRequest):
     def __init__(self, network: RequestOwner, find_program: FindProgram) -> None:
         super().__init__(network)
         self._find_program = find_program
-        self._last: NativeSegment | None = None
+        self._last: Segment | None = None
         self.cancel = CancelFlag()
         self._is_flag_set = False
         self._was_assuming = self._is_elsewhere = False

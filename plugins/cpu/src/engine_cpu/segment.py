@@ -19,8 +19,8 @@ from engine_cpu.choices import Choices
 from engine_cpu.in_place import InPlace
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, item_size, layout_bytes, static_shape
-from engine_cpu.program import PlanForm
 from engine_cpu.reorder import reorder_attributes, reorder_kernel
+from engine_cpu.segments.segment import PlanForm
 from engine_cpu.step_names import step_name
 from engine_cpu.tuning import Candidate, Candidates, CpuTuner
 from engine_cpu.weights import WeightStore

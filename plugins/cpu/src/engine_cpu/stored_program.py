@@ -18,8 +18,10 @@ from engine.errors import BlobFormatError, ModelError, PlanError, UnsupportedErr
 from engine.ir import ElementType, TensorType
 from engine.native import empty_aligned, left_out_kernels
 from engine.plugin_api import BlobReader, BlobWriter, NodeCounts, Port
-from engine_cpu.program import Array, NativeSegment, PlacedSegment, PlanForm, Program, Segment
+from engine_cpu.program import PlacedSegment, Program
 from engine_cpu.recording import BufferCall, PlanCalls, StepCall, build_plan
+from engine_cpu.segments.native import NativeSegment
+from engine_cpu.segments.segment import Array, PlanForm, Segment
 
 SECTION: Final = "program"
 DATA: Final = "program/data"
@@ -52,7 +54,7 @@ def why_not_stored(program: Program, ports: Sequence[Port]) -> str:
 
 
 def _why_not_segment(segment: Segment) -> str:
-    if not isinstance(segment, NativeSegment) or segment.calls is None:
+    if segment.form is None or segment.calls is None:
         return segment.why_not_stored
     for call in segment.calls:
         if isinstance(call, StepCall) and call.kernel == _EXTENSION:
@@ -83,9 +85,9 @@ def write_program(writer: BlobWriter, program: Program, counts: NodeCounts) -> N
 
 
 def _segment(segment: Segment, reads: Sequence[int], writes: Sequence[int], arrays: _Arrays) -> dict[str, Any]:
-    assert isinstance(segment, NativeSegment)
-    assert segment.calls is not None
     form = segment.form
+    assert form is not None
+    assert segment.calls is not None
     return {
         "reads": list(reads),
         "writes": list(writes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -98,9 +98,9 @@ class WeightStore:
             self._read_plainly.add(_identity(constant))
         return constant.data
 
-    def keep(self, constants: Iterable[Constant]) -> None:
-        """Have the data of constants kept in plain form: plans that are built during an inference may need it."""
-        self._read_plainly.update(_identity(constant) for constant in constants)
+    def keep(self, graph: Model) -> None:
+        """Have the constants of a graph kept in plain form: plans that are built during an inference may need them."""
+        self._read_plainly.update(_identity(node) for node in all_nodes(graph) if isinstance(node, Constant))
 
     def _made(self, make: Callable[[], Array | Packing]) -> Array | Packing:
         """The result of `make`; its sources can be released once the result is stored."""

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from engine.errors import GraphError
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType
-from engine.ir.walk import all_nodes
 from engine.lowering import PreparedGraph, known_shapes
 from engine.native import Plan
-from engine.runtime.lifecycle import ForkSafeLock
-from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.program import Inference, Program, Value, in_order
+from engine_cpu.lowering import LOWERINGS
+from engine_cpu.program import Program, in_order
 from engine_cpu.programs import Programs
+from engine_cpu.segments.kind import SegmentCompiler
+from engine_cpu.segments.segment import Inference, Value
 from engine_cpu.transform import KNOWN_PASSES
-from engine_cpu.weights import WeightStore
-
-
-class BodyCompiler(Protocol):
-    """What compiling bodies needs of the compiler of a network."""
-
-    weights: WeightStore
-    threads: int
-    streams: int
-    building: ForkSafeLock
-
-    def program(self, prepared: CpuGraph) -> Program:
-        """The program of a graph of known shapes."""
-
-    def programs(self, prepared: CpuGraph) -> Programs:
-        """The programs of a graph of unknown shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +83,7 @@ class _Passed:
 class Body:
     """A compiled body: a program if all shapes are known, otherwise one for each set of shapes."""
 
-    def __init__(self, graph: BodyGraph, compiler: BodyCompiler) -> None:
+    def __init__(self, graph: BodyGraph, compiler: SegmentCompiler) -> None:
         self.model = graph.model
         self.captured = graph.captured
         prepared = PreparedGraph.of(graph.model, LOWERINGS)
@@ -119,7 +102,7 @@ class Body:
             results = [Result(value, f"result_{index}") for value, index in made.items()]
             own = Model(results, graph.model.parameters, graph.model.sinks, graph.model.name)
             prepared = PreparedGraph.of(own, LOWERINGS)
-            compiler.weights.keep(node for node in all_nodes(graph.model) if isinstance(node, Constant))
+            compiler.weights.keep(graph.model)
             self.programs = compiler.programs(prepared)
 
     def run(self, inputs: Sequence[Value], inference: Inference) -> list[Value]:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from engine_cpu.program import Inference
 from engine_cpu.segments.routine_draft import StepNames
+from engine_cpu.segments.segment import Inference
 
 
 class BodyInference:

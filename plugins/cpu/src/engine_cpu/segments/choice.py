@@ -9,24 +9,25 @@ import numpy as np
 from engine.errors import InputError, ModelError
 from engine.ir import Constant, Node, Output
 from engine.native import Plan
-from engine_cpu.program import Array, Inference, Segment, Value
-from engine_cpu.segments.bodies import Body, BodyCompiler, BodyGraph
+from engine_cpu.segments.bodies import Body, BodyGraph
 from engine_cpu.segments.body_profile import profiled_body
+from engine_cpu.segments.kind import SegmentCompiler
+from engine_cpu.segments.node_segment import NodeSegment
 from engine_cpu.segments.routine_draft import RoutineDraft
 from engine_cpu.segments.routines import CompiledRoutine, same_bytes
+from engine_cpu.segments.segment import Array, Inference, Value
 
 _BRANCHES = ("else_branch", "then_branch")
 
 
-class ChoiceSegment(Segment):
+class ChoiceSegment(NodeSegment):
     """Reads the condition, and what the branches capture: those of the branch for false first.
 
     A branch that does not fit the shapes of its inputs is an error only if it is taken: models choose by shapes.
     """
 
-    def __init__(self, node: Node, compiler: BodyCompiler) -> None:
-        self.name, self.op_type = node.friendly_name, node.op_type
-        self.title = str(node)
+    def __init__(self, node: Node, compiler: SegmentCompiler) -> None:
+        super().__init__(node)
         condition = node.input_value(0).node
         known = _is_true(compiler.weights.data(condition)) if isinstance(condition, Constant) else None
         self._branches: list[Body | ModelError | InputError | None] = []
@@ -79,7 +80,7 @@ class ChoiceSegment(Segment):
         return draft.builder.add_choice(reads[0], then.routine, then_reads, otherwise.routine, else_reads)
 
 
-def _compiled(node: Node, name: str, compiler: BodyCompiler) -> Body | ModelError | InputError:
+def _compiled(node: Node, name: str, compiler: SegmentCompiler) -> Body | ModelError | InputError:
     graph = BodyGraph.of(node, name, 0, node.num_outputs)
     try:
         return Body(graph, compiler)

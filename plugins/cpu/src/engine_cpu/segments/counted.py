@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,18 +16,21 @@ from engine.lowering.checks import is_omitted
 from engine.native import Plan, PlanBuilder, PlanRunner
 from engine_cpu.layout import item_size, static_shape
 from engine_cpu.lowering.counting import CountedLowering
-from engine_cpu.program import Array, Inference, Segment, Value
+from engine_cpu.segments.graph_segment import GraphSegment
+from engine_cpu.segments.kind import ConnectedSegment, Making, SegmentKind
+from engine_cpu.segments.node_segment import NodeSegment
+from engine_cpu.segments.segment import Array, Inference, Value
 from engine_cpu.step_names import step_name
 
 
-class CountedSegment(Segment):
+class CountedSegment(NodeSegment):
     """One node with a `CountedLowering`; the inputs are those of the node without omitted ones."""
 
     def __init__(self, spec: Any, lowering: CountedLowering[Any], isa: str, threads: int, streams: int) -> None:
         """Build the plan. Raises `OutOfMemoryError` if the machine has no memory for the largest results."""
         node: Node = spec.node
+        super().__init__(node)
         self._spec, self._lowering = spec, lowering
-        self._name, self._op_type, self.title = node.friendly_name, node.op_type, str(node)
         step = lowering.counted(spec)
         self._present = [index for index, value in enumerate(node.outputs) if not is_omitted(value)]
         self._count = node.num_outputs
@@ -70,7 +73,7 @@ class CountedSegment(Segment):
             inference.check_cancelled()  # raises the reason for which the inference was stopped
             raise
         if inference.is_profiling:
-            inference.record_node(self._name, self._op_type, "native", start, time.perf_counter_ns())
+            inference.record_node(self.name, self.op_type, "native", start, time.perf_counter_ns())
         outputs: list[Value] = [None] * self._count
         for index, array, axis in zip(self._present, results, self._axes, strict=True):
             outputs[index] = array if axis is None else _cut(array, axis, int(count[0]))
@@ -87,3 +90,15 @@ def _cut(array: Array, axis: int, length: int) -> Array:
     shape = (*array.shape[:axis], length, *array.shape[axis + 1 :])
     front = array.reshape(-1)[: math.prod(shape)].reshape(shape)
     return front.copy() if 2 * front.size < array.size else front
+
+
+def _made(segment: GraphSegment, making: Making) -> ConnectedSegment:
+    (node,) = segment.nodes
+    compiler, decision = making.compiler, making.decisions[node]
+    assert isinstance(decision.lowering, CountedLowering)
+    compiler.lowered += 1
+    counted = CountedSegment(decision.spec, decision.lowering, compiler.weights.isa, compiler.threads, compiler.streams)
+    return ConnectedSegment.of_node(counted, node)
+
+
+COUNTED: Final = SegmentKind("counted", _made, "has a result whose shape only an inference knows")

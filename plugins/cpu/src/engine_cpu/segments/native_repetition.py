@@ -10,11 +10,12 @@ import numpy as np
 from engine.errors import Cancelled, InputError, OutOfMemoryError
 from engine.ir import Model, TensorType
 from engine.native import Repetition, RepetitionRunner, SequenceAxis
-from engine_cpu.program import Array, Inference, Program, Value
+from engine_cpu.program import Program
 from engine_cpu.segments.body_profile import record_body, times_of
 from engine_cpu.segments.repetition_form import RepetitionForm
 from engine_cpu.segments.routine_draft import StepNames
 from engine_cpu.segments.routines import CompiledRoutine, same_bytes
+from engine_cpu.segments.segment import Array, Inference, Value
 from engine_cpu.segments.stacking import new_stack, stacked_shape, too_large
 
 

@@ -16,38 +16,39 @@ from engine.ir import Constant, Node, Output, TensorType
 from engine.native import NO_VALUE, Plan
 from engine.ops.loop import formal_inputs
 from engine.ops.stacks import empty_stacks
-from engine_cpu.program import Array, Inference, Segment, Value
-from engine_cpu.segments.bodies import Body, BodyCompiler, BodyGraph
+from engine_cpu.segments.bodies import Body, BodyGraph
 from engine_cpu.segments.body_profile import profiled_body
+from engine_cpu.segments.kind import SegmentCompiler
 from engine_cpu.segments.native_repetition import NativeRepetition
+from engine_cpu.segments.node_segment import NodeSegment
 from engine_cpu.segments.repetition_form import RepetitionForm
 from engine_cpu.segments.routine_draft import RoutineDraft
+from engine_cpu.segments.segment import Array, Inference, Value
 from engine_cpu.segments.stacking import Stack
 
 _ENDLESS: Final = (1 << 63) - 1
 
 
-class RepetitionSegment(Segment):
+class RepetitionSegment(NodeSegment):
     """Reads the inputs of the node that are not omitted, then what the body captures, without constants."""
 
-    def __init__(self, node: Node, compiler: BodyCompiler) -> None:
-        self.name, self.op_type = node.friendly_name, node.op_type
-        self.title = str(node)
-        self.form = RepetitionForm.of(node)
-        graph = BodyGraph.of(node, "body", self.form.num_parameters, self.form.num_results)
-        if self.form.is_loop and not self.form.is_conditional:
+    def __init__(self, node: Node, compiler: SegmentCompiler) -> None:
+        super().__init__(node)
+        self._form = RepetitionForm.of(node)
+        graph = BodyGraph.of(node, "body", self._form.num_parameters, self._form.num_results)
+        if self._form.is_loop and not self._form.is_conditional:
             graph.model.results[0].input(0).replace_source_output(Constant(np.array(True)))
         self._body = Body(graph, compiler)
         formal = node.input_values[: node.num_formal_inputs]
-        if self.form.is_loop:
+        if self._form.is_loop:
             formal = formal_inputs(formal, len(formal))
         self._positions = [index for index, value in enumerate(formal) if value is not None]
         self._reads: list[Output] = [value for value in formal if value is not None] + list(graph.captured)
         self._num_formal = len(formal)
         self.native = NativeRepetition.of(
-            (self.name, self.op_type), self.form, self._body.program, graph.model, compiler.threads, compiler.streams
+            (self.name, self.op_type), self._form, self._body.program, graph.model, compiler.threads, compiler.streams
         )
-        self._length = _static_length(formal, self.form)
+        self._length = _static_length(formal, self._form)
 
     @property
     def reads(self) -> list[Output]:
@@ -67,24 +68,24 @@ class RepetitionSegment(Segment):
         captured = inputs[len(self._positions) :]
         limit, condition = self._limits(given)
         if self.native is not None:
-            return self.native.run([*given[self.form.fixed :], *captured], limit, condition, inference)
+            return self.native.run([*given[self._form.fixed :], *captured], limit, condition, inference)
         with profiled_body(self.name, self.op_type, inference) as inner:
             return self._run_in_python(given, captured, limit, condition, inner)
 
     def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int] | None:
         """See `Segment`."""
-        if self.native is None or (not self.form.is_loop and self._length is None):
+        if self.native is None or (not self._form.is_loop and self._length is None):
             return None
         values = dict(zip(self._positions, reads, strict=False))
-        count, condition = (values.get(index, NO_VALUE) if self.form.is_loop else NO_VALUE for index in (0, 1))
+        count, condition = (values.get(index, NO_VALUE) if self._form.is_loop else NO_VALUE for index in (0, 1))
         known = draft.constant(condition)
         if known is not None and _is_true(known):
             condition = NO_VALUE
-        if self.form.is_loop and self.form.stacks:
+        if self._form.is_loop and self._form.stacks:
             is_counted = draft.constant(count) is not None and condition == NO_VALUE
             if not (is_counted and self.native.is_unconditional):
                 return None
-        given = [values[index] for index in range(self.form.fixed, self._num_formal)]
+        given = [values[index] for index in range(self._form.fixed, self._num_formal)]
         captured = reads[len(self._positions) :]
         draft.step_nodes += [
             [(f"{self.name}/{name}", op_type) for name, op_type in nodes] for nodes in self.native.step_nodes
@@ -95,12 +96,12 @@ class RepetitionSegment(Segment):
 
     def _limits(self, given: Sequence[Value]) -> tuple[int, bool]:
         """The largest number of iterations, and whether there are any."""
-        if self.form.is_loop:
+        if self._form.is_loop:
             count, condition = given[:2]
             limit = _ENDLESS if count is None else int(np.asarray(count).reshape(-1)[0])
             return max(0, limit), condition is None or _is_true(condition)
-        sequences = given[self.form.carried :]
-        lengths = [each.shape[axis] for each, (axis, _) in zip(sequences, self.form.elements, strict=True)]
+        sequences = given[self._form.carried :]
+        lengths = [each.shape[axis] for each, (axis, _) in zip(sequences, self._form.elements, strict=True)]
         if len(set(lengths)) != 1:
             raise InputError(
                 f"{self.op_type} `{self.name}`: the scan inputs have sequence lengths {sorted(set(lengths))}; "
@@ -111,7 +112,7 @@ class RepetitionSegment(Segment):
     def _run_in_python(
         self, given: Sequence[Value], captured: Sequence[Value], limit: int, condition: bool, inference: Inference
     ) -> list[Value]:
-        form, first = self.form, int(self.form.is_loop)
+        form, first = self._form, int(self._form.is_loop)
         carried = list(given[form.fixed : form.fixed + form.carried])
         sequences = [
             _elements(value, axis, is_reversed)
@@ -141,7 +142,7 @@ class RepetitionSegment(Segment):
     def _empty_stacks(
         self, carried: Sequence[Value], given: Sequence[Value], captured: Sequence[Value]
     ) -> Sequence[Array]:
-        form = self.form
+        form = self._form
         scanned = zip(given[form.fixed + form.carried :], form.elements, strict=True)
         elements = [np.delete(value.shape, axis).tolist() for value, (axis, _) in scanned]
         shapes = [*[()] * form.fixed, *map(_shape, carried), *elements, *map(_shape, captured)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.errors import InputError, OutOfMemoryError
 from engine.limits import available_memory
-from engine_cpu.program import Array, Value
+from engine_cpu.segments.segment import Array, Value
 
 _UNCHECKED: Final = 16 << 20
 """Smaller arrays need no look at the system."""

@@ -8,11 +8,17 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from engine.errors import InputError, ModelError
-from engine.ir import Constant, Model, Node, Output, Parameter, Result
-from engine.lowering import PlanCache
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, paused_collector
+from engine.lowering import PlanCache, PreparedGraph
 from engine.lowering.checks import is_omitted
 from engine.runtime.lifecycle import ForkSafeLock
-from engine_cpu.program import Array, Inference, Program, Segment, Value
+from engine_cpu.lowering import LOWERINGS, CpuDecisions
+from engine_cpu.program import Program
+from engine_cpu.segments.graph_segment import GraphSegment
+from engine_cpu.segments.host import HostSegment
+from engine_cpu.segments.kind import ConnectedSegment, Making, SegmentKind
+from engine_cpu.segments.node_segment import NodeSegment
+from engine_cpu.segments.segment import Array, Inference, Segment, Value
 
 _Key: TypeAlias = "tuple[tuple[tuple[int, ...], bytes], ...]"
 """The shape and the bytes of each value."""
@@ -22,7 +28,7 @@ _LITTLE: Final = 1 << 16
 """Bytes of data that any evaluation reads in less time than a plan is built."""
 
 
-class ValuesSegment(Segment):
+class ValuesSegment(NodeSegment):
     """One node, such as a reduction over computed axes; the inputs are those of the node without omitted ones.
 
     A plan is built when values are new, as for new shapes, and the last `size` plans are kept. Building one takes
@@ -43,7 +49,7 @@ class ValuesSegment(Segment):
 
         `otherwise` evaluates the node; None if it must be native.
         """
-        self.title = str(node)
+        super().__init__(node)
         self._otherwise = otherwise
         self._new = 0
         """How many runs in a row had values without a plan."""
@@ -117,3 +123,25 @@ def _copied(value: Output) -> Node:
     if isinstance(value.node, Constant):
         return value.node.clone_with_new_inputs([])
     return Parameter(value.type)
+
+
+def late_values(node: Node, decisions: CpuDecisions) -> tuple[int, ...]:
+    """The inputs for whose values a plan of `node` is made, and which only an inference knows."""
+    decision = decisions[node]
+    return decision.lowering.late_values(decision.spec)
+
+
+def _made(segment: GraphSegment, making: Making) -> ConnectedSegment:
+    (node,) = segment.nodes
+    compiler = making.compiler
+
+    def alone(model: Model) -> Program:
+        with paused_collector():  # built during an inference
+            return compiler.program(PreparedGraph.of(model, LOWERINGS))
+
+    late, evaluated = late_values(node, making.decisions), HostSegment(node) if compiler.allow_reference else None
+    bound = ValuesSegment(node, late, alone, compiler.plan_cache_size, compiler.building, evaluated)
+    return ConnectedSegment.of_node(bound, node)
+
+
+VALUES: Final = SegmentKind("values", _made, "is planned for values that only an inference knows")

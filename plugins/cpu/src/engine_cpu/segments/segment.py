@@ -1,0 +1,99 @@
+"""`Segment`: the one form of what a program runs, whatever its kind.
+
+Nothing here depends on a graph: a blob stores segments, and runs them where there is nothing that compiles.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from engine.native import CancelFlag, Plan
+
+if TYPE_CHECKING:
+    from engine_cpu.recording import PlanCalls
+    from engine_cpu.segments.routine_draft import RoutineDraft
+
+Value = Any
+"""A numpy array, a list of values, a dict, or None for an empty optional."""
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Inference(Protocol):
+    """The context that one inference passes to its segments."""
+
+    cancel: CancelFlag
+    is_profiling: bool
+
+    def check_cancelled(self) -> None:
+        """Raise if the inference should stop."""
+
+    def record_node(
+        self,
+        name: str,
+        op_type: str,
+        status: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        kernel: str = "",
+        live_bytes: int | None = None,
+    ) -> None:
+        """Record when a node ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanForm:
+    """A plan with what running it needs of the graph: the numpy type and the shape of each input and output, the
+    friendly name and the operator of the node of each step, and the node of the largest value."""
+
+    plan: Plan
+    inputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+    outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+    step_nodes: tuple[tuple[str, str], ...]
+    largest: str
+
+
+class Segment(ABC):
+    """Compiled nodes that run together; a program runs its segments in turn.
+
+    Shared by requests, so immutable while it runs.
+    """
+
+    title = ""
+    """The operator and the name of the node that computes its results, for messages; "" for several nodes."""
+    why_not_stored = "a part of it is not planned before an inference"
+    """Why a blob cannot have the program, as a clause; "" if it can."""
+    form: PlanForm | None = None
+    """Its plan, if it is one."""
+    calls: PlanCalls | None = None
+    """Those that build its plan, with which a blob stores it."""
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
+        """Run; returns the outputs, of which those with a target are written there."""
+
+    def run_new(self, inputs: Sequence[Value], inference: Inference) -> list[Value]:
+        """Run without a profile; returns new values."""
+        return list(self.run(inputs, (), inference))
+
+    def bind(self, index: Mapping[Any, int], current: list[Value], given: object) -> list[Value] | None:
+        """The inputs of a run that only brings other arrays, `given`; None if they have to be checked one by one."""
+        return None
+
+    def output_shapes(self) -> Sequence[tuple[int, ...]]:
+        """The shape of each output if they support targets, which only those of plans do; empty otherwise."""
+        return ()
+
+    def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int] | None:
+        """Add it to a routine; returns the values that it writes, or None if it does not run without Python."""
+        return None
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans that it runs, as far as they exist before an inference."""
+        return []
