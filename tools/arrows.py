@@ -47,7 +47,7 @@ ARROWS: Final[dict[str, set[str]]] = {
     "editing": {"passes"},
     "visualize": {"ir", "placement", "drawing", "files"},
     "preprocessing": {"ops"},
-    "passes": {"onnx", "ops", "ir", "visualize", "files", "threads"},
+    "passes": {"onnx", "ops", "ir", "runtime", "visualize", "files", "threads"},
     "lowering": {"plugin_api", "passes"},
     "onnx": {"ops", "files"},
     "ops": {"ir", "limits"},

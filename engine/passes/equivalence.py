@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.ir import Dimension, ElementType, Model
 from engine.ops.evaluator import evaluate_model
+from engine.runtime.comparison import distances
 
 
 def check_equivalence(
@@ -100,14 +101,10 @@ def _difference(x: Any, y: Any, rtol: float | None) -> str:
         return "" if np.array_equal(x, y) else f"{int(np.sum(x != y))} of {x.size} values differ"
     if rtol is None:
         rtol = min(0.05, 64 * _resolution(x.dtype))
-    wide_x, wide_y = (v.astype(np.complex128 if element_type.is_complex else np.float64) for v in (x, y))
-    with np.errstate(all="ignore"):
-        finite = np.isfinite(wide_x)
-        same_places = np.array_equal(finite, np.isfinite(wide_y))
-        if not same_places or not np.array_equal(wide_x[~finite], wide_y[~finite], equal_nan=True):
-            return "NaN or infinity at different positions"
-        error = np.abs(wide_x - wide_y)[finite].max(initial=0.0)
-        scale = np.abs(wide_x)[finite].max(initial=0.0)
+    found = distances(y, x)
+    if found.mismatched:
+        return "NaN or infinity at different positions"
+    error, scale = found.max_absolute, found.max_magnitude
     return "" if error <= rtol * max(scale, 1e-30) else f"differs by {error:.3g}, with a maximum of {scale:.3g}"
 
 

@@ -1,15 +1,71 @@
-"""Compares results with expected ones: how many elements differ, and by how much."""
+"""Compares results with expected ones: how many elements differ, and by how much.
+
+`distances` is what every comparison in the engine is made of; each has its own opinion of what is close.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from engine.errors import InputError
 from engine.runtime.values import Array, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Distances:
+    """How far each element of an array is from the expected one.
+
+    Attributes:
+        distance: absolute differences: exact for integers (uint64), else in double precision; 0 where `is_same`.
+        magnitude: those of the expected elements.
+        is_same: where both are equal, or both are NaN.
+        is_finite: where both are finite.
+    """
+
+    distance: Array
+    magnitude: Array
+    is_same: Array
+    is_finite: Array
+
+    @property
+    def mismatched(self) -> int:
+        """How many elements are not finite in one only, or are another infinity or NaN there."""
+        return int(np.count_nonzero(~self.is_finite & ~self.is_same))
+
+    @property
+    def max_absolute(self) -> float:
+        """The largest distance among finite elements."""
+        return float(self.distance[self.is_finite].max(initial=0))
+
+    @property
+    def max_relative(self) -> float:
+        """The largest quotient of distance and magnitude among finite elements that are expected to be nonzero."""
+        is_large = self.is_finite & (self.magnitude > 0)
+        return float((self.distance[is_large] / self.magnitude[is_large]).max(initial=0.0))
+
+    @property
+    def max_magnitude(self) -> float:
+        """The largest magnitude among finite elements."""
+        return float(self.magnitude[self.is_finite].max(initial=0.0))
+
+
+def distances(actual: Array, expected: Array) -> Distances:
+    """The distances of two arrays of numbers of one type and shape."""
+    if expected.dtype.kind in "iu":
+        # Unsigned subtraction wraps to the correct distance, even between the smallest and largest int64.
+        a, b = actual.astype(np.uint64), expected.astype(np.uint64)
+        distance = np.where(actual > expected, a - b, b - a)
+        is_finite = np.ones(distance.shape, bool)
+        return Distances(distance, np.abs(expected.astype(np.float64)), distance == 0, is_finite)
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    got, want = actual.astype(wide), expected.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        is_same = (got == want) | (np.isnan(got) & np.isnan(want))
+        distance = np.where(is_same, 0.0, np.abs(got - want))
+        return Distances(distance, np.abs(want), is_same, np.isfinite(got) & np.isfinite(want))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +137,15 @@ def _compare_tensors(name: str, actual: Array, expected: Array, rtol: float, ato
         return Comparison(name)
     if expected.dtype.kind == "b":
         return Comparison(name, expected.size, int((actual != expected).sum()))
+    found = distances(actual, expected)
     if expected.dtype.kind in "iu":
-        return _compare_integers(name, actual, expected, atol)
-    return _compare_numbers(name, actual, expected, rtol, atol)
+        return _summary(name, found, found.distance > atol)
+    is_close = found.is_same | ((found.distance <= atol + rtol * found.magnitude) & found.is_finite)
+    return _summary(name, found, ~is_close)
 
 
-def _compare_integers(name: str, actual: Array, expected: Array, atol: float) -> Comparison:
-    # Unsigned subtraction wraps to the correct distance, even between the smallest and largest int64.
-    above = actual > expected
-    wide_actual, wide_expected = actual.astype(np.uint64), expected.astype(np.uint64)
-    distance = np.where(above, wide_actual - wide_expected, wide_expected - wide_actual)
-    magnitude = np.abs(expected.astype(np.float64))
-    return _summary(name, distance, magnitude, distance > atol)
-
-
-def _compare_numbers(name: str, actual: Array, expected: Array, rtol: float, atol: float) -> Comparison:
-    """Real and complex numbers of any width, in double precision."""
-    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-    got, want = actual.astype(wide), expected.astype(wide)
-    with np.errstate(invalid="ignore", over="ignore"):
-        is_same = (got == want) | (np.isnan(got) & np.isnan(want))
-        distance = np.where(is_same, 0.0, np.abs(got - want))
-        magnitude = np.abs(want)
-        is_close = is_same | ((distance <= atol + rtol * magnitude) & np.isfinite(want))
-    return _summary(name, distance, magnitude, ~is_close)
-
-
-def _summary(name: str, distance: Array, magnitude: Array, is_wrong: Any) -> Comparison:
+def _summary(name: str, found: Distances, is_wrong: Array) -> Comparison:
+    distance, magnitude = found.distance, found.magnitude
     with np.errstate(invalid="ignore"):
         relative = np.divide(distance, magnitude, out=np.zeros(distance.shape), where=magnitude != 0)
     return Comparison(

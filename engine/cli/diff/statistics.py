@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.ir import Node, Output, TensorType
 from engine.passes.work import work_of
+from engine.runtime.comparison import distances
 
 _SUSPECT: Final = 16.0
 """Times the tolerance: values that are further off are searched first."""
@@ -109,13 +109,11 @@ def gap(actual: Any, expected: Any, scale: float = 0.0) -> Gap:
     if actual.dtype.kind in "OTUS":
         wrong = int(np.count_nonzero(actual != expected))
         return Gap(units=math.inf if wrong else 0.0, mismatched=wrong)
-    epsilon = epsilon_of(actual.dtype)
-    if epsilon is None:
-        distance = _integer_distance(actual, expected)
-        return Gap(
-            float(distance.max()), _relative(distance, np.abs(expected.astype(np.float64))), float(distance.max())
-        )
-    return _real_gap(actual, expected, epsilon, scale)
+    found, epsilon = distances(actual, expected), epsilon_of(actual.dtype)
+    largest = found.max_absolute
+    unit = 1.0 if epsilon is None else epsilon * max(found.max_magnitude, scale)
+    units = math.inf if found.mismatched else 0.0 if largest == 0 else largest / unit if unit else math.inf
+    return Gap(largest, found.max_relative, units, found.mismatched)
 
 
 def _worst(gaps: Sequence[Gap]) -> Gap:
@@ -129,33 +127,6 @@ def _worst(gaps: Sequence[Gap]) -> Gap:
         sum(each.mismatched for each in gaps),
         next((each.problem for each in gaps if each.problem), ""),
     )
-
-
-def _real_gap(actual: NDArray[Any], expected: NDArray[Any], epsilon: float, scale: float) -> Gap:
-    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-    got, want = actual.astype(wide), expected.astype(wide)
-    finite = np.isfinite(got) & np.isfinite(want)
-    with np.errstate(invalid="ignore"):
-        same = (got == want) | (np.isnan(got) & np.isnan(want))
-    mismatched = int(np.count_nonzero(~finite & ~same))
-    distance, magnitude = np.abs(got[finite] - want[finite]), np.abs(want[finite])
-    largest = float(distance.max(initial=0.0))
-    unit = epsilon * max(float(magnitude.max(initial=0.0)), scale)
-    units = math.inf if mismatched else 0.0 if largest == 0 else largest / unit if unit else math.inf
-    return Gap(largest, _relative(distance, magnitude), units, mismatched)
-
-
-def _integer_distance(actual: NDArray[Any], expected: NDArray[Any]) -> NDArray[Any]:
-    """Absolute differences as f64, in which neighbours above 2^53 are not equal."""
-    if actual.dtype.kind not in "iu":
-        return np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-    a, b = actual.astype(np.uint64), expected.astype(np.uint64)  # unsigned subtraction wraps to the right distance
-    return np.where(actual > expected, a - b, b - a).astype(np.float64)
-
-
-def _relative(distance: NDArray[Any], magnitude: NDArray[Any]) -> float:
-    is_large = magnitude > 0
-    return float((distance[is_large] / magnitude[is_large]).max(initial=0.0))
 
 
 def epsilon_of(dtype: np.dtype[Any]) -> float | None:
