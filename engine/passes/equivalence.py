@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from engine.ir import Dimension, ElementType, Model
+from engine.ir import Dimension, ElementType, Model, TensorType, boolean
 from engine.ops.evaluator import evaluate_model
 from engine.runtime.comparison import distances
+from engine.runtime.port import Port
+from engine.runtime.random_inputs import Ranges, random_inputs
 
 
 def check_equivalence(
@@ -26,8 +29,8 @@ def check_equivalence(
     Inputs pair by name, or by position where the names differ; outputs by position.
 
     Args:
-        inputs: values by name; other inputs are random (see `random_input`), with dynamic dimensions taken from `dims`
-            by symbol, or 2.
+        inputs: values by name; other inputs are random, integers from 0 to 3, with dynamic dimensions taken from
+            `dims` by symbol, or 2.
         rtol: allowed difference relative to the largest magnitude of an output; by default 64 units in the last place
             of its type, at most 0.05. This is enough for reordered reductions of a few thousand terms, whose error
             grows with the square root of their number.
@@ -36,11 +39,8 @@ def check_equivalence(
     unknown = [name for name in given if name not in _names(a)]
     if unknown or len(a.parameters) != len(b.parameters):
         raise AssertionError(f"inputs {unknown or _names(a)} against {_names(b)}")
-    rng = np.random.default_rng(seed)
-    feed = [
-        given[p.friendly_name] if p.friendly_name in given else random_input(p.type, rng, dims or {})
-        for p in a.parameters
-    ]
+    values = {**given, **_random_values(a, given, seed, dims or {})}
+    feed = [values[name] for name in _names(a)]
     left, right = evaluate_model(a, feed), evaluate_model(b, _ordered_for(b, a, feed))
     if len(left) != len(right):
         raise AssertionError(f"{len(left)} outputs against {len(right)}")
@@ -61,27 +61,26 @@ def _names(model: Model) -> list[str]:
     return [parameter.friendly_name for parameter in model.parameters]
 
 
-def random_input(value_type: Any, rng: np.random.Generator, dims: dict[str, int]) -> Any:
-    """A seeded array for a tensor type: standard normal reals, integers in 0..3, random bools.
-
-    Raises `AssertionError` for non-numeric types: pass these inputs explicitly.
-    """
-    element_type, shape = getattr(value_type, "element_type", None), getattr(value_type, "shape", None)
-    if element_type is None or shape is None or shape.rank.is_dynamic:
-        raise AssertionError(f"cannot generate a random value of type {value_type}; pass one in `inputs`")
-    lengths = [d.get_length() if d.is_static else _length(d, dims) for d in shape.dims]
-    if element_type.is_complex:
-        return (rng.standard_normal(lengths) + 1j * rng.standard_normal(lengths)).astype(element_type.numpy)
-    if element_type.is_real:
-        return rng.standard_normal(lengths).astype(element_type.numpy)
-    if element_type.name == "bool":
-        return rng.integers(0, 2, lengths).astype(bool)
-    if element_type.is_integral:
-        return rng.integers(0, 4 if element_type.bits > 2 else 2, lengths).astype(element_type.numpy)
-    raise AssertionError(f"cannot generate a random value of type {value_type}; pass one in `inputs`")
+def _random_values(model: Model, given: Mapping[str, Any], seed: int, dims: Mapping[str, int]) -> dict[str, Any]:
+    """Values for the inputs that are not given. Raises `AssertionError` for types without random values."""
+    ports, shapes = [], {}
+    for parameter in model.parameters:
+        if parameter.friendly_name in given:
+            continue
+        name, value_type = parameter.friendly_name, parameter.type
+        if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic or not _is_number(value_type):
+            raise AssertionError(f"cannot generate a random value of type {value_type}; pass one in `inputs`")
+        ports.append(Port(name, value_type))
+        shapes[name] = [dim.get_length() if dim.is_static else _length(dim, dims) for dim in value_type.shape.dims]
+    return random_inputs(ports, seed=seed, shapes=shapes, ranges=Ranges(integers=(0, 3)))
 
 
-def _length(dim: Dimension, dims: dict[str, int]) -> int:
+def _is_number(value_type: TensorType) -> bool:
+    element_type = value_type.element_type
+    return element_type.is_real or element_type.is_complex or element_type.is_integral or element_type is boolean
+
+
+def _length(dim: Dimension, dims: Mapping[str, int]) -> int:
     wanted = max(dim.min, dims.get(dim.symbol or "", 2))
     return wanted if dim.max is None else min(wanted, dim.max)
 

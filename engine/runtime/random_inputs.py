@@ -1,10 +1,11 @@
-"""Seeded random values for a network's inputs, for running or measuring it without data."""
+"""Seeded random values for a network's inputs, for running, measuring or comparing it without data."""
 
 from __future__ import annotations
 
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,30 @@ from engine.runtime.port import Port
 from engine.runtime.values import Array, Value
 
 
-def random_inputs(
-    ports: Sequence[Port], *, seed: int = 0, shapes: Mapping[str, Sequence[int]] | None = None
-) -> dict[str, Value]:
-    """Return a value for every port, the same for the same seed, name, type and shape.
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Of which numbers random values are.
 
-    Real numbers are uniformly distributed with mean 0 and variance 1. Integers are 0 or 1, which are almost always
-    valid indices. Strings are short words. Optionals are absent.
+    Attributes:
+        reals: the bounds of a uniform distribution; by default, those with mean 0 and variance 1.
+        integers: the least and the largest integer; by default 0 and 1, which are almost always valid indices.
+            Booleans, and integers of one or two bits, are of those among 0 and 1.
+    """
+
+    reals: tuple[float, float] | None = None
+    integers: tuple[int, int] = (0, 1)
+
+
+def random_inputs(
+    ports: Sequence[Port],
+    *,
+    seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    ranges: Ranges = Ranges(),
+) -> dict[str, Value]:
+    """Return a value for every port, the same for the same seed, name, type, shape and ranges.
+
+    Strings are short words. Optionals are absent.
 
     `shapes` gives the shapes of dynamic inputs; the length of a symbol in one of them is used for the other
     inputs. Raises `InputError` if a shape is missing, names no input or does not fit, and for sequences
@@ -39,7 +57,7 @@ def random_inputs(
     for port in ports:
         if port.name in given:
             _check_shape(port, tuple(given[port.name]), symbols)
-    return {port.name: _random_value(port, given.get(port.name), symbols, seed) for port in ports}
+    return {port.name: _random_value(port, given.get(port.name), symbols, seed, ranges) for port in ports}
 
 
 def _check_shape(port: Port, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
@@ -55,7 +73,9 @@ def _check_shape(port: Port, shape: tuple[int, ...], symbols: dict[str, int]) ->
             )
 
 
-def _random_value(port: Port, given: Sequence[int] | None, symbols: Mapping[str, int], seed: int) -> Value:
+def _random_value(
+    port: Port, given: Sequence[int] | None, symbols: Mapping[str, int], seed: int, ranges: Ranges
+) -> Value:
     if isinstance(port.type, OptionalType):
         return None
     if not isinstance(port.type, TensorType):
@@ -64,7 +84,7 @@ def _random_value(port: Port, given: Sequence[int] | None, symbols: Mapping[str,
     # Raw bits, not numpy's distributions, which may change between releases and invalidate saved references.
     generator = np.random.PCG64([seed, zlib.crc32(port.name.encode())])
     try:
-        return _random_tensor(generator, port.element_type, shape)
+        return _random_tensor(generator, port.element_type, shape, ranges)
     except (MemoryError, ValueError, OverflowError) as e:  # the two others: more elements than any array can have
         raise InputError(f"input `{port.name}`: cannot allocate a random value of shape {shape}: {e}") from e
 
@@ -81,23 +101,32 @@ def _known_shape(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:
     return shape.get_shape()
 
 
-def _random_tensor(generator: np.random.PCG64, element_type: ElementType, shape: tuple[int, ...]) -> Array:
+def _random_tensor(
+    generator: np.random.PCG64, element_type: ElementType, shape: tuple[int, ...], ranges: Ranges
+) -> Array:
     if element_type is string:
         words = np.array(["alpha", "beta", "gamma", "delta"], dtype=object)
         return np.asarray(words[_raw(generator, shape) % np.uint64(len(words))], dtype=object)
     if element_type is boolean or element_type.is_integral:
-        return (_raw(generator, shape) & np.uint64(1)).astype(element_type.numpy)
-    values: Any = _uniform(generator, shape)
+        least, most = ranges.integers
+        if element_type is boolean or element_type.bits <= 2:
+            least, most = min(least, 1), min(most, 1)
+        return ((_raw(generator, shape) % np.uint64(most - least + 1)).astype(np.int64) + least).astype(
+            element_type.numpy
+        )
+    values: Any = _uniform(generator, shape, ranges.reals)
     if element_type.is_complex:
-        values = values + 1j * _uniform(generator, shape)
+        values = values + 1j * _uniform(generator, shape, ranges.reals)
     if element_type.bits <= 8:
         # Within the range of the narrowest type, and positive, because one of them is unsigned.
         values = np.clip(np.abs(values), 0.5, 2)
     return np.asarray(values).astype(element_type.numpy)
 
 
-def _uniform(generator: np.random.PCG64, shape: tuple[int, ...]) -> Array:
+def _uniform(generator: np.random.PCG64, shape: tuple[int, ...], bounds: tuple[float, float] | None) -> Array:
     high = (_raw(generator, shape) >> np.uint64(32)).astype(np.uint32)
+    if bounds is not None:
+        return np.asarray(bounds[0] + high * ((bounds[1] - bounds[0]) / 2**32), dtype=np.float32)
     return np.asarray(high.view(np.int32) * np.float32(math.sqrt(3.0) / 2**31), dtype=np.float32)
 
 

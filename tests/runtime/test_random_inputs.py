@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from engine.errors import InputError
-from engine.ir import OptionalType, PartialShape, SequenceType, TensorType, f32, string
+from engine.ir import OptionalType, PartialShape, SequenceType, TensorType, boolean, f16, f32, i4, i64, string, u2
 from engine.ir.element_type import ALL, undefined
 from engine.runtime import Port, Signature
-from engine.runtime.random_inputs import random_inputs
+from engine.runtime.random_inputs import Ranges, random_inputs
 
 PINNED = (-0.6863034, -0.5364341)
 
@@ -46,6 +46,20 @@ def test_values_depend_on_seed_and_name_alone() -> None:
     many = random_inputs([port("x", 10_000)])["x"]
     assert abs(many.mean()) < 0.05
     assert abs(many.var() - 1) < 0.05
+
+
+def test_numbers_stay_within_the_ranges_that_are_asked_for() -> None:
+    types = {"real": f32, "half": f16, "long": i64, "small": i4, "tiny": u2, "flag": boolean}
+    ports = [port(name, 1000, element_type=each) for name, each in types.items()]
+    given = random_inputs(ports, ranges=Ranges(reals=(0.25, 1.0), integers=(0, 3)))
+    for name in ("real", "half"):
+        assert given[name].min() >= 0.25
+        assert given[name].max() <= 1
+        assert abs(given[name].astype(np.float64).mean() - 0.625) < 0.03
+    found = {name: set(np.unique(given[name].astype(int)).tolist()) for name in ("long", "small", "tiny", "flag")}
+    assert found == {"long": {0, 1, 2, 3}, "small": {0, 1, 2, 3}, "tiny": {0, 1}, "flag": {0, 1}}
+    ones = random_inputs(ports, ranges=Ranges(integers=(1, 1)))
+    assert all((ones[name].astype(int) == 1).all() for name in found)
 
 
 def test_given_shapes_and_the_symbols_they_settle() -> None:

@@ -8,13 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from engine import ops
 from engine.errors import EngineError, UnsupportedError
-from engine.ir import Constant, Model, Node, Output, Parameter, PartialShape, Result, TensorType, ValueType, f32, string
-from engine.plugin_api import CoreHandle, ExecutableNetwork
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType, f32
+from engine.plugin_api import CoreHandle, ExecutableNetwork, Port
 from engine.runtime import AsyncInferRequest
+from engine.runtime.random_inputs import Ranges, random_inputs
 
 _MIN_ROUNDS: Final = 7
 _MAX_ROUNDS: Final = 50
@@ -154,10 +153,15 @@ def _node_seconds(request: AsyncInferRequest) -> dict[str, float]:
 
 
 def _warmed_up(network: ExecutableNetwork, request: AsyncInferRequest) -> dict[str, Any]:
-    """Inputs with which the network runs, after a first inference; integers are mostly indices, counts or flags."""
+    """Inputs with which the network runs, after a first inference; integers are mostly indices, counts or flags.
+
+    Reals are positive, so that roots and logarithms are defined.
+    """
     failure: EngineError | None = None
+    shapes = {port.name: _shortest(port) for port in network.inputs}
     for integer in (1, 0):
-        inputs = {port.name: _made_up(port.name, port.type, integer) for port in network.inputs}
+        ranges = Ranges(reals=(0.25, 1.0), integers=(integer, integer))
+        inputs = random_inputs(network.inputs, shapes=shapes, ranges=ranges)
         try:
             request.infer(inputs)
         except EngineError as e:
@@ -168,18 +172,7 @@ def _warmed_up(network: ExecutableNetwork, request: AsyncInferRequest) -> dict[s
     raise failure
 
 
-def _made_up(name: str, value_type: ValueType, integer: int) -> Any:
-    if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
-        raise UnsupportedError(f"cannot generate a value of type {value_type} for input `{name}`")
-    shape = _shortest(value_type.shape)
-    element = value_type.element_type
-    if element is string:
-        return np.full(shape, "", object)
-    if element.is_real or element.is_complex:
-        # Positive, so that roots and logarithms are defined; distinct, so that sorting is not trivial.
-        return np.random.default_rng(0).uniform(0.25, 1.0, shape).astype(element.numpy)
-    return np.full(shape, integer).astype(element.numpy)
-
-
-def _shortest(shape: PartialShape) -> tuple[int, ...]:
-    return tuple(dim.get_length() if dim.is_static else max(1, dim.min) for dim in shape)
+def _shortest(port: Port) -> tuple[int, ...]:
+    if not isinstance(port.type, TensorType) or port.type.shape.rank.is_dynamic:
+        raise UnsupportedError(f"cannot generate a value of type {port.type} for input `{port.name}`")
+    return tuple(dim.get_length() if dim.is_static else max(1, dim.min) for dim in port.type.shape)
