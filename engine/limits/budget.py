@@ -24,7 +24,7 @@ class Limits:
 
     Attributes:
         folded_bytes: the bytes of results that one compilation may fold, if the model's constants are small.
-        folded_work: its work, in units of about one nanosecond; see `engine.ops.work`.
+        folded_work: its work, in units of about one nanosecond; see `engine.ops.cost.evaluation_time`.
         tensor_bytes: the largest value in bytes that an operation may produce; 0 is the memory that is available.
     """
 

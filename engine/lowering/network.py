@@ -9,8 +9,8 @@ from engine.errors import BlobFormatError
 from engine.ir import Constant, Model, Node
 from engine.ir.walk import all_nodes
 from engine.onnx import join_model, split_model
+from engine.ops.cost import evaluation_time
 from engine.ops.extension import extension_of
-from engine.ops.work import work_of
 from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, ExecutableNetwork, NodeCounts, PluginT
 
@@ -47,7 +47,9 @@ class GraphNetwork(ExecutableNetwork[PluginT]):
         """The operations of the graph, and those of `is_reference`; of control flow, the operation itself."""
         nodes = [node for node in self.graph.ordered_nodes() if is_operation(node)]
         evaluated = [node for node in nodes if self.is_reference(node)]
-        return NodeCounts(len(nodes), len(evaluated), sum(map(work_of, nodes)), sum(map(work_of, evaluated)))
+        return NodeCounts(
+            len(nodes), len(evaluated), sum(map(evaluation_time, nodes)), sum(map(evaluation_time, evaluated))
+        )
 
     def memory(self) -> dict[str, int]:
         """The constants of the graph that are in memory, or mapped."""

@@ -71,11 +71,13 @@ from engine.ops.registry import (
     get_op,
 )
 from engine.ops.spec import OperatorSpec, spec_of, specifies
+from engine.ops.traits import Growth, Moves, Traits, operators_with, traits_of
 
 __all__ = [
     "CANONICAL_OPSET", "CANONICAL_VERSIONS", "INTERNAL_DOMAIN", "ML_OPSET", "TRAINING_OPSET", "AttributeDef",
-    "Constant", "ModelEvaluator", "OpDef", "OperatorSpec", "Parameter", "Port", "Result", "all_ops", "attribute",
-    "compile_node", "create", "evaluate", "evaluate_model", "find_op", "get_op", "spec_of", "specifies",
+    "Constant", "Growth", "ModelEvaluator", "Moves", "OpDef", "OperatorSpec", "Parameter", "Port", "Result", "Traits",
+    "all_ops", "attribute", "compile_node", "create", "evaluate", "evaluate_model", "find_op", "get_op",
+    "operators_with", "spec_of", "specifies", "traits_of",
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from engine.ir import (
     f32,
     f64,
 )
+from engine.ops.cost import lengths_of, more_time, operations, size_of
 from engine.ops.precision import widened
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, sum_dims, tensor_type
@@ -380,3 +381,35 @@ def softmax(x: Array) -> Array:
     exponentials = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
     result: Array = exponentials / exponentials.sum(axis=-1, keepdims=True)
     return result
+
+
+# -- cost -------------------------------------------------------------------------------------------------
+
+
+@operations("Attention")
+def _products(node: Node) -> float:
+    """Q K^T and P V, including past keys: B * H * S * T products of size D, and as many of size E."""
+    rows, keys, sizes = _extents(node)
+    return 2.0 * rows * keys * sizes if rows else float(size_of(node.output(0)))
+
+
+@more_time("Attention")
+def _time(node: Node) -> float:
+    """A score for each query and key, of which there are several passes, and two products."""
+    rows, keys, sizes = _extents(node)
+    return rows * keys * (128 + sizes)
+
+
+def _extents(node: Node) -> tuple[int, int, int]:
+    """The numbers of rows of queries of all heads, of keys, and of elements of a query and a value."""
+    query, key, value = (lengths_of(node.input_value(index)) for index in range(3))
+    past = lengths_of(node.input_value(4)) if node.has_input(4) else ()
+    keys = (key[-2] if len(key) > 1 else 1) + (past[-2] if len(past) == 4 else 0)
+    if len(query) == 4:
+        return query[0] * query[1] * query[2], keys, query[3] + sum(value[-1:])
+    if len(query) != 3:
+        return 0, keys, 0
+    # Of three dimensions, the last one has all heads.
+    heads = node.attributes.get("q_num_heads") or 1
+    kv_heads = node.attributes.get("kv_num_heads") or 1
+    return query[0] * query[1] * heads, keys, query[2] // heads + sum(value[-1:]) // kv_heads

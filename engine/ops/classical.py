@@ -10,14 +10,19 @@ import numpy as np
 from engine.errors import ModelError, UnsupportedError
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, i64, string
 from engine.ops.classical_specs import DictVectorizerSpec, ImputerSpec, OneHotEncoderSpec
+from engine.ops.cost import CALL, attribute_length, lengths_of, more_time
 from engine.ops.precision import truncated
 from engine.ops.reference import compile_onnx
 from engine.ops.registry import Evaluator, attribute, compiles, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import evaluates_with_spec
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 _ML: Final = "ai.onnx.ml"
+
+
+declare("FeatureVectorizer", "OneHotEncoder", domain=_ML, inflates=True)
 
 
 @infers("Imputer", domain=_ML)
@@ -234,3 +239,24 @@ def cast_map(x: dict[int, Any], *, cast_to: str, map_form: str, max_map: int) ->
         raise ModelError(f"cast_to {cast_to!r} must be TO_FLOAT, TO_STRING or TO_INT64")
     numbers = np.array([float(value) for value in values]).reshape(1, -1)
     return truncated(numbers, np.int64) if cast_to == "TO_INT64" else numbers.astype(_CAST_TYPES[cast_to].numpy)
+
+
+# -- cost -------------------------------------------------------------------------------------------------
+
+
+@more_time("LinearClassifier", "LinearRegressor", domain=_ML)
+def _time_of_products(node: Node) -> float:
+    """The product of rows of features with the coefficients."""
+    return float(_rows(node) * attribute_length(node, "coefficients"))
+
+
+@more_time("SVMClassifier", "SVMRegressor", domain=_ML)
+def _time_of_vectors(node: Node) -> float:
+    """The kernel of each row and vector, and the votes for pairs of classes."""
+    numbers = max(attribute_length(node, "support_vectors"), attribute_length(node, "coefficients"))
+    return _rows(node) * (10.0 * numbers + CALL * attribute_length(node, "rho"))
+
+
+def _rows(node: Node) -> int:
+    rows = lengths_of(node.input_value(0))
+    return rows[0] if len(rows) > 1 else 1

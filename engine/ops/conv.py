@@ -11,16 +11,23 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Dimension, Node, Output, PartialShape, TensorType, ValueType
+from engine.ops.cost import lengths_of, more_time, operations, size_of
 from engine.ops.fused_activation import Activation, fused_activation
 from engine.ops.quantize import are_usual, quantize, requantize, scaled
 from engine.ops.registry import INTERNAL_DOMAIN, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 from engine.ops.windows import Window, WindowGeometry, WindowSpec, infer_spatial, offsets, padded, split_same
 
 _WEIGHTS: Final = {"QLinearConv": 3, "QuantizedConv": 3}
 """The index of the weights for operators for which it is not 1."""
+
+
+declare("Conv", "ConvInteger", product=(0, 1), inflates=True, vectorized=True)
+declare("QLinearConv", product=(0, 3), quantizes=True, inflates=True, vectorized=True)
+declare("Col2Im", inflates=True)
 
 
 @specifies("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
@@ -277,3 +284,33 @@ def _centered(x: Array, zero_point: Array | None) -> Array:
     if zero_point.size > 1:
         zero_point = zero_point.reshape(-1, *(1,) * (x.ndim - 1))
     return wide - zero_point.astype(np.float64)
+
+
+# -- cost -------------------------------------------------------------------------------------------------
+
+
+@operations("Conv", "ConvInteger", "DeformConv", "QLinearConv")
+def _products(node: Node) -> float:
+    """[M, C / group, ...]: every element of the result is a sum over the weights of its channel."""
+    weights = lengths_of(node.input_value(_WEIGHTS.get(node.op_type, 1)))
+    return 2.0 * size_of(node.output(0)) * math.prod(weights[1:])
+
+
+@operations("ConvTranspose")
+def _transposed_products(node: Node) -> float:
+    """[C, M / group, ...]: every element of the input is multiplied with the weights of its channel."""
+    return 2.0 * size_of(node.input_value(0)) * math.prod(lengths_of(node.input_value(1))[1:])
+
+
+@more_time("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv")
+def _time(node: Node) -> float:
+    """Four units for each product: windows are unrolled before they are multiplied."""
+    weights = max(size_of(value) for value in node.input_values[1:] if value is not None)
+    longest = max(size_of(node.output(0)), size_of(node.input_value(0)))
+    channels = max(1, *lengths_of(node.input_value(0))[1:2])
+    return 4 * longest * max(1, weights // channels)
+
+
+@more_time("CausalConvWithState")
+def _time_of_causal(node: Node) -> float:
+    return 8.0 * size_of(node.input_value(0)) * max(1, *lengths_of(node.input_value(1))[-1:])

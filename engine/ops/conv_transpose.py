@@ -15,7 +15,10 @@ from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import evaluates_with_spec
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 from engine.ops.windows import offsets
+
+declare("ConvTranspose", product=(0, 1), inflates=True, vectorized=True)
 
 
 @infers("ConvTranspose")

@@ -15,8 +15,13 @@ from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 LengthT = TypeVar("LengthT")
+
+
+declare("Shape", "Size", "EyeLike", shape_only=True, vectorized=True)
+declare("ConstantOfShape", "Range", inflates=True, vectorized=True)
 
 
 @specifies("Shape")

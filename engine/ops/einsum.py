@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -12,11 +13,13 @@ import numpy as np
 
 from engine.errors import TypeInferenceError
 from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType
+from engine.ops.cost import lengths_of, operations, size_of
 from engine.ops.precision import widened
 from engine.ops.registry import infers
 from engine.ops.rules import broadcast_shapes, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 EQUATION_FORM: Final = "comma-separated terms of letters and '...', optionally with '->' and an output term"
 
@@ -33,6 +36,9 @@ class Equation:
 
     terms: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
+
+
+declare("Einsum", product=(0, 1), inflates=True, vectorized=True)
 
 
 @specifies("Einsum")
@@ -143,3 +149,16 @@ def einsum(spec: EinsumSpec, *operands: Array) -> Array:
     """The sum of products (ONNX Einsum-28); `onnx.reference` takes an empty equation for a missing one."""
     result: Array = np.asarray(np.einsum(spec.equation or "->", *map(widened, operands), optimize=True))
     return result.astype(operands[0].dtype, copy=False)
+
+
+@operations("Einsum")
+def _operations(node: Node) -> float:
+    """One multiplication and addition for each combination of values of the labels."""
+    labels = EinsumSpec.of(node).labels
+    if labels is None:
+        return 2.0 * math.prod(size_of(value) for value in node.input_values if value is not None)
+    lengths: dict[str, int] = {}
+    for term, value in zip(labels.terms, node.input_values, strict=True):
+        for label, length in zip(term, lengths_of(value), strict=False):
+            lengths[label] = max(length, lengths.get(label, 1))
+    return 2.0 * math.prod(lengths.values())

@@ -1,16 +1,18 @@
-"""Elementwise operators: specs of those with attributes, and the type rules, which broadcast."""
+"""Elementwise operators: specs of those with attributes, the type rules, which broadcast, and facts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from engine.ir import ElementType, Node, TensorType, ValueType, boolean, undefined
 from engine.ops.creation import element_type_of
 from engine.ops.registry import OpDef, TypeRule, get_op, infers
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type, with_element
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
+from engine.ops.traits import EVERY, Facts, Growth, Moves, declare
 
 
 @specifies("Mod")
@@ -84,23 +86,8 @@ class CastSpec(ConversionSpec):
             refuse(node, "to", given["to"].name, "a type to which ONNX can convert")
 
 
-# The output has the type of the only input.
-_UNARY: Final = [
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Cos", "Cosh", "Elu",
-    "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish", "Neg", "Not",
-    "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign",
-    "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
-]  # fmt: skip
-# The output has the type of the first input.
-_FIRST: Final = ["Clip", "CumProd", "CumSum", "ReverseSequence", "Trilu"]
-_ARITHMETIC: Final = [
-    "Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Sub",
-    "Sum",
-]  # fmt: skip
-_PREDICATE: Final = ["And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Or", "Xor"]
-
-POINTWISE: Final = frozenset([*_UNARY, *_ARITHMETIC, *_PREDICATE])
-"""Operators that compute each element of the result from the elements at its place."""
+_NOT_NEGATIVE: Final = (0.0, math.inf)
+_UP_TO_ONE: Final = (-1.0, 1.0)
 
 
 def _unary_rule(op: OpDef) -> TypeRule:
@@ -143,15 +130,109 @@ def _broadcast_rule(op: OpDef, result: ElementType | None) -> TypeRule:
     return rule
 
 
-def _register(op_types: Sequence[str], make: Callable[[OpDef], TypeRule]) -> None:
-    for op_type in op_types:
-        op = get_op(op_type)
-        op.rule = make(op)
+# -- one line for each operator: its facts, and with them its type rule ----------------------------------
+# (Its expression, of which devices make kernels, belongs here, too.)
 
 
-_register(_UNARY, _unary_rule)
-_register(_ARITHMETIC, lambda op: _broadcast_rule(op, None))
-_register(_PREDICATE, lambda op: _broadcast_rule(op, boolean))
+def _unary(op_type: str, **facts: Unpack[Facts]) -> None:
+    """The result has the type of the only input."""
+    get_op(op_type).rule = _unary_rule(get_op(op_type))
+    _pointwise(op_type, **facts)
+
+
+def _arithmetic(op_type: str, **facts: Unpack[Facts]) -> None:
+    """The result has the element type of the inputs, which broadcast."""
+    get_op(op_type).rule = _broadcast_rule(get_op(op_type), None)
+    facts["data"], facts["broadcasts"] = EVERY, True
+    _pointwise(op_type, **facts)
+
+
+def _predicate(op_type: str, **facts: Unpack[Facts]) -> None:
+    """The result is boolean, and the inputs broadcast."""
+    get_op(op_type).rule = _broadcast_rule(get_op(op_type), boolean)
+    facts["data"], facts["broadcasts"] = EVERY, True
+    _pointwise(op_type, **facts)
+
+
+def _pointwise(op_type: str, **facts: Unpack[Facts]) -> None:
+    facts["pointwise"] = True
+    declare(op_type, **facts)
+
+
+_unary("Abs", keeps_zero=True, range=_NOT_NEGATIVE)
+_unary("Acos", monotonic=True, range=(0.0, math.pi))
+_unary("Acosh", monotonic=True, range=_NOT_NEGATIVE, growth=Growth.SHRINKS)
+_unary("Asin", monotonic=True, keeps_zero=True, range=(-math.pi / 2, math.pi / 2))
+_unary("Asinh", monotonic=True, keeps_zero=True, growth=Growth.SHRINKS)
+_unary("Atan", monotonic=True, keeps_zero=True, range=(-math.pi / 2, math.pi / 2))
+_unary("Atanh", monotonic=True, keeps_zero=True)
+_unary("BitwiseNot")
+_unary("Ceil", monotonic=True, keeps_zero=True)
+_unary("Celu", keeps_zero=True)
+_unary("Cos", range=_UP_TO_ONE)
+_unary("Cosh", range=(1.0, math.inf), growth=Growth.GROWS)
+_unary("Elu", keeps_zero=True)
+_unary("Erf", monotonic=True, keeps_zero=True, range=_UP_TO_ONE)
+_unary("Exp", monotonic=True, range=_NOT_NEGATIVE, growth=Growth.GROWS)
+_unary("Floor", monotonic=True, keeps_zero=True)
+_unary("Gelu", keeps_zero=True)
+_unary("HardSigmoid", monotonic=True, range=(0.0, 1.0))
+_unary("HardSwish", keeps_zero=True)
+_unary("LeakyRelu", keeps_zero=True)
+_unary("Log", monotonic=True, growth=Growth.SHRINKS)
+_unary("Mish", keeps_zero=True)
+_unary("Neg", monotonic=True, keeps_zero=True)
+_unary("Not", monotonic=True)
+_unary("Reciprocal")
+_unary("Relu", monotonic=True, keeps_zero=True, range=_NOT_NEGATIVE)
+_unary("Round", monotonic=True, keeps_zero=True)
+_unary("Selu", keeps_zero=True)
+_unary("Shrink")
+_unary("Sigmoid", monotonic=True, range=(0.0, 1.0))
+_unary("Sign", monotonic=True, keeps_zero=True, range=_UP_TO_ONE)
+_unary("Sin", keeps_zero=True, range=_UP_TO_ONE)
+_unary("Sinh", monotonic=True, keeps_zero=True, growth=Growth.GROWS)
+_unary("Softplus", monotonic=True, range=_NOT_NEGATIVE)
+_unary("Softsign", monotonic=True, keeps_zero=True, range=_UP_TO_ONE)
+_unary("Sqrt", monotonic=True, keeps_zero=True, range=_NOT_NEGATIVE, growth=Growth.SHRINKS)
+_unary("Swish", keeps_zero=True)
+_unary("Tan", keeps_zero=True)
+_unary("Tanh", monotonic=True, keeps_zero=True, range=_UP_TO_ONE)
+_unary("ThresholdedRelu", keeps_zero=True)
+
+_arithmetic("Add", commutative=True, keeps_zero=True)
+_arithmetic("BitShift", keeps_zero=True)
+_arithmetic("BitwiseAnd", commutative=True, keeps_zero=True)
+_arithmetic("BitwiseOr", commutative=True, keeps_zero=True)
+_arithmetic("BitwiseXor", commutative=True, keeps_zero=True)
+_arithmetic("Div")
+_arithmetic("Max", commutative=True, keeps_zero=True)
+_arithmetic("Mean", commutative=True, keeps_zero=True)
+_arithmetic("Min", commutative=True, keeps_zero=True)
+_arithmetic("Mod")
+_arithmetic("Mul", commutative=True, keeps_zero=True)
+_arithmetic("Sub", keeps_zero=True)
+_arithmetic("Sum", commutative=True, keeps_zero=True, sums=True)
+
+_predicate("And", commutative=True, keeps_zero=True)
+_predicate("Equal", commutative=True)
+_predicate("Greater", keeps_zero=True)
+_predicate("GreaterOrEqual")
+_predicate("Less", keeps_zero=True)
+_predicate("LessOrEqual")
+_predicate("Or", commutative=True, keeps_zero=True)
+_predicate("Xor", commutative=True, keeps_zero=True)
+
+_pointwise("BitCast", keeps_zero=True)
+_pointwise("Cast")
+_pointwise("CastLike")
+_pointwise("Clip", monotonic=True)
+_pointwise("Identity", monotonic=True, keeps_zero=True, moves=Moves.VIEW)
+_pointwise("IsInf")
+_pointwise("IsNaN")
+_pointwise("PRelu", data=2, keeps_zero=True)
+_pointwise("Pow", data=2, broadcasts=True, growth=Growth.GROWS)
+_pointwise("Where", data=3, broadcasts=True, keeps_zero=True)
 
 
 @infers("Identity")
@@ -159,7 +240,7 @@ def _infer_identity(node: Node) -> Sequence[ValueType]:
     return (node.input_value(0).type,)
 
 
-@infers(*_FIRST)
+@infers("Clip", "CumProd", "CumSum", "ReverseSequence", "Trilu")
 def _infer_first(node: Node) -> Sequence[ValueType]:
     check_inputs(node, get_op(node.op_type))
     return (tensor_type(node, 0),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, Protocol, TypeAlias, get_args
 
@@ -33,6 +33,7 @@ from engine.ops.registry import (
     register_op,
 )
 from engine.ops.rules import check_inputs, fail
+from engine.ops.traits import NO_TRAITS, Traits, declare_traits
 
 InferFunction: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 KernelAttribute: TypeAlias = tuple[str, int, Any]
@@ -102,6 +103,7 @@ class Operator:
         is_deterministic: whether equal inputs give equal outputs; otherwise nodes are neither folded nor merged.
         doc: what it computes.
         kernel: set for operators of a library; see `Extension`.
+        traits: what is promised of all nodes, so that passes move and fold them; `engine.testing.facts` checks it.
 
     Raises `ExtensionError` if a name or an attribute is not valid.
     """
@@ -117,6 +119,7 @@ class Operator:
     is_deterministic: bool = True
     doc: str = ""
     kernel: OperatorKernel | None = None
+    traits: Traits = NO_TRAITS
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -255,7 +258,6 @@ class Operator:
         # A schema counts all inputs before a repeated one as required.
         op.min_inputs = max((i + 1 for i, text in enumerate(self.inputs) if text[-1] not in "?."), default=0)
         op.extension, op.definition = extension, self
-        op.is_deterministic = self.is_deterministic
         op.rule, op.evaluator = self._rule, self._compile
         op.count_outputs = lambda inputs, attributes: len(self.outputs)
         return op
@@ -408,6 +410,8 @@ def define(operators: Sequence[Operator], extension: str) -> None:
                 "this one another name or version, or add all operators at once"
             )
         for op in [operator._definition(extension) for operator in fresh]:
+            traits = replace(op.definition.traits, random=not op.definition.is_deterministic)
+            declare_traits((op.name,), traits, op.domain)
             register_op(op)
         _defined[extension] = names
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,7 @@ from engine.errors import ModelError
 from engine.ir import ElementType, Model, Node, PartialShape, TensorType, ValueType, bf16, f16, f32
 from engine.ops.attention import check_scale, default_scale, softmax, softmax_type
 from engine.ops.control_flow import infer_body
+from engine.ops.cost import lengths_of, more_time
 from engine.ops.evaluator import ModelEvaluator
 from engine.ops.registry import Evaluator, compiles, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
@@ -110,3 +112,11 @@ def _flex_attention(
     probabilities = prob_mod(softmax(scores))
     result: Array = np.matmul(probabilities, value.astype(precision))
     return result.astype(value.dtype)
+
+
+@more_time("FlexAttention", domain=_DOMAIN)
+def _time(node: Node) -> float:
+    """A score for each query and key, of which there are several passes, and two products."""
+    query, key, value = (lengths_of(node.input_value(index)) for index in range(3))
+    keys = key[-2] if len(key) > 1 else 1
+    return math.prod(query[:-1]) * keys * (128 + sum(query[-1:]) + sum(value[-1:]))

@@ -25,6 +25,7 @@ from engine.ops.spec import (
     specifies,
 )
 from engine.ops.tensors import Array
+from engine.ops.traits import Moves, declare
 
 REDUCTIONS: Final = ("none", "add", "mul", "min", "max")
 """How a scattering operator combines an update with the existing element; "none" replaces it."""
@@ -47,6 +48,13 @@ class IndexedSpec(OperatorSpec):
 
 _FAR: Final = 1 << 40
 """A diagonal beyond any matrix."""
+
+
+declare("Gather", "GatherElements", "GatherND", moves=Moves.REPETITION, keeps_zero=True, vectorized=True)
+declare("ReverseSequence", moves=Moves.PERMUTATION, keeps_zero=True)
+declare("Trilu", moves=Moves.SELECTION, fills=True, keeps_zero=True, vectorized=True)
+declare("ScatterElements", "ScatterND", vectorized=True)
+declare("OneHot", inflates=True, vectorized=True)
 
 
 @specifies("Gather", "GatherElements")

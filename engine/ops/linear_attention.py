@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.ir import Node
+from engine.ops.cost import lengths_of, more_time, size_of
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
 
 DECAYING: Final = frozenset({"gated", "gated_delta"})
@@ -41,3 +42,9 @@ class LinearAttentionSpec(OperatorSpec):
         if given["q_num_heads"] % given["kv_num_heads"]:
             refuse(node, "q_num_heads", given["q_num_heads"], f"a multiple of kv_num_heads {given['kv_num_heads']}")
         given["scale"] = given["scale"] or None
+
+
+@more_time("LinearAttention")
+def _time(node: Node) -> float:
+    """For each time step, a state of the size of a key times that of a value."""
+    return 8.0 * size_of(node.input_value(0)) * max(1, *lengths_of(node.input_value(2))[-1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from engine.ir import Node, PartialShape, TensorType, ValueType, undefined
+from engine.ops.cost import lengths_of, more_time, operations, size_of
 from engine.ops.fused_activation import Activation, fused_activation
 from engine.ops.precision import widened
 from engine.ops.quantize import are_usual, quantize, requantize, scaled
@@ -17,6 +19,11 @@ from engine.ops.registry import INTERNAL_DOMAIN, Evaluator, compiles, evaluates,
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
+
+declare("MatMul", "MatMulInteger", product=(0, 1), vectorized=True)
+declare("Gemm", product=(0, 1), inflates=True, vectorized=True)
+declare("QLinearMatMul", product=(0, 3), quantizes=True, inflates=True, vectorized=True)
 
 
 @specifies("MatMul")
@@ -157,3 +164,19 @@ def _compile_gemm(node: Node) -> Evaluator:
         return ((product + c * c.dtype.type(0)).astype(product.dtype),)
 
     return gemm
+
+
+# -- cost -------------------------------------------------------------------------------------------------
+
+
+@operations("MatMul", "MatMulInteger", "QLinearMatMul", "Gemm")
+def _operations(node: Node) -> float:
+    """Every element of the result is a sum over the last axis of the first factor, or with `transA` the first one."""
+    shape = lengths_of(node.input_value(0))
+    depth = shape[:1] if node.op_type == "Gemm" and node.attributes.get("transA") else shape[-1:]
+    return 2.0 * size_of(node.output(0)) * math.prod(depth)
+
+
+@more_time("Det")
+def _time_of_determinants(node: Node) -> float:
+    return 2.0 * size_of(node.input_value(0)) * max(1, *lengths_of(node.input_value(0))[-1:])

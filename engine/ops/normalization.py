@@ -15,6 +15,7 @@ import numpy as np
 from engine.errors import OperatorSpecError
 from engine.ir import ElementType, Node, Output, PartialShape, TensorType, ValueType, bf16, f16, f32, f64
 from engine.ops.axis_lengths import AxisLengths
+from engine.ops.cost import CALL, lengths_of, more_time, size_of
 from engine.ops.precision import widened
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
@@ -29,8 +30,14 @@ from engine.ops.spec import (
     specifies,
 )
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 _STASH_TYPES: Final = {each.onnx: each for each in (f32, f16, f64, bf16)}
+
+
+declare("BatchNormalization", "LayerNormalization", "RMSNormalization", accumulates=True, vectorized=True)
+declare("GroupNormalization", "InstanceNormalization", "LRN", accumulates=True)
+declare("LpNormalization", "MeanVarianceNormalization", accumulates=True)
 
 
 @specifies("LayerNormalization", "RMSNormalization")
@@ -392,3 +399,10 @@ def _standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Arra
     inverse: Array = (1 / np.sqrt(variance + x.dtype.type(epsilon))).astype(x.dtype)
     normal: Array = centered * inverse
     return normal, mean, inverse
+
+
+@more_time("LRN")
+def _time_of_channels(node: Node) -> float:
+    """A pass over the elements for each of the neighbouring channels."""
+    channels = sum(lengths_of(node.input_value(0))[1:2])
+    return float(min(node.attributes["size"], 2 * channels)) * (CALL + 3 * size_of(node.input_value(0)))

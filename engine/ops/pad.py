@@ -14,6 +14,7 @@ from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, known_vector, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, resolved_axes, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import Moves, declare
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class PadLengths:
     after: tuple[int, ...]
     kept: tuple[int, ...]
     shape: tuple[int, ...]
+
+
+declare("Pad", moves=Moves.REPETITION, fills=True, inflates=True, vectorized=True)
 
 
 @specifies("Pad")

@@ -11,12 +11,19 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, Node, PartialShape, TensorType, ValueType, i64
+from engine.ops.cost import CALL, lengths_of, more_time, size_of
 from engine.ops.precision import widened
 from engine.ops.registry import INTERNAL_DOMAIN, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 from engine.ops.windows import WindowGeometry, WindowSpec, counts, infer_spatial, offsets, padded
+
+declare("AveragePool", "LpPool", sums=True, inflates=True)
+declare("GlobalAveragePool", "GlobalLpPool", sums=True, keeps_zero=True)
+declare("GlobalMaxPool", keeps_zero=True)
+declare("MaxPool", "MaxRoiPool", "MaxUnpool", inflates=True)
 
 
 @specifies("AveragePool", "LpPool", "MaxPool")
@@ -275,3 +282,19 @@ def _cells(start: int, end: int, count: int, limit: int) -> list[tuple[int, int]
     size = max(end - start + 1, 1) / count
     edges = [(start + math.floor(i * size), start + math.ceil((i + 1) * size)) for i in range(count)]
     return [(min(max(low, 0), limit), min(max(high, 0), limit)) for low, high in edges]
+
+
+# -- cost -------------------------------------------------------------------------------------------------
+
+
+@more_time("AveragePool", "LpPool", "MaxPool")
+def _time(node: Node) -> float:
+    """A pass over the results for each position of the window."""
+    passes = 8 if node.num_outputs > 1 else 2
+    return float(math.prod(node.attributes["kernel_shape"])) * (CALL + passes * size_of(node.output(0)))
+
+
+@more_time("MaxRoiPool")
+def _time_of_regions(node: Node) -> float:
+    regions, maps = sum(lengths_of(node.input_value(1))[:1]), lengths_of(node.input_value(0))
+    return regions * math.prod(maps[1:]) + CALL * size_of(node.output(0))

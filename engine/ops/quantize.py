@@ -14,9 +14,14 @@ from engine.ops.precision import rounded_to_odd
 from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 _LEAST: Final = 2.0**-126
 _MOST: Final = 2.0**40
+
+
+declare("QuantizeLinear", "DequantizeLinear", quantizes=True, vectorized=True)
+declare("DynamicQuantizeLinear", quantizes=True)
 
 
 @specifies("DequantizeLinear", "QuantizeLinear")

@@ -13,6 +13,10 @@ from engine.ir import ElementType, Node
 from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
+
+declare("RandomNormal", "RandomUniform", "Multinomial", random=True, inflates=True)
+declare("Bernoulli", "RandomNormalLike", "RandomUniformLike", random=True)
 
 
 @specifies("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")

@@ -5,6 +5,7 @@ The evaluation supports directions, lengths of sequences, activations, clipping,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,11 +14,13 @@ import numpy as np
 
 from engine.errors import OperatorSpecError
 from engine.ir import Node, Output, PartialShape, TensorType, ValueType, as_dimension
+from engine.ops.cost import CALL, lengths_of, more_time, operations, size_of
 from engine.ops.precision import widened
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, check_rank, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 _RANKS: Final = (3, 3, 3, 2, 1, 3, 3, 2)
 """The ranks of X, W, R, B, sequence_lens, initial_h, initial_c and P."""
@@ -75,6 +78,9 @@ class RecurrentLengths:
         if self.batch_first:
             return self.hidden, self.directions * self.hidden, 1
         return self.batch * self.hidden, self.hidden, 1
+
+
+declare("GRU", "LSTM", "RNN", accumulates=True)
 
 
 @specifies("RNN", "GRU", "LSTM")
@@ -417,3 +423,21 @@ def _function(activation: RecurrentActivation) -> Function:
     if clip is None:
         return lambda x: function(x, a, b)
     return lambda x: function(np.clip(x, -clip, clip), a, b)
+
+
+# -- cost -------------------------------------------------------------------------------------------------
+
+
+@operations("GRU", "LSTM", "RNN")
+def _operations(node: Node) -> float:
+    """X: [S, B, I] or [B, S, I], W: [directions, gates * H, I], R: [directions, gates * H, H]."""
+    steps = math.prod(lengths_of(node.input_value(0))[:2])
+    return 2.0 * steps * (size_of(node.input_value(1)) + size_of(node.input_value(2)))
+
+
+@more_time("GRU", "LSTM", "RNN")
+def _time(node: Node) -> float:
+    """The products, and some calls for each time step."""
+    lengths, directions = lengths_of(node.input_value(0)), sum(lengths_of(node.input_value(1))[:1])
+    steps = sum(lengths[1:2] if node.attributes.get("layout") else lengths[:1])
+    return _operations(node) / 2 + 4 * CALL * directions * steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,11 +27,30 @@ from engine.ops.spec import (
     specifies,
 )
 from engine.ops.tensors import Array
+from engine.ops.traits import Facts, Growth, declare, operators_with
 
-_REDUCTIONS: Final = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
+_NOT_NEGATIVE: Final = (0.0, math.inf)
+
+
+def _reduction(op_type: str, **facts: Unpack[Facts]) -> None:
+    facts["reduces"] = facts["vectorized"] = True
+    declare(op_type, **facts)
+
+
+_reduction("ReduceL1", sums=True, keeps_zero=True, range=_NOT_NEGATIVE, growth=Growth.GROWS)
+_reduction("ReduceL2", sums=True, keeps_zero=True, range=_NOT_NEGATIVE)
+_reduction("ReduceLogSum", sums=True, growth=Growth.SHRINKS)
+_reduction("ReduceLogSumExp", sums=True, growth=Growth.SHRINKS)
+_reduction("ReduceMax", keeps_zero=True)
+_reduction("ReduceMean", sums=True, keeps_zero=True)
+_reduction("ReduceMin", keeps_zero=True)
+_reduction("ReduceProd", keeps_zero=True, growth=Growth.GROWS)
+_reduction("ReduceSum", sums=True, keeps_zero=True, growth=Growth.GROWS)
+_reduction("ReduceSumSquare", sums=True, keeps_zero=True, range=_NOT_NEGATIVE, growth=Growth.GROWS)
+declare("CumSum", accumulates=True, keeps_zero=True, growth=Growth.GROWS, vectorized=True)
+declare("CumProd", growth=Growth.GROWS, vectorized=True)
+
+_REDUCTIONS: Final = tuple(operators_with(lambda traits: traits.reduces))
 
 
 @specifies(*_REDUCTIONS)

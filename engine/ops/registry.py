@@ -18,6 +18,7 @@ from engine.errors import ModelError, UnknownOperatorError, UnsupportedError
 from engine.ir import ElementType, Node, ValueType
 from engine.ir.element_type import ALL
 from engine.ops.protos import attribute_from_proto
+from engine.ops.traits import Traits, traits_of_operator
 
 CANONICAL_OPSET: Final = 28
 """The version of ONNX's own domain for all nodes of a `Model`."""
@@ -96,8 +97,6 @@ class OpDef:
         attributes: the attributes by name.
         required: the names of the required attributes.
         is_plain: whether every node has the same number of inputs, one output, and no required attributes.
-        is_commutative: whether the first two inputs may be swapped.
-        is_deterministic: whether equal inputs and attributes give equal outputs.
         agreement: the comparison of its inputs' lengths that ONNX's inference lacks, if any.
         restriction: the check of the values of its constant inputs that ONNX's inference lacks, if any.
         rule: the engine's type rule, if any.
@@ -109,8 +108,8 @@ class OpDef:
 
     __slots__ = (
         "agreement", "attributes", "count_outputs", "definition", "domain", "evaluator", "extension", "inputs",
-        "is_commutative", "is_deterministic", "is_plain", "max_inputs", "max_outputs", "min_inputs", "min_outputs",
-        "name", "outputs", "required", "restriction", "rule", "schema", "since_version",
+        "is_plain", "max_inputs", "max_outputs", "min_inputs", "min_outputs", "name", "outputs", "required",
+        "restriction", "rule", "schema", "since_version",
     )  # fmt: skip
 
     def __init__(self, schema: onnx.defs.OpSchema) -> None:
@@ -122,8 +121,6 @@ class OpDef:
         self.max_inputs: int = schema.max_input
         self.min_outputs: int = max(schema.min_output, 1)
         self.max_outputs: int = schema.max_output
-        self.is_commutative = not self.domain and self.name in _COMMUTATIVE
-        self.is_deterministic = self.domain != "" or self.name not in _RANDOM
         self.agreement: Callable[[Node], None] | None = None
         self.restriction: Callable[[Node], None] | None = None
         self.rule: TypeRule | None = None
@@ -145,6 +142,21 @@ class OpDef:
         self.required = tuple(name for name, a in self.attributes.items() if a.required)
         self.is_plain = self.max_outputs == 1 and self.min_inputs == self.max_inputs and not self.required
         return getattr(self, name)
+
+    @property
+    def traits(self) -> Traits:
+        """The promises of all of its nodes."""
+        return traits_of_operator(self.name, self.domain)
+
+    @property
+    def is_commutative(self) -> bool:
+        """Whether the first two inputs may be swapped."""
+        return self.traits.commutative
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether equal inputs and attributes give equal outputs."""
+        return not self.traits.random
 
     @property
     def is_variadic(self) -> bool:
@@ -294,13 +306,6 @@ def evaluates(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]]
 
 # -- schemas to definitions -------------------------------------------------------------------------------
 
-_COMMUTATIVE: Final = frozenset(
-    ["Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean", "BitwiseAnd", "BitwiseOr", "BitwiseXor"]
-)  # fmt: skip
-# The schemas' own flag is also set for operators with context-dependent function bodies (DepthToSpace).
-_RANDOM: Final = frozenset(
-    ["Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
-)  # fmt: skip
 _NO_DEFAULT: Final = (onnx.AttributeProto.UNDEFINED, onnx.AttributeProto.GRAPH)
 
 

@@ -14,6 +14,11 @@ from engine.ops.registry import evaluates, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import Moves, declare
+
+declare("Reshape", "Flatten", "Squeeze", "Unsqueeze", moves=Moves.VIEW, keeps_zero=True, vectorized=True)
+declare("Expand", moves=Moves.REPETITION, keeps_zero=True, inflates=True, vectorized=True)
+declare("Dropout", random=True, vectorized=True)
 
 
 @specifies("Reshape")

@@ -24,10 +24,12 @@ from engine.ir import (
     boolean,
     string,
 )
+from engine.ops.cost import CALL, lengths_of, more_time
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, rank_of, refuse, resolved_axes, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 _RADIUS: Final = {"linear": 1, "cubic": 2}
 """The distance from a coordinate within which elements count."""
@@ -98,6 +100,9 @@ class ResizeLengths:
 
     shape: tuple[int, ...]
     axes: tuple[ResizedAxis, ...]
+
+
+declare("Resize", inflates=True)
 
 
 @specifies("Resize")
@@ -391,3 +396,12 @@ def _set_sizes(spec: ResizeSpec, dims: list[Any], axes: Sequence[int], sizes: Se
 
 def _rounded(length: int, factor: float) -> int:
     return math.floor(length * factor + 0.5)
+
+
+@more_time("Resize")
+def _time(node: Node) -> float:
+    """With antialiasing, as many neighbours as the input is longer, each in a step of a loop."""
+    if not node.attributes.get("antialias"):
+        return 0.0
+    lengths = zip(lengths_of(node.input_value(0)), lengths_of(node.output(0)), strict=False)
+    return 4.0 * CALL * sum(before // max(1, after) for before, after in lengths)

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.ir import Node
+from engine.ops.cost import CALL, lengths_of, more_time, size_of
 from engine.ops.precision import widened
 from engine.ops.sample import RoiAlignSpec
 from engine.ops.spec import evaluates_with_spec
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 _MOST: float = 1e15
+
+
+declare("RoiAlign", inflates=True)
 
 
 @evaluates_with_spec("RoiAlign")
@@ -98,3 +104,12 @@ def _cell(data: Array, rows: _Places, columns: _Places, samples: float, *, is_ma
     is_whole = 1 <= samples <= most.shape[1]
     largest: Array = most.max(axis=1, initial=-math.inf if is_whole else 0)
     return largest
+
+
+@more_time("RoiAlign")
+def _time(node: Node) -> float:
+    """The samples of each cell of each region, which are at most those on the map if they are adaptive."""
+    ratio: int = node.attributes.get("sampling_ratio", 0)
+    cells, maps = size_of(node.output(0)), lengths_of(node.input_value(0))
+    regions, size = sum(lengths_of(node.input_value(1))[:1]), math.prod(maps[1:])
+    return (4 * CALL + 40 * ratio * ratio) * cells + (0 if ratio else 160 * regions * size)

@@ -16,6 +16,7 @@ import numpy as np
 from engine.errors import ModelError
 from engine.ir import Node
 from engine.ops.conv import DeformConvSpec
+from engine.ops.cost import lengths_of, more_time, size_of
 from engine.ops.precision import widened
 from engine.ops.spec import (
     OperatorSpec,
@@ -28,6 +29,7 @@ from engine.ops.spec import (
     specifies,
 )
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 Bound = tuple[float, float]
 _MOST_SAMPLES: Final = 256
@@ -35,6 +37,10 @@ _MOST_SAMPLES: Final = 256
 
 TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
 """How many elements along an axis each mode of interpolation reads."""
+
+
+declare("AffineGrid", "CenterCropPad", inflates=True)
+declare("DeformConv", product=(0, 1), inflates=True, vectorized=True)
 
 
 @specifies("GridSample")
@@ -264,3 +270,12 @@ def _taps(x: Array, mode: str) -> list[tuple[Array, Any]]:
     far: Callable[[Array], Array] = lambda s: ((-0.75 * s + 3.75) * s - 6) * s + 3  # noqa: E731
     # Keys' cubic convolution with a = -0.75: `near` up to a distance of 1, `far` up to 2.
     return [(base - 1, far(t + 1)), (base, near(t)), (base + 1, near(1 - t)), (base + 2, far(2 - t))]
+
+
+@more_time("GridSample")
+def _time(node: Node) -> float:
+    """Neighbours of each sample."""
+    taps = {"cubic": 4, "nearest": 1}.get(node.attributes.get("mode", "linear"), 2)
+    rank = max(0, len(lengths_of(node.input_value(0))) - 2)
+    neighbours: int = taps**rank
+    return 20.0 * size_of(node.output(0)) * neighbours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,16 @@ import numpy as np
 from engine.errors import ModelError
 from engine.ir import Constant, Node, Output, ValueType
 from engine.ops.axis_lengths import AxisLengths
+from engine.ops.cost import lengths_of, more_time, number_of
 from engine.ops.interruption import current_check
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, resolved_axis, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import Moves, declare
+
+declare("Compress", moves=Moves.SELECTION, keeps_zero=True, vectorized=True)
+declare("NonZero", vectorized=True)
 
 
 @specifies("TopK")
@@ -183,3 +189,11 @@ def _kept_boxes(low: Array, high: Array, scores: Array, count: int, overlap: Any
         is_real = (areas[best] > 0) & (areas[waiting] > 0) & (together > 0)
         waiting = waiting[~(is_real & (common / together > overlap))]
     return kept
+
+
+@more_time("NonMaxSuppression")
+def _time(node: Node) -> float:
+    """Each box that is kept is compared with those that are left."""
+    scores, most = lengths_of(node.input_value(1)), number_of(node, 2)
+    boxes = sum(scores[-1:])
+    return 100.0 * math.prod(scores) * (boxes if most is None else min(max(most, 0), boxes))

@@ -12,10 +12,14 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, Dimension, ElementType, Node, PartialShape, TensorType, ValueType, as_dimension
+from engine.ops.cost import CALL, lengths_of, more_time
 from engine.ops.precision import truncated
 from engine.ops.registry import attribute, evaluates, get_op, infers, restricts
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
+
+declare("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix", "DFT", "STFT", inflates=True)
 
 
 @infers("BlackmanWindow", "HammingWindow", "HannWindow")
@@ -163,3 +167,9 @@ def constant_int(node: Node, index: int) -> int | None:
     if not isinstance(source.node, Constant) or source.node.output(0).shape.size() != 1:
         return None
     return int(source.node.data.reshape(-1)[0])
+
+
+@more_time("STFT")
+def _time(node: Node) -> float:
+    """Some steps for each frame."""
+    return 10.0 * CALL * sum(lengths_of(node.output(0))[1:2])

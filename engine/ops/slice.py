@@ -32,6 +32,7 @@ from engine.ops.spec import (
     specifies,
 )
 from engine.ops.tensors import Array
+from engine.ops.traits import EVERY, Moves, declare
 
 _ENDLESS: Final = (1 << 31) - 1  # such an end, or a larger one, is written for "to the end of the axis"
 
@@ -46,6 +47,9 @@ class AxisSlice:
     start: int
     count: int
     step: int = 1
+
+
+declare("Slice", "Split", moves=Moves.SELECTION, keeps_zero=True, vectorized=True)
 
 
 @specifies("Slice")
@@ -225,6 +229,9 @@ get_op("Split").count_outputs = _count_split_outputs
 # -- Concat -----------------------------------------------------------------------------------------------
 
 
+declare("Concat", data=EVERY, moves=Moves.PERMUTATION, keeps_zero=True, vectorized=True)
+
+
 @specifies("Concat")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcatSpec(OperatorSpec):
@@ -280,6 +287,9 @@ def _common_dim(shapes: Sequence[PartialShape], position: int) -> Dimension | No
 
 
 # -- Tile -------------------------------------------------------------------------------------------------
+
+
+declare("Tile", moves=Moves.REPETITION, keeps_zero=True, inflates=True, vectorized=True)
 
 
 @specifies("Tile")

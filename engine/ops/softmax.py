@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,11 @@ from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, resolved_axis, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
+
+declare("Softmax", accumulates=True, range=(0.0, 1.0), vectorized=True)
+declare("LogSoftmax", accumulates=True, range=(-math.inf, 0.0), vectorized=True)
+declare("Hardmax", range=(0.0, 1.0))
 
 
 @specifies("Softmax", "LogSoftmax", "Hardmax")

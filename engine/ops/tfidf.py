@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node
+from engine.ops.cost import attribute_length, lengths_of, more_time, size_of
 from engine.ops.interruption import current_check
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
@@ -108,3 +109,13 @@ def _counted(
                 if number is not None:
                     counts[number] += 1
     return counts
+
+
+@more_time("TfIdfVectorizer")
+def _time(node: Node) -> float:
+    """The lengths of n-grams and the distances between their elements at each place."""
+    row = sum(lengths_of(node.input_value(0))[-1:])
+    distances: int = min(node.attributes.get("max_skip_count", 0) + 1, row)
+    lengths = range(node.attributes["min_gram_length"], node.attributes["max_gram_length"] + 1)
+    shown = range(lengths.start, min(lengths.stop, attribute_length(node, "ngram_counts") + 1))
+    return distances * size_of(node.input_value(0)) * sum(200.0 + 20 * length for length in shown)

@@ -10,6 +10,9 @@ from engine.ir import Node, PartialShape, TensorType, ValueType
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, rank_of, refuse, refuse_rank, specifies
+from engine.ops.traits import Moves, declare
+
+declare("Transpose", "DepthToSpace", "SpaceToDepth", moves=Moves.PERMUTATION, keeps_zero=True, vectorized=True)
 
 
 @specifies("Transpose")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from engine.errors import ModelError
+from engine.ir import Node
+from engine.ops.cost import attribute_length, lengths_of, more_time
 from engine.ops.spec import evaluates_with_spec
 from engine.ops.tensors import Array
 from engine.ops.trees import ML, TreeSpec
@@ -74,3 +76,10 @@ def _probit(scores: Array) -> Array:
     root: Array = np.sqrt(-middle + np.sqrt(middle * middle - log / 0.147))
     quantile: Array = 1.41421356 * np.copysign(root, x)
     return quantile.astype(scores.dtype)
+
+
+@more_time("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", domain=ML)
+def _time(node: Node) -> float:
+    """At most all nodes for each row."""
+    rows = lengths_of(node.input_value(0))
+    return (rows[0] if len(rows) > 1 else 1) * 4.0 * attribute_length(node, "nodes_featureids")

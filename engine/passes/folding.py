@@ -21,9 +21,9 @@ from engine.ir import (
 )
 from engine.limits import current_budget
 from engine.ops import find_op
+from engine.ops.cost import evaluation_time
 from engine.ops.reference import evaluate
 from engine.ops.result_size import value_bytes
-from engine.ops.work import work_of
 
 MAX_OUTPUT_BYTES: Final = 64 << 20
 """Results above this size that are larger than their inputs are not folded: a folded Expand would inflate a blob."""
@@ -56,7 +56,7 @@ def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | No
     """
     if not is_foldable(node):
         return None
-    budget, work = current_budget(), work_of(node)
+    budget, work = current_budget(), evaluation_time(node)
     known = known_bytes(node)
     most = min(budget.bytes_left, sys.maxsize if max_bytes is None else max_bytes)
     if known > most or not budget.allows(known, work):
