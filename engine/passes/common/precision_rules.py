@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -9,42 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, Result, TensorType, f32
+from engine.ops.traits import Growth, traits_of
 
 KEEP_PRECISION: Final = "keep_precision"
 """The rt_info key that, if True, keeps a node in its original type."""
 
-_ELEMENTWISE: Final = frozenset({
-    "Abs", "Acos", "Acosh", "Add", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div",
-    "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Mean",
-    "Min", "Mish", "Mod", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid",
-    "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
-    "Where",
-})  # fmt: skip
-MOVEMENT: Final = frozenset({
-    "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Pad", "Reshape",
-    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
-})  # fmt: skip
-"""They only move elements, so their results have no rounding."""
-_REDUCTIONS: Final = frozenset({
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-})  # fmt: skip
-_LOCAL: Final = _ELEMENTWISE | MOVEMENT | _REDUCTIONS
-_WIDENING: Final = frozenset({
-    "CumProd", "CumSum", "Exp", "Pow", "ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare",
-})  # fmt: skip
-"""Their results may exceed the range of f16 even if their inputs do not: squares overflow from 256 on."""
-_CALMING: Final = frozenset({
-    "Atan", "Cos", "Div", "Erf", "HardSigmoid", "Log", "ReduceLogSum", "ReduceLogSumExp", "Reciprocal", "Sigmoid",
-    "Sign", "Sin", "Softsign", "Sqrt", "Tanh",
-})  # fmt: skip
-"""Their results are moderate even if their inputs are not."""
-_EXACT: Final = frozenset({"ConstantOfShape", "EyeLike", "Range"})
+_QUOTIENTS: Final = ("Div", "Reciprocal")
+_EXACT: Final = ("ConstantOfShape", "EyeLike", "Range")
 """They compute numbers from sizes, and f16 holds integers exactly only up to 2048."""
-_ALWAYS: Final = _EXACT | {
-    "Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear", "GridSample", "QLinearConv", "QLinearMatMul",
-    "QuantizeLinear", "RoiAlign",
-}  # fmt: skip
+_OF_COORDINATES: Final = ("GridSample", "RoiAlign")
+
+
+def moves(node: Node) -> bool:
+    """Whether a node, unless it trains, only moves elements, so that its results have no rounding."""
+    return traits_of(node).moves is not None or (node.op_type == "Dropout" and not node.domain)
 
 
 def is_real(value: Output | None) -> bool:
@@ -69,11 +48,11 @@ def kept_nodes(model: Model, target: ElementType) -> set[Node]:
     exact: set[Node] = set()
     for node in nodes:
         real = [value.node for value in node.input_values if value is not None and is_real(value)]
-        is_local = node.op_type in _LOCAL and not node.domain
+        is_local = _is_local(node)
         reads_wide = is_local and any(source in wide for source in real)
         if reads_wide or _is_widening(node):
             kept.add(node)
-            if _is_widening(node) or node.op_type not in _CALMING:
+            if _is_widening(node) or not _is_calming(node):
                 wide.add(node)
         if _makes_exact(node) or (is_local and _is_of(real, exact)):
             kept.add(node)
@@ -91,7 +70,14 @@ def holds(target: ElementType, data: NDArray[Any]) -> bool:
 
 
 def _is_stated(node: Node) -> bool:
-    return node.op_type in _ALWAYS or bool(node.bodies) or node.annotations.get(KEEP_PRECISION) is True
+    is_listed = node.op_type in (*_EXACT, *_OF_COORDINATES, "Cast", "CastLike") or traits_of(node).quantizes
+    return is_listed or bool(node.bodies) or node.annotations.get(KEEP_PRECISION) is True
+
+
+def _is_local(node: Node) -> bool:
+    """Whether a node computes real numbers, and no more than it moves."""
+    traits = traits_of(node)
+    return (traits.pointwise or traits.reduces or moves(node)) and is_real(node.output(0))
 
 
 def _holds_constants(node: Node, target: ElementType) -> bool:
@@ -108,7 +94,15 @@ def _holds_constants(node: Node, target: ElementType) -> bool:
 
 def _is_widening(node: Node) -> bool:
     is_square = node.op_type == "Mul" and node.input_value(0) == node.input_value(1)
-    return not node.domain and (node.op_type in _WIDENING or is_square) and is_real(node.output(0))
+    grows = traits_of(node).growth is Growth.GROWS or (is_square and not node.domain)
+    return grows and is_real(node.output(0))
+
+
+def _is_calming(node: Node) -> bool:
+    """Whether the results are moderate even if the inputs are not."""
+    traits = traits_of(node)
+    is_bounded = traits.range is not None and all(map(math.isfinite, traits.range))
+    return is_bounded or traits.growth is Growth.SHRINKS or node.op_type in _QUOTIENTS
 
 
 def _makes_exact(node: Node) -> bool:
@@ -127,7 +121,7 @@ def _is_of(real: Iterable[Node], exact: set[Node]) -> bool:
 def _sources_of_integers(nodes: list[Node]) -> set[Node]:
     found: set[Node] = set()
     for node in reversed(nodes):
-        if node.op_type not in _LOCAL or node.domain:
+        if not _is_local(node):
             continue
         targets = [target.node for output in node.outputs if is_real(output) for target in output.target_inputs]
         if any(target in found or _makes_integers(target) for target in targets):
@@ -157,7 +151,7 @@ def _islands(nodes: list[Node], kept: set[Node]) -> set[Node]:
                     island.add(each)
                     stack.append(each)
         seen |= island
-        if all(node.op_type in _LOCAL and not node.domain for node in island):
+        if all(map(_is_local, island)):
             found |= island
     return found
 

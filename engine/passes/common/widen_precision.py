@@ -12,7 +12,7 @@ from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorTy
 from engine.ir.element_type import bf16, f16
 from engine.ops import find_op
 from engine.passes.base import ModelPass
-from engine.passes.common.precision_rules import MOVEMENT
+from engine.passes.common.precision_rules import moves
 from engine.passes.type_conversion import TypeConversion
 
 NARROW: Final = frozenset({f16, bf16})
@@ -56,8 +56,8 @@ class WidenPrecision(ModelPass):
     def _may_change(self, node: Node, reads_converted: bool) -> bool:
         if isinstance(node, Result) or node.bodies or self.transformation_callback(node):
             return False
-        moves = node.op_type in MOVEMENT and not node.domain and self._accepts(node)
-        return reads_converted or not (moves or node.op_type in ("Cast", "CastLike"))
+        stays = moves(node) and self._accepts(node)
+        return reads_converted or not (stays or node.op_type in ("Cast", "CastLike"))
 
 
 class _Widening(TypeConversion):

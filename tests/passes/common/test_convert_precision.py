@@ -5,6 +5,7 @@ If it fails, who asks for half precision gets infinities, wrong positions or ind
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,16 @@ def test_a_norm_that_is_spelled_out_squares_in_f32() -> None:
     assert found["normed"] is f16
     feed = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32) * 500
     assert np.isfinite(run(model, feed)).all()
+
+
+@pytest.mark.parametrize("make", [ops.Exp, ops.Cosh, ops.Sinh])
+def test_what_grows_like_an_exponential_is_f32_until_it_is_moderate_again(make: Callable[..., Node]) -> None:
+    x = input_of(4, 8)
+    grown = named(make(product(x)), "grown")
+    model = converted(product(named(ops.Asinh(named(ops.Neg(grown), "negated")), "moderate")), x)
+    found = types(model)
+    assert found["grown"] is found["negated"] is f32
+    assert types(converted(product(named(ops.Neg(ops.Asinh(grown)), "after")), x))["after"] is f16
 
 
 def test_a_product_with_itself_is_a_square() -> None:
