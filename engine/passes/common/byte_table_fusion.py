@@ -12,20 +12,12 @@ from engine.ops import evaluate_model
 from engine.ops.internal import INTERNAL_DOMAIN, ByteTable, byte_codes
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.tensors import Array
+from engine.ops.traits import traits_of
 from engine.passes.fusion import replace_by
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 
 _BYTES: Final = (u8, i8)
-_ELEMENTWISE: Final = frozenset(
-    {
-        "Abs", "Acos", "Acosh", "Add", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div",
-        "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu",
-        "Log", "Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink",
-        "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Swish", "Tan", "Tanh",
-        "ThresholdedRelu", "Where",
-    }
-)  # fmt: skip
 _QUANTIZATION: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _MAX_NODES: Final = 64
 
@@ -118,7 +110,7 @@ def _is_step(node: Node) -> bool:
     if node.op_type in _QUANTIZATION:
         is_whole = not QuantizeSpec.of(node).block_size
         return is_whole and all(given is None or _is_number(given) for given in node.input_values[1:])
-    return node.op_type in _ELEMENTWISE
+    return traits_of(node).pointwise
 
 
 def _operands(node: Node) -> list[Output | None]:

@@ -50,6 +50,13 @@ def test_an_activation_between_quantizations_is_a_table(kind: ElementType) -> No
     assert kinds_after(Model([quantized(value, 0.02, 3, kind)], [x])) == ["ByteTable"]
 
 
+@pytest.mark.parametrize("make", [ops.Sum, ops.Mean, ops.Mod], ids=["Sum", "Mean", "Mod"])
+def test_every_pointwise_operator_may_be_part_of_a_table(make: Callable[..., Node]) -> None:
+    x, two = Parameter(u8, [2, 3, 5], "x"), Constant(np.float32(2))
+    value = make(dequantized(x), two, fmod=1) if make is ops.Mod else make(dequantized(x), two)
+    assert kinds_after(Model([quantized(ops.Where(ops.Less(value, two), value, two))], [x])) == ["ByteTable"]
+
+
 def test_a_quantized_factor_of_the_same_tensor_is_part_of_the_table() -> None:
     x = Parameter(u8, [2, 3, 5], "x")
     factor = dequantized(quantized(ops.Sigmoid(dequantized(x)), 1 / 256, 0), 1 / 256, 0)
