@@ -37,6 +37,9 @@ MOVES: list[Callable[[Node], Node]] = [
     lambda x: ops.Slice(x, ints(0), ints(1), ints(2)),
     lambda x: ops.Gather(x, ints(1, 0), axis=1),
     lambda x: ops.Unsqueeze(x, ints(0)),
+    lambda x: ops.GatherElements(x, Constant(np.zeros((2, 3, 4, 4), np.int64)), axis=2),
+    lambda x: ops.Compress(x, Constant(np.array([True, False, True])), axis=1),
+    lambda x: ops.ReverseSequence(x, ints(3, 1), batch_axis=0, time_axis=1),
     lambda x: ops.MaxPool(x, kernel_shape=[2, 2], pads=[1, 1, 0, 0]),
 ]
 
