@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from engine.ir import Node, Output, TensorType
 from engine.ops.rules import broadcast_shapes
+from engine.ops.traits import operators_with
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
@@ -19,7 +18,7 @@ class ExpandElimination(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
-        root = wrap_type(sorted(_BROADCASTING))
+        root = wrap_type(operators_with(lambda traits: traits.broadcasts))
         self.register_matcher(Matcher(root, "ExpandElimination"), self._bypass)
 
     def _bypass(self, m: Matcher) -> bool:
@@ -49,9 +48,3 @@ def _keeps_shape(node: Node, expanded: Output) -> bool:
     return len(joint) == len(mine.shape) and all(
         a == b and (a.is_static or a.symbol is not None) for a, b in zip(joint.dims, mine.shape.dims, strict=True)
     )
-
-
-_BROADCASTING: Final = frozenset(
-    ["Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
-     "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor"]
-)  # fmt: skip
