@@ -1,7 +1,7 @@
 """How large the result of an operation will be, known before it is evaluated.
 
-Results of most operators are hardly larger than their inputs. Those of the operators below may be larger by any factor,
-by the values of inputs and attributes, or by broadcasting.
+Results of most operators are hardly larger than their inputs. Broadcasting, and operators that are declared to inflate,
+may make them larger by any factor: these are measured by the functions below, or by type inference.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from engine.ir import Constant, ElementType, Node, Parameter, PartialShape, Tens
 from engine.limits import LARGE_BYTES, check_bytes
 from engine.ops.creation import range_length
 from engine.ops.tensors import Array
+from engine.ops.traits import traits_of
 
 Guard: TypeAlias = Callable[[Sequence[Any]], None]
 Measure: TypeAlias = Callable[[Sequence[Any]], int]
@@ -60,16 +61,15 @@ def value_bytes(value: Any) -> int:
 
 def _measure(node: Node) -> Measure | None:
     name, item = node.op_type, _item_size(node)
-    if node.domain:
-        return _inferred(node) if (node.domain, name) in _INFERRED_ML else None
-    if name in _INFERRED:
-        return _inferred(node)
-    if (count := _ELEMENTS.get(name)) is not None:
+    traits = traits_of(node)
+    is_broadcast = traits.pointwise and traits.data > 1
+    if is_broadcast or (name in _ELEMENTS and not node.domain):
+        count = _broadcast if is_broadcast else _ELEMENTS[name]
         axis = node.attributes.get("axis", -1 if name == "OneHot" else 0)
         return lambda inputs: item * count(inputs, axis)
-    if (factory := _BYTES.get(name)) is not None:
+    if (factory := _BYTES.get(name)) is not None and not node.domain:
         return factory(node)
-    return None
+    return _inferred(node) if traits.inflates else None
 
 
 def _item_size(node: Node) -> int:
@@ -166,13 +166,7 @@ _ELEMENTS: Final[dict[str, Callable[[Sequence[Any], int], int]]] = {
     "Concat": _concat,
     "MatMul": _product,
     "MatMulInteger": _product,
-    **dict.fromkeys(
-        ["Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater",
-         "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub",
-         "Sum", "Where", "Xor"],
-        _broadcast,
-    ),
-}  # fmt: skip
+}
 """Elements of the result, for the inputs and the attribute `axis`."""
 
 
@@ -231,14 +225,6 @@ _BYTES: Final[dict[str, Callable[[Node], Measure]]] = {
 
 
 # -- by type inference -------------------------------------------------------------------------------------
-
-_INFERRED: Final = frozenset(
-    ["AffineGrid", "AveragePool", "BlackmanWindow", "CenterCropPad", "Col2Im", "Conv", "ConvInteger", "ConvTranspose",
-     "DFT", "DeformConv", "Einsum", "Gemm", "HammingWindow", "HannWindow", "LpPool", "MaxPool", "MaxRoiPool",
-     "MaxUnpool", "MelWeightMatrix", "Multinomial", "Pad", "QLinearConv", "QLinearMatMul", "RandomNormal",
-     "RandomUniform", "Resize", "RoiAlign", "STFT"]
-)  # fmt: skip
-_INFERRED_ML: Final = frozenset([("ai.onnx.ml", "FeatureVectorizer"), ("ai.onnx.ml", "OneHotEncoder")])
 
 
 def _inferred(node: Node) -> Measure:
