@@ -7,9 +7,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.ir import Constant, ElementType, Output, TensorType, f16, f32, u8
+from engine.ir import Constant, ElementType, Node, Output, TensorType, f16, f32, u8
 from engine.ir.element_type import bf16, u2, u4
 from engine.onnx.contrib.call import ContribCall
+from engine.ops.traits import Moves, traits_of
 from engine.ops.transpose import TransposeSpec
 
 Array = NDArray[Any]
@@ -18,8 +19,6 @@ REALS: Final = frozenset({f32, f16, bf16})
 UNSIGNED: Final = {2: u2, 4: u4, 8: u8}
 """The unsigned type of elements by their bits."""
 _LEAST_BLOCK: Final = 16
-_VIEWS: Final = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"})
-"""Operators whose result has the elements of their first input."""
 
 
 def bits_of(call: ContribCall) -> int:
@@ -66,12 +65,17 @@ def is_constant(value: Output) -> bool:
     A table that an embedding shares with a product comes through a Reshape.
     """
     node = value.node
-    while node.op_type in _VIEWS and not node.domain and value.shape.is_static:
+    while _is_view(node) and value.shape.is_static:
         if any(source is not None and not isinstance(source.node, Constant) for source in node.sources[1:]):
             return False
         value = node.input_value(0)
         node = value.node
     return isinstance(node, Constant)
+
+
+def _is_view(node: Node) -> bool:
+    """Whether the result has the elements of the first input in an order that `constant_of` reads."""
+    return traits_of(node).moves is Moves.VIEW or (node.op_type == "Transpose" and not node.domain)
 
 
 def constant_of(value: Output) -> Constant:

@@ -9,9 +9,9 @@ import numpy as np
 
 from engine.ir import Dimension, ElementType, Node, Output
 from engine.ops.tensors import Array
+from engine.ops.traits import traits_of
 from engine.passes.fusion import constant_data, dims_of, operation, same_length, scalar
 
-_SHAPE_ONLY = ("Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Slice", "Identity", "Gather")
 # Below this magnitude, a mask's value plus a score cannot overflow: the largest float16 is 65504.
 _LOWEST = {"f16": -6.0e4}
 # At or below this, a masked score has zero probability, whatever the scores are.
@@ -93,7 +93,8 @@ def _limits(value: Output, depth: int = 0) -> tuple[float, float] | None:
         if source.element_type.name == "bool":
             return 0.0, 1.0
         return _limits(source, depth + 1) if value.element_type.name in ("f32", "f64", "bf16") else None
-    if node.op_type in _SHAPE_ONLY:
+    traits = traits_of(node)
+    if traits.moves is not None and traits.data == 1 and not traits.fills:
         return _limits(node.input_value(0), depth + 1)
     if node.op_type not in ("Where", "Add", "Sub", "Mul"):
         return None
