@@ -30,6 +30,7 @@ from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, sum_dims, tensor_type
 from engine.ops.spec import OperatorSpec, check_rank, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
 
 _SOFTMAX_TYPES: Final = {each.onnx: each for each in (f32, f16, f64, bf16)}
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = range(3, 7)
@@ -94,6 +95,9 @@ class AttentionLengths:
     def keys(self) -> int:
         """The number of keys, including those of the past."""
         return self.past + self.k.rows
+
+
+declare("Attention", accumulates=True)
 
 
 @specifies("Attention")

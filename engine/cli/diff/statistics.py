@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.ir import Node, Output, TensorType
+from engine.ops.traits import traits_of
 from engine.passes.work import work_of
 from engine.runtime.comparison import distances
 
@@ -17,15 +18,8 @@ _SUSPECT: Final = 16.0
 """Times the tolerance: values that are further off are searched first."""
 _BASE: Final = 8.0
 """Units of rounding that any node may lose: functions such as Exp or Erf are approximated to a few."""
-_SCALED: Final = frozenset({
-    "Softmax", "LogSoftmax", "LayerNormalization", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
-    "RMSNormalization", "MeanVarianceNormalization", "LpNormalization", "LRN", "CumSum", "Attention", "LSTM", "GRU",
-    "RNN",
-})  # fmt: skip
-"""Operators that sum along an axis without making it shorter: their errors are of the inputs' magnitude."""
 _STEPS: Final = ("Quantize", "QLinear", "Integer")
 """Operators of integers that round: neighbours may be taken where a value lies between two."""
-_RANDOM: Final = ("Random", "Bernoulli", "Multinomial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +153,7 @@ def scale_of(node: Node, inputs: Sequence[Any]) -> float:
     if _terms(node, inputs) <= 1:
         return 0.0
     data = [each for each in inputs[:1] if isinstance(each, np.ndarray) and epsilon_of(each.dtype) is not None]
-    if work_of(node).operations > 2 * _elements(node) and node.op_type not in _SCALED:
+    if work_of(node).operations > 2 * _elements(node) and not traits_of(node).accumulates:
         return 0.0  # products: of the output's own magnitude, since weights scale the inputs
     found = [np.abs(each[np.isfinite(each)].astype(np.float64)).max(initial=0.0) for each in data]
     return float(max(found, default=0.0))
@@ -167,27 +161,19 @@ def scale_of(node: Node, inputs: Sequence[Any]) -> float:
 
 def is_random(node: Node) -> bool:
     """Whether a node draws numbers, which are not the same on two devices."""
-    return node.op_type.startswith(_RANDOM)
+    return traits_of(node).random and node.op_type != "Dropout"
 
 
 def _terms(node: Node, inputs: Sequence[Any]) -> float:
     """How many numbers are summed for one of the result."""
     elements = _elements(node)
     products = work_of(node).operations / (2 * elements) if elements else 1.0
+    traits = traits_of(node)
+    is_sum = traits.sums or traits.reduces
     data = inputs[0] if inputs and isinstance(inputs[0], np.ndarray) else None
-    shrunk = data.size / elements if data is not None and elements and _sums(node.op_type) else 1.0
-    axis = max(data.shape, default=1) if data is not None and node.op_type in _SCALED else 1
+    shrunk = data.size / elements if data is not None and elements and is_sum else 1.0
+    axis = max(data.shape, default=1) if data is not None and traits_of(node).accumulates else 1
     return max(1.0, products, shrunk, float(axis))
-
-
-def _sums(op_type: str) -> bool:
-    return op_type.startswith("Reduce") or op_type in (
-        "AveragePool",
-        "GlobalAveragePool",
-        "LpPool",
-        "GlobalLpPool",
-        "Sum",
-    )
 
 
 def _elements(node: Node) -> int:

@@ -83,8 +83,8 @@ REFERENCE: Final = "reference"
 """The file of the others."""
 DEFAULT_OPERATORS: Final = ("Add", "Conv", "Gemm", "MatMul", "Mul", "Relu")
 
-_BY_VALUES: Final = frozenset({"Compress", "Unique", "NonZero", "Dropout"})
-"""Operators whose results have shapes, or values, that do not follow from the inputs' types and constants."""
+_BY_VALUES: Final = ("Compress", "Unique", "NonZero")
+"""Operators whose results have shapes that do not follow from the inputs' types and constants."""
 
 
 def divided(operators: Iterable[str]) -> dict[str, tuple[str, ...]]:
