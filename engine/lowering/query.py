@@ -12,6 +12,7 @@ from engine.lowering.prepare import prepare
 from engine.lowering.refusal import Refusal
 from engine.lowering.table import LoweringT, LoweringTable
 from engine.ops.registry import INTERNAL_DOMAIN
+from engine.ops.traits import traits_of
 from engine.passes import PassPipeline
 from engine.passes.common.qdq_propagation import MOVERS
 from engine.passes.common.quantized_operands import WHY_REAL, RealReason
@@ -20,9 +21,6 @@ from engine.plugin_api import QueryResult, Support, SupportLevel
 
 _CODES: Final = frozenset({"u8", "i8"})
 _REALS: Final = frozenset({"f64", "f32", "f16", "bf16"})
-_ON_CODES: Final = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"})
-_PRODUCTS: Final = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention"}) | _ON_CODES
-_MOVES: Final = frozenset({*MOVERS, "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
 
 def query(
@@ -142,7 +140,7 @@ def _joined(first: Support | None, support: Support, node: Node) -> Support:
 
 def _with_reason(node: Node, support: Support) -> Support:
     """`support` of an operation of the model, with a reason if the operation is quantized and computed on reals."""
-    if support.precision not in _REALS or support.precision_reason or node.op_type in _MOVES:
+    if support.precision not in _REALS or support.precision_reason or _only_moves(node):
         return support
     sources = [value.node for value in node.input_values if value is not None]
     is_quantized = any(source.op_type == "DequantizeLinear" and not _is_constant(source) for source in sources)
@@ -152,7 +150,20 @@ def _with_reason(node: Node, support: Support) -> Support:
 
 
 def _is_product(node: Node) -> bool:
-    return node.op_type in _PRODUCTS or bool(node.domain)
+    return traits_of(node).product is not None or node.op_type == "Attention" or bool(node.domain)
+
+
+def _only_moves(node: Node) -> bool:
+    """Whether a node computes nothing for which a device could have a kernel on integers."""
+    traits = traits_of(node)
+    return node.op_type in MOVERS or (traits.quantizes and traits.product is None)
+
+
+def _is_on_codes(node: Node) -> bool:
+    """Whether a node multiplies codes."""
+    is_internal = node.domain == INTERNAL_DOMAIN and node.op_type.startswith("Quantized")
+    is_product = traits_of(node).product is not None
+    return is_internal or (is_product and node.input_value(0).element_type.name in _CODES)
 
 
 def _is_constant(dequantize: Node) -> bool:
@@ -161,7 +172,7 @@ def _is_constant(dequantize: Node) -> bool:
 
 def precision_of(node: Node) -> str:
     """The element type in which a node of a prepared graph is computed, by name; empty if it computes no numbers."""
-    if node.op_type in _ON_CODES or (node.domain == INTERNAL_DOMAIN and node.op_type.startswith("Quantized")):
+    if _is_on_codes(node):
         return node.input_value(0).element_type.name
     kinds = [value.type for value in node.outputs]
     if node.op_type == "QuantizeLinear":
