@@ -53,6 +53,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     transpose,
     tree_scores,
 )
+from engine.ops.axes import AxisMapping, axes_of
 from engine.ops.create import create, make_constructor
 from engine.ops.evaluator import ModelEvaluator, evaluate_model
 from engine.ops.internal import INTERNAL_DOMAIN
@@ -75,9 +76,9 @@ from engine.ops.traits import Growth, Moves, Traits, operators_with, traits_of
 
 __all__ = [
     "CANONICAL_OPSET", "CANONICAL_VERSIONS", "INTERNAL_DOMAIN", "ML_OPSET", "TRAINING_OPSET", "AttributeDef",
-    "Constant", "Growth", "ModelEvaluator", "Moves", "OpDef", "OperatorSpec", "Parameter", "Port", "Result", "Traits",
-    "all_ops", "attribute", "compile_node", "create", "evaluate", "evaluate_model", "find_op", "get_op",
-    "operators_with", "spec_of", "specifies", "traits_of",
+    "AxisMapping", "Constant", "Growth", "ModelEvaluator", "Moves", "OpDef", "OperatorSpec", "Parameter", "Port",
+    "Result", "Traits", "all_ops", "attribute", "axes_of", "compile_node", "create", "evaluate", "evaluate_model",
+    "find_op", "get_op", "operators_with", "spec_of", "specifies", "traits_of",
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from engine.ir import (
     f32,
     f64,
 )
+from engine.ops.axes import Axes, maps_axes, rank_of_value
 from engine.ops.cost import lengths_of, more_time, operations, size_of
 from engine.ops.precision import widened
 from engine.ops.registry import get_op, infers
@@ -417,3 +418,13 @@ def _extents(node: Node) -> tuple[int, int, int]:
     heads = node.attributes.get("q_num_heads") or 1
     kv_heads = node.attributes.get("kv_num_heads") or 1
     return query[0] * query[1] * heads, keys, query[2] // heads + sum(value[-1:]) // kv_heads
+
+
+@maps_axes("Attention")
+def _axes(node: Node) -> Axes:
+    """Heads may share keys, and masks tell positions apart; so only the batch is independent."""
+    rank = rank_of_value(node.input_value(3)) if node.has_input(3) else 0
+    if rank is None:
+        return None
+    mask = "B *" if rank == 4 else "*"
+    return f"B *, B *, B *, {mask}, B *, B *, B -> B *, B *, B *, B *"

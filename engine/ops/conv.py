@@ -11,10 +11,11 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Dimension, Node, Output, PartialShape, TensorType, ValueType
+from engine.ops.axes import Axes, maps_axes, rank_of_value
 from engine.ops.cost import lengths_of, more_time, operations, size_of
 from engine.ops.fused_activation import Activation, fused_activation
 from engine.ops.quantize import are_usual, quantize, requantize, scaled
-from engine.ops.registry import INTERNAL_DOMAIN, get_op, infers
+from engine.ops.registry import INTERNAL_DOMAIN, attribute, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
@@ -314,3 +315,26 @@ def _time(node: Node) -> float:
 @more_time("CausalConvWithState")
 def _time_of_causal(node: Node) -> float:
     return 8.0 * size_of(node.input_value(0)) * max(1, *lengths_of(node.input_value(1))[-1:])
+
+
+# -- axes -------------------------------------------------------------------------------------------------
+
+
+@maps_axes("Conv", "ConvInteger", "DeformConv")
+def _axes(node: Node) -> Axes:
+    """Channels of a group go together: in another order, they would read other channels."""
+    if node.op_type == "DeformConv":
+        return f"N C ..., {_filters(node)} *, N *, {_filters(node)}, N * -> N M ...'"
+    return f"N C ..., {_filters(node)} *, {_filters(node)} -> N M ...'"
+
+
+@maps_axes("QLinearConv")
+def _quantized_axes(node: Node) -> Axes:
+    """Only without scales and zero points of filters."""
+    values = [node.input_value(index) for index in (4, 5)]
+    name = _filters(node) if all(rank_of_value(value) == 0 for value in values) else "filters"
+    return f"N C ..., , , {name} *, , , , , {name} -> N M ...'"
+
+
+def _filters(node: Node) -> str:
+    return "M" if attribute(node, "group") == 1 else "filters"

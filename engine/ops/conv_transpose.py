@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType
+from engine.ops.axes import declare_axes
 from engine.ops.conv import ConvSpec
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
@@ -19,6 +20,7 @@ from engine.ops.traits import declare
 from engine.ops.windows import offsets
 
 declare("ConvTranspose", product=(0, 1), inflates=True, vectorized=True)
+declare_axes("ConvTranspose", axes="N C ... -> N M ...'")
 
 
 @infers("ConvTranspose")

@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, ElementType, Node, PartialShape, TensorType, ValueType, f32, f64, i64
+from engine.ops.axes import declare_axes
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
@@ -22,6 +23,7 @@ LengthT = TypeVar("LengthT")
 
 declare("Shape", "Size", "EyeLike", shape_only=True, vectorized=True)
 declare("ConstantOfShape", "Range", inflates=True, vectorized=True)
+declare_axes("EyeLike", axes="rows columns -> rows' columns'")
 
 
 @specifies("Shape")

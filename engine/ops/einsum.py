@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.errors import TypeInferenceError
 from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType
+from engine.ops.axes import Axes, AxisMapping, maps_axes
 from engine.ops.cost import lengths_of, operations, size_of
 from engine.ops.precision import widened
 from engine.ops.registry import infers
@@ -162,3 +163,12 @@ def _operations(node: Node) -> float:
         for label, length in zip(term, lengths_of(value), strict=False):
             lengths[label] = max(length, lengths.get(label, 1))
     return 2.0 * math.prod(lengths.values())
+
+
+@maps_axes("Einsum")
+def _axes(node: Node) -> Axes:
+    """The labels of the equation, unless one is repeated in a term: a diagonal."""
+    labels = EinsumSpec.of(node).labels
+    if labels is None or any(len(set(term)) != len(term) for term in (*labels.terms, labels.result)):
+        return None
+    return AxisMapping(tuple(map(tuple, labels.terms)), (tuple(labels.result),))

@@ -20,6 +20,7 @@ import onnx.helper
 
 from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError, ModelError
 from engine.ir import UNKNOWN, Constant, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
+from engine.ops.axes import AxesFunction, declare_axes
 from engine.ops.protos import attribute_kind
 from engine.ops.registry import (
     CANONICAL_VERSIONS,
@@ -103,7 +104,9 @@ class Operator:
         is_deterministic: whether equal inputs give equal outputs; otherwise nodes are neither folded nor merged.
         doc: what it computes.
         kernel: set for operators of a library; see `Extension`.
-        traits: what is promised of all nodes, so that passes move and fold them; `engine.testing.facts` checks it.
+        traits: what is promised of all nodes, so that passes move and fold them.
+        axes: how axes of the outputs follow those of the inputs, as `engine.ops.axes` writes it: "N C, C -> N C'".
+            `engine.testing.facts.check_facts` finds promises that are not kept.
 
     Raises `ExtensionError` if a name or an attribute is not valid.
     """
@@ -120,6 +123,7 @@ class Operator:
     doc: str = ""
     kernel: OperatorKernel | None = None
     traits: Traits = NO_TRAITS
+    axes: str | AxesFunction | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -412,6 +416,8 @@ def define(operators: Sequence[Operator], extension: str) -> None:
         for op in [operator._definition(extension) for operator in fresh]:
             traits = replace(op.definition.traits, random=not op.definition.is_deterministic)
             declare_traits((op.name,), traits, op.domain)
+            if op.definition.axes is not None:
+                declare_axes(op.name, axes=op.definition.axes, domain=op.domain)
             register_op(op)
         _defined[extension] = names
 

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 
 from engine.errors import ModelError
 from engine.ir import Node, Output, PartialShape, TensorType, ValueType, undefined
+from engine.ops.axes import Axes, AxisMapping, along, axis_names, declare_axes, is_equal, maps_axes, rank_of_value
 from engine.ops.axis_lengths import AxisLengths
-from engine.ops.registry import get_op, infers
+from engine.ops.registry import attribute, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import (
     OperatorSpec,
@@ -55,6 +56,8 @@ declare("ReverseSequence", moves=Moves.PERMUTATION, keeps_zero=True)
 declare("Trilu", moves=Moves.SELECTION, fills=True, keeps_zero=True, vectorized=True)
 declare("ScatterElements", "ScatterND", vectorized=True)
 declare("OneHot", inflates=True, vectorized=True)
+declare_axes("Trilu", axes="... rows columns -> ... rows' columns'")
+declare_axes("ScatterND", axes="... -> ...'")
 
 
 @specifies("Gather", "GatherElements")
@@ -341,3 +344,47 @@ def _checked(indices: Array, length: int) -> Array:
             f"expected {-length}..{length - 1}"
         )
     return indices
+
+
+# -- axes -------------------------------------------------------------------------------------------------
+
+
+@maps_axes("Gather")
+def _gathered_axes(node: Node) -> Axes:
+    data, indices = (rank_of_value(node.input_value(index)) for index in range(2))
+    if data is None or indices is None:
+        return None
+    axis, names = GatherSpec.of(node).axis, axis_names(data)
+    places = tuple(f"index {each}" for each in range(indices))
+    return AxisMapping((names, places), ((*names[:axis], *places, *names[axis + 1 :]),))
+
+
+@maps_axes("GatherElements", "ScatterElements")
+def _axes_of_elements(node: Node) -> Axes:
+    """Only if the indices are as long as the data: other rows are not read, or not written."""
+    values = [value for value in node.input_values if value is not None and rank_of_value(value) is not None]
+    if len(values) != node.num_inputs:
+        return None
+    is_gather = node.op_type == "GatherElements"
+    axis = GatherSpec.of(node).axis if is_gather else ScatterElementsSpec.of(node).axis
+    first, *others = [value.shape.dims for value in values]
+    uneven = [at for at, dim in enumerate(first) if not all(is_equal(dim, dims[at]) for dims in others)]
+    mapping = along(node, [axis, *uneven])
+    return None if mapping is None else AxisMapping((mapping.inputs[0],) * node.num_inputs, mapping.outputs)
+
+
+@maps_axes("ReverseSequence")
+def _reversed_axes(node: Node) -> Axes:
+    names = {attribute(node, "batch_axis"): "N", attribute(node, "time_axis"): "T"}
+    first, second = names.get(0, ""), names.get(1, "")
+    made = " ".join(name + "'" if name == "T" else name for name in (first, second))
+    return f"{first} {second} ..., N -> {made} ..." if first and second else None
+
+
+@maps_axes("OneHot")
+def _new_axis(node: Node) -> Axes:
+    rank = rank_of_value(node.input_value(0))
+    if rank is None:
+        return None
+    names, axis = axis_names(rank), OneHotSpec.of(node).axis
+    return AxisMapping((names, None, None), ((*names[:axis], "", *names[axis:]),))

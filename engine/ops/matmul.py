@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from engine.ir import Node, PartialShape, TensorType, ValueType, undefined
+from engine.ops.axes import Axes, AxisMapping, Labels, axis_names, maps_axes, rank_of_value
 from engine.ops.cost import lengths_of, more_time, operations, size_of
 from engine.ops.fused_activation import Activation, fused_activation
 from engine.ops.precision import widened
@@ -180,3 +181,31 @@ def _operations(node: Node) -> float:
 @more_time("Det")
 def _time_of_determinants(node: Node) -> float:
     return 2.0 * size_of(node.input_value(0)) * max(1, *lengths_of(node.input_value(0))[-1:])
+
+
+# -- axes -------------------------------------------------------------------------------------------------
+
+
+@maps_axes("MatMul", "MatMulInteger", "QLinearMatMul")
+def _product_axes(node: Node) -> Axes:
+    """Zero points and scales of rows or columns have axes of the factors, which are not told apart: without them."""
+    first, second = (0, 3) if node.op_type == "QLinearMatMul" else (0, 1)
+    others = [value for index, value in enumerate(node.input_values) if index not in (first, second)]
+    ranks = [rank_of_value(node.input_value(index)) for index in (first, second)]
+    m, n = ranks
+    if m is None or n is None or any(value is not None and rank_of_value(value) != 0 for value in others):
+        return None
+    inputs: list[Labels] = [None] * node.num_inputs
+    inputs[first] = ("k",) if m == 1 else (*axis_names(m - 2), "m", "k")
+    inputs[second] = ("k",) if n == 1 else (*axis_names(n - 2), "k", "n")
+    stacked = max(m, n, 2) - 2
+    result = (*axis_names(stacked), *(("m",) if m > 1 else ()), *(("n",) if n > 1 else ()))
+    return AxisMapping(tuple(inputs), (result,))
+
+
+@maps_axes("Gemm")
+def _gemm_axes(node: Node) -> Axes:
+    spec = GemmSpec.of(node)
+    a, b = "k m" if spec.transA else "m k", "n k" if spec.transB else "k n"
+    rank = rank_of_value(node.input_value(2)) if node.has_input(2) else 0
+    return None if rank is None else f"{a}, {b}, {('', 'n', 'm n')[rank]} -> m n"

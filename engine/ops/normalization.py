@@ -14,10 +14,11 @@ import numpy as np
 
 from engine.errors import OperatorSpecError
 from engine.ir import ElementType, Node, Output, PartialShape, TensorType, ValueType, bf16, f16, f32, f64
+from engine.ops.axes import Axes, AxisMapping, along, axis_names, declare_axes, maps_axes, rank_of_value
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.cost import CALL, lengths_of, more_time, size_of
 from engine.ops.precision import widened
-from engine.ops.registry import get_op, infers
+from engine.ops.registry import attribute, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import (
     OperatorSpec,
@@ -38,6 +39,9 @@ _STASH_TYPES: Final = {each.onnx: each for each in (f32, f16, f64, bf16)}
 declare("BatchNormalization", "LayerNormalization", "RMSNormalization", accumulates=True, vectorized=True)
 declare("GroupNormalization", "InstanceNormalization", "LRN", accumulates=True)
 declare("LpNormalization", "MeanVarianceNormalization", accumulates=True)
+declare_axes("InstanceNormalization", axes="N C ..., C, C -> N C ...'")
+declare_axes("GroupNormalization", axes="N C ..., , -> N C' ...'")
+declare_axes("LRN", axes="N C ... -> N C' ...")
 
 
 @specifies("LayerNormalization", "RMSNormalization")
@@ -406,3 +410,34 @@ def _time_of_channels(node: Node) -> float:
     """A pass over the elements for each of the neighbouring channels."""
     channels = sum(lengths_of(node.input_value(0))[1:2])
     return float(min(node.attributes["size"], 2 * channels)) * (CALL + 3 * size_of(node.input_value(0)))
+
+
+# -- axes -------------------------------------------------------------------------------------------------
+
+
+@maps_axes("BatchNormalization")
+def _batch_axes(node: Node) -> Axes:
+    if attribute(node, "training_mode"):
+        return "N C ..., C, C, C, C -> N' C ...', C, C"
+    return "N C ..., C, C, C, C -> N C ..."
+
+
+@maps_axes("LayerNormalization", "RMSNormalization")
+def _row_axes(node: Node) -> Axes:
+    """Scale and bias broadcast to the data."""
+    ranks = [None if value is None else rank_of_value(value) for value in node.input_values]
+    if ranks[0] is None:
+        return None
+    found = along(node, range(RowNormalizationSpec.of(node).axis, ranks[0]))
+    inputs = tuple(None if rank is None else axis_names(rank) for rank in ranks)
+    return None if found is None else AxisMapping(inputs, found.outputs)
+
+
+@maps_axes("LpNormalization")
+def _norm_axes(node: Node) -> Axes:
+    return along(node, [LpNormalizationSpec.of(node).axis])
+
+
+@maps_axes("MeanVarianceNormalization")
+def _mean_axes(node: Node) -> Axes:
+    return along(node, MeanVarianceNormalizationSpec.of(node).axes)

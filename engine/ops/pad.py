@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.errors import OperatorSpecError
 from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType, as_dimension
+from engine.ops.axes import Axes, AxisParameter, along, constant_axes, declare_parameter, maps_axes, rank_of_value
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, known_vector, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, resolved_axes, specifies
@@ -35,6 +36,7 @@ class PadLengths:
 
 
 declare("Pad", moves=Moves.REPETITION, fills=True, inflates=True, vectorized=True)
+declare_parameter("Pad", parameter=AxisParameter(amounts=1))
 
 
 @specifies("Pad")
@@ -129,3 +131,12 @@ def _constant_pad(data: Array, widths: list[tuple[int, int]], value: Array | Non
     result = np.full([a + n + b for n, (a, b) in zip(data.shape, widths, strict=True)], fill, dtype=data.dtype)
     result[tuple(slice(a, a + n) for n, (a, _) in zip(data.shape, widths, strict=True))] = data
     return result
+
+
+@maps_axes("Pad")
+def _axes(node: Node) -> Axes:
+    rank, amounts, axes = rank_of_value(node.input_value(0)), constant_axes(node, 1), constant_axes(node, 3)
+    if rank is None or amounts is None or (node.has_input(3) and axes is None):
+        return None
+    named, count = list(range(rank)) if axes is None else axes, len(amounts) // 2
+    return along(node, [axis for axis, *pads in zip(named, amounts[:count], amounts[count:], strict=True) if any(pads)])

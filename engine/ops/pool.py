@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, Node, PartialShape, TensorType, ValueType, i64
+from engine.ops.axes import declare_axes
 from engine.ops.cost import CALL, lengths_of, more_time, size_of
 from engine.ops.precision import widened
 from engine.ops.registry import INTERNAL_DOMAIN, evaluates, get_op, infers
@@ -24,6 +25,9 @@ declare("AveragePool", "LpPool", sums=True, inflates=True)
 declare("GlobalAveragePool", "GlobalLpPool", sums=True, keeps_zero=True)
 declare("GlobalMaxPool", keeps_zero=True)
 declare("MaxPool", "MaxRoiPool", "MaxUnpool", inflates=True)
+declare_axes("AveragePool", "LpPool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", axes="N C ... -> N C ...'")
+declare_axes("MaxPool", axes="N C ... -> N C ...', N' C' ...'")  # indices count through the whole tensor
+declare_axes("MaxRoiPool", axes="batch C *, R box -> R C *")
 
 
 @specifies("AveragePool", "LpPool", "MaxPool")

@@ -10,6 +10,7 @@ import onnx.numpy_helper
 
 from engine.errors import ModelError
 from engine.ir import ElementType, Node, u8
+from engine.ops.axes import Axes, AxisMapping, axis_names, declare_axes, maps_axes, rank_of_value
 from engine.ops.precision import rounded_to_odd
 from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
@@ -22,6 +23,7 @@ _MOST: Final = 2.0**40
 
 declare("QuantizeLinear", "DequantizeLinear", quantizes=True, vectorized=True)
 declare("DynamicQuantizeLinear", quantizes=True)
+declare_axes("DynamicQuantizeLinear", axes="... -> ...'")
 
 
 @specifies("DequantizeLinear", "QuantizeLinear")
@@ -153,3 +155,16 @@ def _codes(quotient: Array, zero_point: Array | None, target: ElementType) -> Ar
         rounded = rounded + zero_point.astype(np.float64)
     codes: Array = np.clip(rounded, *_limits(target)).astype(np.int64)
     return codes.astype(target.numpy)
+
+
+@maps_axes("QuantizeLinear", "DequantizeLinear")
+def _axes(node: Node) -> Axes:
+    """Scales per index of an axis have this axis."""
+    spec, ranks = QuantizeSpec.of(node), [rank_of_value(node.input_value(index)) for index in range(2)]
+    rank, scales = ranks
+    if rank is None or scales is None or spec.block_size:
+        return None
+    names = axis_names(rank)
+    is_single = scales == 0 or (scales == 1 and spec.axis not in range(rank))
+    parameter = None if is_single else (names[spec.axis],)
+    return AxisMapping((names, *(parameter,) * (node.num_inputs - 1)), (names,))

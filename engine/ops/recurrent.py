@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.errors import OperatorSpecError
 from engine.ir import Node, Output, PartialShape, TensorType, ValueType, as_dimension
+from engine.ops.axes import Axes, maps_axes
 from engine.ops.cost import CALL, lengths_of, more_time, operations, size_of
 from engine.ops.precision import widened
 from engine.ops.registry import get_op, infers
@@ -441,3 +442,11 @@ def _time(node: Node) -> float:
     lengths, directions = lengths_of(node.input_value(0)), sum(lengths_of(node.input_value(1))[:1])
     steps = sum(lengths[1:2] if node.attributes.get("layout") else lengths[:1])
     return _operations(node) / 2 + 4 * CALL * directions * steps
+
+
+@maps_axes("GRU", "LSTM", "RNN")
+def _axes(node: Node) -> Axes:
+    """Steps depend on each other, and one of two directions begins at the end."""
+    if node.attributes.get("layout"):
+        return "B S I, D *, D *, D *, B, B D *, B D *, D * -> B S' D' H, B D' H, B D' H"
+    return "S B I, D *, D *, D *, B, D B *, D B *, D * -> S' D' B H, D' B H, D' B H"

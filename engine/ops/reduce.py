@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from engine.errors import InputError
 from engine.ir import Constant, Node, Output, PartialShape, TensorType, ValueType, bf16, f16
+from engine.ops.axes import Axes, AxisParameter, along, constant_axes, declare_parameter, maps_axes, rank_of_value
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.precision import truncated, widened
 from engine.ops.reference import compile_onnx
@@ -233,3 +234,27 @@ def _running(spec: CumulativeSpec, ufunc: Any, neutral: int, x: Array, axis: Arr
         data = np.concatenate([first, data[:, :-1]], axis=1)
     result = ufunc.accumulate(data, axis=1, dtype=dtype).astype(x.dtype, copy=False)
     return np.ascontiguousarray(result[:, ::-1] if spec.reverse else result).reshape(x.shape)
+
+
+# -- axes -------------------------------------------------------------------------------------------------
+
+declare_parameter(*_REDUCTIONS, parameter=AxisParameter(axes=1))
+
+
+@maps_axes(*_REDUCTIONS)
+def _reduced_axes(node: Node) -> Axes:
+    spec, rank, axes = ReduceSpec.of(node), rank_of_value(node.input_value(0)), constant_axes(node, 1)
+    if rank is None or (node.has_input(1) and axes is None):
+        return None
+    return along(node, spec.at(rank, axes), keeps=spec.keepdims)
+
+
+@maps_axes("ArgMax", "ArgMin")
+def _searched_axes(node: Node) -> Axes:
+    spec = ArgReduceSpec.of(node)
+    return along(node, [spec.axis], keeps=spec.keepdims)
+
+
+@maps_axes("CumSum", "CumProd")
+def _accumulated_axes(node: Node) -> Axes:
+    return along(node, constant_axes(node, 1))

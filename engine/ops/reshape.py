@@ -10,6 +10,16 @@ from typing import Any
 import numpy as np
 
 from engine.ir import Constant, Dimension, Node, PartialShape, TensorType, ValueType, as_dimension
+from engine.ops.axes import (
+    Axes,
+    AxisMapping,
+    axis_names,
+    constant_axes,
+    declare_axes,
+    is_equal,
+    maps_axes,
+    rank_of_value,
+)
 from engine.ops.registry import evaluates, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
@@ -19,6 +29,8 @@ from engine.ops.traits import Moves, declare
 declare("Reshape", "Flatten", "Squeeze", "Unsqueeze", moves=Moves.VIEW, keeps_zero=True, vectorized=True)
 declare("Expand", moves=Moves.REPETITION, keeps_zero=True, inflates=True, vectorized=True)
 declare("Dropout", random=True, vectorized=True)
+declare_axes("Dropout", axes="... -> ..., ...")
+declare_axes("Expand", axes="... -> ...")
 
 
 @specifies("Reshape")
@@ -159,3 +171,46 @@ class DropoutSpec(OperatorSpec):
     def may_train(self) -> bool:
         """Whether input `training_mode` is given, so that elements may be dropped; otherwise it is an Identity."""
         return self.node.has_input(2)
+
+
+# -- axes -------------------------------------------------------------------------------------------------
+
+
+@maps_axes("Reshape", "Flatten")
+def _viewed_axes(node: Node) -> Axes:
+    """The first and the last axes that are equal; all others may be divided and joined."""
+    ranks = rank_of_value(node.input_value(0)), rank_of_value(node.output(0))
+    if None in ranks:
+        return None
+    source, result = node.input_value(0).shape.dims, node.output(0).shape.dims
+    first = _equal(source, result)
+    last = _equal(source[first:][::-1], result[first:][::-1])
+    if first + last < min(len(source), len(result)) and not first:
+        return None
+    names = [f"first {axis}" for axis in range(first)], [f"last {axis}" for axis in range(last)]
+    inputs, outputs = ((*names[0], *("",) * (len(dims) - first - last), *names[1]) for dims in (source, result))
+    return AxisMapping((inputs, *(None,) * (node.num_inputs - 1)), (outputs,))
+
+
+def _equal(a: Sequence[Dimension], b: Sequence[Dimension]) -> int:
+    """How many of the first lengths of two shapes are known to be equal."""
+    count = 0
+    for left, right in zip(a, b, strict=False):
+        if not is_equal(left, right):
+            break
+        count += 1
+    return count
+
+
+@maps_axes("Squeeze", "Unsqueeze")
+def _narrowed_axes(node: Node) -> Axes:
+    """Axes of length 1 that go or come."""
+    rank, axes = rank_of_value(node.input_value(0)), constant_axes(node, 1)
+    made = rank_of_value(node.output(0))
+    if rank is None or made is None or axes is None:
+        return None
+    longer = {axis % max(rank, made) for axis in axes}
+    names = axis_names(min(rank, made))
+    rest = iter(names)
+    full = tuple("" if axis in longer else next(rest) for axis in range(max(rank, made)))
+    return AxisMapping(((full if rank > made else names), None), (names if rank > made else full,))

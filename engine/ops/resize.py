@@ -24,6 +24,7 @@ from engine.ir import (
     boolean,
     string,
 )
+from engine.ops.axes import declare_axes
 from engine.ops.cost import CALL, lengths_of, more_time
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
@@ -103,6 +104,7 @@ class ResizeLengths:
 
 
 declare("Resize", inflates=True)
+declare_axes("Resize", axes="... -> ...'")
 
 
 @specifies("Resize")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.ir import Node
+from engine.ops.axes import declare_axes
 from engine.ops.cost import CALL, lengths_of, more_time, size_of
 from engine.ops.precision import widened
 from engine.ops.sample import RoiAlignSpec
@@ -19,6 +20,7 @@ _MOST: float = 1e15
 
 
 declare("RoiAlign", inflates=True)
+declare_axes("RoiAlign", axes="batch C *, R box, R -> R C *")
 
 
 @evaluates_with_spec("RoiAlign")

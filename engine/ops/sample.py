@@ -15,6 +15,7 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Node
+from engine.ops.axes import declare_axes
 from engine.ops.conv import DeformConvSpec
 from engine.ops.cost import lengths_of, more_time, size_of
 from engine.ops.precision import widened
@@ -41,6 +42,8 @@ TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
 
 declare("AffineGrid", "CenterCropPad", inflates=True)
 declare("DeformConv", product=(0, 1), inflates=True, vectorized=True)
+declare_axes("GridSample", axes="N C *, N ... xy -> N C ...")
+declare_axes("AffineGrid", axes="N *, -> N *")
 
 
 @specifies("GridSample")

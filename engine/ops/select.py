@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, Node, Output, ValueType
+from engine.ops.axes import Axes, along, maps_axes
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.cost import lengths_of, more_time, number_of
 from engine.ops.interruption import current_check
@@ -197,3 +198,14 @@ def _time(node: Node) -> float:
     scores, most = lengths_of(node.input_value(1)), number_of(node, 2)
     boxes = sum(scores[-1:])
     return 100.0 * math.prod(scores) * (boxes if most is None else min(max(most, 0), boxes))
+
+
+@maps_axes("TopK")
+def _searched_axes(node: Node) -> Axes:
+    return along(node, [TopKSpec.of(node).axis])
+
+
+@maps_axes("Compress")
+def _compressed_axes(node: Node) -> Axes:
+    axis = CompressSpec.of(node).axis
+    return None if axis is None else along(node, [axis])

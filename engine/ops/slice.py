@@ -20,6 +20,17 @@ from engine.ir import (
     as_output,
     undefined,
 )
+from engine.ops.axes import (
+    Axes,
+    AxisMapping,
+    AxisParameter,
+    along,
+    constant_axes,
+    declare_parameter,
+    is_equal,
+    maps_axes,
+    rank_of_value,
+)
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, known_vector, sum_dims, tensor_type
 from engine.ops.spec import (
@@ -312,3 +323,41 @@ class TileSpec(OperatorSpec):
 @evaluates_with_spec("Tile")
 def _tile(spec: TileSpec, data: Array, repeats: Array) -> Array:
     return np.tile(data, spec.at(data.shape, repeats))
+
+
+# -- axes -------------------------------------------------------------------------------------------------
+
+declare_parameter("Slice", parameter=AxisParameter(axes=3))
+declare_parameter("Concat", "Split", parameter=AxisParameter(attribute="axis"))
+
+
+@maps_axes("Slice")
+def _sliced_axes(node: Node) -> Axes:
+    """An axis that keeps its length is kept as a whole, if the step is positive."""
+    rank, starts, steps = rank_of_value(node.input_value(0)), constant_axes(node, 1), constant_axes(node, 4)
+    axes = constant_axes(node, 3)
+    if axes is None and not node.has_input(3) and starts is not None:
+        axes = list(range(len(starts)))
+    if rank is None or axes is None or (node.has_input(4) and steps is None):
+        return None
+    lengths = zip(node.input_value(0).shape.dims, node.output(0).shape.dims, strict=True)
+    whole = [is_equal(before, after) for before, after in lengths]
+    forward = steps is None or min(steps, default=1) > 0
+    return along(node, [axis for axis in axes if not (forward and whole[axis])])
+
+
+@maps_axes("Split")
+def _split_axes(node: Node) -> Axes:
+    return along(node, [SplitSpec.of(node).axis])
+
+
+@maps_axes("Concat")
+def _joined_axes(node: Node) -> Axes:
+    found = along(node, [ConcatSpec.of(node).axis])
+    return None if found is None else AxisMapping((found.inputs[0],) * node.num_inputs, found.outputs)
+
+
+@maps_axes("Tile")
+def _repeated_axes(node: Node) -> Axes:
+    repeats = constant_axes(node, 1)
+    return None if repeats is None else along(node, [axis for axis, count in enumerate(repeats) if count != 1])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from engine.ir import Node, ValueType
+from engine.ops.axes import Axes, AxisParameter, along, declare_parameter, maps_axes
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.precision import widened
 from engine.ops.registry import get_op, infers
@@ -21,6 +22,7 @@ from engine.ops.traits import declare
 declare("Softmax", accumulates=True, range=(0.0, 1.0), vectorized=True)
 declare("LogSoftmax", accumulates=True, range=(-math.inf, 0.0), vectorized=True)
 declare("Hardmax", range=(0.0, 1.0))
+declare_parameter("Softmax", "LogSoftmax", "Hardmax", parameter=AxisParameter(attribute="axis"))
 
 
 @specifies("Softmax", "LogSoftmax", "Hardmax")
@@ -70,3 +72,8 @@ def _below_largest(x: Array, axis: int) -> Array:
     wide = widened(x)
     lower: Array = wide - wide.max(axis=axis, keepdims=True)
     return lower
+
+
+@maps_axes("Softmax", "LogSoftmax", "Hardmax")
+def _axes(node: Node) -> Axes:
+    return along(node, [SoftmaxSpec.of(node).axis])

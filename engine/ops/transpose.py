@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.ir import Node, PartialShape, TensorType, ValueType
+from engine.ops.axes import Axes, AxisMapping, axis_names, declare_axes, maps_axes, rank_of_value
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, rank_of, refuse, refuse_rank, specifies
 from engine.ops.traits import Moves, declare
 
 declare("Transpose", "DepthToSpace", "SpaceToDepth", moves=Moves.PERMUTATION, keeps_zero=True, vectorized=True)
+declare_axes("DepthToSpace", "SpaceToDepth", axes="N C H W -> N C' H' W'")
 
 
 @specifies("Transpose")
@@ -94,3 +96,12 @@ class DepthToSpaceSpec(OperatorSpec):
         if is_depth_first:
             return BlockLengths((batch, size, size, kept, height, width), (0, 3, 4, 1, 5, 2))
         return BlockLengths((batch, kept, size, size, height, width), (0, 1, 4, 2, 5, 3))
+
+
+@maps_axes("Transpose")
+def _axes(node: Node) -> Axes:
+    rank = rank_of_value(node.input_value(0))
+    if rank is None:
+        return None
+    names = axis_names(rank)
+    return AxisMapping((names,), (tuple(names[axis] for axis in TransposeSpec.of(node).order(rank)),))

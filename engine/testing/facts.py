@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
-from engine.ir import Node
+from engine.ir import ElementType, Node
 from engine.ops import OpDef, all_ops
+from engine.ops.axes import AxisMapping, Labels, axes_of, has_axes, is_axis_shared
 from engine.ops.cases import OperatorCase, all_cases
 from engine.ops.reference import compile_node
 from engine.ops.tensors import Array
@@ -27,13 +29,14 @@ from engine.ops.traits import Moves, Traits, traits_of
 from engine.testing.random_nodes import MAKERS, random_node
 
 Inputs: TypeAlias = Sequence[Array | None]
+_Inputs: TypeAlias = "list[Array | None]"
 Run: TypeAlias = Callable[[Sequence[Any]], tuple[Any, ...]]
 _ROUNDS: Final = 3
 """How often elements are replaced, each time others."""
 
 
 def check_facts(node: Node, inputs: Inputs) -> list[str]:
-    """Compare the traits of a node's operator with its evaluation; the promises that the node could have refuted.
+    """Compare the traits and axes of a node with its evaluation; the promises that the node could have refuted.
 
     `inputs`: the values of its inputs, None for an omitted one. Raises `AssertionError` with the promise and the
     elements that refute it.
@@ -42,9 +45,12 @@ def check_facts(node: Node, inputs: Inputs) -> list[str]:
     if traits.random or not all(isinstance(each, (np.ndarray, type(None))) for each in inputs):
         return []
     run = _quiet(compile_node(node))
+    inputs = [*inputs][: node.num_inputs]
     for name, check in _CHECKS.items():
-        if getattr(traits, name) and check(node, traits, run, list(inputs)):
+        if getattr(traits, name) and check(node, traits, run, inputs):
             checked.append(name)
+    if has_axes(node.op_type, node.domain) and _check_axes(node, run, inputs):
+        checked.append("axes")
     return checked
 
 
@@ -53,9 +59,10 @@ def check_operator(op: OpDef) -> set[str]:
     return {name for node, inputs in nodes_of(op.name, op.domain) for name in check_facts(node, inputs)}
 
 
-def checkable(traits: Traits) -> set[str]:
+def checkable(op: OpDef) -> set[str]:
     """The promises of an operator that evaluations can refute."""
-    return {name for name in _CHECKS if getattr(traits, name)}
+    promised = {name for name in _CHECKS if getattr(op.traits, name)}
+    return {*promised, "axes"} if is_axis_shared(op.name, op.domain) else promised
 
 
 def nodes_of(op_type: str, domain: str = "", count: int = 10) -> Iterator[tuple[Node, list[Array | None]]]:
@@ -69,11 +76,11 @@ def nodes_of(op_type: str, domain: str = "", count: int = 10) -> Iterator[tuple[
 
 def operators_without_facts() -> list[str]:
     """The operators of ONNX of which nothing is declared, so that passes and devices assume nothing."""
-    return [str(op) for op in all_ops() if op.traits == Traits()]
+    return [str(op) for op in all_ops() if op.traits == Traits() and not has_axes(op.name, op.domain)]
 
 
 def _node(case: OperatorCase) -> tuple[Node, list[Array | None]]:
-    return case.node()[0], case.arrays()
+    return case.node(as_constants=True)[0], case.arrays()
 
 
 def _quiet(run: Run) -> Run:
@@ -91,11 +98,11 @@ def _refuted(node: Node, promise: str, detail: str) -> AssertionError:
 # -- each check: True if the node could have refuted the promise ------------------------------------------------------
 
 
-def _data(traits: Traits, inputs: list[Array | None]) -> list[Array]:
+def _data(traits: Traits, inputs: _Inputs) -> list[Array]:
     return [each for each in inputs[: traits.data] if each is not None]
 
 
-def _check_pointwise(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_pointwise(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     data = _data(traits, inputs)
     shape = np.broadcast_shapes(*(each.shape for each in data))
     before = run(inputs)
@@ -105,7 +112,7 @@ def _check_pointwise(node: Node, traits: Traits, run: Run, inputs: list[Array | 
     size, random = int(np.prod(shape)), np.random.default_rng(0)
     for _ in range(_ROUNDS):
         kept = random.random(shape) < 0.5  # the places of results that must stay
-        changed = list(inputs)
+        changed = [*inputs]
         for at, value in enumerate(data):
             read = np.zeros(value.size, bool)
             places = np.broadcast_to(np.arange(value.size).reshape(value.shape), shape)
@@ -124,7 +131,7 @@ def _check_pointwise(node: Node, traits: Traits, run: Run, inputs: list[Array | 
     return size > 1
 
 
-def _check_broadcasts(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_broadcasts(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     data = _data(traits, inputs)
     shape = np.broadcast_shapes(*(each.shape for each in data))
     for result in run(inputs):
@@ -133,14 +140,14 @@ def _check_broadcasts(node: Node, traits: Traits, run: Run, inputs: list[Array |
     return len({each.shape for each in data}) > 1
 
 
-def _check_moves(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_moves(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     """Numbers all elements, so that each result tells which of them it is."""
     data = _data(traits, inputs)
     count = sum(each.size for each in data)
     if any(count > _largest(each.dtype) for each in data):
         return False
     assert traits.moves is not None
-    start, numbered = 1, list(inputs)
+    start, numbered = 1, [*inputs]
     for at, value in enumerate(data):
         numbered[at] = np.arange(start, start + value.size).reshape(value.shape).astype(value.dtype)
         start += value.size
@@ -161,7 +168,7 @@ def _check_moves(node: Node, traits: Traits, run: Run, inputs: list[Array | None
     return count > 1
 
 
-def _check_reduces(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_reduces(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     """All elements, in another order, along the axes that get shorter."""
     data, result = inputs[0], run(inputs)[0]
     assert data is not None
@@ -174,7 +181,7 @@ def _check_reduces(node: Node, traits: Traits, run: Run, inputs: list[Array | No
     return data.size > 1
 
 
-def _check_product(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_product(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     """f(2 x) - f(x) = f(x) - f(0), for each factor x."""
     assert traits.product is not None
     if traits.quantizes or not all(each is None or _is_moderate(each) for each in inputs):
@@ -192,7 +199,7 @@ def _check_product(node: Node, traits: Traits, run: Run, inputs: list[Array | No
     return True
 
 
-def _check_commutative(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_commutative(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     if len(inputs) < 2:
         return False
     for old, new in zip(run(inputs), run([inputs[1], inputs[0], *inputs[2:]]), strict=True):
@@ -201,7 +208,7 @@ def _check_commutative(node: Node, traits: Traits, run: Run, inputs: list[Array 
     return True
 
 
-def _check_shape_only(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_shape_only(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     data, random = inputs[0], np.random.default_rng(0)
     assert data is not None
     changed = _replaced(data, np.ones(data.shape, bool), random)
@@ -210,7 +217,7 @@ def _check_shape_only(node: Node, traits: Traits, run: Run, inputs: list[Array |
     return data.size > 0
 
 
-def _check_monotonic(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_monotonic(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     """Real numbers alone: integers overflow."""
     data = inputs[0]
     if data is None or data.dtype.kind not in "fb" or any(each is not None and each.size > 1 for each in inputs[1:]):
@@ -228,7 +235,7 @@ def _check_monotonic(node: Node, traits: Traits, run: Run, inputs: list[Array | 
     return data.size > 2
 
 
-def _check_keeps_zero(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_keeps_zero(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     zeros = [None if x is None else np.zeros_like(x) if i < traits.data else x for i, x in enumerate(inputs)]
     if any(x is not None and (x.dtype.kind not in "fiub" or not x.size) for x in zeros[: traits.data]):
         return False  # of no elements, a product is 1
@@ -238,7 +245,7 @@ def _check_keeps_zero(node: Node, traits: Traits, run: Run, inputs: list[Array |
     return True
 
 
-def _check_range(node: Node, traits: Traits, run: Run, inputs: list[Array | None]) -> bool:
+def _check_range(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     """Of real numbers: the least integer has no absolute value."""
     assert traits.range is not None
     (result, *_) = run(inputs)
@@ -252,7 +259,7 @@ def _check_range(node: Node, traits: Traits, run: Run, inputs: list[Array | None
     return bool(result.size)
 
 
-_CHECKS: Final[dict[str, Callable[[Node, Traits, Run, list[Array | None]], bool]]] = {
+_CHECKS: Final[dict[str, Callable[[Node, Traits, Run, _Inputs], bool]]] = {
     "pointwise": _check_pointwise,
     "broadcasts": _check_broadcasts,
     "moves": _check_moves,
@@ -264,6 +271,100 @@ _CHECKS: Final[dict[str, Callable[[Node, Traits, Run, list[Array | None]], bool]
     "keeps_zero": _check_keeps_zero,
     "range": _check_range,
 }
+
+
+# -- axes -------------------------------------------------------------------------------------------------------------
+
+
+def _check_axes(node: Node, run: Run, inputs: _Inputs) -> bool:
+    """For each axis that is named in inputs and outputs: slices in another order, and a slice beside other ones."""
+    mapping = axes_of(node)
+    if mapping is None:
+        return False
+    before = run(inputs)
+    shared = {name for labels in mapping.inputs for name in labels or () if name}
+    shared &= {name for labels in mapping.outputs for name in labels or ()}
+    checked = False
+    for name in sorted(shared):
+        lengths = {array.shape[axis] for array, axis in _places(name, mapping.inputs, inputs)} - {1}
+        made = {array.shape[axis] for array, axis in _places(name, mapping.outputs, before)}
+        if len(lengths | (made - {1} if lengths else set())) > 1:
+            raise _refuted(
+                node, f"axis {name}", f"it has lengths {sorted(lengths)} in inputs and {sorted(made)} in outputs"
+            )
+        if lengths and min(lengths) > 1:
+            length = lengths.pop()
+            _check_order(node, name, length, mapping, run, inputs, before)
+            _check_slice(node, name, length, mapping, run, inputs, before)
+            checked = True
+    return checked
+
+
+def _check_order(
+    node: Node,
+    name: str,
+    length: int,
+    mapping: AxisMapping,
+    run: Run,
+    inputs: list[Array | None],
+    before: Sequence[Array],
+) -> None:
+    order = np.roll(np.arange(length), 1)
+    after = run([_taken(array, labels, name, order) for array, labels in zip(inputs, mapping.inputs, strict=True)])
+    for index, (old, new, labels) in enumerate(zip(before, after, mapping.outputs, strict=True)):
+        expected = _taken(old, labels, name, order)
+        assert expected is not None
+        if name in (labels or ()) and not _is_near(new, expected):
+            raise _refuted(
+                node, f"axis {name}", f"slices in the order {order.tolist()} do not give those of output {index} in it"
+            )
+
+
+def _check_slice(
+    node: Node,
+    name: str,
+    length: int,
+    mapping: AxisMapping,
+    run: Run,
+    inputs: list[Array | None],
+    before: Sequence[Array],
+) -> None:
+    random, kept = np.random.default_rng(0), length // 2
+    changed = [*inputs]
+    for at, (array, labels) in enumerate(zip(inputs, mapping.inputs, strict=True)):
+        if array is not None and labels is not None and name in labels and array.shape[labels.index(name)] == length:
+            place = np.arange(length).reshape([-1 if each == name else 1 for each in labels])
+            changed[at] = _replaced(array, np.broadcast_to(place != kept, array.shape), random)
+    for index, (old, new, labels) in enumerate(zip(before, run(changed), mapping.outputs, strict=True)):
+        if labels is not None and name in labels:
+            axis = labels.index(name)
+            if old.shape != new.shape or not _is_near(new.take(kept, axis), old.take(kept, axis)):
+                raise _refuted(
+                    node, f"axis {name}", f"slice {kept} of output {index} changed with other slices of the inputs"
+                )
+
+
+def _places(name: str, labels: Sequence[Labels], arrays: Sequence[Array | None]) -> list[tuple[Array, int]]:
+    """The arrays that have an axis of this name, and its place."""
+    found = zip(arrays, labels, strict=True)
+    return [(array, each.index(name)) for array, each in found if array is not None and each and name in each]
+
+
+def _taken(array: Array | None, labels: Labels, name: str, order: Array) -> Array | None:
+    if array is None or labels is None or name not in labels or array.shape[labels.index(name)] == 1:
+        return array
+    return array.take(order, labels.index(name))
+
+
+def _is_near(a: Array, b: Array) -> bool:
+    """Equal but for the order of sums."""
+    if a.shape != b.shape:
+        return False
+    if a.dtype.kind not in "fV":
+        return bool((a == b).all())
+    x, y = _wide(a, b)
+    size = np.abs(y[np.isfinite(y)]).max(initial=0.0)
+    return np.allclose(x, y, rtol=0, atol=_rounding(a) * size, equal_nan=True)
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
@@ -300,4 +401,7 @@ def _largest(dtype: np.dtype[Any]) -> int:
 
 
 def _rounding(value: Array) -> float:
-    return 16 * float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
+    """A relative tolerance for a few operations; 0 for integers."""
+    if value.dtype.kind not in "fV" or not ElementType.from_numpy(value.dtype).is_real:
+        return 0.0
+    return 16 * float(ml_dtypes.finfo(value.dtype).eps)  # type: ignore[no-untyped-call]
