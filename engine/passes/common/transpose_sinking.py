@@ -9,11 +9,11 @@ from engine.ir import Constant, Model, Node, Output
 from engine.limits import OverBudgetError
 from engine.passes.base import ModelPass
 from engine.passes.common.layout_rules import (
-    RULES,
     Perm,
     constant_in_layout,
     data_inputs,
     follows_layout,
+    in_layout,
     inverse,
 )
 from engine.passes.common.transpose_merge import permutation, transposed
@@ -54,7 +54,7 @@ class TransposeSinking(ModelPass):
 
     def moved(self, node: Node, inputs: list[Output | None], perm: Perm) -> Node:
         """`node` in the other layout."""
-        return RULES[node.op_type](node, inputs, perm)
+        return in_layout(node, inputs, perm)
 
     def inputs(self, node: Node) -> range:
         """The inputs of `node` that have a layout."""

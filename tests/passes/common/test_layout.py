@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from engine import ops
 from engine.ir import Constant, Model, Node, Parameter, f32
+from engine.ops import Traits
+from engine.ops.extension import Operator, define
 from engine.passes import Manager, check_equivalence
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
@@ -113,6 +115,19 @@ def test_operators_that_do_not_mind_come_to_the_other_layout(make: Callable[[Nod
 )
 def test_operators_that_mind_stay(make: Callable[[Node], Node], apply: Apply) -> None:
     assert apply(between(make), TransposeSinking, modified=False)["Transpose"] == 2
+
+
+def test_an_operator_of_an_extension_moves_if_it_is_declared_pointwise(apply: Apply) -> None:
+    def operator(name: str, **facts: Any) -> Operator:
+        half = lambda x: np.asarray(x / 2, x.dtype)  # noqa: E731
+        return Operator(
+            name=name, domain="test.layout", inputs=["x"], infer=lambda types, _: types[0], evaluate=half, **facts
+        )
+
+    define([operator("Half", traits=Traits(pointwise=True)), operator("Unknown")], "layout 1")
+    for name, left in (("Half", 0), ("Unknown", 2)):
+        model = between(lambda x, name=name: ops.create(name, [x], domain="test.layout"))  # type: ignore[misc]
+        assert apply(model, TransposeSinking, modified=not left)["Transpose"] == left
 
 
 def test_nothing_moves_where_transposes_would_not_get_fewer(apply: Apply) -> None:
