@@ -5,18 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from engine.ir import Output, TensorType
-from engine.ops import attribute
+from engine.ops import axes_of
 
-_READ_BY: Final = {
-    "Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "GlobalAveragePool",
-    "GlobalMaxPool", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
-}  # fmt: skip
-"""Operators whose first input is N, C, and then what they slide over."""
-_KEEP_AXES: Final = {
-    "Abs", "Cast", "Clip", "DequantizeLinear", "Identity", "LeakyRelu", "Neg", "Pad", "QuantizeLinear", "Relu",
-    "Resize", "Sigmoid", "Sqrt", "Tanh",
-}  # fmt: skip
-_BROADCAST: Final = {"Add", "Div", "Mul", "Pow", "Sub"}
+_CHANNELS_SECOND: Final = ("N", "C")
+"""The names of the first axes of an input that an operator, such as a convolution, reads as a batch and channels."""
 _SLID_OVER: Final = {3: "W", 4: "HW", 5: "DHW"}
 _MOST_NODES: Final = 64
 
@@ -24,7 +16,7 @@ _MOST_NODES: Final = 64
 def read_layout(value: Output) -> str:
     """The layout that the operators after `value` have for it, such as `NCHW` before a convolution; "" if unknown.
 
-    Follows operators that keep or transpose the axes. Operators that disagree leave the layout unknown.
+    Follows operators that keep or permute the axes. Operators that disagree leave the layout unknown.
     """
     rank = _rank(value)
     found: set[str] = set()
@@ -33,23 +25,18 @@ def read_layout(value: Output) -> str:
     while ahead and len(seen) < _MOST_NODES:
         current, origin = ahead.pop(0)  # axis i of `current` is axis origin[i] of `value`
         for target in current.target_inputs:
-            node = target.node
-            if node.domain:
+            mapping = axes_of(target.node)
+            if mapping is None:
                 continue
-            if node.op_type in _READ_BY and target.index == 0:
+            labels = mapping.inputs[target.index]
+            if labels is not None and labels[:2] == _CHANNELS_SECOND:
                 letters = dict(zip(origin, f"NC{_SLID_OVER[rank]}", strict=True))
                 found.add("".join(letters[axis] for axis in range(rank)))
                 continue
-            if node.op_type == "Transpose":
-                perm = attribute(node, "perm") or tuple(reversed(range(rank)))
-                onward = tuple(origin[axis] for axis in perm)
-            elif (node.op_type in _KEEP_AXES and target.index == 0) or node.op_type in _BROADCAST:
-                onward = origin
-            else:
-                continue
-            if _rank(node.output(0)) == rank and node.output(0) not in seen:
-                seen.add(node.output(0))
-                ahead.append((node.output(0), onward))
+            result, places = target.node.output(0), [mapping.place(axis, target.index) for axis in range(rank)]
+            if _rank(result) == rank and None not in places and result not in seen:
+                seen.add(result)
+                ahead.append((result, tuple(origin[places.index(axis)] for axis in range(rank))))
     return found.pop() if len(found) == 1 else ""
 
 
