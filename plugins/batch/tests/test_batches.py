@@ -460,10 +460,19 @@ def across(op: str, **attributes: Any) -> onnx.ModelProto:
     return model([node], [tensor("x", (1, 3))], [tensor("y", (1, 3))])
 
 
+def largest_of(name: str) -> list[onnx.NodeProto]:
+    """The largest element of a tensor, by a vector of all: its type does not tell where the batch is."""
+    return [
+        helper.make_node("Constant", [], ["all"], value_ints=[-1]),
+        helper.make_node("Reshape", [name, "all"], ["flat"]),
+        helper.make_node("ReduceMax", ["flat"], ["largest"], keepdims=0),
+    ]
+
+
 def scaled_by_the_largest(width: Any = 3) -> onnx.ModelProto:
     nodes = [
         helper.make_node("Abs", ["x"], ["size"]),
-        helper.make_node("ReduceMax", ["size"], ["largest"], keepdims=0),
+        *largest_of("size"),
         helper.make_node("Div", ["x", "largest"], ["y"], name="across"),
     ]
     return model(nodes, [tensor("x", (1, width))], [tensor("y", (1, width))])
@@ -495,12 +504,45 @@ def test_equal_requests_do_not_prove_that_requests_are_apart(core: Core) -> None
             request.wait(LIMIT)
 
 
-@pytest.mark.parametrize("classes", [2, 5])
-def test_a_single_integer_per_request_tells_that_requests_affect_each_other(core: Core, classes: int) -> None:
+def reduced_over_all() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Div", ["x", "largest"], ["y"], name="across"),
+    ]
+    return model(nodes, [tensor("x", (1, 3))], [tensor("y", (1, 3))])
+
+
+def turned() -> onnx.ModelProto:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
         helper.make_node("Softmax", ["t"], ["s"], axis=1),  # over the batch
-        helper.make_node("ArgMax", ["s"], ["y"], axis=0, keepdims=0),
+        helper.make_node("Transpose", ["s"], ["y"], perm=[1, 0]),
+    ]
+    return model(nodes, [tensor("x", (1, 3))], [tensor("y", (1, 3))])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (reduced_over_all, "ReduceMax `.*` computes along dimension 0 of input 0, the batch"),
+        (turned, "Softmax `.*` computes along dimension 1 of input 0, the batch"),
+    ],
+    ids=["reduced", "turned"],
+)
+def test_what_operators_compute_along_the_batch_is_refused_before_it_runs(core: Core, make: Any, words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        core.compile_model(make(), "BATCH:CPU(8)", {"BATCH_CHECK": False})
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_a_single_integer_per_request_tells_that_requests_affect_each_other(core: Core, classes: int) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["all"], value_ints=[-1]),
+        helper.make_node("Reshape", ["x", "all"], ["flat"]),
+        helper.make_node("ReduceMean", ["flat"], ["mean"], keepdims=0),  # also of the other requests
+        helper.make_node("Sub", ["x", "mean"], ["difference"]),
+        helper.make_node("Abs", ["difference"], ["distance"]),
+        helper.make_node("ArgMax", ["distance"], ["y"], axis=1, keepdims=0),
     ]
     proto = model(nodes, [tensor("x", (1, classes))], [tensor("y", (1,), TensorProto.INT64)])
     with pytest.raises(UnsupportedError, match="affect each other: output `y`"):
@@ -510,7 +552,7 @@ def test_a_single_integer_per_request_tells_that_requests_affect_each_other(core
 def test_integers_are_checked_with_the_first_real_batch(core: Core) -> None:
     """Random ones are 0 and 1, so that all requests have the same largest value."""
     nodes = [
-        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        *largest_of("x"),
         helper.make_node("Add", ["x", "largest"], ["y"], name="across"),
     ]
     proto = model(nodes, [tensor("x", (1, 32), TensorProto.INT64)], [tensor("y", (1, 32), TensorProto.INT64)])
@@ -526,7 +568,12 @@ def test_a_scale_of_quantization_over_the_batch_is_noticed(core: Core, kind: int
     """Also where results are as coarse as those of 16 bits."""
     nodes = [
         helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
-        helper.make_node("DynamicQuantizeLinear", ["wide"], ["q", "scale", "zero"]),
+        helper.make_node("Abs", ["wide"], ["size"]),
+        *largest_of("size"),
+        helper.make_node("Constant", [], ["codes"], value_float=127.0),
+        helper.make_node("Div", ["largest", "codes"], ["scale"]),
+        helper.make_node("Constant", [], ["zero"], value=helper.make_tensor("zero", TensorProto.INT8, [], [0])),
+        helper.make_node("QuantizeLinear", ["wide", "scale", "zero"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["restored"]),
         helper.make_node("Cast", ["restored"], ["y"], to=kind),
     ]

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from engine.errors import ModelError
-from engine.ir import Constant, Dimension, Node, Parameter, Result
-from engine.ops.gather import GatherSpec, ScatterElementsSpec
-from engine.ops.normalization import LpNormalizationSpec, MeanVarianceNormalizationSpec, RowNormalizationSpec
-from engine.ops.recurrent import RecurrentSpec
+from engine.ir import Constant, Dimension, Node, Output, Parameter, Result
+from engine.ops import Moves, axes_of, traits_of
 from engine.ops.registry import find_op
 from engine.ops.reshape import ReshapeSpec
-from engine.ops.softmax import SoftmaxSpec
-from engine.ops.spec import has_spec, spec_of
 from engine.plugin_api import Model, TensorType, UnsupportedError
 
 _SYMBOL: Final = "requests"
@@ -187,42 +183,27 @@ def _require_batch(model: Model, result: Result, symbol: str) -> None:
     )
 
 
-_AxisSpec: TypeAlias = SoftmaxSpec | RowNormalizationSpec | LpNormalizationSpec | GatherSpec | ScatterElementsSpec
-"""Of operators that compute along an axis and may keep its length; for others, types tell."""
-_BY_AXIS: Final = (
-    "Softmax", "LogSoftmax", "Hardmax", "LayerNormalization", "RMSNormalization", "LpNormalization", "GatherElements",
-    "ScatterElements",
-)  # fmt: skip
-_BY_PLACE: Final = ("EyeLike", "ScatterND")
-"""Operators that use the place in the first dimension."""
-
-
 def _refuse_along_batch(model: Model, symbol: str) -> None:
-    """Refuse operators that compute along the batch, and whose types do not show it."""
+    """Refuse operators that compute along the batch, and whose types do not show it.
+
+    Of an operator whose axes are not known, types tell.
+    """
     for node in model.ordered_nodes():
-        data = node.input_value(0).type if node.num_inputs and node.has_input(0) else None
-        if node.domain or not isinstance(data, TensorType) or data.shape.rank.is_dynamic or not len(data.shape):
+        mapping = None if traits_of(node).moves is Moves.VIEW else axes_of(node)
+        if mapping is None:
             continue
-        if data.shape[0].symbol == symbol and 0 in (axis % len(data.shape) for axis in _axes(node)):
-            raise UnsupportedError(
-                f"model `{model.name}`: {node} computes along the first dimension, the batch, so that requests would "
-                "affect each other; compile it for the device itself"
-            )
+        for index, value in enumerate(node.input_values):
+            axes = [] if value is None or mapping.inputs[index] is None else _batches(value, symbol)
+            for axis in axes:
+                if mapping.output_axis(axis, index) is None:
+                    raise UnsupportedError(
+                        f"model `{model.name}`: {node} computes along dimension {axis} of input {index}, the batch, so "
+                        "that requests would affect each other; compile it for the device itself"
+                    )
 
 
-def _axes(node: Node) -> list[int]:
-    if node.op_type in ("GatherElements", "ScatterElements"):
-        types = [value.type for value in node.input_values if value is not None]
-        lengths = {t.shape[0] for t in types if isinstance(t, TensorType) and t.shape.rank.is_static and len(t.shape)}
-        if len(lengths) > 1:  # rows beyond those of the indices are not touched
-            return [0]
-    spec = spec_of(node) if has_spec(node) else None
-    if node.op_type in _BY_AXIS and isinstance(spec, _AxisSpec):
-        return [spec.axis]
-    if node.op_type in _BY_PLACE or (isinstance(spec, RecurrentSpec) and not spec.layout):
-        return [0]
-    if isinstance(spec, MeanVarianceNormalizationSpec):
-        return list(spec.axes)
-    if node.op_type == "CumSum" and isinstance(axis := node.input_value(1).node, Constant):
-        return [int(axis.data.reshape(-1)[0])]
-    return []
+def _batches(value: Output, symbol: str) -> list[int]:
+    """The axes that have the length of the batch."""
+    if not isinstance(value.type, TensorType) or value.type.shape.rank.is_dynamic:
+        return []
+    return [axis for axis, dim in enumerate(value.type.shape) if dim.symbol == symbol]
