@@ -13,6 +13,7 @@ from engine.lowering.checks import check_tensor, first_refusal, is_omitted
 from engine.lowering.refusal import Refusal, RefusalCause
 from engine.ops.extension import extension_of, operator_of
 from engine.ops.spec import OperatorSpec, SpecT
+from engine.passes.config import PassConfig
 
 
 class Lowering(ABC, Generic[SpecT]):
@@ -120,6 +121,17 @@ class LoweringTable(Generic[LoweringT]):
     def operators(self) -> frozenset[tuple[str, str]]:
         """The (domain, operator) pairs that have a lowering."""
         return frozenset(self._lowerings)
+
+    def configure(self, config: PassConfig) -> None:
+        """Run the passes that make what this device has kernels for, and decompose the nodes that it refuses.
+
+        See `PassConfig.limit_to`; switches and callbacks of `config` are exceptions.
+        """
+        config.limit_to(self.operators, self.has_kernel)
+
+    def has_kernel(self, node: Node) -> bool:
+        """Whether `node` is not refused."""
+        return self.decide(node).refusal is None
 
     def values_of(self, node: Node) -> list[Output]:
         """The inputs of `node` whose values its lowering needs; see `Lowering.values`."""

@@ -20,9 +20,14 @@ class Pass(ABC):
         config: the configuration of the pipeline; None outside a pipeline.
         rewrites: how often the last run changed something. Matcher passes count their matches; a model pass may count
             its changes here, otherwise a run that changed something counts as one.
-        by_default: False for passes that `CommonOptimizations` runs only where a `PassConfig` enables them.
-        makes: the operators of ONNX's own domain that it may add to a model that has none of them; see
-            `PassConfig.limit_to`. Those of its pattern need not be listed, nor Identity, which other passes remove.
+        by_default: False for passes that `CommonOptimizations` runs only where a `PassConfig` enables them: those that
+            may change a result, and those for quantized models (`QuantizationCapabilities`).
+        makes: the operators that it may add to a model that has none of them; internal ones as `engine.FusedConv`.
+            `CommonOptimizations` runs it only for a device that has kernels for all of them (`PassConfig.limit_to`), or
+            if they are all ONNX's own, also without a device. Those of its pattern need not be listed, nor Identity,
+            which other passes remove.
+        removes: the operators that a decomposition replaces by others. `CommonOptimizations` runs it for a device, on
+            the nodes for which this has no kernel.
         is_transformation: False for passes that only inspect or check: `ENGINE_PASSES_ONLY` never skips them.
 
     A pass holds state while it runs: use one instance per thread.
@@ -33,6 +38,7 @@ class Pass(ABC):
     rewrites: int = 0
     by_default: ClassVar[bool] = True
     makes: ClassVar[frozenset[str]] = frozenset()
+    removes: ClassVar[frozenset[str]] = frozenset()
     is_transformation: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
@@ -57,12 +63,12 @@ class Pass(ABC):
 
     def transformation_callback(self, node: Node) -> bool:
         """True if the callback set through `PassConfig.set_callback` says to leave `node` unchanged."""
-        callback = None if self.config is None else self.config.callback(self.name)
+        callback = None if self.config is None else self.config.callback(self)
         return callback is not None and bool(callback(node))
 
     def reason_to_skip(self, node: Node) -> str | None:
         """Why that callback says to leave `node` unchanged; None if it does not."""
-        callback = None if self.config is None else self.config.callback(self.name)
+        callback = None if self.config is None else self.config.callback(self)
         answer = None if callback is None else callback(node)
         return (answer if isinstance(answer, str) else "the device leaves it") if answer else None
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from engine.errors import PassError
-from engine.ir import Node
+from engine.ir import Constant, Node
 from engine.passes.snapshots import Snapshots
 
 PassLike: TypeAlias = type | str
 """A pass class, or the name of a pass."""
 NodeCallback: TypeAlias = Callable[[Node], bool | str | None]
 _NOTHING: Final[frozenset[str]] = frozenset()
+_SHAPE_SOURCES: Final = frozenset({"Shape", "Size"})
 
 
 class PassConfig:
@@ -40,21 +41,51 @@ class PassConfig:
         for item in passes:
             self._shared.switches[_name(item)] = False
 
-    def limit_to(self, operators: Collection[tuple[str, str]]) -> None:
-        """Skip passes that make other operators than these (domain, name) pairs, unless `enable` names them.
+    def limit_to(
+        self, operators: Collection[tuple[str, str]], has_kernel: Callable[[Node], bool] | None = None
+    ) -> None:
+        """Run the passes that help a device with kernels for these operators, (domain, name) pairs.
 
-        For devices with few operators: a fusion into an operator for which a device has no kernel would make a model
-        that it can run into one that it cannot. See `Pass.makes`, and `LoweringTable.operators`.
+        Passes that make other operators are skipped: they would make a model that the device can run into one that it
+        cannot. Passes that make internal operators, for which only some devices have kernels, run if all of these are
+        among the pairs. With `has_kernel`, decompositions run on the nodes for which it is False. `enable`, `disable`
+        and `set_callback` take precedence. See `Pass.makes`, `Pass.removes`, and `LoweringTable.configure`.
         """
-        self._shared.operators = frozenset(name for domain, name in operators if not domain)
+        self._shared.operators = frozenset(f"{domain}.{name}" if domain else name for domain, name in operators)
+        self._shared.has_kernel = has_kernel
 
-    def is_enabled(self, item: object, by_default: bool = True) -> bool:
-        """True if the pass runs; `by_default` is how it was registered."""
+    def is_enabled(self, item: object, by_default: bool | None = True) -> bool:
+        """True if the pass runs; `by_default` is how it was registered, None to decide by what it makes and removes."""
         given = self._shared.switches.get(_name(item))
         if given is not None:
             return given
+        makes: frozenset[str] = getattr(item, "makes", _NOTHING)
         operators = self._shared.operators
-        return by_default and (operators is None or getattr(item, "makes", _NOTHING) <= operators)
+        if by_default is None:
+            is_decomposition = bool(getattr(item, "removes", _NOTHING))
+            if operators is None:
+                return not is_decomposition and not any("." in name for name in makes)
+            by_default = not is_decomposition or self._shared.has_kernel is not None
+        return by_default and (operators is None or makes <= operators)
+
+    def claims(self, operator: str) -> bool:
+        """Whether the device of `limit_to` has kernels for an operator, named as in `Pass.makes`; False without one."""
+        return self._shared.operators is not None and operator in self._shared.operators
+
+    def lowers(self, made: Iterable[Node]) -> bool:
+        """Whether the device has kernels for the operators of nodes that a decomposition makes.
+
+        Nodes that compute with shapes and constants alone need none: they are folded. True without a device.
+        """
+        operators = self._shared.operators
+        if operators is None:
+            return True
+        folded = dict.fromkeys(made)
+        for node in folded:
+            name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            if name not in operators and not _is_folded(node, folded):
+                return False
+        return True
 
     def set_callback(self, *passes: PassLike, callback: NodeCallback) -> None:
         """Set the callback that decides, for these passes (or all, if none are given), which roots to skip.
@@ -68,9 +99,13 @@ class PassConfig:
             self._shared.callbacks[_name(item)] = callback
 
     def callback(self, item: object) -> NodeCallback | None:
-        """The callback set for a pass, else the one for all passes, else None."""
+        """The callback set for a pass, else the one for all passes, else None.
+
+        A decomposition without either leaves the nodes for which the device of `limit_to` has a kernel.
+        """
         shared = self._shared
-        return shared.callbacks.get(_name(item), shared.default) if shared.callbacks else shared.default
+        default = shared.default or (shared.has_kernel if getattr(item, "removes", _NOTHING) else None)
+        return shared.callbacks.get(_name(item), default) if shared.callbacks else default
 
     def join(self, outer: PassConfig) -> None:
         """Merge with `outer`; where both configure a pass, `outer` takes precedence."""
@@ -82,7 +117,8 @@ class PassConfig:
         theirs.switches = mine.switches | theirs.switches
         theirs.callbacks = mine.callbacks | theirs.callbacks
         theirs.default = theirs.default or mine.default
-        theirs.operators = mine.operators if theirs.operators is None else theirs.operators
+        if theirs.operators is None:
+            theirs.operators, theirs.has_kernel = mine.operators, mine.has_kernel
         for config in mine.members:
             config._shared = theirs
         theirs.members += mine.members
@@ -124,7 +160,7 @@ class PipelineRun:
 class _Shared:
     """The state that the configs of one pipeline share."""
 
-    __slots__ = ("callbacks", "default", "known", "members", "operators", "run", "switches")
+    __slots__ = ("callbacks", "default", "has_kernel", "known", "members", "operators", "run", "switches")
 
     def __init__(self, members: list[PassConfig]) -> None:
         self.members = members
@@ -133,6 +169,7 @@ class _Shared:
         self.default: NodeCallback | None = None
         self.known: dict[str, type] = {}
         self.operators: frozenset[str] | None = None
+        self.has_kernel: Callable[[Node], bool] | None = None
         self.run: PipelineRun | None = None
 
     def note(self, name: str, kind: type) -> None:
@@ -152,3 +189,16 @@ def _name(item: object) -> str:
     if not isinstance(name, str):
         raise PassError(f"expected a pass class or the name of a pass, got {item!r}")
     return name
+
+
+def _is_folded(node: Node, known: dict[Node, bool | None]) -> bool:
+    """Whether a value is computed from shapes and constants alone, by the nodes in `known`, which has the answers."""
+    if isinstance(node, Constant) or node.op_type in _SHAPE_SOURCES:
+        return True
+    if node not in known:
+        return False
+    answer = known[node]
+    if answer is None:
+        sources = [value.node for value in node.input_values if value is not None]
+        answer = known[node] = bool(sources) and all(_is_folded(source, known) for source in sources)
+    return answer

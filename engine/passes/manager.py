@@ -103,7 +103,7 @@ class Manager(Pass):
             self.name = name
         self.config = self.pass_config = PassConfig() if config is None else config
         self.records: list[PassRecord] = []
-        self._passes: list[tuple[Pass, bool]] = []
+        self._passes: list[tuple[Pass, bool | None]] = []
         self._validate = validate
         self._run = PipelineRun(
             checked=checked,
@@ -116,8 +116,10 @@ class Manager(Pass):
         """The passes, in order."""
         return [item for item, _ in self._passes]
 
-    def register_pass(self, item: _P | type[_P], enabled: bool = True) -> _P:
+    def register_pass(self, item: _P | type[_P], enabled: bool | None = True) -> _P:
         """Append a pass (or an instance of a pass class) and return it; `enabled=False` requires `PassConfig.enable`.
+
+        With `enabled=None`, it runs if it suits the device of `PassConfig.limit_to`.
 
         Raises `PassError` if it is not a pass, is already registered, is a MatcherPass without a matcher, or has the
         name of another class in this pipeline.

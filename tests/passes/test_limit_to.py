@@ -1,4 +1,4 @@
-"""`PassConfig.limit_to`: the common passes make no operator that a device does not claim."""
+"""`PassConfig.limit_to`: the common passes make what a device has kernels for, and replace what it refuses."""
 
 from __future__ import annotations
 
@@ -62,3 +62,42 @@ def test_a_pass_that_is_enabled_by_name_runs() -> None:
     manager.pass_config.enable(GeluFusion)
     manager.run_passes(model)
     assert operators_of(model) == {("", "Gelu")}
+
+
+def fused(operators: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    x = Parameter(f32, [2, 8], "x")
+    product = ops.MatMul(x, Constant(np.ones((8, 4), np.float32)))
+    model = Model([ops.Relu(ops.Add(product, Constant(np.ones(4, np.float32))))], [x])
+    return operators_of(optimized(model, operators))
+
+
+def test_internal_operators_are_made_for_a_device_that_lowers_them() -> None:
+    own = {("", "MatMul"), ("", "Add"), ("", "Relu")}
+    assert fused(own) == own
+    assert fused({*own, ("engine", "FusedMatMul")}) == {("engine", "FusedMatMul"), ("", "Relu")}
+    assert fused({*own, ("engine", "FusedMatMul"), ("engine", "FusedConv")}) == {("engine", "FusedMatMul")}
+
+
+DECOMPOSED = {
+    "MeanVarianceNormalization": lambda x: ops.MeanVarianceNormalization(x, axes=[1]),
+    "Einsum": lambda x: ops.Einsum(x, x, equation="ij,kj->ik"),
+    "CenterCropPad": lambda x: ops.CenterCropPad(x, Constant(np.array([1, 9]))),
+    "Swish": ops.Swish,
+}
+
+
+@pytest.mark.parametrize("operator", DECOMPOSED)
+def test_a_decomposition_runs_on_the_nodes_that_a_device_refuses(operator: str) -> None:
+    def run(operators: set[tuple[str, str]], refused: set[str]) -> set[str]:
+        x = Parameter(f32, [2, 8], "x")
+        model = Model([DECOMPOSED[operator](x)], [x])
+        manager = Manager()
+        manager.register_pass(CommonOptimizations)
+        manager.pass_config.limit_to(operators, lambda node: node.op_type not in refused)
+        manager.run_passes(model)
+        return {op_type for _, op_type in operators_of(model)}
+
+    everything = {(op.domain, op.name) for op in ops.all_ops()}
+    assert run(everything, set()) == {operator}
+    assert operator not in run(everything - {("", operator)}, {operator})
+    assert run({("", "Relu")}, {operator}) == {operator}  # it lacks what the operator would become

@@ -13,11 +13,10 @@ class ActivationFusion(MatcherPass):
     """Fuses the activation that is the only consumer of a convolution or matrix product into it.
 
     The result is `engine.FusedConv`, `engine.FusedMatMul` or `engine.CompressedMatMul`; the activations are those of
-    `engine.ops.internal.ACTIVATIONS`. Needs device kernels for these operators, so disabled unless a `PassConfig`
-    enables it.
+    `engine.ops.internal.ACTIVATIONS`.
     """
 
-    by_default = False
+    makes = frozenset({"engine.FusedConv", "engine.FusedMatMul"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -121,12 +121,9 @@ class RelaxedAttentionFusion(AttentionFusion):
 
 
 class InternalAttentionFusion(AttentionFusion):
-    """Turns the forms for which `Attention` is not exact into `engine.FusedAttention`, which is.
+    """Turns the forms for which `Attention` is not exact into `engine.FusedAttention`, which is."""
 
-    For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
-    """
-
-    by_default = False
+    makes = frozenset({"engine.FusedAttention"})
 
     takes_all_rows = True
 

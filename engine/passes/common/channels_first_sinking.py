@@ -17,11 +17,10 @@ class ChannelsFirstSinking(TransposeSinking):
     """`TransposeSinking` through LayerNormalization and products with constant weights over the channels.
 
     After a Transpose 0231, LayerNormalization becomes `engine.ChannelNormalization` and a product becomes a 1x1
-    convolution, which removes all transposes of a ConvNeXt. For devices that compute in a channel layout and have
-    kernels for these operators, so disabled unless a `PassConfig` enables it.
+    convolution, which removes all transposes of a ConvNeXt.
     """
 
-    by_default = False
+    makes = frozenset({"Conv", "engine.ChannelNormalization"})
 
     def follows(self, node: Node, perm: Perm) -> bool:
         """Also True for a normalization or product over the last axis, if that was the second axis."""

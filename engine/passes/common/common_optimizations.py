@@ -81,9 +81,9 @@ _MAX_ROUNDS = 8
 class CommonOptimizations(Manager):
     """Folds constants, recognises operators that exporters decompose, and fuses operations, preserving results.
 
-    A plugin registers it with its manager and disables passes by class: `config.disable(AttentionFusion)`. Passes whose
-    class has `by_default = False` run only if they are enabled: those that may change a result, decompositions, and
-    those that make internal operators, for which a device needs kernels.
+    A plugin registers it with its manager. `LoweringTable.configure` then runs the passes that make what the device has
+    kernels for, internal operators included, and decomposes the nodes that it refuses. Exceptions are by class:
+    `config.disable(AttentionFusion)`. Passes whose class has `by_default = False` run only if they are enabled.
 
     Each of its two parts runs until nothing changes, so a second run changes nothing.
     """
@@ -101,7 +101,7 @@ class _Rounds(Manager):
     def __init__(self, name: str, passes: Iterable[Pass | type[Pass]]) -> None:
         super().__init__(name=name)
         for item in passes:
-            self.register_pass(item, enabled=item.by_default)
+            self.register_pass(item, enabled=None if item.by_default else False)
 
     def _sequence(self, passes: Sequence[Pass]) -> Iterator[Pass]:
         """In turns, until all of them in a row changed nothing."""

@@ -24,11 +24,10 @@ class CompressedGatherFusion(MatcherPass):
     """Makes `engine.CompressedGather` of a Gather of rows from a DequantizeLinear of constants.
 
     The table is a matrix of integers with one scale for all, for each row, or for each block of a row. Only the rows
-    that are looked up are then dequantized, and the table keeps its size. Needs device kernels, so disabled unless a
-    `PassConfig` enables it.
+    that are looked up are then dequantized, and the table keeps its size.
     """
 
-    by_default = False
+    makes = frozenset({"engine.CompressedGather"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -36,11 +36,10 @@ class CompressedWeightsFusion(MatcherPass):
     - Add of a constant with one value for each column.
 
     Scales must be finite and small enough that no sum overflows that would not in f32. A product of quantized x and
-    8-bit weights without blocks is left to `QuantizedFusion`. Needs device kernels, so disabled unless a `PassConfig`
-    enables it.
+    8-bit weights without blocks is left to `QuantizedFusion`.
     """
 
-    by_default = False
+    makes = frozenset({"engine.CompressedMatMul"})
 
     def __init__(self) -> None:
         super().__init__()

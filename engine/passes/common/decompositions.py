@@ -1,4 +1,4 @@
-"""Decompositions of operators into simpler ones, for devices that lack them. All are disabled by default."""
+"""Decompositions of operators into simpler ones, for devices that lack them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_const, w
 
 
 class BatchNormalizationDecomposition(FusionPass):
-    """Decomposes a BatchNormalization with constant parameters into a product and a sum per channel."""
+    """Decomposes a BatchNormalization with constant parameters of the type of x into a product and a sum per channel."""
 
-    by_default = False
+    makes = frozenset({"Add", "Mul"})
+
+    removes = frozenset({"BatchNormalization"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,6 +32,8 @@ class BatchNormalizationDecomposition(FusionPass):
         constants = [node for node in nodes if isinstance(node, Constant)]
         if dims is None or len(dims) < 2 or m.match_root.num_outputs != 1:
             return None
+        if any(constant.output(0).element_type is not data.element_type for constant in constants):
+            return None  # it would be rounded to the type of x
         charge(constants, 2 * constants[0].byte_size)
         shape, dtype = (-1, *(1,) * (len(dims) - 2)), data.element_type.numpy
         folded = scale_and_shift(
@@ -43,15 +47,23 @@ class BatchNormalizationDecomposition(FusionPass):
 
 
 class SwishDecomposition(FusionPass):
-    """Decomposes `Swish` into x * Sigmoid(alpha * x)."""
+    """Decomposes `Swish` into x * Sigmoid(alpha * x).
 
-    by_default = False
+    If a device has a kernel for Swish, the nodes that it refuses stay: `SwishFusion` would undo the decomposition.
+    """
+
+    makes = frozenset({"Mul", "Sigmoid"})
+
+    removes = frozenset({"Swish"})
 
     def __init__(self) -> None:
         super().__init__()
         x = any_input()
 
-        def make(m: Matcher) -> list[Node]:
+        def make(m: Matcher) -> list[Node] | None:
+            config = self.config
+            if config is not None and config.claims("Swish") and not config.is_enabled(self, False):
+                return None
             value = m.pattern_value_map[x]
             alpha = float(attribute(m.match_root, "alpha"))
             made: list[Node] = [] if alpha == 1 else [ops.Mul(value, Constant(alpha, value.element_type))]
@@ -67,7 +79,9 @@ class MeanVarianceNormalizationDecomposition(FusionPass):
     The variance is the mean of squared differences; ONNX's definition subtracts squares, with cancellation error.
     """
 
-    by_default = False
+    makes = frozenset({"Add", "Cast", "Div", "Mul", "ReduceMean", "Sqrt", "Sub"})
+
+    removes = frozenset({"MeanVarianceNormalization"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,7 +28,9 @@ class EinsumDecomposition(FusionPass):
     all constant, or contradict its equation, is left unchanged.
     """
 
-    by_default = False
+    makes = frozenset({"MatMul", "Mul", "ReduceSum", "Reshape", "Transpose"})
+
+    removes = frozenset({"Einsum"})
 
     def __init__(self) -> None:
         super().__init__()

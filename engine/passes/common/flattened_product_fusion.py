@@ -15,10 +15,10 @@ class FlattenedProductFusion(FusionPass):
     """Turns Reshape(Gemm(Reshape(x), w, b)) into `engine.FusedMatMul` of `x`, where the reshapes keep the columns.
 
     Exporters write the linear layers of GPT-2 this way. Without the reshapes, a following residual and activation can
-    be fused into the product. For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
+    be fused into the product.
     """
 
-    by_default = False
+    makes = frozenset({"engine.FusedMatMul"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,23 +30,21 @@ _DOMAIN: Final = "engine.definitions"
 
 
 class FunctionDecomposition(MatcherPass):
-    """Replaces an operator that few devices have a kernel for by its ONNX function body.
+    """Replaces an operator that few devices have a kernel for by its ONNX function body."""
 
-    Disabled unless a `PassConfig` enables it, with a callback that excludes the nodes that the device runs natively.
-    """
-
-    by_default = False
+    removes = frozenset(FUNCTIONS)
 
     def __init__(self) -> None:
         super().__init__()
 
         def callback(m: Matcher) -> bool:
-            return _replace(m.match_root, self.transformation_callback)
+            lowers = None if self.config is None else self.config.lowers
+            return _replace(m.match_root, self.transformation_callback, lowers or (lambda made: True))
 
         self.register_matcher(Matcher(wrap_type(list(FUNCTIONS)), self.name), callback)
 
 
-def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
+def _replace(node: Node, is_kept: Callable[[Node], bool], lowers: Callable[[Sequence[Node]], bool]) -> bool:
     if is_kept(node):
         return False
     given = [value for value in node.input_values if value is not None]
@@ -60,7 +58,7 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
         return False
     for inner in definition.ordered_nodes():
         if inner.op_type in FUNCTIONS and not inner.domain:
-            _replace(inner, is_kept)
+            _replace(inner, is_kept, lowers)
     read = [output for output in node.outputs if output.num_consumers]
     values = [result.input_value(0) for result in definition.results[: len(read)]]
     for index, old in enumerate(read):
@@ -69,6 +67,8 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
     if not all(map(fits, read, values)):
         return False
     made = [each for each in _whole(values) if each.op_type != "Parameter"]
+    if not lowers(made):
+        return False
     for parameter, value in zip(definition.parameters, given, strict=True):
         if parameter.type != value.type:
             cast = ops.Cast(value, to=f32.onnx)

@@ -28,11 +28,12 @@ class IntegerProductDecomposition(FusionPass):
 
     Exact modulo 2^32, since every partial sum is an integer that f32 represents. For this, sums of more than 258
     products are computed from two digits of each weight, by two products, and those of more than 4112 from two digits
-    of both operands, by four. A node with sums of more than 65536 products or of unknown length stays. For devices that
-    have no integer kernel for the node, so disabled unless a `PassConfig` enables it.
+    of both operands, by four. A node with sums of more than 65536 products or of unknown length stays.
     """
 
-    by_default = False
+    makes = frozenset({"Add", "Cast", "Conv", "Floor", "MatMul", "Mul", "Sub"})
+
+    removes = frozenset({"ConvInteger", "MatMulInteger"})
 
     def __init__(self) -> None:
         super().__init__()

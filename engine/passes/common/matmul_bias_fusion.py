@@ -11,10 +11,10 @@ from engine.passes.pattern import Matcher, wrap_const, wrap_type
 class MatMulBiasFusion(FusionPass):
     """Turns Add(MatMul(a, b), c) with a constant c of one value per column of b into `engine.FusedMatMul`.
 
-    For devices with a kernel for it, so disabled unless a `PassConfig` enables it; see also `GemmFusion`.
+    See also `GemmFusion`.
     """
 
-    by_default = False
+    makes = frozenset({"engine.FusedMatMul"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,6 +16,7 @@ from engine.ops.normalization import BatchNormalizationSpec
 from engine.ops.reshape import DropoutSpec
 from engine.passes.common.classical_rules import CLASSICAL_RULES
 from engine.passes.common.training_rules import TRAINING_RULES
+from engine.passes.config import PassConfig
 from engine.passes.fusion import fits
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
@@ -31,22 +32,19 @@ class OperatorDecomposition(MatcherPass):
 
     They are optimizers (Adagrad, Adam, Momentum), arithmetic of `ai.onnx.ml`, a BatchNormalization whose parameters are
     computed or that computes its statistics, a Gemm whose C is scaled, or is not a row of the result, a Dropout with a
-    mask, a OneHot of real indices, and of known lengths ReverseSequence and MaxUnpool. Disabled unless a `PassConfig`
-    enables it, with a callback that excludes the nodes that the device runs natively.
+    mask, a OneHot of real indices, and of known lengths ReverseSequence and MaxUnpool.
     """
-
-    by_default = False
 
     def __init__(self) -> None:
         super().__init__()
 
         def callback(m: Matcher) -> bool:
-            return not self.transformation_callback(m.match_root) and _replace(m.match_root)
+            return not self.transformation_callback(m.match_root) and _replace(m.match_root, self.config)
 
         self.register_matcher(Matcher(wrap_type(list(_RULES)), self.name), callback)
 
 
-def _replace(node: Node) -> bool:
+def _replace(node: Node, config: PassConfig | None) -> bool:
     given = [value for value in node.input_values if value is not None]
     if not all(isinstance(value.type, TensorType) and value.shape.rank.is_static for value in given):
         return False
@@ -57,6 +55,8 @@ def _replace(node: Node) -> bool:
     if not all(fits(old, new) or not old.num_consumers for old, new in pairs):
         return False
     made = _made(values, given)
+    if config is not None and not config.lowers(made):
+        return False
     for index, each in enumerate(made):
         if not each.has_own_name:  # an error of an inference names the user's node
             each.friendly_name = f"{node.friendly_name}/{each.op_type}_{index}"
@@ -199,3 +199,5 @@ _RULES: Final[dict[str, Rule]] = {
     **{f"ai.onnx.preview.training.{name}": rule for name, rule in TRAINING_RULES.items()},
     **{f"ai.onnx.ml.{name}": rule for name, rule in CLASSICAL_RULES.items()},
 }
+
+OperatorDecomposition.removes = frozenset(_RULES)

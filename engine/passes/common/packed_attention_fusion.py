@@ -11,12 +11,9 @@ from engine.passes.pattern import Matcher, wrap_type
 
 
 class PackedAttentionFusion(FusionPass):
-    """Turns attention over the three parts of a Split along the last axis into `engine.FusedAttention` of the whole.
+    """Turns attention over the three parts of a Split along the last axis into `engine.FusedAttention` of the whole."""
 
-    For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
-    """
-
-    by_default = False
+    makes = frozenset({"engine.FusedAttention"})
 
     def __init__(self) -> None:
         super().__init__()

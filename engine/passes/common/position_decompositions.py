@@ -16,11 +16,13 @@ from engine.passes.runtime_info import DECOMPOSED
 class RotaryPositionsDecomposition(FusionPass):
     """Makes a RotaryEmbedding with `position_ids` look up the rows of its tables by Gather.
 
-    For devices whose kernels take tables with a row for each position of the input, so disabled unless a `PassConfig`
-    enables it. Queries and keys, and all layers, then share the look-ups.
+    For devices whose kernels take tables with a row for each position of the input. Queries and keys, and all layers,
+    then share the look-ups.
     """
 
-    by_default = False
+    makes = frozenset({"Gather"})
+
+    removes = frozenset({"RotaryEmbedding"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,12 +43,11 @@ class RotaryPositionsDecomposition(FusionPass):
 
 
 class TensorScatterDecomposition(FusionPass):
-    """Turns a TensorScatter into a ScatterND of the rows of its update.
+    """Turns a TensorScatter into a ScatterND of the rows of its update."""
 
-    For devices without a kernel for it, so disabled unless a `PassConfig` enables it.
-    """
+    makes = frozenset({"ScatterND"})
 
-    by_default = False
+    removes = frozenset({"TensorScatter"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +59,8 @@ class TensorScatterDecomposition(FusionPass):
             return None
         indices = _Indices(spec)
         scatter = ops.ScatterND(spec.past, indices.all(), spec.update)
-        return [*indices.nodes, scatter]
+        made = [*indices.nodes, scatter]
+        return made if self.config is None or self.config.lowers(made) else None
 
 
 class _Indices:

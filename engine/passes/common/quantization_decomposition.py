@@ -53,11 +53,15 @@ class DequantizedConstantFolding(MatcherPass):
 class DynamicQuantizationDecomposition(MatcherPass):
     """Turns DynamicQuantizeLinear into the computation of its scale, zero point and codes in f32.
 
-    The same numbers as ONNX's definition. For devices that have no kernel for the operator, so disabled unless a
-    `PassConfig` enables it.
+    The same numbers as ONNX's definition.
     """
 
-    by_default = False
+    makes = frozenset({
+        "Add", "Cast", "Div", "Equal", "IsNaN", "LessOrEqual", "Max", "Min", "ReduceMax", "ReduceMin", "Round", "Sub",
+        "Where",
+    })  # fmt: skip
+
+    removes = frozenset({"DynamicQuantizeLinear"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +116,9 @@ class QuantizationDecomposition(MatcherPass):
     f32. Scales may be computed; their number, and for blocks all lengths, must be known.
     """
 
-    by_default = False
+    makes = frozenset({"Add", "Cast", "Div", "IsNaN", "Max", "Min", "Mul", "Round", "Sub", "Where"})
+
+    removes = frozenset({"DequantizeLinear", "QuantizeLinear"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -48,9 +48,9 @@ class QuantizedFusion(MatcherPass):
 
     Except for those, scales and zero points must be constants, of 8-bit integers, one for each tensor; weights may have
     one scale and zero point for each output channel or column. Products and quotients of scales must not overflow. Sums
-    of products are then exact integers; results differ from those in f32 by at most one quantum. Needs device kernels,
-    so disabled unless a `PassConfig` enables it, which `QuantizationCapabilities.configure` does for what a device
-    declares. In a model with `fused_names`, products of quantized values that stay have the reason in their rt_info.
+    of products are then exact integers; results differ from those in f32 by at most one quantum. Disabled unless
+    `QuantizationCapabilities.configure` enables it for what a device declares. In a model with `fused_names`, products
+    of quantized values that stay have the reason in their rt_info.
     """
 
     by_default = False

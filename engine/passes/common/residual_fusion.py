@@ -11,11 +11,10 @@ from engine.passes.rewrite import MatcherPass
 class ResidualFusion(MatcherPass):
     """Fuses the addition of a tensor of the same shape into `engine.FusedConv`, `FusedMatMul` or `CompressedMatMul`.
 
-    If both operands are candidates, the sum is fused into the first that nothing else reads. For devices with kernels
-    for these operators, so disabled unless a `PassConfig` enables it.
+    If both operands are candidates, the sum is fused into the first that nothing else reads.
     """
 
-    by_default = False
+    makes = frozenset({"engine.FusedConv", "engine.FusedMatMul"})
 
     def __init__(self) -> None:
         super().__init__()

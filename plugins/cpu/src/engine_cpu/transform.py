@@ -8,35 +8,24 @@ from typing import Final
 from engine.ir import Constant, Model, Node
 from engine.lowering import prepare
 from engine.passes import GraphRewrite, Manager, PassPipeline
-from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
-from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
-from engine.passes.common.compressed_gather_fusion import CompressedGatherFusion, is_looked_up
-from engine.passes.common.compressed_weights_fusion import CompressedWeightsFusion
+from engine.passes.common.compressed_gather_fusion import is_looked_up
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.expand_elimination import ExpandElimination
-from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
 from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.index_grid_elimination import IndexGridElimination
-from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.mask_simplification import MaskSimplification
-from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
-from engine.passes.common.operator_decomposition import OperatorDecomposition
-from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
-from engine.passes.common.position_decompositions import RotaryPositionsDecomposition
 from engine.passes.common.quantization_decomposition import (
     DequantizedConstantFolding,
-    DynamicQuantizationDecomposition,
     QuantizationDecomposition,
 )
 from engine.passes.common.reshape_merge import ReshapeMerge
-from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.rotary_embedding_fusion import RotaryEmbeddingFusion
 from engine.passes.common.transpose_merge import TransposeMerge, TransposeToReshape
 from engine.passes.common.widen_precision import WidenPrecision
@@ -63,47 +52,30 @@ def prepare_model(model: Model, group_size: int = 0, *, is_accurate: bool = Fals
 
 
 def _register(manager: Manager) -> None:
-    manager.register_pass(WidenPrecision(accepts=lambda node: LOWERINGS.decide(node).refusal is None))
+    manager.register_pass(WidenPrecision(accepts=LOWERINGS.has_kernel))
     manager.register_pass(NarrowBodies(lambda body: PASSES.run(body)))
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
     manager.register_pass(ChannelShuffleFusion)
     manager.register_pass(SplitConcatElimination)
-    manager.pass_config.enable(
-        FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking
-    )
-    manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion, EinsumDecomposition)
+    LOWERINGS.configure(manager.pass_config)
     CAPABILITIES.configure(manager.pass_config)
-    manager.pass_config.enable(DynamicQuantizationDecomposition, IntegerProductDecomposition, QuantizationDecomposition)
-    manager.pass_config.enable(CompressedWeightsFusion, CompressedGatherFusion, FunctionDecomposition)
-    manager.pass_config.enable(OperatorDecomposition)
-    manager.pass_config.enable(RotaryPositionsDecomposition)
     manager.pass_config.set_callback(FunctionDecomposition, callback=_stays)
     manager.pass_config.set_callback(DequantizedConstantFolding, callback=is_looked_up)
     manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
     manager.pass_config.set_callback(QuantizationDecomposition, callback=_is_elementwise)
-    for decomposition in (
-        IntegerProductDecomposition,
-        OperatorDecomposition,
-        RotaryPositionsDecomposition,
-    ):
-        manager.pass_config.set_callback(decomposition, callback=_has_kernel)
-
-
-def _has_kernel(node: Node) -> bool:
-    return LOWERINGS.decide(node).refusal is None
 
 
 def _stays(node: Node) -> bool:
     """Whether an operator is not replaced by its definition. An Attention may get a kernel when lengths are known."""
     if node.op_type == "Attention" and not node.domain:
         return node.num_outputs < 4 or not node.output(3).num_consumers  # no kernel writes the scores
-    return _has_kernel(node)
+    return LOWERINGS.has_kernel(node)
 
 
 def _is_elementwise(quantization: Node) -> bool:
     """Whether a quantization or dequantization that is computed has a kernel."""
-    return not isinstance(quantization.input_value(0).node, Constant) and _has_kernel(quantization)
+    return not isinstance(quantization.input_value(0).node, Constant) and LOWERINGS.has_kernel(quantization)
 
 
 PASSES: Final = PassPipeline(_register)

@@ -9,20 +9,11 @@ from engine.ir import Constant, Node
 from engine.lowering import prepare
 from engine.ops.quantize import are_usual
 from engine.passes import Manager, PassPipeline
-from engine.passes.common.activation_fusion import ActivationFusion
-from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.convert_precision import ConvertPrecision
-from engine.passes.common.decompositions import MeanVarianceNormalizationDecomposition
-from engine.passes.common.einsum_decomposition import EinsumDecomposition
-from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
-from engine.passes.common.function_decomposition import FunctionDecomposition
-from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
-from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
 from engine.passes.common.quantization_capabilities import PrecisionRestriction, QuantizationCapabilities
 from engine.passes.common.quantization_decomposition import QuantizationDecomposition
-from engine.passes.common.residual_fusion import ResidualFusion
 from engine.plugin_api import Model
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering import LOWERINGS, OpenclGraph, lowerings_of
@@ -58,25 +49,18 @@ def passes_for(precision: str, on_integers: bool) -> PassPipeline:
 
     def register(manager: Manager) -> None:
         manager.register_pass(CommonOptimizations)
-        manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
-        manager.pass_config.enable(PackedAttentionFusion, FlattenedProductFusion)
-        manager.pass_config.enable(EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition)
-        manager.pass_config.set_callback(FunctionDecomposition, callback=_runs)
-        manager.pass_config.enable(QuantizationDecomposition)
+        LOWERINGS.configure(manager.pass_config)
         if precision == "f32":
             (CAPABILITIES if on_integers else _IN_F32).configure(manager.pass_config)
             manager.pass_config.set_callback(QOperatorDecomposition, callback=_is_codes_kernel)
+            # What they become is computed together with what stands before and after it.
+            manager.pass_config.set_callback(QuantizationDecomposition, callback=lambda node: False)
         else:  # arithmetic in f16 would round codes
-            manager.pass_config.set_callback(QuantizationDecomposition, callback=_has_kernel)
+            manager.pass_config.set_callback(QuantizationDecomposition, callback=_stays)
         if precision == "f16":
-            manager.register_pass(ConvertPrecision(accepts=_runs))
+            manager.register_pass(ConvertPrecision(accepts=LOWERINGS.has_kernel))
 
     return PassPipeline(register)
-
-
-def _runs(node: Node) -> bool:
-    """Whether there is a kernel for a node as it is."""
-    return LOWERINGS.decide(node).refusal is None
 
 
 def _is_codes_kernel(node: Node) -> bool:
@@ -87,7 +71,7 @@ def _is_codes_kernel(node: Node) -> bool:
     return all(isinstance(scale, Constant) and are_usual(scale.data) for scale in scales)
 
 
-def _has_kernel(node: Node) -> bool:
+def _stays(node: Node) -> bool:
     """Whether a quantization or dequantization stays: all but that of constants for which there is no kernel."""
     is_constant = all(value is None or isinstance(value.node, Constant) for value in node.input_values)
-    return node.op_type != "DequantizeLinear" or not is_constant or LOWERINGS.decide(node).refusal is None
+    return node.op_type != "DequantizeLinear" or not is_constant or LOWERINGS.has_kernel(node)

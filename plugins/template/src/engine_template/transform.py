@@ -20,11 +20,10 @@ def transform_network(model: Model) -> Model:
 def _register(manager: Manager) -> None:
     """Register and configure the passes.
 
-    The pipeline is the common one, adjusted by its `PassConfig`: disable a pass that does not help the device, and
-    enable one whose operators the device can run. This device evaluates one operation at a time, so one large product
-    and a Split are no faster than three products; and it has no kernels for the internal operators, so the passes that
-    make them stay disabled, as by default. A device with fused convolutions would write
-    `config.enable(ActivationFusion, ResidualFusion)`, and register its own passes after the common ones.
+    The pipeline is the common one, adjusted by its `PassConfig`. This device evaluates one operation at a time, so one
+    large product and a Split are no faster than three products. A device with kernels keeps a `LoweringTable` and
+    writes `LOWERINGS.configure(manager.pass_config)`, so that passes run which make what it lowers, fused convolutions
+    for example; it registers its own passes after the common ones.
     """
     manager.register_pass(CommonOptimizations)
     manager.pass_config.disable(QKVProjectionFusion)
