@@ -13,7 +13,7 @@ from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_const, w
 
 
 class BatchNormalizationDecomposition(FusionPass):
-    """Decomposes a BatchNormalization with constant parameters of the type of x into a product and a sum per channel."""
+    """Decomposes a BatchNormalization with constants of the type of x into a product and a sum per channel."""
 
     makes = frozenset({"Add", "Mul"})
 

@@ -11,7 +11,7 @@ import numpy as np
 from engine import ops
 from engine.errors import ModelError
 from engine.ir import Constant, Dimension, Model, Node, PartialShape, TensorType
-from engine.ops.elementwise import POINTWISE
+from engine.ops.traits import traits_of
 from engine.passes.base import ModelPass
 from engine.passes.common.shape_elements import STEPS, Length, Shapes
 from engine.passes.fusion import dims_of, integers, replace_by
@@ -36,7 +36,7 @@ class ShapeSimplification(ModelPass):
             changed |= self.run_on_bodies(node)
             if refined:
                 infer_again(node)  # types before this node may have been refined
-            is_handled = node.op_type in _HANDLED or (known.has_minima and node.op_type in POINTWISE)
+            is_handled = node.op_type in _HANDLED or (known.has_minima and traits_of(node).broadcasts)
             if node.domain or not is_handled or not node.is_attached or self.transformation_callback(node):
                 continue
             simplified = _make_constant(node, known) if node.op_type in STEPS else _simplify_target(node, known)
@@ -126,7 +126,9 @@ def _is_same(own: tuple[Length, ...] | None, target: tuple[Length, ...]) -> bool
 
 def _refine(node: Node, known: Shapes) -> bool:
     """Refine the type of `node` from the elements of its target, its limits, or its bounds."""
-    result = _RESULTS.get(node.op_type, _pointwise if known.has_minima and node.op_type in POINTWISE else None)
+    result = _RESULTS.get(node.op_type)
+    if result is None and known.has_minima and traits_of(node).broadcasts:
+        result = _broadcasts
     lengths = None if result is None else result(node, known)
     if lengths is None:
         return False
@@ -162,8 +164,9 @@ def _expand(node: Node, known: Shapes) -> tuple[Length, ...] | None:
     return None if own is None or found is None else _broadcast(known, [own, found[0]])
 
 
-def _pointwise(node: Node, known: Shapes) -> tuple[Length, ...] | None:
-    shapes = [None if value is None else known.lengths(value) for value in node.input_values]
+def _broadcasts(node: Node, known: Shapes) -> tuple[Length, ...] | None:
+    data = node.input_values[: traits_of(node).data]
+    shapes = [None if value is None else known.lengths(value) for value in data]
     given = [shape for shape in shapes if shape is not None]
     return _broadcast(known, given) if given and len(given) == len(shapes) else None
 
