@@ -19,8 +19,9 @@ import onnx.defs
 import onnx.helper
 
 from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError, ModelError
-from engine.ir import UNKNOWN, Constant, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
+from engine.ir import UNKNOWN, Constant, Node, Output, Parameter, PartialShape, TensorType, ValueType, string, undefined
 from engine.ops.axes import AxesFunction, declare_axes
+from engine.ops.expression import ExpressionEvaluator, ExpressionFunction, expand, expression_types
 from engine.ops.protos import attribute_kind
 from engine.ops.registry import (
     CANONICAL_VERSIONS,
@@ -93,13 +94,18 @@ class Operator:
         attributes: for each attribute, its default, or the type of a required one: `int`, `float`, `str`, or
             `list[int]` and so on. A union with None, such as `int | None`, means that it is optional and has no
             default.
+        expression: what the operator computes, by other operators: takes the inputs as values (None if omitted) and the
+            attributes by keyword, and returns a node or a value of the engine's IR for each output, such as
+            `ops.Mul(x, ops.Sigmoid(x))`. The type rule and the evaluation follow from it. Devices replace nodes by it,
+            so that they run natively, and elementwise operators become parts of one kernel. Called for all types and
+            attributes of nodes, so it should check neither.
         infer: the type rule: takes the types of the inputs (`engine.ir.TensorType`, None if omitted) and the attributes
             by name, returns the type of the output, or a sequence with the type of each. Called when the element types
             of all inputs are known; ranks and lengths may be unknown. What it raises becomes a `TypeInferenceError`
             with the node's name.
         evaluate: computes a node on numpy arrays: takes the inputs in order (None if omitted), which it must not
             modify, and the attributes by keyword; returns the output, or a tuple of outputs, of the types that `infer`
-            has given. Called by several threads at once. Optional for an operator with a native kernel.
+            has given. Called by several threads at once. Optional for an operator with a kernel or an expression.
         version: the lowest version of the domain in which models may use the operator.
         is_deterministic: whether equal inputs give equal outputs; otherwise nodes are neither folded nor merged.
         doc: what it computes.
@@ -114,8 +120,9 @@ class Operator:
     name: str
     domain: str
     inputs: Sequence[str]
-    infer: InferFunction
+    infer: InferFunction | None = None
     evaluate: EvaluateFunction | None = None
+    expression: ExpressionFunction | None = None
     outputs: Sequence[str] = ("y",)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
@@ -143,9 +150,12 @@ class Operator:
             raise ExtensionError(f"operator {self}: expected one output or more, named without '?'; got {self.outputs}")
         if type(self.version) is not int or self.version < 1:
             raise ExtensionError(f"operator {self}: version {self.version!r}; expected an int, 1 or more")
-        for what in ("infer", "evaluate"):
-            if not callable(getattr(self, what)) and (what == "infer" or self.evaluate is not None):
+        for what in ("infer", "evaluate", "expression"):
+            is_needed = what == "infer" and self.expression is None
+            if not callable(getattr(self, what)) and (is_needed or getattr(self, what) is not None):
                 raise ExtensionError(f"operator {self}: {what} must be a function; got {getattr(self, what)!r}")
+        if self.expression is not None and (self.infer is not None or self.evaluate is not None):
+            raise ExtensionError(f"operator {self}: infer and evaluate follow from its expression; leave them out")
         if not isinstance(self.attributes, Mapping):
             raise ExtensionError(f"operator {self}: attributes must be a dict; got {self.attributes!r:.200}")
         attributes = {name: tuple(v) if isinstance(v, list) else v for name, v in self.attributes.items()}
@@ -173,6 +183,16 @@ class Operator:
                 wanted = _A.AttributeType.Name(kind).lower()
                 raise ModelError(f"{node}: attribute {name!r} must be of type {wanted}; got {value!r:.80}")
         return values
+
+    def expanded(self, node: Node) -> list[Output] | None:
+        """The values of the expression for the inputs of `node`, one for each output; None without an expression.
+
+        Raises `ModelError` and what the expression raises.
+        """
+        if self.expression is None:
+            return None
+        inputs = [*node.input_values, *[None] * (len(self._single()) - node.num_inputs)]
+        return expand(self.expression, inputs, self.values(node), len(self.outputs))
 
     def kernel_attributes(self, node: Node) -> list[KernelAttribute]:
         """The attributes of a node that have a value, as its kernel takes them. Raises `ModelError` like `values`."""
@@ -279,7 +299,12 @@ class Operator:
             return (UNKNOWN,) * node.num_outputs
         values = self.values(node)
         try:
-            found = self.infer(given + [None] * (len(self._single()) - len(given)), values)
+            shown: Any = given + [None] * (len(self._single()) - len(given))
+            if self.expression is not None:
+                found: Any = expression_types(self.expression, shown, values, len(self.outputs))
+            else:
+                assert self.infer is not None
+                found = self.infer(shown, values)
         except Exception as e:
             fail(node, f"the type rule of {op.extension} refuses it: {said(e)}", e)
         types = (found,) if isinstance(found, TensorType) else tuple(found) if isinstance(found, (list, tuple)) else ()
@@ -302,9 +327,11 @@ class Operator:
         assert op is not None
         title = f"{node} ({op.extension})"
         expected = [output.type for output in node.outputs]
-        if self.evaluate is None:
-            return self._by_kernel(node, title)
         evaluate, keywords = self.evaluate, self.values(node)
+        if self.expression is not None:
+            evaluate, keywords = ExpressionEvaluator(self.expression, keywords, len(self.outputs)), {}
+        if evaluate is None:
+            return self._by_kernel(node, title)
         padding = (None,) * (len(self._single()) - node.num_inputs)
 
         def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -393,8 +420,10 @@ def define(operators: Sequence[Operator], extension: str) -> None:
                     f"extension {extension}: operator {operator} is of a domain that ONNX or the engine defines; use a "
                     "domain of your own"
                 )
-            if operator.evaluate is None and operator.kernel is None:
-                raise ExtensionError(f"extension {extension}: operator {operator} has neither evaluate nor a kernel")
+            if operator.evaluate is None and operator.kernel is None and operator.expression is None:
+                raise ExtensionError(
+                    f"extension {extension}: operator {operator} has neither an expression, nor evaluate, nor a kernel"
+                )
             known = find_op(operator.name, operator.domain)
             if known is None:
                 fresh.append(operator)

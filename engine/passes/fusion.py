@@ -77,6 +77,19 @@ def fits(old: Output, new: Output) -> bool:
     return a.shape.rank.is_static and b.shape.rank.is_static and a.shape.compatible(b.shape)
 
 
+def nodes_between(values: Iterable[Output], given: Iterable[Output]) -> list[Node]:
+    """The operations that compute `values` from `given`."""
+    known, made, stack = {value.node for value in given}, [], [value.node for value in values]
+    while stack:
+        node = stack.pop()
+        if node in known or isinstance(node, Constant):
+            continue
+        known.add(node)
+        made.append(node)
+        stack += [value.node for value in node.input_values if value is not None]
+    return made
+
+
 def has_one_exit(m: Matcher) -> bool:
     """True if no node outside the match reads its inner values."""
     nodes = set(m.matched_nodes)

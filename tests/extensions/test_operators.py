@@ -356,7 +356,7 @@ def test_an_invalid_extension_says_what_is_expected() -> None:
     ):
         with pytest.raises(ExtensionError, match=said):
             Extension(*arguments)  # type: ignore[arg-type]
-    with pytest.raises(ExtensionError, match=r"test.clash.Clash has neither evaluate nor a kernel"):
+    with pytest.raises(ExtensionError, match=r"test.clash.Clash has neither an expression, nor evaluate, nor a kernel"):
         Core().add_extension(operator(evaluate=None))
 
 

@@ -29,6 +29,7 @@ from engine.passes.common.decompositions import (
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.expand_elimination import ExpandElimination
+from engine.passes.common.expression_decomposition import ExpressionDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
 from engine.passes.common.function_decomposition import FunctionDecomposition
@@ -123,6 +124,7 @@ def _canonical() -> list[Pass | type[Pass]]:
         # Operators that exporters decompose.
         EinsumDecomposition,
         FunctionDecomposition,
+        ExpressionDecomposition,
         OperatorDecomposition,
         MeanVarianceNormalizationDecomposition,
         TensorScatterDecomposition,

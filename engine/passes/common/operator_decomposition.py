@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Final, TypeAlias
 
@@ -17,7 +17,7 @@ from engine.ops.reshape import DropoutSpec
 from engine.passes.common.classical_rules import CLASSICAL_RULES
 from engine.passes.common.training_rules import TRAINING_RULES
 from engine.passes.config import PassConfig
-from engine.passes.fusion import fits
+from engine.passes.fusion import fits, nodes_between
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_to_steps
@@ -54,7 +54,7 @@ def _replace(node: Node, config: PassConfig | None) -> bool:
     pairs = list(zip(node.outputs, values, strict=False))
     if not all(fits(old, new) or not old.num_consumers for old, new in pairs):
         return False
-    made = _made(values, given)
+    made = nodes_between(values, given)
     if config is not None and not config.lowers(made):
         return False
     for index, each in enumerate(made):
@@ -65,19 +65,6 @@ def _replace(node: Node, config: PassConfig | None) -> bool:
     copy_to_steps(node, made)
     replace_node(node, [new for _, new in pairs])
     return True
-
-
-def _made(values: Iterable[Output], given: Iterable[Output]) -> list[Node]:
-    """The operations that compute `values` from `given`."""
-    known, made, stack = {value.node for value in given}, [], [value.node for value in values]
-    while stack:
-        node = stack.pop()
-        if node in known or isinstance(node, Constant):
-            continue
-        known.add(node)
-        made.append(node)
-        stack += [value.node for value in node.input_values if value is not None]
-    return made
 
 
 def _batch_normalization(node: Node) -> Sequence[Output] | None:
