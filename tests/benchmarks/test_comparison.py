@@ -146,7 +146,7 @@ def test_the_time_of_a_node_is_that_of_all_its_steps(monkeypatch: pytest.MonkeyP
 def test_a_worker_that_dies_is_reported() -> None:
     with Worker("engine", Setup(1, "f32", device="TEMPLATE")) as worker:
         worker._process.kill()
-        with pytest.raises(WorkerError, match="the process died during `start`"):
+        with pytest.raises(WorkerError, match="the process ended during `start`"):
             worker.start()
 
 

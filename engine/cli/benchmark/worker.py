@@ -13,9 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 import numpy as np
 
@@ -36,18 +36,26 @@ class WorkerError(EngineError):
 
 
 class Worker:
-    """The caller's side: a context manager that starts the process and sends commands."""
+    """The caller's side: a context manager that starts the process and sends commands.
 
-    def __init__(self, label: str) -> None:
-        self._label = label
+    Args:
+        label: names the process in errors.
+        code: what it runs, which answers commands as `serve` does.
+        paths: folders that it searches for packages before those that are installed.
+    """
 
-    def __enter__(self) -> Worker:
+    def __init__(self, label: str, code: str = _CODE, paths: Sequence[Path] = ()) -> None:
+        self._label, self._code, self._paths = label, code, paths
+
+    def __enter__(self) -> Self:
         """Start the process. It is in a group of its own, so that Ctrl-C reaches only the caller."""
-        home = str(Path(__file__).resolve().parents[3])
-        paths = [*filter(None, [os.environ.get("PYTHONPATH")]), home]
+        home = Path(__file__).resolve().parents[3]
+        paths = [*map(str, self._paths), *filter(None, [os.environ.get("PYTHONPATH")]), str(home)]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
+            [sys.executable, "-c", self._code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,
+            # Otherwise, packages in the current folder would come before `paths`.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
         )  # fmt: skip
         return self
 
