@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import engine_hetero
 import pytest
 
 ROOT = Path(__file__).parents[3]
@@ -22,6 +25,23 @@ def tool() -> ModuleType:
     sys.modules["stages"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def test_a_stage_knows_nothing_of_later_ones() -> None:
+    folder = Path(engine_hetero.__file__).parent
+    for number, stage in enumerate(STAGES):
+        later = {*STAGES[number + 1 :], "stages", "report", "plugin"}
+        for path in (folder / stage).rglob("*.py"):
+            found = later & set(own_imports(path))
+            assert not found, f"{stage}/{path.name} imports {found}"
+
+
+def own_imports(path: Path) -> Iterator[str]:
+    """The modules and folders of the package that a file imports from."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        yield from (name.split(".")[1] for name in names if name.startswith("engine_hetero."))
 
 
 @pytest.mark.parametrize("device", ["HETERO:CPU,TEMPLATE", "HETERO:TEMPLATE,CPU"])
