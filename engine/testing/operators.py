@@ -24,6 +24,7 @@ from engine.ir.element_type import f16
 from engine.ops.cases import OperatorCase, all_cases
 from engine.ops.reference import evaluate
 from engine.plugin_api import QueryResult, RefusalCause, SupportLevel
+from engine.runtime.comparison import distances
 from engine.testing.conformance.selection import LIMIT
 from engine.testing.onnx_suite import CASES as ONNX_CASES
 from engine.testing.onnx_suite import EXCEPTIONS, SuiteCase, assert_same, read_case, run_case
@@ -140,17 +141,14 @@ def _assert_close(case: OperatorCase, output: Output, got: NDArray[Any], want: N
     assert got.dtype == want.dtype, f"{where} is {got.dtype}, expected {want.dtype}"
     assert got.shape == want.shape, f"{where} has shape {got.shape}, expected {want.shape}"
     if not output.element_type.is_real:
-        wide = np.abs(got.astype(np.int64) - want.astype(np.int64)) if case.steps else got != want
-        wrong = np.flatnonzero(wide > case.steps) if case.steps else np.flatnonzero(wide)
+        wrong = np.flatnonzero(distances(got, want).distance > case.steps if case.steps else got != want)
         assert not len(wrong), f"{where}: {len(wrong)} of {want.size} differ; {_first(got, want, wrong)}"
         return
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    finite = np.isfinite(b)
-    relative, absolute = case.tolerance(output.element_type, float(np.abs(b[finite]).max(initial=0.0)))
-    with np.errstate(all="ignore"):
-        is_close = np.abs(a - b) <= absolute + relative * np.abs(b)
-    is_same = (a == b) | (np.isnan(a) & np.isnan(b))
-    wrong = np.flatnonzero(~(is_same | (finite & is_close)))
+    found = distances(got, want)
+    largest = float(found.magnitude[np.isfinite(found.magnitude)].max(initial=0.0))
+    relative, absolute = case.tolerance(output.element_type, largest)
+    is_close = found.is_finite & (found.distance <= absolute + relative * found.magnitude)
+    wrong = np.flatnonzero(~(found.is_same | is_close))
     assert not len(wrong), (
         f"{where}: {len(wrong)} of {want.size} differ by more than {absolute:.3g} + {relative:.3g} * |expected|; "
         f"{_first(got, want, wrong)}"
