@@ -42,7 +42,7 @@ class IdentityElimination(MatcherPass):
 
 def _same_type(node: Node, source: object) -> bool:
     """True if the output is known to have exactly the type of the source (or the operator never changes it)."""
-    if node.op_type in ("Identity", "Dropout", "Concat", "Sum", "Max", "Min", "Mean"):
+    if node.op_type in ("Identity", "Dropout") or _RULES[node.op_type] is _single:
         return True
     mine = node.output(0).type
     if not isinstance(mine, TensorType) or not isinstance(source, TensorType):

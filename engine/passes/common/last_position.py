@@ -9,12 +9,12 @@ import numpy as np
 from engine import ops
 from engine.errors import GraphError, PassError
 from engine.ir import Constant, Model, Node, Output, TensorType
+from engine.ops.traits import traits_of
 from engine.passes.base import ModelPass
 from engine.passes.runtime_info import copy_runtime_info
 
 _TOKENS: Final = 1
 """The dimension of tokens in [batch, tokens, width]."""
-_ELEMENTWISE: Final = frozenset({"Add", "Sub", "Mul", "Div", "Tanh", "Cast", "Identity"})
 
 
 class LastPosition(ModelPass):
@@ -59,7 +59,7 @@ class LastPosition(ModelPass):
         """The product, and the operations after it, in order, which keep positions apart."""
         node = value.node
         later: list[Node] = []
-        while node.op_type in _ELEMENTWISE and not node.domain:
+        while traits_of(node).pointwise:
             computed = [each for each in node.input_values if each is not None and not isinstance(each.node, Constant)]
             if len(computed) != 1 or any(_has_tokens(each) for each in node.input_values if each not in computed):
                 break

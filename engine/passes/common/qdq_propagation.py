@@ -13,7 +13,7 @@ from engine.ops import get_op
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.reference import evaluate
 from engine.ops.resize import ResizeSpec
-from engine.ops.traits import Moves, operators_with
+from engine.ops.traits import Moves, operators_with, traits_of
 from engine.ops.transpose import TransposeSpec
 from engine.passes.folding import constant_fold
 from engine.passes.fusion import constant_data, derived_constant, fits, operation, replace_by
@@ -26,7 +26,6 @@ _ONLY_MOVING: Final = operators_with(lambda traits: traits.moves is not None and
 MOVERS: Final = tuple(name for name in _ONLY_MOVING if name != "Split")
 """Operators whose output consists only of elements of their first input."""
 _GROWING = operators_with(lambda traits: traits.moves is Moves.REPETITION)
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 _BITS = 8
 
 
@@ -103,7 +102,7 @@ def _sink_past_concat(node: Node, source: Node) -> bool:
 
 def _sink_past_clip(node: Node, source: Node) -> bool:
     """Only before a product: elsewhere, a clip in f32 joins other arithmetic."""
-    if not any(target.node.op_type in _PRODUCTS and not target.index for target in node.output(0).target_inputs):
+    if not any(traits_of(target.node).product and not target.index for target in node.output(0).target_inputs):
         return False
     bounds = _code_bounds(node, source)
     if bounds is None:

@@ -11,6 +11,7 @@ import onnx
 from engine.errors import UnsupportedError
 from engine.ir import f32
 from engine.ops.registry import OpDef, find_op
+from engine.ops.traits import traits_of_operator
 
 ELEMENTWISE: Final[Mapping[str, str]] = {
     "Abs": "np.abs",
@@ -61,7 +62,8 @@ _EXAMPLES: Final = (
     Example("Conv", "x, weights", (1, 64, 8, 8), (512, 64, 5, 5)),
     *(
         Example(name, "x, weights", (512, 1025), (512, 1025))
-        for name in ("Add", "Div", "Max", "Min", "Mul", "Sub", "Sum")
+        for name in ELEMENTWISE
+        if traits_of_operator(name).broadcasts
     ),
     *(Example(name, "x", (4, 8)) for name in ("Abs", "Exp", "Neg", "Relu", "Sigmoid", "Softmax", "Tanh")),
     *(Example(name, "x", (1, 2, 8, 8)) for name in ("GlobalAveragePool", "GlobalMaxPool")),

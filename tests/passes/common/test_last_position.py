@@ -49,6 +49,16 @@ def test_the_transposed_table_of_embeddings_is_the_head() -> None:
     np.testing.assert_array_equal(evaluate_model(model, [value])[0], expected[:, -1:])
 
 
+def test_every_pointwise_operation_may_follow_the_head() -> None:
+    model, x = head(), np.arange(40, dtype=np.float32).reshape(2, 5, 4)
+    (logits,) = model.results
+    limited = ops.Softplus(ops.Clip(logits.input_value(0), Constant(np.float32(-5)), Constant(np.float32(5))))
+    logits.input(0).replace_source_output(limited.output(0))
+    expected = evaluate_model(model, [x])[0]
+    assert LastPosition().run_on_model(model)
+    np.testing.assert_array_equal(evaluate_model(model, [x])[0], expected[:, -1:])
+
+
 @pytest.mark.parametrize("path", DECODERS, ids=lambda path: path.name.removesuffix(".onnx"))
 def test_the_same_tokens(path: Path) -> None:
     core, found = Core(), []
