@@ -51,10 +51,11 @@ _FAR: Final = 1 << 40
 """A diagonal beyond any matrix."""
 
 
-declare("Gather", "GatherElements", "GatherND", moves=Moves.REPETITION, keeps_zero=True, vectorized=True)
-declare("ReverseSequence", moves=Moves.PERMUTATION, keeps_zero=True)
+declare("Gather", "GatherElements", "GatherND", moves=Moves.REPETITION, addresses=1, keeps_zero=True, vectorized=True)
+declare("ReverseSequence", moves=Moves.PERMUTATION, addresses=1, keeps_zero=True)
 declare("Trilu", moves=Moves.SELECTION, fills=True, keeps_zero=True, vectorized=True)
-declare("ScatterElements", "ScatterND", vectorized=True)
+declare("ScatterElements", "ScatterND", addresses=1, vectorized=True)
+declare("TensorScatter", addresses=2)
 declare("OneHot", inflates=True, vectorized=True)
 declare_axes("Trilu", axes="... rows columns -> ... rows' columns'")
 declare_axes("ScatterND", axes="... -> ...'")

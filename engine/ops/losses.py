@@ -11,6 +11,9 @@ from engine.ir import Node
 from engine.ops.precision import widened
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, specifies
 from engine.ops.tensors import Array
+from engine.ops.traits import declare
+
+declare("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", addresses=1)
 
 
 @specifies("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")

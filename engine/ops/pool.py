@@ -24,7 +24,8 @@ from engine.ops.windows import WindowGeometry, WindowSpec, counts, infer_spatial
 declare("AveragePool", "LpPool", sums=True, inflates=True)
 declare("GlobalAveragePool", "GlobalLpPool", sums=True, keeps_zero=True)
 declare("GlobalMaxPool", keeps_zero=True)
-declare("MaxPool", "MaxRoiPool", "MaxUnpool", inflates=True)
+declare("MaxPool", "MaxRoiPool", inflates=True)
+declare("MaxUnpool", addresses=1, inflates=True)
 declare_axes("AveragePool", "LpPool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", axes="N C ... -> N C ...'")
 declare_axes("MaxPool", axes="N C ... -> N C ...', N' C' ...'")  # indices count through the whole tensor
 declare_axes("MaxRoiPool", axes="batch C *, R box -> R C *")

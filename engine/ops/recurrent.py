@@ -81,7 +81,7 @@ class RecurrentLengths:
         return self.batch * self.hidden, self.hidden, 1
 
 
-declare("GRU", "LSTM", "RNN", accumulates=True)
+declare("GRU", "LSTM", "RNN", accumulates=True, addresses=4)
 
 
 @specifies("RNN", "GRU", "LSTM")

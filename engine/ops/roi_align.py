@@ -19,7 +19,7 @@ from engine.ops.traits import declare
 _MOST: float = 1e15
 
 
-declare("RoiAlign", inflates=True)
+declare("RoiAlign", addresses=2, inflates=True)
 declare_axes("RoiAlign", axes="batch C *, R box, R -> R C *")
 
 

@@ -13,6 +13,7 @@ from engine.ops.precision import widened
 from engine.ops.reference import compile_onnx
 from engine.ops.registry import Evaluator, compiles
 from engine.ops.spec import OperatorSpec, check_rank, refuse, specifies
+from engine.ops.traits import declare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,9 @@ class RotaryLengths:
     rotated: int
     positions: int
     shares_tables: bool
+
+
+declare("RotaryEmbedding", addresses=3)
 
 
 @specifies("RotaryEmbedding")

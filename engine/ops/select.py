@@ -21,7 +21,7 @@ from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, 
 from engine.ops.tensors import Array
 from engine.ops.traits import Moves, declare
 
-declare("Compress", moves=Moves.SELECTION, keeps_zero=True, vectorized=True)
+declare("Compress", addresses=1, moves=Moves.SELECTION, keeps_zero=True, vectorized=True)
 declare("NonZero", vectorized=True)
 
 

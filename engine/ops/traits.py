@@ -69,6 +69,7 @@ class Traits:
         range: the least and the greatest result, if there are such bounds.
         growth: see `Growth`.
         quantizes: converts real numbers to the codes of a quantization, or back, or computes on codes.
+        addresses: the input with indices, lengths or conditions, which may be out of range when a node runs.
         inflates: the results may be larger than the inputs by any factor, which attributes or values of inputs tell.
         vectorized: the reference evaluation takes a few passes of numpy over the elements; without this promise, it may
             loop in Python.
@@ -91,6 +92,7 @@ class Traits:
     range: tuple[float, float] | None = None
     growth: Growth = Growth.KEEPS
     quantizes: bool = False
+    addresses: int | None = None
     inflates: bool = False
     vectorized: bool = False
 
@@ -115,6 +117,7 @@ class Facts(TypedDict, total=False):
     range: tuple[float, float]
     growth: Growth
     quantizes: bool
+    addresses: int
     inflates: bool
     vectorized: bool
 

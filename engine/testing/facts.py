@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 import ml_dtypes
 import numpy as np
 
+from engine.errors import EngineError
 from engine.ir import ElementType, Node
 from engine.ops import OpDef, all_ops
 from engine.ops.axes import AxisMapping, Labels, axes_of, has_axes, is_axis_shared
@@ -259,6 +260,20 @@ def _check_range(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
     return bool(result.size)
 
 
+def _check_addresses(node: Node, traits: Traits, run: Run, inputs: _Inputs) -> bool:
+    """Numbers far beyond any length, and conditions beyond the data, which some of the nodes refuse."""
+    index = traits.addresses
+    given = inputs[index] if index is not None and index < len(inputs) else None
+    if given is None or not given.size or given.dtype.kind not in "iub":
+        return False
+    wrong = np.ones(10_000, np.bool_) if given.dtype.kind == "b" else np.full_like(given, 10_000)
+    try:
+        run([wrong if at == index else each for at, each in enumerate(inputs)])
+    except EngineError:
+        return True
+    return False  # some attributes permit any
+
+
 _CHECKS: Final[dict[str, Callable[[Node, Traits, Run, _Inputs], bool]]] = {
     "pointwise": _check_pointwise,
     "broadcasts": _check_broadcasts,
@@ -270,6 +285,7 @@ _CHECKS: Final[dict[str, Callable[[Node, Traits, Run, _Inputs], bool]]] = {
     "monotonic": _check_monotonic,
     "keeps_zero": _check_keeps_zero,
     "range": _check_range,
+    "addresses": _check_addresses,
 }
 
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from engine.ir import Node
+from engine.ops import get_op
+from engine.ops.traits import traits_of_operator
 from engine.passes.runtime_info import DECOMPOSED
 
-_INPUTS: Final = {
-    "Compress": "condition", "GRU": "sequence_lens", "Gather": "indices", "GatherElements": "indices",
-    "GatherND": "indices", "LSTM": "sequence_lens", "MaxUnpool": "I", "NegativeLogLikelihoodLoss": "target",
-    "RNN": "sequence_lens", "ReverseSequence": "sequence_lens", "RoiAlign": "batch_indices",
-    "RotaryEmbedding": "position_ids", "ScatterElements": "indices", "ScatterND": "indices",
-    "SoftmaxCrossEntropyLoss": "labels", "TensorScatter": "write_indices",
-}  # fmt: skip
-"""The inputs whose values can be out of range."""
 _LENGTHS: Final = " (lengths)"
 """As in `csrc/executor/context.cpp`: the step reads a table with a row for each length."""
 
@@ -25,7 +19,8 @@ def step_name(node: Node) -> str:
     op_type, name = node.op_type, node.friendly_name
     if isinstance(origin, (list, tuple)) and len(origin) == 2 and all(isinstance(each, str) for each in origin):
         op_type, name = origin
-    if op_type not in _INPUTS:
+    index = traits_of_operator(op_type).addresses
+    if index is None:
         return node.friendly_name
     lengths = _LENGTHS if op_type == "ReverseSequence" and node.op_type == "Gather" else ""
-    return f"{op_type} `{name}`, input `{_INPUTS[op_type]}`{lengths}"
+    return f"{op_type} `{name}`, input `{get_op(op_type).input_name(index)}`{lengths}"
