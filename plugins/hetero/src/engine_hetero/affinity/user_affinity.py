@@ -14,6 +14,7 @@ import numpy as np
 from engine.errors import ModelError, PropertyError, UnsupportedError
 from engine.ir import Node
 from engine.ir.walk import all_nodes
+from engine.ops import traits_of
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import Model
 from engine_hetero.affinity.placement import UNPLACED
@@ -27,12 +28,6 @@ AFFINITY: Final = "affinity"
 Affinities: TypeAlias = "Mapping[str, str] | Callable[[Node], str | None]"
 
 _MAX_LISTED: Final = 20
-
-_MOVES: Final = frozenset({
-    "Identity", "Dropout", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand",
-    "Slice", "Pad", "Concat",
-})  # fmt: skip
-"""Operators that compute nothing: if eliminated, their names are passed to a neighbour."""
 
 
 def set_affinity(model: Model, affinity: Affinities) -> None:
@@ -83,7 +78,7 @@ def stated_affinity(
         stated |= _in_file(file, model, graph)
     for name, device in stated.items():
         _require_listed(name, device, devices)
-    moving = {node.friendly_name: node.op_type for node in all_nodes(model) if node.op_type in _MOVES}
+    moving = {node.friendly_name: node.op_type for node in all_nodes(model) if _only_moves(node)}
     affinity = np.full(len(graph.nodes), UNPLACED, np.int64)
     used: set[str] = set()
     for number, node in enumerate(graph.nodes):
@@ -101,6 +96,11 @@ def stated_affinity(
             "the affinity of %d nodes has no effect, because these nodes are not executed: %s", len(unused), shown
         )
     return affinity
+
+
+def _only_moves(node: Node) -> bool:
+    """Whether a node computes nothing: if it is eliminated, its name is passed to a neighbour."""
+    return traits_of(node).moves is not None or node.op_type in ("Dropout", "Cast", "CastLike")
 
 
 def _in_model(model: Model) -> dict[str, str]:
