@@ -13,6 +13,7 @@ from engine.errors import ModelError
 from engine.ir import Constant, ElementType, Node, PartialShape, TensorType, ValueType, f32, f64, i64
 from engine.ops.axes import declare_axes
 from engine.ops.registry import get_op, infers
+from engine.ops.result_size import Measure, item_size, measures, numbers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
@@ -180,3 +181,23 @@ def range_length(start: float, limit: float, delta: float) -> int | None:
 
 def _may_be_one_number(shape: PartialShape) -> bool:
     return len(shape) == 0 or (len(shape) == 1 and (not shape.is_static or shape.size() == 1))
+
+
+# -- sizes ------------------------------------------------------------------------------------------------
+
+
+@measures("Range")
+def _size_of_range(node: Node) -> Measure:
+    item = item_size(node)
+
+    def measure(inputs: Sequence[Any]) -> int:
+        start, limit, delta = (value.item() for value in inputs)
+        return item * (range_length(start, limit, delta) or 0) if delta else 0  # numpy rejects the others
+
+    return measure
+
+
+@measures("ConstantOfShape")
+def _size_of_constant(node: Node) -> Measure:
+    item = item_size(node)
+    return lambda inputs: item * math.prod(numbers(inputs[0]))

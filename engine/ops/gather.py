@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,7 @@ from engine.ir import Node, Output, PartialShape, TensorType, ValueType, undefin
 from engine.ops.axes import Axes, AxisMapping, along, axis_names, declare_axes, is_equal, maps_axes, rank_of_value
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.registry import attribute, get_op, infers
+from engine.ops.result_size import Measure, item_size, measures
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import (
     OperatorSpec,
@@ -25,6 +27,7 @@ from engine.ops.spec import (
     resolved_axis,
     specifies,
 )
+from engine.ops.suspect_values import Suspicion, is_outside, least, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import Moves, declare
 
@@ -389,3 +392,45 @@ def _new_axis(node: Node) -> Axes:
         return None
     names, axis = axis_names(rank), OneHotSpec.of(node).axis
     return AxisMapping((names, None, None), ((*names[:axis], "", *names[axis:]),))
+
+
+# -- sizes ------------------------------------------------------------------------------------------------
+
+
+@measures("OneHot")
+def _size_of_one_hot(node: Node) -> Measure:
+    item = item_size(node)
+    return lambda inputs: item * int(inputs[0].size) * max(0, int(inputs[1].reshape(-1)[0]))
+
+
+@measures("Gather")
+def _size_of_gathered(node: Node) -> Measure:
+    item, axis = item_size(node), node.attributes.get("axis", 0)
+
+    def measure(inputs: Sequence[Any]) -> int:
+        data, indices = inputs[:2]
+        return item * (int(data.size) // max(1, int(data.shape[axis])) * int(indices.size))
+
+    return measure
+
+
+@measures("GatherND")
+def _size_of_gathered_slices(node: Node) -> Measure:
+    item = item_size(node)
+
+    def measure(inputs: Sequence[Any]) -> int:
+        data, indices = inputs
+        depth = int(indices.shape[-1])
+        return item * (int(indices.size) // max(1, depth) * int(math.prod(data.shape[depth:])))
+
+    return measure
+
+
+@suspects("ReverseSequence")
+def _suspicion_of_lengths(node: Node) -> Suspicion:
+    axis = attribute(node, "time_axis")
+    return lambda inputs: is_outside(inputs[1], 0, inputs[0].shape[axis])
+
+
+suspects("OneHot")(least(1, 0))
+suspects("TensorScatter")(least(2, 0))

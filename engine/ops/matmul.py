@@ -17,6 +17,7 @@ from engine.ops.precision import widened
 from engine.ops.quantize import are_usual, quantize, requantize, scaled
 from engine.ops.reference import compile_onnx
 from engine.ops.registry import INTERNAL_DOMAIN, Evaluator, compiles, evaluates, get_op, infers
+from engine.ops.result_size import SMALL, Measure, item_size, measures, size_of_broadcast
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, specifies
 from engine.ops.tensors import Array
@@ -209,3 +210,16 @@ def _gemm_axes(node: Node) -> Axes:
     a, b = "k m" if spec.transA else "m k", "n k" if spec.transB else "k n"
     rank = rank_of_value(node.input_value(2)) if node.has_input(2) else 0
     return None if rank is None else f"{a}, {b}, {('', 'n', 'm n')[rank]} -> m n"
+
+
+@measures("MatMul", "MatMulInteger")
+def _size_of_product(node: Node) -> Measure:
+    item = item_size(node)
+
+    def measure(inputs: Sequence[Any]) -> int:
+        a, b = inputs[:2]
+        if a.size * b.size <= SMALL or min(a.ndim, b.ndim) < 2:
+            return 0
+        return item * size_of_broadcast([a.shape[:-2], b.shape[:-2]]) * int(a.shape[-2]) * int(b.shape[-1])
+
+    return measure

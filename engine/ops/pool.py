@@ -17,6 +17,7 @@ from engine.ops.precision import widened
 from engine.ops.registry import INTERNAL_DOMAIN, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
+from engine.ops.suspect_values import Suspicion, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 from engine.ops.windows import WindowGeometry, WindowSpec, counts, infer_spatial, offsets, padded
@@ -303,3 +304,11 @@ def _time(node: Node) -> float:
 def _time_of_regions(node: Node) -> float:
     regions, maps = sum(lengths_of(node.input_value(1))[:1]), lengths_of(node.input_value(0))
     return regions * math.prod(maps[1:]) + CALL * size_of(node.output(0))
+
+
+@suspects("GlobalAveragePool")
+def _suspicion_of_empty_maps(node: Node) -> Suspicion:
+    def is_suspect(inputs: Sequence[Any]) -> bool:
+        return inputs[0].size == 0 and all(inputs[0].shape[:2])
+
+    return is_suspect

@@ -17,9 +17,10 @@ from engine.ir import Node, Output, PartialShape, TensorType, ValueType, as_dime
 from engine.ops.axes import Axes, maps_axes
 from engine.ops.cost import CALL, lengths_of, more_time, operations, size_of
 from engine.ops.precision import widened
-from engine.ops.registry import get_op, infers
+from engine.ops.registry import attribute, get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, check_rank, evaluates_with_spec, refuse, specifies
+from engine.ops.suspect_values import Suspicion, given, is_outside, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 
@@ -450,3 +451,14 @@ def _axes(node: Node) -> Axes:
     if node.attributes.get("layout"):
         return "B S I, D *, D *, D *, B, B D *, B D *, D * -> B S' D' H, B D' H, B D' H"
     return "S B I, D *, D *, D *, B, D B *, D B *, D * -> S' D' B H, D' B H, D' B H"
+
+
+@suspects("GRU", "LSTM", "RNN")
+def _suspicion_of_lengths(node: Node) -> Suspicion:
+    axis = 1 if attribute(node, "layout") else 0
+
+    def is_suspect(inputs: Sequence[Any]) -> bool:
+        counts = given(inputs, 4)
+        return counts is not None and is_outside(counts, 0, inputs[0].shape[axis])
+
+    return is_suspect

@@ -21,8 +21,10 @@ from engine.ops.axes import (
     rank_of_value,
 )
 from engine.ops.registry import evaluates, get_op, infers
+from engine.ops.result_size import Measure, item_size, measures, numbers, size_of_broadcast
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
+from engine.ops.suspect_values import Suspicion, given, least, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import Moves, declare
 
@@ -214,3 +216,21 @@ def _narrowed_axes(node: Node) -> Axes:
     rest = iter(names)
     full = tuple("" if axis in longer else next(rest) for axis in range(max(rank, made)))
     return AxisMapping(((full if rank > made else names), None), (names if rank > made else full,))
+
+
+@measures("Expand")
+def _size_of_expanded(node: Node) -> Measure:
+    item = item_size(node)
+    return lambda inputs: item * size_of_broadcast([inputs[0].shape, tuple(numbers(inputs[1]))])
+
+
+@suspects("Dropout")
+def _suspicion_of_ratio(node: Node) -> Suspicion:
+    def is_suspect(inputs: Sequence[Any]) -> bool:
+        ratio, training = given(inputs, 1), given(inputs, 2)
+        return ratio is not None and training is not None and bool(training) and not 0 <= float(ratio) < 1
+
+    return is_suspect
+
+
+suspects("Reshape")(least(1, -1))

@@ -13,6 +13,7 @@ from engine.ops.cost import CALL, lengths_of, more_time, size_of
 from engine.ops.precision import widened
 from engine.ops.sample import RoiAlignSpec
 from engine.ops.spec import evaluates_with_spec
+from engine.ops.suspect_values import Suspicion, is_outside, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 
@@ -115,3 +116,8 @@ def _time(node: Node) -> float:
     cells, maps = size_of(node.output(0)), lengths_of(node.input_value(0))
     regions, size = sum(lengths_of(node.input_value(1))[:1]), math.prod(maps[1:])
     return (4 * CALL + 40 * ratio * ratio) * cells + (0 if ratio else 160 * regions * size)
+
+
+@suspects("RoiAlign")
+def _suspicion_of_images(node: Node) -> Suspicion:
+    return lambda inputs: is_outside(inputs[2], 0, inputs[0].shape[0] - 1)

@@ -15,9 +15,10 @@ from engine.ops.axes import Axes, along, maps_axes
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.cost import lengths_of, more_time, number_of
 from engine.ops.interruption import current_check
-from engine.ops.registry import get_op, infers
+from engine.ops.registry import attribute, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, resolved_axis, specifies
+from engine.ops.suspect_values import Suspicion, is_outside, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import Moves, declare
 
@@ -209,3 +210,14 @@ def _searched_axes(node: Node) -> Axes:
 def _compressed_axes(node: Node) -> Axes:
     axis = CompressSpec.of(node).axis
     return None if axis is None else along(node, [axis])
+
+
+@suspects("TopK")
+def _suspicion_of_count(node: Node) -> Suspicion:
+    axis = attribute(node, "axis")
+
+    def is_suspect(inputs: Sequence[Any]) -> bool:
+        shape = inputs[0].shape
+        return -len(shape) <= axis < len(shape) and is_outside(inputs[1], 0, shape[axis])
+
+    return is_suspect

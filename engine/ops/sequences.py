@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from engine.errors import ModelError
-from engine.ops.registry import evaluates
+from engine.ir import Node
+from engine.ops.registry import attribute, evaluates
+from engine.ops.result_size import VIEW, Measure, measures, value_bytes
+from engine.ops.suspect_values import Suspicion, given, suspects
 
 
 @evaluates("Optional")
@@ -64,3 +68,40 @@ def _place(sequence: list[Any], position: Any) -> int:
 
 def _int(position: Any) -> int:
     return int(np.asarray(position).reshape(-1)[0])
+
+
+# -- sizes ------------------------------------------------------------------------------------------------
+
+
+@measures("SplitToSequence")
+def _size_of_split(node: Node) -> Measure:
+    axis = node.attributes.get("axis", 0)
+
+    def measure(inputs: Sequence[Any]) -> int:
+        split = inputs[1] if len(inputs) > 1 else None
+        if split is not None and split.ndim:
+            return int(split.size) * VIEW
+        step = 1 if split is None else max(1, int(split.item()))
+        return -(-int(inputs[0].shape[axis]) // step) * VIEW
+
+    return measure
+
+
+@measures("ConcatFromSequence")
+def _size_of_joined(node: Node) -> Measure:
+    return lambda inputs: sum(value_bytes(value) for value in inputs[0])
+
+
+@suspects("SplitToSequence")
+def _suspicion_of_lengths(node: Node) -> Suspicion:
+    axis = attribute(node, "axis")
+
+    def is_suspect(inputs: Sequence[Any]) -> bool:
+        lengths = given(inputs, 1)
+        if lengths is None or not -inputs[0].ndim <= axis < inputs[0].ndim:
+            return False  # the evaluation notices
+        if not lengths.ndim:
+            return bool(lengths < 1)
+        return bool((lengths < 0).any()) or int(lengths.sum()) != inputs[0].shape[axis]
+
+    return is_suspect

@@ -7,6 +7,7 @@ result, computes frequencies in the type of the edges, and takes some beyond the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from engine.ops.cost import CALL, lengths_of, more_time
 from engine.ops.precision import truncated
 from engine.ops.registry import attribute, evaluates, get_op, infers, restricts
 from engine.ops.rules import check_inputs, fail, tensor_type
+from engine.ops.suspect_values import Suspicion, given, is_outside, least, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 
@@ -173,3 +175,32 @@ def constant_int(node: Node, index: int) -> int | None:
 def _time(node: Node) -> float:
     """Some steps for each frame."""
     return 10.0 * CALL * sum(lengths_of(node.output(0))[1:2])
+
+
+@suspects("DFT")
+def _suspicion_of_dft(node: Node) -> Suspicion:
+    def is_suspect(inputs: Sequence[Any]) -> bool:
+        axis, rank = given(inputs, 2), inputs[0].ndim
+        return axis is not None and (is_outside(axis, -rank, rank - 2) or int(axis.reshape(-1)[0]) == -1)
+
+    return is_suspect
+
+
+@suspects("MelWeightMatrix")
+def _suspicion_of_mel_weights(node: Node) -> Suspicion:
+    return lambda inputs: any(int(value.reshape(-1)[0]) < 1 for value in inputs[:3])
+
+
+@suspects("STFT")
+def _suspicion_of_frames(node: Node) -> Suspicion:
+    def is_suspect(inputs: Sequence[Any]) -> bool:
+        signal, step, window, length = inputs[0], inputs[1], given(inputs, 2), given(inputs, 3)
+        frames = {int(value) for value in (None if window is None else window.size, length) if value is not None}
+        if len(frames) > 1 or step.min() < 1:
+            return True
+        return any(not 1 <= frame <= signal.shape[1] for frame in frames)
+
+    return is_suspect
+
+
+suspects("BlackmanWindow", "HammingWindow", "HannWindow")(least(0, 0))

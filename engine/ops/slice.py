@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,7 @@ from engine.ops.axes import (
     rank_of_value,
 )
 from engine.ops.registry import get_op, infers
+from engine.ops.result_size import Measure, item_size, measures, numbers
 from engine.ops.rules import check_inputs, fail, known_vector, sum_dims, tensor_type
 from engine.ops.spec import (
     OperatorSpec,
@@ -361,3 +363,18 @@ def _joined_axes(node: Node) -> Axes:
 def _repeated_axes(node: Node) -> Axes:
     repeats = constant_axes(node, 1)
     return None if repeats is None else along(node, [axis for axis, count in enumerate(repeats) if count != 1])
+
+
+# -- sizes ------------------------------------------------------------------------------------------------
+
+
+@measures("Tile")
+def _size_of_tiled(node: Node) -> Measure:
+    item = item_size(node)
+    return lambda inputs: item * int(inputs[0].size) * math.prod(numbers(inputs[1]))
+
+
+@measures("Concat")
+def _size_of_joined(node: Node) -> Measure:
+    item = item_size(node)
+    return lambda inputs: item * sum(int(value.size) for value in inputs)

@@ -13,6 +13,7 @@ from engine.errors import UnsupportedError
 from engine.ir import Node, PartialShape, TensorType, ValueType, as_dimension, string
 from engine.ops.interruption import current_check
 from engine.ops.registry import Evaluator, compiles, evaluates, get_op, infers
+from engine.ops.result_size import REFERENCE, Measure, measures, size_of_broadcast, text_bytes
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array, encode_text
@@ -153,3 +154,27 @@ def _compile_regex_full_match(node: Node) -> Evaluator:
         return (found.reshape(texts.shape),)
 
     return run
+
+
+# -- sizes ------------------------------------------------------------------------------------------------
+
+
+@measures("StringConcat")
+def _size_of_joined(node: Node) -> Measure:
+    def measure(inputs: Sequence[Any]) -> int:
+        count = size_of_broadcast([value.shape for value in inputs])
+        return sum(count // max(1, value.size) * text_bytes(value) for value in inputs)
+
+    return measure
+
+
+@measures("StringSplit")
+def _size_of_split(node: Node) -> Measure:
+    separator, most = node.attributes.get("delimiter") or None, node.attributes.get("maxsplit")
+
+    def measure(inputs: Sequence[Any]) -> int:
+        texts = inputs[0].reshape(-1).tolist()
+        parts = max((len(text.split(separator, -1 if most is None else most)) for text in texts), default=0)
+        return text_bytes(inputs[0]) + REFERENCE * len(texts) * parts
+
+    return measure

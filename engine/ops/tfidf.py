@@ -12,6 +12,7 @@ from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node
 from engine.ops.cost import attribute_length, lengths_of, more_time, size_of
 from engine.ops.interruption import current_check
+from engine.ops.result_size import Measure, item_size, measures
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 
@@ -119,3 +120,9 @@ def _time(node: Node) -> float:
     lengths = range(node.attributes["min_gram_length"], node.attributes["max_gram_length"] + 1)
     shown = range(lengths.start, min(lengths.stop, attribute_length(node, "ngram_counts") + 1))
     return distances * size_of(node.input_value(0)) * sum(200.0 + 20 * length for length in shown)
+
+
+@measures("TfIdfVectorizer")
+def _size(node: Node) -> Measure:
+    columns, item = max(node.attributes["ngram_indexes"], default=0) + 1, item_size(node)
+    return lambda inputs: item * columns * (inputs[0].shape[0] if inputs[0].ndim > 1 else 1)
