@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 import ray
+from engine_ray import predictor
 from import_bert import WORDS, bert
 
 from engine import Core, ops
 from engine.ir import Model, Parameter, PartialShape, Result, f32
 from engine.onnx import read_model
-from engine.ray import predictor
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ ROOT: Final = DOCS.parent
 PAGES: Final = {
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
-    **{f"apps/{name}/README.md": f"applications/{name}.md" for name in ("serve",)},
+    **{f"apps/{name}/README.md": f"applications/{name}.md" for name in ("ray", "serve")},
     **{
         f"plugins/{name}/README.md": f"devices/{name}.md"
         for name in ("auto", "batch", "cpu", "hetero", "opencl", "template")

@@ -27,7 +27,7 @@ from arrows import APP, ARROWS, PAGE, PLUGIN, allowed, page_with_table  # noqa: 
 IMPORT_NAMES = {"grpcio": "grpc", "protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {
-    "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"}, "ray": {"ray"},
+    "blob": {"cryptography"}, "generation": {"tokenizers"}, "ops": {"re2"},
     "engine_serve": {"fastapi", "grpc_interceptor", "opentelemetry", "orjson", "uvicorn"},  # those of kserve, `tracing`
     "testing": {"pytest", "hypothesis", "jinja2"}, "cli": {"rich"}, "values": {"PIL"},
 }  # fmt: skip

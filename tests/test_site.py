@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = [
     "engine", "engine.blob", "engine.core", "engine.extensions", "engine.generation", "engine.ir", "engine.lowering",
     "engine.native", "engine.onnx", "engine.ops", "engine.passes", "engine.passes.pattern", "engine.placement",
-    "engine.plugin_api", "engine.preprocessing", "engine.properties", "engine.ray", "engine.runtime",
+    "engine.plugin_api", "engine.preprocessing", "engine.properties", "engine_ray", "engine.runtime",
     "engine_serve", "engine.session", "engine.testing", "engine_hetero",
 ]  # fmt: skip
 ELSEWHERE = {

@@ -26,7 +26,6 @@ ARROWS: Final[dict[str, set[str]]] = {
         "visualize",
     },
     "values": {"onnx"},
-    "ray": {"core"},
     "session": {"core"},
     "testing": {"__init__", "core", "passes"},
     "__init__": {"core", "include", "preprocessing"},

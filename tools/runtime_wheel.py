@@ -22,7 +22,7 @@ ROOTS: Final = ("engine", "engine.__main__", "engine_cpu")
 """What a user imports or runs; the rest follows."""
 COMPILING: Final = frozenset({
     *("cli.benchmark", "cli.diff", "cli.peers", "editing", "generation", "lowering", "onnx", "ops", "passes"),
-    *("preprocessing", "ray", "session", "testing", "visualize"),
+    *("preprocessing", "session", "testing", "visualize"),
 })  # fmt: skip
 """The components, and packages of `cli`, that read, change, compile or compare models, or need more than numpy."""
 COMMANDS_PACKAGE: Final = "engine.cli.commands"

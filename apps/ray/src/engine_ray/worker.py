@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from engine.errors import UnsupportedError
-from engine.ray.batches import Array, fixed_rows, infer_batch
-from engine.ray.job import Job, this_worker
-from engine.ray.nodes import NodeFit, fit_nodes, pool_size, raise_if_none, refused_selector, slots_of
-from engine.ray.progress import Progress
-from engine.ray.required import ray_package
+from engine_ray.batches import Array, fixed_rows, infer_batch
+from engine_ray.job import Job, this_worker
+from engine_ray.nodes import NodeFit, fit_nodes, pool_size, raise_if_none, refused_selector, slots_of
+from engine_ray.progress import Progress
+from engine_ray.required import ray_package
 
 if TYPE_CHECKING:
     from ray.data import Dataset

@@ -25,7 +25,7 @@ from engine.properties import (
     FULL_DEVICE_NAME,
     SUPPORTED_CONFIG_KEYS,
 )
-from engine.ray.required import ray_package
+from engine_ray.required import ray_package
 
 _LOCK: Final = ".engine.ray.lock"
 _REUSE_CHOICE: Final = "REUSE_CHOICE"

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.errors import InputError, UnsupportedError
 from engine.plugin_api import ExecutableNetwork, Port
-from engine.ray.columns import column_array
+from engine_ray.columns import column_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

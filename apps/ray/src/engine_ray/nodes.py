@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.errors import EngineError, PluginError, UnsupportedError
-from engine.ray.job import Job
-from engine.ray.required import ray_package
+from engine_ray.job import Job
+from engine_ray.required import ray_package
 
 _ANSWER_SECONDS: Final = 300.0
 RESOURCES: Final = {"num_cpus": "CPU", "num_gpus": "GPU"}

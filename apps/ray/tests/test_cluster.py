@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_ray import Predictor, predictor
 
 from engine import Core, ops
 from engine.errors import BlobIncompatibleError, InputError, PropertyError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32
 from engine.native import default_isa, isas_within
-from engine.ray import Predictor, predictor
 
-ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "engine-sdk[ray]"')
-pytest.importorskip("ray.data", reason='Ray Data is not installed: pip install "engine-sdk[ray]"')
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install engine-ray")
+pytest.importorskip("ray.data", reason="Ray Data is not installed: pip install engine-ray")
 
 OLDEST = isas_within(default_isa())[0]
 WIDTH, ROWS, BLOCKS = 64, 96, 12

@@ -1,4 +1,4 @@
-"""Ray, which an extra installs."""
+"""Ray, which is imported when a cluster is used."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def ray_package() -> Any:
         import ray.data
     except ImportError as e:
         raise UnsupportedError(
-            f'a cluster needs Ray Data, which cannot be imported ({e}): pip install "engine-sdk[ray]"'
+            f"a cluster needs Ray Data, which cannot be imported ({e}): pip install engine-ray"
         ) from e
     return ray

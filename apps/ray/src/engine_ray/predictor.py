@@ -18,12 +18,12 @@ from engine.files import write_file
 from engine.ir import Model
 from engine.plugin_api import Port
 from engine.properties import INFERENCE_NUM_THREADS, IS_REFERENCE, REMOTE_CONTEXT_SUPPORT, Config
-from engine.ray.batches import fixed_rows
-from engine.ray.job import Job
-from engine.ray.nodes import RESOURCES
-from engine.ray.progress import Journal
-from engine.ray.required import ray_package
-from engine.ray.worker import Predictor
+from engine_ray.batches import fixed_rows
+from engine_ray.job import Job
+from engine_ray.nodes import RESOURCES
+from engine_ray.progress import Journal
+from engine_ray.required import ray_package
+from engine_ray.worker import Predictor
 
 _THREADS: Final = INFERENCE_NUM_THREADS.name
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_ray import NodeFit, predictor
+from engine_ray.batches import fixed_rows, infer_batch
+from engine_ray.job import Job
+from engine_ray.nodes import pool_size, raise_if_none, refused_selector, slots_of
+from engine_ray.predictor import _default_slot
+from engine_ray.progress import Journal
 
 from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter, is_blob
 from engine.errors import BlobIncompatibleError, DeviceNotFoundError, InputError, PluginError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, PartialShape, Result, f32
 from engine.plugin_api import ExecutableNetwork
-from engine.ray import NodeFit, predictor
-from engine.ray.batches import fixed_rows, infer_batch
-from engine.ray.job import Job
-from engine.ray.nodes import pool_size, raise_if_none, refused_selector, slots_of
-from engine.ray.predictor import _default_slot
-from engine.ray.progress import Journal
 
 
 def network(rows: int | None) -> ExecutableNetwork:
@@ -210,7 +210,7 @@ def test_workers_of_one_node_compile_into_a_cache_once(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Core, "import_model", refuse)
     monkeypatch.setattr(Core, "compile_model", compile_slowly)
-    monkeypatch.setattr("engine.ray.job.ray_package", lambda: SimpleNamespace(get=lambda reference: reference))
+    monkeypatch.setattr("engine_ray.job.ray_package", lambda: SimpleNamespace(get=lambda reference: reference))
     config = {"CACHE_DIR": str(tmp_path / "cache")}
     given = Job("twice", "TEMPLATE", config, None, str(tmp_path / "blob"), model, (), {}, None)
     found: list[tuple[bool, str]] = []
@@ -344,13 +344,13 @@ def test_progress_counts_workers_batches_and_says_things_once() -> None:
     assert str(progress).startswith("64 items by 2 workers, ")
 
 
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnsupportedError, match=r'pip install "engine-sdk\[ray\]"'):
+    with pytest.raises(UnsupportedError, match="pip install engine-ray"):
         predictor("model.onnx")
 
 
 def test_importing_the_package_does_not_import_ray() -> None:
-    program = "import sys, engine, engine.ray; print('ray' in sys.modules, 'ray.data' in sys.modules)"
+    program = "import sys, engine, engine_ray; print('ray' in sys.modules, 'ray.data' in sys.modules)"
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
     assert output == "False False\n"
