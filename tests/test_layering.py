@@ -257,9 +257,21 @@ def test_the_page_has_the_current_table() -> None:
     assert page_with_table() == PAGE.read_text(encoding="utf-8"), "run: python tools/arrows.py --write"
 
 
+def test_only_the_command_line_imports_what_is_built_on_the_library() -> None:
+    """`cli`, `testing` and `generation` can be left out, or be distributions of their own, like `apps/*`."""
+    tops = {"cli", "testing", "generation"}
+    importers = {each for each in ARROWS if (allowed(each) - {each}) & tops}
+    assert importers == {"__main__", "cli"}
+    assert not PLUGIN & tops
+
+
+def test_there_are_few_components() -> None:
+    assert len(ARROWS) <= 32, "is it a component, or a part of one?"
+
+
 def write_tree(root: Path, files: dict[str, str]) -> None:
-    (root / "plugins" / "one" / "src").mkdir(parents=True)
-    for folder in (root, root / "plugins" / "one"):
+    for folder in (root, root / "plugins" / "one", root / "apps" / "two"):
+        (folder / "src").mkdir(parents=True)
         (folder / "pyproject.toml").write_text('[project]\ndependencies = ["engine-sdk>=0.1", "numpy>=1"]\n')
     for name, text in files.items():
         path = root / name
@@ -285,6 +297,7 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
             "from engine.plugin_api import Plugin\nfrom .parts import x\n",
         ),
         ("plugins/one/src/engine_one/deep/a.py", "from .b import c\nfrom engine import ops\n"),
+        ("apps/two/src/engine_two/a.py", "from engine import Core\nfrom engine.cli.options import count\n"),
     ],
 )
 def test_allowed_imports_pass(tmp_path: Path, path: str, text: str) -> None:
@@ -313,12 +326,13 @@ def test_allowed_imports_pass(tmp_path: Path, path: str, text: str) -> None:
         ("engine/helpers/a.py", "", "component `helpers` is not in the table"),
         ("plugins/one/src/engine_one/a.py", "from engine.core import Core\n", "must not import `core`"),
         ("plugins/one/src/engine_one/a.py", "from engine import Core\n", "must not import `__init__`"),
-        (
-            "plugins/one/src/engine_one/a.py",
-            "import engine_two\n",
-            "`engine_two` is not a declared dependency",
-        ),
         ("plugins/one/src/other/a.py", "", "expected only the package `engine_one`"),
+        ("engine/core.py", "from engine.cli.main import main\n", "`core` must not import `cli`"),
+        ("engine/passes/a.py", "from engine import testing\n", "`passes` must not import `testing`"),
+        ("apps/two/src/engine_two/a.py", "import engine.testing\n", "`engine_two` must not import `testing`"),
+        ("apps/two/src/engine_two/a.py", "import engine_one\n", "`engine_one` is not a declared dependency"),
+        ("apps/two/src/engine_two/a.py", "import kserve\n", "`kserve` is not a declared dependency"),
+        ("plugins/one/src/engine_one/a.py", "import engine_two\n", "`engine_two` is not a declared dependency"),
     ],
 )
 def test_forbidden_imports_are_found(tmp_path: Path, path: str, text: str, expected: str) -> None:
