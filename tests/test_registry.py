@@ -7,12 +7,14 @@ created twice and both instances fight for one device.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import logging
 import os
 import signal
 import sys
 import threading
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +30,7 @@ from engine.errors import (
     PropertyError,
 )
 from engine.plugin_api import CONFIG, Config, CoreHandle, ExecutableNetwork, Model, Plugin, Property, QueryResult
+from engine.registry.installed import InstalledEntryPoints
 from engine.registry.plugins import PluginRegistry
 
 MODULE = """
@@ -141,6 +144,62 @@ def test_damaged_metadata_hides_no_other_plugin(
     tmp_path.joinpath("damaged-1.0.dist-info", "entry_points.txt").write_bytes(content.encode("latin-1"))
     install("vendor", {"VENDOR": "vendor_sound:Device"}, vendor_sound=MODULE.format(name="VENDOR"))
     assert registry.get("VENDOR").name == "VENDOR"
+
+
+def test_what_importlib_finds_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of metadata are read without it, archives and eggs with it."""
+    for folder in ("one-1.dist-info", "Two_2-2.0.egg-info", "three.egg/EGG-INFO", "other-4.dist-info"):
+        info = tmp_path / folder
+        info.mkdir(parents=True)
+        name = folder.partition("-")[0].partition(".")[0]
+        header = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5+local\nSummary: a: b\n\nName: not this\n"
+        info.joinpath("METADATA" if folder.endswith("dist-info") else "PKG-INFO").write_text(header)
+        group = "others" if name == "other" else "engine.plugins"
+        text = f"# a comment\n\n[{group}]\n {name.upper()} = {name} : Device [extra]\n"
+        text += "[engine.ops]\nx=y\n[console_scripts]\nz=z\n"
+        info.joinpath("entry_points.txt").write_text(text)
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("four-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: four\nVersion: 4\n")
+        archive.writestr("four-1.dist-info/entry_points.txt", "[engine.plugins]\nFOUR = four:Device\n")
+    paths = [str(tmp_path), str(tmp_path / "three.egg"), str(tmp_path / "archive.zip"), str(tmp_path / "missing")]
+    monkeypatch.setattr(sys, "path", [*sys.path, *paths])
+    wanted = set()
+    for distribution in importlib.metadata.distributions():
+        for entry in distribution.entry_points:
+            if entry.group.startswith("engine."):
+                wanted.add((f"{distribution.name} {distribution.version}", entry.group, entry.name, entry.value))
+    assert len({distribution for distribution, *_ in wanted}) >= 5
+    found = {
+        (distribution, entry.group, entry.name, entry.value)
+        for group in {group for _, group, *_ in wanted}
+        for distribution, entries in InstalledEntryPoints().of(group)
+        for entry in entries
+    }
+    assert found == wanted
+
+
+def test_what_finders_of_others_know_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Known(importlib.metadata.Distribution):
+        def read_text(self, filename: str) -> str | None:
+            texts = {"METADATA": "Name: known\nVersion: 7\n", "entry_points.txt": "[engine.plugins]\nKNOWN = a:B\n"}
+            return texts.get(filename)
+
+        def locate_file(self, path: object) -> Path:
+            raise NotImplementedError
+
+    class Finder:
+        @staticmethod
+        def find_spec(*_: object) -> None:
+            return None
+
+        @staticmethod
+        def find_distributions(*_: object) -> list[Known]:
+            return [Known()]
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    found = dict(InstalledEntryPoints().of("engine.plugins"))
+    assert [(entry.name, entry.value) for entry in found["known 7"]] == [("KNOWN", "a:B")]
+    assert len(found) > 5
 
 
 # -- isolating --------------------------------------------------------------------------------------------------

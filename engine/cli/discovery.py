@@ -11,11 +11,10 @@ import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
 from typing import Final, Protocol
 
 from engine.errors import EngineError, MissingPartError
-from engine.registry.installed import InstalledEntryPoints
+from engine.registry.installed import EntryPoint, InstalledEntryPoints
 
 GROUP: Final = "engine.commands"
 """The entry-point group: each entry maps the name of a command to a `Command`, usually a module."""

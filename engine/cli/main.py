@@ -80,10 +80,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
 
 
-def make_parser(commands: Sequence[FoundCommand] | None = None, refused: Sequence[CommandError] = ()) -> ArgumentParser:
-    """Return the parser of commands, by default of all that can be used; its help names those that are `refused`."""
-    if commands is None:
-        commands, refused = list_commands()
+def make_parser(commands: Sequence[FoundCommand] | None = None) -> ArgumentParser:
+    """Return the parser of commands, by default of all that can be used."""
+    commands = list_commands()[0] if commands is None else commands
+    parser, group = _empty_parser(commands)
+    for each in commands:
+        sub = group.add_parser(
+            each.name,
+            help=_summary(each),
+            description=_paragraphs(each.command.DESCRIPTION),
+            epilog=_epilog(each.command.EXAMPLES),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        add_arguments(each.command, sub)
+        sub.set_defaults(run=each.command.run, parser=sub, distribution=each.distribution)
+    return parser
+
+
+def make_overview() -> ArgumentParser:
+    """Return a parser that knows the names of all commands, not their arguments: for `engine --help`."""
+    commands, refused = list_commands()
+    parser, group = _empty_parser(commands, refused)
+    for each in commands:
+        group.add_parser(each.name, help=_summary(each), add_help=False)
+    return parser
+
+
+def _empty_parser(
+    commands: Sequence[FoundCommand], refused: Sequence[CommandError] = ()
+) -> tuple[ArgumentParser, argparse._SubParsersAction[ArgumentParser]]:
+    """A parser that has no command yet, and what adds them to it."""
     names = {each.name for each in commands}
     examples = [each for each in EXAMPLES.splitlines() if each.split()[1] in names]
     parser = ArgumentParser(
@@ -94,19 +121,11 @@ def make_parser(commands: Sequence[FoundCommand] | None = None, refused: Sequenc
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for each in commands:
-        sub = group.add_parser(
-            each.name,
-            help=escaped(each.command.SUMMARY).replace("%", "%%"),
-            description=_paragraphs(each.command.DESCRIPTION),
-            epilog=_epilog(each.command.EXAMPLES),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        add_arguments(each.command, sub)
-        sub.set_defaults(run=each.command.run, parser=sub, distribution=each.distribution)
-    return parser
+    return parser, parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+
+
+def _summary(found: FoundCommand) -> str:
+    return escaped(found.command.SUMMARY).replace("%", "%%")
 
 
 def _refusals(refused: Sequence[CommandError]) -> str:
@@ -165,14 +184,16 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (CommandError, MissingPartError) as e:
         _report(given[0], e, is_debugging="--debug" in given)
         return 3
-    parser = make_parser([found] if found else None)
-    args = parser.parse_args(given)
-    args.arguments = given
+    parser = make_parser([found]) if found else make_overview()
+    args, others = (parser.parse_args(given), []) if found else parser.parse_known_args(given)
     if args.version:
         from engine import __version__
 
         print(f"engine {__version__}")
         return 0
+    if not found and (others or args.command):  # an option stands before the command
+        args = make_parser().parse_args(given)
+    args.arguments = given
     if args.command is None:
         parser.error("a command is missing; `engine --help` lists them")
     try:
