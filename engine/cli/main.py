@@ -8,6 +8,7 @@ import io
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
 import traceback
@@ -69,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments)
         finally:
+            if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                # While the interpreter exits, Ctrl-C ends the process without a traceback.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
             if sys.stdout is not None:  # None if the caller has closed it
                 sys.stdout.flush()
     except OSError as e:

@@ -8,9 +8,10 @@ Cases that the device's query refuses are skipped; `pytest -rs` summarizes them 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import onnx
@@ -32,6 +33,7 @@ from engine.testing.onnx_suite import EXCEPTIONS, SuiteCase, assert_same, read_c
 _OPERATOR_CASES: Final = tuple(all_cases().values())
 _NODE_CASES: Final = sorted(name for name, case in ONNX_CASES.items() if case.kind == "node" and name not in EXCEPTIONS)
 
+_Case = TypeVar("_Case")
 
 _NATIVE: Final = frozenset({SupportLevel.NATIVE})
 
@@ -60,7 +62,13 @@ class OperatorSuite:
         """One core for all cases."""
         return _shared_core()
 
-    @pytest.mark.parametrize("case", _OPERATOR_CASES, ids=str)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Give the checks of this class their cases; subclasses parametrize checks of their own."""
+        if metafunc.function is OperatorSuite.test_case:
+            metafunc.parametrize("case", _chosen(metafunc, _OPERATOR_CASES), ids=str)
+        elif metafunc.function is OperatorSuite.test_onnx_case:
+            metafunc.parametrize("name", _chosen(metafunc, _NODE_CASES))
+
     def test_case(self, core: Core, case: OperatorCase) -> None:
         """Each case equals the reference, with inputs as parameters or, if the device needs it, as constants."""
         refusal = f"{case.op_type}: its result is known at compile time"
@@ -78,7 +86,6 @@ class OperatorSuite:
                     break
         pytest.skip(refusal)
 
-    @pytest.mark.parametrize("name", _NODE_CASES)
     def test_onnx_case(self, core: Core, name: str) -> None:
         """Each node case of the ONNX backend suite gives the suite's answers."""
         refusal = ""
@@ -109,6 +116,20 @@ class OperatorSuite:
             if support.level not in levels:
                 return f"{ops[friendly_name]}: {support.level.value} on {self.device}: {support.cause}"
         return f"{name}: its result is known at compile time"
+
+
+def _chosen(metafunc: pytest.Metafunc, cases: Sequence[_Case]) -> Sequence[_Case]:
+    """The cases that the option -k can choose, one at least: making tests of all takes longer than running a few.
+
+    -k looks for its words in the names of a test and its parents. With `not` among them, all cases are returned.
+    """
+    words = {*re.split(r"[\s()]+", metafunc.config.getoption("keyword").lower())} - {"and", "or", ""}
+    test = metafunc.definition
+    names = [*(node.name for node in test.listchain()), *test.listextrakeywords(), *vars(metafunc.function)]
+    names += [mark.name for mark in test.iter_markers()]
+    if not words or "not" in words or any(word in name.lower() for word in words for name in names):
+        return cases
+    return [case for case in cases if any(word in f"{test.name}[{case}]".lower() for word in words)] or cases[:1]
 
 
 @functools.cache

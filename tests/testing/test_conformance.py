@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from engine.errors import PluginError
-from engine.testing.conformance.hooks import HOOKS, running_hook
+from engine.testing.conformance.hooks import HOOKS
+from engine.testing.conformance.last_hook import running_hook
 from engine.testing.conformance.reports import as_html, as_text
 from engine.testing.conformance.running import ConformanceOptions, run_conformance
 from engine.testing.conformance.scorecard import CheckResult, Scorecard, hopeless
@@ -128,6 +129,37 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+PENDING = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+if sys.argv[1] == "before":
+    os.kill(os.getpid(), signal.SIGINT)
+os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[2:]])
+"""
+IN_THE_END = """
+import os, signal
+
+def pytest_sessionfinish():
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize(("when", "code", "ended"), [("before", 2, "it was interrupted (Ctrl-C)"), ("after", 0, "")])
+def test_an_interrupt_outside_the_checks_spoils_no_report(when: str, code: int, ended: str, tmp_path: Path) -> None:
+    """The run has just been started, or reports what it found."""
+    (tmp_path / "test_mine.py").write_text(HANGS.replace("FRAIL", "TEMPLATE"))
+    if when == "after":
+        (tmp_path / "conftest.py").write_text(IN_THE_END)
+    options = ["-q", "-p", "engine.testing.conformance.interrupts", "-p", "no:cacheprovider", "--engine-json=s.json"]
+    checks = ["--engine-device=TEMPLATE", "test_mine.py", "-k", "TestReference and basic_model_runs"]
+    done = run([tmp_path], "-c", PENDING, when, *options, *checks, cwd=tmp_path)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    card = json.loads((tmp_path / "s.json").read_text())
+    assert (card["ended_early"], len(card["checks"])) == (ended, 0 if ended else 1)
+
+
 def test_an_error_that_was_expected_is_described_in_words() -> None:
     with pytest.raises(AssertionError) as caught, pytest.raises(ValueError, match="want"):
         raise ValueError("got")
@@ -213,6 +245,52 @@ def test_wrong_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.testing.conformance.running.find_spec", lambda name: None)
     with pytest.raises(PluginError, match=r"engine-sdk\[plugin\]"):
         run_conformance(ConformanceOptions("TEMPLATE"))
+
+
+EXITING = """
+import atexit, os, signal, sys
+from engine.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.exit(main())
+"""
+
+
+def test_an_interrupt_while_the_interpreter_exits_prints_nothing(tmp_path: Path) -> None:
+    done = run([tmp_path], "-c", EXITING, "--version")
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
+
+
+CHOOSING = """
+import json, sys
+import pytest
+from engine.testing import operators
+
+class Collected:
+    def pytest_collection_finish(self, session):
+        found.append([item.name for item in session.items])
+
+operators._OPERATOR_CASES, operators._NODE_CASES = operators._OPERATOR_CASES[:60], operators._NODE_CASES[:60]
+found = []
+for words in json.loads(sys.argv[1]):
+    for expression in (words, f"not not ({words})"):  # the second is left to pytest
+        pytest.main(["--co", "-qq", "-p", "no:cacheprovider", "test_mine.py", "-k", expression], [Collected()])
+print()
+print(json.dumps(found))
+"""
+
+
+def test_the_operator_suite_makes_the_cases_that_pytest_would_choose(tmp_path: Path) -> None:
+    """The others are not made, since they would take most of the time of a run of a few checks."""
+    suite = "from engine.testing import OperatorSuite\n\nclass TestMine(OperatorSuite):\n    device = 'TEMPLATE'\n"
+    (tmp_path / "test_mine.py").write_text(suite)
+    words = ["test_abs or acosh", "Test_Case[ATTENTION/P", "(test_abs)or(test_acos)", "no_such", "mine and add"]
+    done = run([tmp_path], "-c", CHOOSING, json.dumps(words), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found[::2] == found[1::2]
+    assert [len(names) > 0 for names in found[::2]] == [True, True, True, False, True]
 
 
 def test_the_option_of_pytest_runs_the_same_checks(frail: Path) -> None:

@@ -90,16 +90,3 @@ class HookWatch:
 
 
 _WIDTH: Final = 64
-
-
-def running_hook(path: Path) -> str:
-    """The hook that was running when the process of a `HookWatch` died; empty if none was, or nothing is known."""
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
-def while_running(hook: str) -> str:
-    """For messages: where the process died, given the `running_hook`."""
-    return f"while the plugin's {hook} was running" if hook else "outside the plugin's hooks"

@@ -7,6 +7,7 @@ in which a hook hangs fails.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
@@ -53,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write score and results as JSON; of several devices, to files with the device in their names",
     )
     group.addoption("--engine-html", metavar="FILE", help="write score and results as a page, likewise")
+    group.addoption("--engine-description", help=argparse.SUPPRESS)  # of the device, from a process that created it
     group.addoption("--engine-progress", action="store_true", help="one line of progress instead of one mark a check")
 
 
@@ -90,19 +92,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     # A worker that runs nothing but checks is replaced, whatever hangs in it. Elsewhere a signal interrupts the check.
     can_end = config.pluginmanager.hasplugin(_WATCH) and hasattr(config, "workerinput")
-    for item in items:
-        limit = getattr(getattr(item, "cls", None), "limit", None)
-        if limit is not None and _is_check(item) and item.get_closest_marker("timeout") is None:
+    for suite in {item.getparent(pytest.Class) for item in items}:
+        limit = getattr(suite.obj, "limit", None) if suite is not None and _is_suite(suite) else None
+        if suite is not None and limit is not None and suite.get_closest_marker("timeout") is None:
             # A check itself gives up after the limit; this is for a hook that never returns.
-            item.add_marker(pytest.mark.timeout(1.5 * limit, method="thread" if can_end else "signal"))
+            suite.add_marker(pytest.mark.timeout(1.5 * limit, method="thread" if can_end else "signal"))
 
 
-def _is_check(item: pytest.Item) -> bool:
+def _is_suite(found: pytest.Class) -> bool:
     if "engine.testing" not in sys.modules:  # then there is no suite, and nothing to import
         return False
-    from engine.testing.conformance.scoring import suite_of
+    from engine.testing.conformance.scoring import is_suite
 
-    return suite_of(item) is not None
+    return is_suite(found.obj)
 
 
 class _Run:
@@ -120,10 +122,12 @@ class _Run:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Watch hooks from now on: the plugin is not imported yet."""
-        from engine.testing.conformance.hooks import HookWatch
-        from engine.testing.conformance.scoring import hook_file
-
         self._session = session
+        if self._config.getoption("--dist", "no") != "no" and not self._is_worker:
+            return  # the workers run the checks
+        from engine.testing.conformance.hooks import HookWatch
+        from engine.testing.conformance.last_hook import hook_file
+
         worker = os.environ["PYTEST_XDIST_WORKER"] if self._is_worker else "main"
         self._watch = HookWatch(hook_file(self._folder, worker))
         self._watch.install()

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from engine.errors import PluginError
-from engine.testing.conformance.hooks import running_hook, while_running
+from engine.testing.conformance.last_hook import running_hook, while_running
 
 _NEEDED: Final = ("pytest", "xdist", "pytest_timeout", "jinja2")
 _CREATE: Final = """
 import sys
 from pathlib import Path
-from engine.core import Core
 from engine.testing.conformance.hooks import HookWatch
 HookWatch(Path(sys.argv[2])).install()
-core = Core()
-core.get_property(sys.argv[1], "FULL_DEVICE_NAME")
+from engine.testing.conformance.description import describe
+print("", describe(sys.argv[1]), sep="\\n")
 """
 _CREATION_LIMIT: Final = 120.0
 _RESTARTS: Final = 200
@@ -64,8 +63,7 @@ def run_conformance(options: ConformanceOptions) -> int:
             f"the conformance kit needs {', '.join(missing)}, which the extra `plugin` installs: "
             'pip install "engine-sdk[plugin]"'
         )
-    _check_creation(options.device)
-    code = _run(_command(options))
+    code = _run(_command(options, _describe(options.device)))
     if code in (0, 1, 2):  # passed, failed, ended early
         return min(code, 1)
     if code == 5:
@@ -75,8 +73,14 @@ def run_conformance(options: ConformanceOptions) -> int:
 
 def _run(command: list[str]) -> int:
     """Run pytest to its end; an interrupt ends the checks, and what was found until then is reported."""
-    # In a group of its own, so that a terminal interrupts this process only, which interrupts the other once.
-    with subprocess.Popen(command, process_group=0) as process:
+    # In a group of its own, so that a terminal interrupts this process only, which interrupts the other once. With
+    # SIGINT blocked, so that this waits until pytest has begun its session.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process = subprocess.Popen(command, process_group=0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with process:
         try:
             return process.wait()
         except BaseException:
@@ -88,8 +92,8 @@ def _run(command: list[str]) -> int:
             raise
 
 
-def _check_creation(device: str) -> None:
-    """Create the device in another process first: if that fails, so would every check."""
+def _describe(device: str) -> str:
+    """Create the device in another process first: if that fails, so would every check. Returns its description."""
     with tempfile.TemporaryDirectory(prefix="engine-conformance-") as folder:
         hook = Path(folder) / "hook"
         try:
@@ -108,12 +112,15 @@ def _check_creation(device: str) -> None:
             lines = done.stderr.strip().splitlines()
             ended = f"the process ended with exit code {done.returncode} {while_running(running_hook(hook))}"
             raise PluginError(f"{device} cannot be created: {lines[-1] if lines else ended}")
+        return done.stdout.splitlines()[-1]  # the plugin may have printed others
 
 
-def _command(options: ConformanceOptions) -> list[str]:
+def _command(options: ConformanceOptions, description: str) -> list[str]:
     ini = Path(__file__).with_name("pytest.ini")
     command = [sys.executable, "-m", "pytest", "-c", str(ini), f"--rootdir={ini.parent}", "-q", "--no-header"]
-    command += ["--engine-device", options.device, "--engine-progress", "--tb=no", "--no-summary"]
+    command += ["-p", "engine.testing.conformance.interrupts"]
+    command += ["--engine-device", options.device, f"--engine-description={description}"]
+    command += ["--engine-progress", "--tb=no", "--no-summary"]
     command += ["--engine-limit", str(options.limit)]
     command += ["-n", str(options.jobs), "--max-worker-restart", str(_RESTARTS)]
     command += ["-p", "no:hypothesispytest"]  # which imports hypothesis at the end, if it is installed

@@ -10,11 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from engine.core import Core
 from engine.errors import EngineError
-from engine.hosting import engine_version
 from engine.testing.conformance import reports
-from engine.testing.conformance.hooks import running_hook, while_running
+from engine.testing.conformance.last_hook import hook_file, running_hook, while_running
 from engine.testing.conformance.scorecard import CheckResult, Scorecard
 
 _KEY: Final = "engine"
@@ -28,8 +26,12 @@ _NO_ERROR: Final = re.compile(r"DID NOT RAISE (?:any of )?(?P<error>.+)")
 def suite_of(item: pytest.Item) -> type | None:
     """The class of a check; None for other tests."""
     cls: type | None = getattr(item, "cls", None)
-    is_suite = any(base.__module__.startswith("engine.testing.") for base in getattr(cls, "__mro__", ()))
-    return cls if is_suite and hasattr(cls, "device") else None
+    return cls if cls is not None and is_suite(cls) else None
+
+
+def is_suite(cls: type) -> bool:
+    """Whether a test class checks a device."""
+    return hasattr(cls, "device") and any(base.__module__.startswith("engine.testing.") for base in cls.__mro__)
 
 
 class Scoring:
@@ -81,7 +83,7 @@ class Scoring:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the scores, and write the reports."""
         chosen = self._config.getoption("--engine-device")
-        cards = [self._card(device) for device in self.results or filter(None, [chosen])]
+        cards = [self._card(device, chosen) for device in self.results or filter(None, [chosen])]
         for card in cards:
             if card.is_perfect and len(cards) > 1:
                 continue
@@ -97,8 +99,9 @@ class Scoring:
             if path := self._path("--engine-html", card, cards):
                 path.write_text(reports.as_html(card), encoding="utf-8")
 
-    def _card(self, device: str) -> Scorecard:
-        return Scorecard(device, _description(device), tuple(self.results.get(device, ())), self.ended)
+    def _card(self, device: str, chosen: str | None) -> Scorecard:
+        told = self._config.getoption("--engine-description") if device == chosen else None
+        return Scorecard(device, told or _description(device), tuple(self.results.get(device, ())), self.ended)
 
     def _path(self, option: str, card: Scorecard, cards: list[Scorecard]) -> Path | None:
         given = self._config.getoption(option)
@@ -106,11 +109,6 @@ class Scoring:
             return None
         path, name = Path(given), re.sub(r"\W+", "-", card.device)
         return path if len(cards) == 1 else path.with_stem(f"{path.stem}-{name}")
-
-
-def hook_file(folder: Path, worker: str) -> Path:
-    """Where the process of a worker of xdist names the running hook."""
-    return folder / f"hook.{worker}"
 
 
 def _described(cls: type, name: str) -> dict[str, str]:
@@ -126,14 +124,14 @@ def _described(cls: type, name: str) -> dict[str, str]:
 
 
 def _description(device: str) -> str:
+    # Imported here, since the process that reports a run of `engine conformance` needs no engine.
+    from engine.hosting import engine_version
+    from engine.testing.conformance.description import describe
+
     try:
-        core = Core()
-        plugin = device.partition(":")[0].partition(".")[0]
-        versions = core.get_versions(plugin)[plugin]
-        name = core.get_property(device, "FULL_DEVICE_NAME")
-    except (EngineError, LookupError):
+        return describe(device)
+    except EngineError:
         return f"engine {engine_version()}"
-    return f"{name}, plugin {versions.version}, engine {engine_version()}"
 
 
 def _result(report: pytest.TestReport, found: dict[str, str]) -> CheckResult:
