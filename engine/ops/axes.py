@@ -14,9 +14,8 @@ A pointwise operator needs no declaration. Of others without one, nothing is kno
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,8 +31,7 @@ AxesFunction: TypeAlias = Callable[[Node], Axes]
 _MIXED: Final = "'"
 
 
-@dataclass(frozen=True, slots=True)
-class AxisMapping:
+class AxisMapping(NamedTuple):
     """The names of the axes of all inputs and outputs of a node.
 
     Attributes:
@@ -62,8 +60,7 @@ class AxisMapping:
         return labels[axis] if labels is not None and -len(labels) <= axis < len(labels) else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AxisParameter:
+class AxisParameter(NamedTuple):
     """Where an operator states the axes along which it computes; it treats all others alike.
 
     Attributes:

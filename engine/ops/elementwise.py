@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 from engine.ir import ElementType, Node, TensorType, ValueType, boolean, undefined
 from engine.ops.creation import element_type_of
 from engine.ops.registry import OpDef, TypeRule, get_op, infers
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type, with_element
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
-from engine.ops.traits import EVERY, Facts, Growth, Moves, declare
+from engine.ops.traits import EVERY, Growth, Moves, declare
 
 
 @specifies("Mod")
@@ -134,29 +134,26 @@ def _broadcast_rule(op: OpDef, result: ElementType | None) -> TypeRule:
 # (Its expression, of which devices make kernels, belongs here, too.)
 
 
-def _unary(op_type: str, **facts: Unpack[Facts]) -> None:
+def _unary(op_type: str, **facts: Any) -> None:
     """The result has the type of the only input."""
     get_op(op_type).rule = _unary_rule(get_op(op_type))
     _pointwise(op_type, **facts)
 
 
-def _arithmetic(op_type: str, **facts: Unpack[Facts]) -> None:
+def _arithmetic(op_type: str, **facts: Any) -> None:
     """The result has the element type of the inputs, which broadcast."""
     get_op(op_type).rule = _broadcast_rule(get_op(op_type), None)
-    facts["data"], facts["broadcasts"] = EVERY, True
-    _pointwise(op_type, **facts)
+    _pointwise(op_type, data=EVERY, broadcasts=True, **facts)
 
 
-def _predicate(op_type: str, **facts: Unpack[Facts]) -> None:
+def _predicate(op_type: str, **facts: Any) -> None:
     """The result is boolean, and the inputs broadcast."""
     get_op(op_type).rule = _broadcast_rule(get_op(op_type), boolean)
-    facts["data"], facts["broadcasts"] = EVERY, True
-    _pointwise(op_type, **facts)
+    _pointwise(op_type, data=EVERY, broadcasts=True, **facts)
 
 
-def _pointwise(op_type: str, **facts: Unpack[Facts]) -> None:
-    facts["pointwise"] = True
-    declare(op_type, **facts)
+def _pointwise(op_type: str, **facts: Any) -> None:
+    declare(op_type, pointwise=True, **facts)
 
 
 _unary("Abs", keeps_zero=True, range=_NOT_NEGATIVE)

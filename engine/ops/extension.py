@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, Protocol, TypeAlias, get_args
 
@@ -443,7 +443,7 @@ def define(operators: Sequence[Operator], extension: str) -> None:
                 "this one another name or version, or add all operators at once"
             )
         for op in [operator._definition(extension) for operator in fresh]:
-            traits = replace(op.definition.traits, random=not op.definition.is_deterministic)
+            traits = op.definition.traits._replace(random=not op.definition.is_deterministic)
             declare_traits((op.name,), traits, op.domain)
             if op.definition.axes is not None:
                 declare_axes(op.name, axes=op.definition.axes, domain=op.domain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,14 +28,13 @@ from engine.ops.spec import (
     specifies,
 )
 from engine.ops.tensors import Array
-from engine.ops.traits import Facts, Growth, declare, operators_with
+from engine.ops.traits import Growth, declare, operators_with
 
 _NOT_NEGATIVE: Final = (0.0, math.inf)
 
 
-def _reduction(op_type: str, **facts: Unpack[Facts]) -> None:
-    facts["reduces"] = facts["vectorized"] = True
-    declare(op_type, **facts)
+def _reduction(op_type: str, **facts: Any) -> None:
+    declare(op_type, reduces=True, vectorized=True, **facts)
 
 
 _reduction("ReduceL1", sums=True, keeps_zero=True, range=_NOT_NEGATIVE, growth=Growth.GROWS)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypedDict, Unpack
+from typing import Any, Final, NamedTuple
 
 from engine.errors import ModelError
 from engine.ir import Node
@@ -45,8 +44,7 @@ class Growth(IntEnum):
     """As an exponential, a power or a sum does: the results may exceed a range that the data does not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
+class Traits(NamedTuple):
     """The promises of an operator. The default of each is no promise.
 
     Attributes:
@@ -97,37 +95,12 @@ class Traits:
     vectorized: bool = False
 
 
-class Facts(TypedDict, total=False):
-    """The arguments of `declare`: the fields of `Traits`."""
-
-    data: int
-    pointwise: bool
-    broadcasts: bool
-    moves: Moves
-    fills: bool
-    reduces: bool
-    sums: bool
-    accumulates: bool
-    product: tuple[int, int]
-    commutative: bool
-    random: bool
-    shape_only: bool
-    monotonic: bool
-    keeps_zero: bool
-    range: tuple[float, float]
-    growth: Growth
-    quantizes: bool
-    addresses: int
-    inflates: bool
-    vectorized: bool
-
-
 NO_TRAITS: Final = Traits()
 """What is known of an operator without a declaration: nothing."""
 
 
-def declare(*op_types: str, domain: str = "", **facts: Unpack[Facts]) -> None:
-    """Declare the traits of operators. Reads no schema, so that it costs nothing at import.
+def declare(*op_types: str, domain: str = "", **facts: Any) -> None:
+    """Declare the traits of operators, by the fields of `Traits`. Reads no schema, so that it costs nothing at import.
 
     Raises `ModelError` if an operator has another declaration already.
     """
