@@ -56,6 +56,7 @@ KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno
                 "-ffp-contract=fast")  # fmt: skip
 # They convert arguments and call the core, or build plans; -O3 takes half as long again to compile them.
 BINDING_FLAGS = PREPARE_FLAGS = ("-O1",)
+CORE_FLAGS = ("-O2",)
 # See bindings/gil.cpp.
 NO_EXCEPTIONS = {"gil.cpp": ("-fno-exceptions",)}
 # GCC keeps loads for the next iteration in registers; register-tiled loops have none to spare and would spill.
@@ -251,18 +252,41 @@ def _units_of(rows: Sequence[tuple[str, str]], variant: Variant) -> list[Unit]:
     ]
 
 
-def core_units(variant: Variant) -> list[Unit]:
-    """Return the units that are compiled for the baseline and do not use Python."""
+def core_units(variant: Variant, together: bool | None = None) -> list[Unit]:
+    """Return the units that are compiled for the baseline and do not use Python.
+
+    `together`: the files in the folders `units`, each for several sources, since one unit for each source would take
+    twice as long to compile. The default for a release; other variants have one unit for each source.
+    """
     listed = set(re.findall(r"^ENGINE_PREPARE\((\w+)\)$", _families(), re.MULTILINE))
     prepare = sorted((SOURCES / "kernels" / "prepare").glob("*.cpp"))
     if missing := listed - {path.stem for path in prepare}:
         raise BuildError(f"families.def: csrc/kernels/prepare/<family>.cpp is missing for {sorted(missing)}")
-    folders = ("executor",) if _named_rows() and variant == RELEASE else ("executor", "graph")
-    others = [path for folder in folders for path in sorted((SOURCES / folder).rglob("*.cpp"))]
+    is_release = variant == RELEASE
+    together = is_release if together is None else together
+    folders = ("executor",) if _named_rows() and is_release else ("executor", "graph")
+    others = [path for folder in folders for path in _sources(SOURCES / folder, together)]
+    prepare = _sources(SOURCES / "kernels" / "prepare", together)
     return [
-        *(_baseline_unit(path, variant) for path in others),
+        *(_baseline_unit(path, variant, CORE_FLAGS if is_release else ()) for path in others),
         *(_baseline_unit(path, variant, PREPARE_FLAGS) for path in prepare),
     ]
+
+
+def _sources(folder: Path, together: bool) -> list[Path]:
+    """The sources of a folder to compile; `together`: the files in `units` in place of those that they include."""
+    units = sorted((folder / "units").glob("*.cpp"))
+    single = sorted(set(folder.rglob("*.cpp")) - set(units))
+    if not together:
+        return single
+    included = [
+        name for unit in units for name in re.findall(r'^#include "(.*\.cpp)"$', unit.read_text("utf-8"), re.MULTILINE)
+    ]
+    if missing := [name for name in included if not (SOURCES / name).is_file()]:
+        raise BuildError(f"csrc/{folder.relative_to(SOURCES)}/units includes {missing[0]}, which is not there")
+    if twice := [name for name, count in Counter(included).items() if count > 1]:
+        raise BuildError(f"csrc/{folder.relative_to(SOURCES)}/units includes {twice[0]} more than once")
+    return [*units, *(path for path in single if path.relative_to(SOURCES).as_posix() not in included)]
 
 
 def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:

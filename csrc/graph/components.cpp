@@ -13,9 +13,9 @@ struct Visit {
   std::size_t next;
 };
 
-class Search {
+class ComponentSearch {
  public:
-  Search(Node nodes, const Adjacency& forward)
+  ComponentSearch(Node nodes, const Adjacency& forward)
       : forward_(forward), number_(nodes, kUnseen), lowest_(nodes), component_(nodes, kUnseen) {}
 
   Components run() {
@@ -76,7 +76,7 @@ class Search {
 }  // namespace
 
 Components strong_components(Node nodes, const Adjacency& forward) {
-  return Search(nodes, forward).run();
+  return ComponentSearch(nodes, forward).run();
 }
 
 }  // namespace engine::graph

@@ -12,7 +12,7 @@ namespace engine::graph {
 namespace {
 
 // The number of passes that remove superfluous runs, alternating from both ends.
-constexpr std::int64_t kMaxPasses = 6;
+constexpr std::int64_t kMaxRunPasses = 6;
 constexpr std::int64_t kPassVisits = 400'000;
 // The limit for a beam of drains, in visits of nodes: about 20 ms.
 constexpr std::int64_t kBeamVisits = 150'000'000;
@@ -111,7 +111,7 @@ class Search {
   }
 
   Sequence shortened(Sequence sequence) const {
-    const std::int64_t passes = std::clamp<std::int64_t>(kPassVisits / problem_.dag.nodes(), 2, kMaxPasses);
+    const std::int64_t passes = std::clamp<std::int64_t>(kPassVisits / problem_.dag.nodes(), 2, kMaxRunPasses);
     int unchanged = 0;
     for (std::int64_t pass = 0; unchanged < 2 && pass < passes; ++pass) {
       const std::size_t before = sequence.size();

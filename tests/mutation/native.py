@@ -219,7 +219,7 @@ def _fails(unit: build.Unit, faulty: Path, timeout: float) -> bool:
 def _shared_objects() -> tuple[Path, ...]:
     shared, _ = build.test_units(build.RELEASE)
     _compile_tests(tuple(shared))
-    others = [*build.kernel_units(build.RELEASE), *build.core_units(build.RELEASE)]
+    others = [*build.kernel_units(build.RELEASE), *build.core_units(build.RELEASE, together=False)]
     build.compile_units(others, build.RELEASE)
     return (*(unit.object for unit in others), *map(_test_object, shared))
 

@@ -85,7 +85,8 @@ CHOSEN_ROWS = "import native_build as nb\nprint(*(f'{f}/{i}' for f, i in nb.chos
 def test_named_rows_are_all_that_is_built() -> None:
     result = in_build(CHOSEN_ROWS, ENGINE_KERNELS="pool/generic, conv/generic,copy/generic")
     assert result.stdout.split() == ["conv/generic", "copy/generic", "pool/generic"], result.stderr
-    units = "import native_build as nb\nprint(*(u.source.parent.name for u in nb.core_units(nb.RELEASE)))"
+    folders = "u.source.relative_to(nb.SOURCES).parts[0] for u in nb.core_units(nb.RELEASE)"
+    units = f"import native_build as nb\nprint(*({folders}))"
     assert "graph" in in_build(units).stdout.split()
     assert "graph" not in in_build(units, ENGINE_KERNELS="copy/generic").stdout.split()
 
@@ -281,6 +282,20 @@ def test_the_time_of_a_compiler_is_recorded_and_its_failure_passed_on(tmp_path: 
         source.write_text(text, encoding="utf-8")
         assert (subprocess.run(wrapper, capture_output=True, check=False).returncode == 0) is succeeds
     assert re.fullmatch(rf"(\d+\.\d{{3}} {re.escape(str(tmp_path / 'one.o'))}\n){{2}}", log.read_text(encoding="utf-8"))
+
+
+def test_a_source_is_compiled_once_with_or_without_others(small: Path) -> None:
+    """One that is in two units would be defined twice, one in none would be missing."""
+    sources = "import native_build as nb\nprint(*(u.source.relative_to(nb.SOURCES) for u in nb.core_units(nb.RELEASE)))"
+    assert in_build(sources, small).stdout.split() == ["executor/memory.cpp", "kernels/prepare/copy.cpp"]
+    units = small / "csrc" / "executor" / "units"
+    units.mkdir(exist_ok=True)
+    (units / "all.cpp").write_text('#include "executor/memory.cpp"\n', encoding="utf-8")
+    assert in_build(sources, small).stdout.split() == ["executor/units/all.cpp", "kernels/prepare/copy.cpp"]
+    (units / "more.cpp").write_text('#include "executor/memory.cpp"\n', encoding="utf-8")
+    assert "csrc/executor/units includes executor/memory.cpp more than once" in in_build(sources, small).stderr
+    (units / "more.cpp").write_text('#include "executor/memories.cpp"\n', encoding="utf-8")
+    assert "csrc/executor/units includes executor/memories.cpp, which is not there" in in_build(sources, small).stderr
 
 
 def test_a_family_without_its_prepare_file_is_named(small: Path) -> None:

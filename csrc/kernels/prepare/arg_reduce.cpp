@@ -10,14 +10,14 @@ namespace engine {
 namespace {
 
 // Attributes: outer, axis, inner: sizes; arg_reduce also has type (ElementCode), min (0), last (0).
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestArgReduce = std::int64_t{1} << 30;
 constexpr std::int64_t kShareElements = 32 * 1024;
 
 ArgReduceArgs read_sizes(const Attributes& attributes) {
   ArgReduceArgs args = {};
-  args.outer = attributes.integer("outer", 0, kLargest);
-  args.axis = attributes.integer("axis", 0, kLargest);
-  args.inner = attributes.integer("inner", 0, kLargest);
+  args.outer = attributes.integer("outer", 0, kLargestArgReduce);
+  args.axis = attributes.integer("axis", 0, kLargestArgReduce);
+  args.inner = attributes.integer("inner", 0, kLargestArgReduce);
   return args;
 }
 

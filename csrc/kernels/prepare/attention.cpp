@@ -27,7 +27,7 @@ namespace {
 //   lengths (0): whether the number of keys of each batch is an operand
 // Operands: Q, K, V, [mask], [lengths]; Y. attention_bf16 has the same but query_blocks, multiplies in bf16, and needs
 // tiles of AMX.
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestAttention = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // Scores of a block of keys for three vectors of queries then take 48 KB, the size of recent L1 caches.
 constexpr std::int64_t kMostKeys = 256;
@@ -113,13 +113,13 @@ void expect_apart(const AttentionArgs& args) {
 }
 
 void read_sizes(const Attributes& attributes, AttentionArgs& args) {
-  args.batch = attributes.integer("batch", 0, kLargest);
-  args.heads = attributes.integer("heads", 1, kLargest);
-  args.kv_heads = read_or(attributes, "kv_heads", 1, kLargest, args.heads);
-  args.queries = attributes.integer("queries", 0, kLargest);
-  args.keys = attributes.integer("keys", 0, kLargest);
-  args.size = attributes.integer("size", 0, kLargest);
-  args.value_size = read_or(attributes, "value_size", 0, kLargest, args.size);
+  args.batch = attributes.integer("batch", 0, kLargestAttention);
+  args.heads = attributes.integer("heads", 1, kLargestAttention);
+  args.kv_heads = read_or(attributes, "kv_heads", 1, kLargestAttention, args.heads);
+  args.queries = attributes.integer("queries", 0, kLargestAttention);
+  args.keys = attributes.integer("keys", 0, kLargestAttention);
+  args.size = attributes.integer("size", 0, kLargestAttention);
+  args.value_size = read_or(attributes, "value_size", 0, kLargestAttention, args.size);
   if (args.heads % args.kv_heads != 0) {
     throw PlanError(std::to_string(args.kv_heads) + " heads of K and V do not divide " + std::to_string(args.heads) +
                     " heads of Q");
@@ -142,9 +142,9 @@ void read_restraints(const Attributes& attributes, AttentionArgs& args) {
     args.mask_keys = read_or(attributes, "mask_keys", 0, args.keys, args.keys);
   }
   args.rows = read_code_or(attributes, "rows", AttentionRows::kAttention);
-  args.before = read_or(attributes, "before", -1, kLargest, -1);
-  args.after = read_or(attributes, "after", -1, kLargest, -1);
-  args.offset = read_or(attributes, "offset", -kLargest, kLargest, 0);
+  args.before = read_or(attributes, "before", -1, kLargestAttention, -1);
+  args.after = read_or(attributes, "after", -1, kLargestAttention, -1);
+  args.offset = read_or(attributes, "offset", -kLargestAttention, kLargestAttention, 0);
   args.scale = static_cast<float>(attributes.real("scale"));
   args.softcap = static_cast<float>(attributes.real_or("softcap", 0.0));
   if (!std::isfinite(args.scale)) throw PlanError("attribute \"scale\" is not a finite number");
@@ -176,7 +176,7 @@ std::int64_t dense_row(CacheFormat format, std::int64_t size) {
 
 // 0 where the kernel shall choose.
 void read_algorithm(const Attributes& attributes, AttentionArgs& args) {
-  args.key_block = read_or(attributes, "key_block", 1, kLargest, 0);
+  args.key_block = read_or(attributes, "key_block", 1, kLargestAttention, 0);
   args.query_blocks = read_or(attributes, "query_blocks", 1, kMostQueryBlocks, 0);
   args.shared_heads = read_or(attributes, "shared_heads", 1, kMostSharedHeads, 0);
   args.parts = read_or(attributes, "parts", 1, kMostParts, 0);

@@ -10,7 +10,7 @@
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 40;
+constexpr std::int64_t kLargestCompaction = std::int64_t{1} << 40;
 constexpr std::int64_t kLeastChunk = 16 * 1024;
 
 std::int64_t chunks_of(std::int64_t elements) {
@@ -54,10 +54,10 @@ PreparedStep prepare_nonzero(const StepRequest& request) {
 
 PreparedStep prepare_compress(const StepRequest& request) {
   CompressArgs args = {};
-  args.outer = request.attributes.integer("outer", 0, kLargest);
-  args.axis = request.attributes.integer("axis", 0, kLargest);
-  args.inner = request.attributes.integer("inner", 0, kLargest);
-  args.conditions = request.attributes.integer("conditions", 0, kLargest);
+  args.outer = request.attributes.integer("outer", 0, kLargestCompaction);
+  args.axis = request.attributes.integer("axis", 0, kLargestCompaction);
+  args.inner = request.attributes.integer("inner", 0, kLargestCompaction);
+  args.conditions = request.attributes.integer("conditions", 0, kLargestCompaction);
   args.chunks = chunks_of(std::min(args.axis, args.conditions));
   request.expect_operands(2, 2);
   const std::size_t bytes = checked_product({args.outer, args.axis, args.inner});

@@ -5,12 +5,13 @@
 #include <string>
 
 #include "kernels/prepare/codes.hpp"
+#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
 
 // Products of two larger sizes could overflow inside a kernel.
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestConv = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestKernel = 1 << 12;
 
 std::vector<std::int64_t> read_sizes(const Attributes& attributes, const char* name, std::size_t count,
@@ -38,24 +39,20 @@ void check_magnitude(const ConvShape& shape) {
   checked_product({shape.in_channels + 15, shape.out_channels + 63, shape.kernel_h, shape.kernel_w, kRoom});
 }
 
-bool read_flag(const Attributes& attributes, const char* name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
-
 }  // namespace
 
 ConvShape read_conv_shape(const Attributes& attributes, bool is_transposed) {
   ConvShape shape;
-  shape.batch = attributes.integer("batch", 0, kLargest);
-  shape.groups = attributes.has("groups") ? attributes.integer("groups", 1, kLargest) : 1;
-  shape.in_channels = attributes.integer("in_channels", 1, kLargest);
-  shape.out_channels = attributes.integer("out_channels", 1, kLargest);
-  const auto in = read_sizes(attributes, "in", 2, 0, kLargest, -1);
-  const auto out = read_sizes(attributes, "out", 2, 0, kLargest, -1);
-  const auto kernel = read_sizes(attributes, "kernel", 2, 1, kLargest, -1);
+  shape.batch = attributes.integer("batch", 0, kLargestConv);
+  shape.groups = attributes.has("groups") ? attributes.integer("groups", 1, kLargestConv) : 1;
+  shape.in_channels = attributes.integer("in_channels", 1, kLargestConv);
+  shape.out_channels = attributes.integer("out_channels", 1, kLargestConv);
+  const auto in = read_sizes(attributes, "in", 2, 0, kLargestConv, -1);
+  const auto out = read_sizes(attributes, "out", 2, 0, kLargestConv, -1);
+  const auto kernel = read_sizes(attributes, "kernel", 2, 1, kLargestConv, -1);
   const auto strides = read_sizes(attributes, "strides", 2, 1, kLargestKernel, 1);
   const auto dilations = read_sizes(attributes, "dilations", 2, 1, kLargestKernel, 1);
-  const auto pads = read_sizes(attributes, "pads", 4, is_transposed ? -kLargest : 0, kLargest, 0);
+  const auto pads = read_sizes(attributes, "pads", 4, is_transposed ? -kLargestConv : 0, kLargestConv, 0);
   shape.in_h = in[0];
   shape.in_w = in[1];
   shape.out_h = out[0];

@@ -15,7 +15,7 @@
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 60;
+constexpr std::int64_t kLargestGather = std::int64_t{1} << 60;
 
 std::size_t expect_bytes(const std::vector<std::int64_t>& shape, std::int64_t element) {
   return static_cast<std::size_t>(bytes_of(shape, element));
@@ -29,11 +29,11 @@ PreparedStep one_copy(const StepRequest& request, PreparedPhase phase, std::size
 
 PreparedStep prepare_gather(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
-  const std::int64_t element = read_element_bytes(attributes), inner = attributes.integer("inner", 0, kLargest);
+  const std::int64_t element = read_element_bytes(attributes), inner = attributes.integer("inner", 0, kLargestGather);
   GatherArgs args = {};
-  args.outer = attributes.integer("outer", 0, kLargest);
-  args.axis = attributes.integer("axis", 0, kLargest);
-  args.count = attributes.integer("count", 0, kLargest);
+  args.outer = attributes.integer("outer", 0, kLargestGather);
+  args.axis = attributes.integer("axis", 0, kLargestGather);
+  args.count = attributes.integer("count", 0, kLargestGather);
   args.index_bytes = read_index_bytes(attributes);
   request.expect_operands(2, 1);
   request.expect_input(0, expect_bytes({args.outer, args.axis, inner}, element));
@@ -77,7 +77,7 @@ PreparedStep prepare_gather_nd(const StepRequest& request) {
   GatherNdArgs args = {};
   args.index_bytes = read_index_bytes(attributes);
   args.depth = attributes.integer("depth", 0, rank - batch_dims);
-  args.count = attributes.integer("count", 0, kLargest);
+  args.count = attributes.integer("count", 0, kLargestGather);
   const std::vector<std::int64_t> strides = row_major_strides(data, element);
   const std::vector<std::int64_t> batch(data.begin(), data.begin() + batch_dims);
   const std::vector<std::int64_t> slice(data.begin() + batch_dims + args.depth, data.end());
@@ -100,9 +100,9 @@ PreparedStep prepare_one_hot(const StepRequest& request) {
   OneHotArgs args = {};
   args.element = read_element_bytes(attributes);
   args.index_bytes = read_index_bytes(attributes);
-  args.outer = attributes.integer("outer", 0, kLargest);
-  args.depth = attributes.integer("depth", 0, kLargest);
-  args.inner = attributes.integer("inner", 0, kLargest);
+  args.outer = attributes.integer("outer", 0, kLargestGather);
+  args.depth = attributes.integer("depth", 0, kLargestGather);
+  args.inner = attributes.integer("inner", 0, kLargestGather);
   request.expect_operands(2, 1);
   request.expect_input(0, expect_bytes({args.outer, args.inner}, args.index_bytes));
   request.expect_input(1, static_cast<std::size_t>(2 * args.element));

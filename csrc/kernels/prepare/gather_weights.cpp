@@ -6,23 +6,20 @@
 
 #include "kernels/prepare/conv_request.hpp"
 #include "kernels/prepare/movement_request.hpp"
+#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 40;
-
-bool read_flag(const Attributes& attributes, const char* name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
+constexpr std::int64_t kLargestGatherWeights = std::int64_t{1} << 40;
 
 PreparedStep prepare_gather_weights(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   GatherWeightsArgs args = {};
-  args.rows = attributes.integer("rows", 0, kLargest);
-  args.columns = attributes.integer("columns", 0, kLargest);
-  args.count = attributes.integer("count", 0, kLargest);
-  args.block = attributes.integer("block", 1, kLargest);
+  args.rows = attributes.integer("rows", 0, kLargestGatherWeights);
+  args.columns = attributes.integer("columns", 0, kLargestGatherWeights);
+  args.count = attributes.integer("count", 0, kLargestGatherWeights);
+  args.block = attributes.integer("block", 1, kLargestGatherWeights);
   args.blocks = (args.columns + args.block - 1) / args.block;
   args.index_bytes = read_index_bytes(attributes);
   args.bits = static_cast<std::int32_t>(attributes.integer("bits", 4, 8));

@@ -27,7 +27,7 @@ namespace {
 // for matrices that are finite and exact in it; matrices (1): their number, stored densely. Its output has at most n
 // rounded up to 16, times k, elements for each matrix.
 constexpr std::int64_t kBlock = 16;
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestGemm = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // The size of a packed B that fits the L2 cache, and of a part of A that leaves room there for a tile of columns.
 constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
@@ -70,9 +70,9 @@ std::vector<std::int64_t> read_list(const Attributes& attributes, const std::str
 
 GemmShape read_shape(const Attributes& attributes) {
   GemmShape shape;
-  shape.m = attributes.integer("m", 0, kLargest);
-  shape.n = attributes.integer("n", 0, kLargest);
-  shape.k = attributes.integer("k", 0, kLargest);
+  shape.m = attributes.integer("m", 0, kLargestGemm);
+  shape.n = attributes.integer("n", 0, kLargestGemm);
+  shape.k = attributes.integer("k", 0, kLargestGemm);
   const std::vector<std::int64_t> batch =
       attributes.has("batch") ? attributes.integers("batch") : std::vector<std::int64_t>{};
   if (batch.size() > kGemmBatchDims) {
@@ -80,9 +80,9 @@ GemmShape read_shape(const Attributes& attributes) {
                     std::to_string(kGemmBatchDims) + " at most");
   }
   for (const std::int64_t count : batch) {
-    if (count < 0 || count > kLargest) {
+    if (count < 0 || count > kLargestGemm) {
       throw PlanError("attribute \"batch\" has the value " + std::to_string(count) + "; expected 0 to " +
-                      std::to_string(kLargest));
+                      std::to_string(kLargestGemm));
     }
     shape.batch[shape.rank++] = count;
   }
@@ -204,8 +204,8 @@ GemmTiling read_tiling(const Attributes& attributes, const TileTraits& traits) {
   tiling.vectors = read("vectors", 0, traits.max_product_vectors);
   if (tiling.vectors == 0) return tiling;
   tiling.pixels = read("pixels", 0, traits.max_pixels[tiling.vectors]);
-  tiling.tile_block = read("tile_block", 0, kLargest);
-  tiling.depth = read("depth", 0, kLargest);
+  tiling.tile_block = read("tile_block", 0, kLargestGemm);
+  tiling.depth = read("depth", 0, kLargestGemm);
   if (tiling.depth % kBlock != 0)
     throw PlanError("attribute \"depth\" is " + std::to_string(tiling.depth) + "; expected a multiple of 16");
   return tiling;
@@ -272,7 +272,7 @@ bool fold_batch(GemmArgs& args) {
   const int d = shape.rank - 1;
   const std::int64_t count = shape.batch[d];
   if (count != 1) {
-    if (args.b_batch[d] != 0 || count * shape.m > kLargest || count == 0) return false;
+    if (args.b_batch[d] != 0 || count * shape.m > kLargestGemm || count == 0) return false;
     for (MatrixView* view : {&args.a, &args.c, &args.residual}) {
       if (view->layout != MatrixLayout::kRows) return false;
       if (shape.m != 1 && view->batch[d] != shape.m * view->row) return false;
@@ -441,10 +441,10 @@ PreparedStep prepare_pack_gemm_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("gemm_f32").traits);
   GemmArgs args = {};
-  args.shape.n = attributes.integer("n", 0, kLargest);
-  args.shape.k = attributes.integer("k", 0, kLargest);
+  args.shape.n = attributes.integer("n", 0, kLargestGemm);
+  args.shape.k = attributes.integer("k", 0, kLargestGemm);
   args.shape.rank = 1;
-  args.shape.batch[0] = read_or(attributes, "matrices", 0, kLargest, 1);
+  args.shape.batch[0] = read_or(attributes, "matrices", 0, kLargestGemm, 1);
   const bool is_blocked = read_or(attributes, "a_layout", 0, 1, 0) == 1;
   const Source source = read_source(attributes, args.shape.n, args.shape.k);
   const GemmTiling tiling = read_tiling(attributes, traits);

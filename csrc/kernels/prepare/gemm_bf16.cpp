@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 16;
 constexpr std::int32_t kStepDepth = kAmxStepBytes / 2;
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestGemmBf16 = std::int64_t{1} << 30;
 // The size of a packed B that fits the L2 cache, and of an A that fits the last-level cache.
 constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
 constexpr std::int64_t kCachedInputBytes = 4 * 1024 * 1024;
@@ -68,7 +68,7 @@ GemmTiling read_tiling(const Attributes& attributes, std::int64_t m, std::int64_
     while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= n) --tiling.vectors;
   }
   tiling.pixels = read("pixels", traits.max_pixels[tiling.vectors]);
-  tiling.tile_block = read("tile_block", kLargest);
+  tiling.tile_block = read("tile_block", kLargestGemmBf16);
   if (tiling.pixels > 0) return tiling;
   tiling.pixels = traits.max_pixels[tiling.vectors];
   const std::int64_t tiles = std::max<std::int64_t>(1, divide_up(m, tiling.pixels));
@@ -118,9 +118,9 @@ int useful_workers(double work) {
 GemmBf16Args read_gemm(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   GemmBf16Args args = {};
-  args.m = attributes.integer("m", 0, kLargest);
-  args.n = attributes.integer("n", 0, kLargest);
-  args.k = attributes.integer("k", 0, kLargest);
+  args.m = attributes.integer("m", 0, kLargestGemmBf16);
+  args.n = attributes.integer("n", 0, kLargestGemmBf16);
+  args.k = attributes.integer("k", 0, kLargestGemmBf16);
   // Leaves room for the multiplications below.
   checked_product({args.m + 16, args.k + 16, 4096});
   checked_product({args.m + 16, args.n + 64, 4096});
@@ -177,7 +177,7 @@ PreparedStep prepare_gemm_bf16(const StepRequest& request) {
 
 PreparedStep prepare_pack_gemm_bf16(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
-  const std::int64_t n = attributes.integer("n", 0, kLargest), k = attributes.integer("k", 0, kLargest);
+  const std::int64_t n = attributes.integer("n", 0, kLargestGemmBf16), k = attributes.integer("k", 0, kLargestGemmBf16);
   checked_product({n + 64, k + 16, 4096});
   const bool is_transposed = read_or(attributes, "transposed", 0, 1, 0) == 1;
   const std::int64_t rows = is_transposed ? n : k, columns = is_transposed ? k : n;

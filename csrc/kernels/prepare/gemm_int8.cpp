@@ -19,7 +19,7 @@ namespace engine {
 namespace {
 
 constexpr std::int64_t kBlock = 16;
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestGemmInt8 = std::int64_t{1} << 30;
 // The size of a packed B that fits the L2 cache.
 constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
 // The least work for a worker, in multiplications, and the number of multiplications that take as long as reading a
@@ -45,7 +45,7 @@ GemmTiling read_tiling(const Attributes& attributes, std::int64_t n, std::int64_
     while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= n) --tiling.vectors;
   }
   tiling.pixels = read("pixels", traits.max_pixels[tiling.vectors]);
-  tiling.tile_block = read("tile_block", kLargest);
+  tiling.tile_block = read("tile_block", kLargestGemmInt8);
   if (tiling.pixels > 0) return tiling;
   tiling.pixels = traits.max_pixels[tiling.vectors];
   if (n * k <= kCachedWeightBytes) tiling.tile_block = 1;
@@ -92,9 +92,9 @@ std::int64_t read_row(const Attributes& attributes, const char* name, std::int64
 GemmInt8Args read_gemm(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   GemmInt8Args args = {};
-  args.m = attributes.integer("m", 0, kLargest);
-  args.n = attributes.integer("n", 0, kLargest);
-  args.k = attributes.integer("k", 0, kLargest);
+  args.m = attributes.integer("m", 0, kLargestGemmInt8);
+  args.n = attributes.integer("n", 0, kLargestGemmInt8);
+  args.k = attributes.integer("k", 0, kLargestGemmInt8);
   // Leaves room for the multiplications below.
   checked_product({args.m + 16, args.k + 16, 4096});
   checked_product({args.m + 16, args.n + 64, 4096});
@@ -156,7 +156,7 @@ PreparedStep prepare_gemm_int8(const StepRequest& request) {
 
 PreparedStep prepare_pack_gemm_int8(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
-  const std::int64_t n = attributes.integer("n", 0, kLargest), k = attributes.integer("k", 0, kLargest);
+  const std::int64_t n = attributes.integer("n", 0, kLargestGemmInt8), k = attributes.integer("k", 0, kLargestGemmInt8);
   checked_product({n + 64, k + 16, 4096});
   const bool is_transposed = attributes.has("transposed") && attributes.integer("transposed", 0, 1) == 1;
   PackArgs pack = packing(n, k, read_tiling(attributes, n, k, find_traits(request)), find_traits(request));

@@ -12,11 +12,12 @@
 #include <algorithm>
 
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestGemmWeights = std::int64_t{1} << 30;
 // The number of elements of A up to which each worker makes all digits: less than a barrier costs.
 constexpr std::int64_t kOwnDigits = 16 * 1024;
 // The size of digits that stay in the L2 cache beside a group of weights.
@@ -41,15 +42,11 @@ std::int64_t even_part(std::int64_t count, std::int64_t most) {
   return count == 0 ? 0 : divide_up(count, divide_up(count, most));
 }
 
-bool read_flag(const Attributes& attributes, const char* name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
-
 WeightsFormat read_format(const Attributes& attributes) {
   WeightsFormat format = {};
-  format.n = attributes.integer("n", 0, kLargest);
-  format.k = attributes.integer("k", 0, kLargest);
-  format.block = std::max<std::int64_t>(1, std::min(attributes.integer("block", 1, kLargest), format.k));
+  format.n = attributes.integer("n", 0, kLargestGemmWeights);
+  format.k = attributes.integer("k", 0, kLargestGemmWeights);
+  format.block = std::max<std::int64_t>(1, std::min(attributes.integer("block", 1, kLargestGemmWeights), format.k));
   format.bits = static_cast<std::int32_t>(attributes.integer("bits", 4, 8));
   if (format.bits != 4 && format.bits != 8) throw PlanError("attribute \"bits\" must be 4 or 8");
   format.scale_bytes = read_flag(attributes, "half_scales") ? 2 : 4;
@@ -87,7 +84,7 @@ template <class Args>
 Args read_product(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   Args args = {};
-  args.m = attributes.integer("m", 0, kLargest);
+  args.m = attributes.integer("m", 0, kLargestGemmWeights);
   args.format = read_format(attributes);
   const ConvOperands operands = read_conv_operands(attributes);
   if (operands.has_scale) throw PlanError("attribute \"scale\" is 1, but the scales are part of the weights");
@@ -156,7 +153,7 @@ PreparedStep prepare_gemm_weights(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const auto& traits = *static_cast<const WeightsTraits*>(request.kernels.find("gemm_weights_int8").traits);
   const std::int64_t few = attributes.integer("bits", 4, 8) == 4 ? traits.few_rows_4 : traits.few_rows_8;
-  const std::int64_t by_rows = attributes.integer("m", 0, kLargest) <= few ? kMaxDigits : 0;
+  const std::int64_t by_rows = attributes.integer("m", 0, kLargestGemmWeights) <= few ? kMaxDigits : 0;
   const std::int64_t digits = attributes.has("digits") ? attributes.integer("digits", 0, kMaxDigits) : by_rows;
   if (digits == 2) throw PlanError("attribute \"digits\" must be 0, 1 or 3");
   return digits == 0 ? prepare_dequantized(request) : prepare_digits(request, static_cast<std::int32_t>(digits));

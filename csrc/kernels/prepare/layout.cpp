@@ -7,14 +7,14 @@
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestLayout = std::int64_t{1} << 30;
 
 PreparedStep prepare_layout(const StepRequest& request, const char* kernel, bool to_blocked, std::int64_t from_bytes,
                             std::int64_t to_bytes) {
   LayoutArgs args = {};
-  args.batch = request.attributes.integer("batch", 0, kLargest);
-  args.channels = request.attributes.integer("channels", 0, kLargest);
-  args.pixels = request.attributes.integer("pixels", 0, kLargest);
+  args.batch = request.attributes.integer("batch", 0, kLargestLayout);
+  args.channels = request.attributes.integer("channels", 0, kLargestLayout);
+  args.pixels = request.attributes.integer("pixels", 0, kLargestLayout);
   args.plain_batch = args.channels * args.pixels;
   args.blocked_batch = (args.channels + 15) / 16 * 16 * args.pixels;
   const auto bytes = [&](bool is_blocked, std::int64_t element) {

@@ -7,16 +7,13 @@
 #include <algorithm>
 
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 31;
+constexpr std::int64_t kLargestNonMaxSuppression = std::int64_t{1} << 31;
 constexpr std::int64_t kShareBoxes = 4096;
-
-bool read_flag(const Attributes& attributes, const char* name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
 
 int workers_for(double items) {
   return static_cast<int>(std::clamp(items, 1.0, 1048576.0));
@@ -25,9 +22,9 @@ int workers_for(double items) {
 PreparedStep prepare_non_max_suppression(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   NonMaxSuppressionArgs args = {};
-  args.batches = attributes.integer("batches", 0, kLargest);
-  args.classes = attributes.integer("classes", 0, kLargest);
-  args.boxes = attributes.integer("boxes", 0, kLargest);
+  args.batches = attributes.integer("batches", 0, kLargestNonMaxSuppression);
+  args.classes = attributes.integer("classes", 0, kLargestNonMaxSuppression);
+  args.boxes = attributes.integer("boxes", 0, kLargestNonMaxSuppression);
   args.limit = attributes.integer("limit", 0, args.boxes);
   args.is_centered = read_flag(attributes, "centered");
   args.has_overlap = read_flag(attributes, "overlap");

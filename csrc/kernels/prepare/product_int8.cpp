@@ -18,7 +18,7 @@
 namespace engine {
 namespace {
 
-constexpr std::int64_t kBlock = 16, kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kBlock = 16, kLargestProductInt8 = std::int64_t{1} << 30;
 // The least multiplications, and bytes to be rearranged, for a worker.
 constexpr double kLeastWork = 4.0e5, kLeastBytes = 3.0e4;
 
@@ -36,8 +36,8 @@ void read_batch(const Attributes& attributes, ProductInt8Args& args) {
   args.batches = 1;
   std::int64_t a_last = 0, b_last = 0;
   for (std::size_t d = 0; d < batch.size(); ++d) {
-    if (batch[d] < 0 || batch[d] > kLargest || a_step[d] < 0 || a_step[d] > kLargest || b_step[d] < 0 ||
-        b_step[d] > kLargest) {
+    if (batch[d] < 0 || batch[d] > kLargestProductInt8 || a_step[d] < 0 || a_step[d] > kLargestProductInt8 ||
+        b_step[d] < 0 || b_step[d] > kLargestProductInt8) {
       throw PlanError("dimension " + std::to_string(d) + " of the batch has a length or step below 0 or above 2^30");
     }
     args.batch[d] = batch[d];
@@ -49,8 +49,8 @@ void read_batch(const Attributes& attributes, ProductInt8Args& args) {
     b_last = static_cast<std::int64_t>(
         checked_add(b_last, checked_product({std::max<std::int64_t>(0, batch[d] - 1), b_step[d]})));
   }
-  args.a_batches = attributes.has("a_batches") ? attributes.integer("a_batches", 0, kLargest) : 1;
-  args.b_batches = attributes.has("b_batches") ? attributes.integer("b_batches", 0, kLargest) : 1;
+  args.a_batches = attributes.has("a_batches") ? attributes.integer("a_batches", 0, kLargestProductInt8) : 1;
+  args.b_batches = attributes.has("b_batches") ? attributes.integer("b_batches", 0, kLargestProductInt8) : 1;
   if (args.batches > 0 && (a_last >= args.a_batches || b_last >= args.b_batches)) {
     throw PlanError("the batch reads matrices " + std::to_string(a_last) + " of " + std::to_string(args.a_batches) +
                     " and " + std::to_string(b_last) + " of " + std::to_string(args.b_batches));
@@ -61,9 +61,9 @@ ProductInt8Args read_product(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("product_int8").traits);
   ProductInt8Args args = {};
-  args.m = attributes.integer("m", 0, kLargest);
-  args.n = attributes.integer("n", 0, kLargest);
-  args.k = attributes.integer("k", 0, kLargest);
+  args.m = attributes.integer("m", 0, kLargestProductInt8);
+  args.n = attributes.integer("n", 0, kLargestProductInt8);
+  args.k = attributes.integer("k", 0, kLargestProductInt8);
   read_batch(attributes, args);
   args.is_a_signed = read_flag(attributes, "a_signed");
   args.is_b_signed = read_flag(attributes, "b_signed");

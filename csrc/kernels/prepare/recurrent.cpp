@@ -5,12 +5,13 @@
 
 #include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
 
 constexpr std::int64_t kBlock = 16;
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestRecurrent = std::int64_t{1} << 30;
 // If workers share time steps, each step is a separate phase, with its arguments in memory.
 constexpr std::int64_t kMaxPhases = 4096;
 // Multiply-adds of a time step for each worker below which a barrier costs more than sharing the step saves.
@@ -64,16 +65,12 @@ namespace {
 // peephole; y, y_h, y_c. workers (1): the expected number; it does not affect the result.
 // Inputs: projection, weights, for gru_linear recurrent_bias, then lengths, initial_h, initial_c, peephole if present;
 // outputs: y, y_h, y_c if present.
-bool read_flag(const Attributes& attributes, const char* name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
-
 RecurrentShape read_shape(const Attributes& attributes) {
   RecurrentShape shape;
   shape.cell = read_code<RecurrentCell>(attributes, "cell");
-  shape.steps = attributes.integer("steps", 0, kLargest);
-  shape.batch = attributes.integer("batch", 0, kLargest);
-  shape.hidden = attributes.integer("hidden", 1, kLargest);
+  shape.steps = attributes.integer("steps", 0, kLargestRecurrent);
+  shape.batch = attributes.integer("batch", 0, kLargestRecurrent);
+  shape.hidden = attributes.integer("hidden", 1, kLargestRecurrent);
   shape.directions = attributes.has("directions") ? attributes.integer("directions", 1, 2) : 1;
   shape.reversed = read_flag(attributes, "reversed");
   if (shape.reversed && shape.directions == 2)
@@ -169,7 +166,7 @@ PreparedStep prepare_recurrent_f32(const StepRequest& request) {
   const RecurrentShape shape = read_shape(attributes);
   Operands operands(request);
   const RecurrentArgs args = make_recurrent_args(shape, read_operands(shape, attributes, operands));
-  const std::int64_t workers = attributes.has("workers") ? attributes.integer("workers", 1, kLargest) : 1;
+  const std::int64_t workers = attributes.has("workers") ? attributes.integer("workers", 1, kLargestRecurrent) : 1;
   PreparedStep step;
   step.phases = make_phases(args, choose_recurrent_split(shape, workers), request.kernels);
   step.temporaries = std::move(operands.temporaries);

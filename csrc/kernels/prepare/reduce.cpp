@@ -13,7 +13,7 @@ namespace {
 // Attributes: op (ReduceOp), type (ElementCode), shape, axes (ascending; none: each element separately). Output: the
 // shape without the axes, in order. f32 and f64 have every op; 32- and 64-bit integers have those without a root or
 // logarithm, the other types kMax and kMin.
-constexpr std::int64_t kLargest = std::int64_t{1} << 46;
+constexpr std::int64_t kLargestReduce = std::int64_t{1} << 46;
 // The least number of elements for a worker, the least for a part, and the number of tiles that suffices for all
 // workers.
 constexpr std::int64_t kShareElements = 64 * 1024;
@@ -181,9 +181,9 @@ PreparedStep prepare_reduce(const StepRequest& request) {
   // The product of all nonzero sizes bounds every stride and count below.
   std::vector<std::int64_t> bound = shape, kept;
   for (std::int64_t& size : bound) size = size == 0 ? 1 : size;
-  if (checked_product(bound) > static_cast<std::size_t>(kLargest)) {
+  if (checked_product(bound) > static_cast<std::size_t>(kLargestReduce)) {
     throw PlanError("attribute \"shape\" has " + std::to_string(checked_product(bound)) + " elements; expected " +
-                    std::to_string(kLargest) + " at most");
+                    std::to_string(kLargestReduce) + " at most");
   }
   for (std::size_t d = 0; d < shape.size(); ++d)
     if (!is_reduced[d]) kept.push_back(shape[d]);

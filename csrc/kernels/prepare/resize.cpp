@@ -21,7 +21,7 @@ namespace {
 
 // Floats of a combined source row: half of an L1 cache.
 constexpr std::int64_t kScratchFloats = 4096;
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestResize = std::int64_t{1} << 30;
 constexpr std::int64_t kMaxTaps = std::int64_t{1} << 16;
 
 // The taps of the rows or columns of the destination, in the kernels' format.
@@ -100,10 +100,10 @@ class TapTable {
 ResizeArgs read_resize(const Attributes& attributes) {
   ResizeArgs args = {};
   args.maps = attributes.integer("maps", 0, std::int64_t{1} << 40);
-  args.inner = attributes.integer("inner", 0, kLargest);
+  args.inner = attributes.integer("inner", 0, kLargestResize);
   const auto in = read_shape(attributes, "in", 2, 2), out = read_shape(attributes, "out", 2, 2);
   for (std::size_t d = 0; d < 2; ++d) {
-    if (in[d] > kLargest || out[d] > kLargest) throw PlanError("a dimension is larger than 2^30");
+    if (in[d] > kLargestResize || out[d] > kLargestResize) throw PlanError("a dimension is larger than 2^30");
     if (in[d] == 0 && out[d] > 0) {
       throw PlanError("an empty dimension is resized to " + std::to_string(out[d]));
     }

@@ -6,13 +6,10 @@
 #include <algorithm>
 
 #include "kernels/prepare/movement_request.hpp"
+#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
-
-bool read_flag(const Attributes& attributes, const char* name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
 
 PreparedStep prepare_roi_align(const StepRequest& request) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 40;

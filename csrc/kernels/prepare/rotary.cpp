@@ -12,7 +12,7 @@ namespace {
 
 // Attributes: batch, heads, rows, size; rotated (size): even; interleaved (0); x, y: [batch, head, row], floats between
 // batches, heads and rows; table: [batch, row], the same for cos and sin, 0 if shared.
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestRotary = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // The least number of elements for which waking a worker is worthwhile.
 constexpr std::int64_t kLeastElements = 1 << 14;
@@ -65,10 +65,10 @@ void expect_apart(const RotaryArgs& args) {
 PreparedStep prepare_rotary_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   RotaryArgs args = {};
-  args.batch = attributes.integer("batch", 0, kLargest);
-  args.heads = attributes.integer("heads", 1, kLargest);
-  args.rows = attributes.integer("rows", 0, kLargest);
-  args.size = attributes.integer("size", 0, kLargest);
+  args.batch = attributes.integer("batch", 0, kLargestRotary);
+  args.heads = attributes.integer("heads", 1, kLargestRotary);
+  args.rows = attributes.integer("rows", 0, kLargestRotary);
+  args.size = attributes.integer("size", 0, kLargestRotary);
   args.rotated = attributes.has("rotated") ? attributes.integer("rotated", 0, args.size) : args.size;
   args.interleaved = attributes.has("interleaved") && attributes.integer("interleaved", 0, 1) == 1;
   if (args.rotated % 2 != 0) {

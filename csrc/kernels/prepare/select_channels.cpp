@@ -15,7 +15,7 @@
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 24;  // channels
+constexpr std::int64_t kLargestSelectChannels = std::int64_t{1} << 24;  // channels
 
 struct Channel {
   std::int32_t operand;
@@ -32,14 +32,16 @@ std::vector<Channel> read_channels(const Attributes& attributes, const std::vect
     const std::int64_t source = ranges[i], first = ranges[i + 1], step = ranges[i + 2], count = ranges[i + 3];
     const std::int64_t limit =
         source >= 0 && source < static_cast<std::int64_t>(channels.size()) ? channels[source] : 0;
-    if (count < 0 || count > kLargest || step > kLargest || step < -kLargest || first < 0 || first > kLargest ||
+    if (count < 0 || count > kLargestSelectChannels || step > kLargestSelectChannels ||
+        step < -kLargestSelectChannels || first < 0 || first > kLargestSelectChannels ||
         (count > 0 && (first >= limit || first + step * (count - 1) < 0 || first + step * (count - 1) >= limit))) {
       throw PlanError(std::to_string(count) + " channels from " + std::to_string(first) + " in steps of " +
                       std::to_string(step) + " are not within the " + std::to_string(limit) + " channels of source " +
                       std::to_string(source));
     }
     for (std::int64_t k = 0; k < count; ++k) selected.push_back({static_cast<std::int32_t>(source), first + k * step});
-    if (selected.size() > static_cast<std::size_t>(kLargest)) throw PlanError("more than 2^24 channels are selected");
+    if (selected.size() > static_cast<std::size_t>(kLargestSelectChannels))
+      throw PlanError("more than 2^24 channels are selected");
   }
   return selected;
 }
@@ -119,7 +121,8 @@ PreparedStep prepare_select_channels_f32(const StepRequest& request) {
   request.expect_operands(channels.size(), 1);
   Selection selection = {args.pixels, {}, {}, {}};
   for (std::size_t i = 0; i < channels.size(); ++i) {
-    if (channels[i] > kLargest) throw PlanError("a source has " + std::to_string(channels[i]) + " channels");
+    if (channels[i] > kLargestSelectChannels)
+      throw PlanError("a source has " + std::to_string(channels[i]) + " channels");
     request.expect_input(i, blocked_bytes(args.batch, channels[i], args.pixels, 1));
     selection.batches.push_back((channels[i] + 15) / 16 * 16 * args.pixels);
   }

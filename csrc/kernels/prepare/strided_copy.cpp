@@ -17,14 +17,15 @@
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 62;
+constexpr std::int64_t kLargestStridedCopy = std::int64_t{1} << 62;
 // Bytes of a block: its source and destination together fit the L1 cache.
 constexpr std::int64_t kBlockBytes = 16 << 10;
 constexpr std::int64_t kShortColumns = 16, kLongColumns = 1024, kShortRows = 16;
 
 std::int64_t checked_scale(std::int64_t value, std::int64_t factor) {
   std::int64_t product;
-  if (__builtin_mul_overflow(value, factor, &product) || product > kLargest || product < -kLargest) {
+  if (__builtin_mul_overflow(value, factor, &product) || product > kLargestStridedCopy ||
+      product < -kLargestStridedCopy) {
     throw PlanError("a stride or an offset overflows: " + std::to_string(value) + " times " + std::to_string(factor));
   }
   return product;

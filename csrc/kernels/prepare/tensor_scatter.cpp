@@ -16,16 +16,16 @@
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 46;
+constexpr std::int64_t kLargestTensorScatter = std::int64_t{1} << 46;
 constexpr std::int64_t kBytesPerWorker = 64 << 10;
 
 TensorScatterView read_view(const Attributes& attributes, const char* name) {
   const auto& values = attributes.integers(name);
   if (values.size() != 3) throw PlanError(std::string("attribute \"") + name + "\" must have 3 values");
   for (const std::int64_t value : values) {
-    if (value < 0 || value > kLargest) {
+    if (value < 0 || value > kLargestTensorScatter) {
       throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) +
-                      "; expected 0 to " + std::to_string(kLargest));
+                      "; expected 0 to " + std::to_string(kLargestTensorScatter));
     }
   }
   return {values[0], values[1], values[2]};
@@ -64,16 +64,16 @@ void expect_aligned(const TensorScatterView& view, std::int64_t element, const c
 PreparedStep prepare_tensor_scatter(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   TensorScatterArgs args = {};
-  args.batch = attributes.integer("batch", 0, kLargest);
-  args.parts = attributes.integer("parts", 0, kLargest);
-  args.rows = attributes.integer("rows", 0, kLargest);
-  args.steps = attributes.integer("steps", 0, kLargest);
-  args.row_bytes = attributes.integer("row_bytes", 0, kLargest);
+  args.batch = attributes.integer("batch", 0, kLargestTensorScatter);
+  args.parts = attributes.integer("parts", 0, kLargestTensorScatter);
+  args.rows = attributes.integer("rows", 0, kLargestTensorScatter);
+  args.steps = attributes.integer("steps", 0, kLargestTensorScatter);
+  args.row_bytes = attributes.integer("row_bytes", 0, kLargestTensorScatter);
   args.cache = read_view(attributes, "cache");
   args.update = read_view(attributes, "update");
   args.has_positions = attributes.integer_or("positions", 1) != 0;
   args.is_circular = attributes.integer_or("circular", 0) != 0;
-  args.expected = attributes.has("expected") ? attributes.integer("expected", -1, kLargest) : -1;
+  args.expected = attributes.has("expected") ? attributes.integer("expected", -1, kLargestTensorScatter) : -1;
   args.format = read_code_or(attributes, "format", CacheFormat::kF32);
   if (args.format != CacheFormat::kF32 && args.row_bytes % 4 != 0) {
     throw PlanError("rows of " + std::to_string(args.row_bytes) + " bytes are not f32");

@@ -10,11 +10,12 @@
 
 #include "kernels/prepare.hpp"
 #include "kernels/prepare/codes.hpp"
+#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 32;
+constexpr std::int64_t kLargestTrees = std::int64_t{1} << 32;
 constexpr std::int64_t kPartTrees = 64;  // at least, where one row is walked by several workers
 constexpr std::int64_t kMostParts = 16;
 constexpr std::int64_t kShareWalks = 4096;  // walks through trees for which another worker is worthwhile
@@ -27,23 +28,19 @@ Code read_name(const Attributes& attributes, const char* attribute, const std::v
   throw PlanError("attribute \"" + std::string(attribute) + "\" is \"" + name + "\"");
 }
 
-bool read_flag(const Attributes& attributes, const char* name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
-
 TreeArgs read_args(const Attributes& attributes) {
   TreeArgs args = {};
   args.type =
       read_code(attributes, "type", {ElementCode::kF32, ElementCode::kF64, ElementCode::kI32, ElementCode::kI64});
   args.compute = read_code(attributes, "compute", {ElementCode::kF32, ElementCode::kF64});
   args.result = read_code(attributes, "result", {ElementCode::kF32, ElementCode::kF64});
-  args.rows = attributes.integer("rows", 0, kLargest);
-  args.features = attributes.integer("features", 0, kLargest);
-  args.nodes = attributes.integer("nodes", 0, kLargest);
-  args.trees = attributes.integer("trees", 0, kLargest);
-  args.weights = attributes.integer("weights", 0, kLargest);
-  args.targets = attributes.integer("targets", 1, kLargest);
-  args.columns = attributes.integer("columns", 1, kLargest);
+  args.rows = attributes.integer("rows", 0, kLargestTrees);
+  args.features = attributes.integer("features", 0, kLargestTrees);
+  args.nodes = attributes.integer("nodes", 0, kLargestTrees);
+  args.trees = attributes.integer("trees", 0, kLargestTrees);
+  args.weights = attributes.integer("weights", 0, kLargestTrees);
+  args.targets = attributes.integer("targets", 1, kLargestTrees);
+  args.columns = attributes.integer("columns", 1, kLargestTrees);
   args.compare = read_name<TreeCompare>(attributes, "compare", {"leq", "less", "any"});
   args.fold = read_name<TreeFold>(attributes, "fold", {"sum", "min", "max"});
   args.complement = read_name<TreeComplement>(attributes, "complement", {"none", "one", "negative"});

@@ -5,23 +5,20 @@
 
 #include "kernels/prepare.hpp"
 #include "kernels/prepare/codes.hpp"
+#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 40;
-
-bool read_flag(const Attributes& attributes, const char* name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
+constexpr std::int64_t kLargestUnique = std::int64_t{1} << 40;
 
 PreparedStep prepare_unique(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   UniqueArgs args = {};
   args.type = read_code<ElementCode>(attributes, "type");
-  args.outer = attributes.integer("outer", 0, kLargest);
-  args.axis = attributes.integer("axis", 0, kLargest);
-  args.inner = attributes.integer("inner", 0, kLargest);
+  args.outer = attributes.integer("outer", 0, kLargestUnique);
+  args.axis = attributes.integer("axis", 0, kLargestUnique);
+  args.inner = attributes.integer("inner", 0, kLargestUnique);
   args.is_sorted = read_flag(attributes, "sorted");
   args.joins_nans = read_flag(attributes, "joins_nans");
   args.has_first = read_flag(attributes, "first");

@@ -12,16 +12,13 @@
 #include <algorithm>
 
 #include "kernels/prepare/movement_request.hpp"
+#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 40;
+constexpr std::int64_t kLargestWindows = std::int64_t{1} << 40;
 constexpr std::int64_t kLargestStep = std::int64_t{1} << 20;
-
-bool read_flag(const Attributes& attributes, const char* name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
 
 void read_axes(const Attributes& attributes, const char* name, std::int64_t least, std::int64_t most,
                std::int64_t* values) {
@@ -42,15 +39,15 @@ std::int64_t product_of(const std::int64_t* lengths, int count) {
 
 WindowsArgs read_args(const Attributes& attributes) {
   WindowsArgs args = {};
-  args.groups = attributes.has("groups") ? attributes.integer("groups", 1, kLargest) : 1;
-  args.channels = attributes.integer("channels", 0, kLargest);
+  args.groups = attributes.has("groups") ? attributes.integer("groups", 1, kLargestWindows) : 1;
+  args.channels = attributes.integer("channels", 0, kLargestWindows);
   if (args.channels % args.groups != 0) throw PlanError("the groups do not divide the channels");
-  read_axes(attributes, "images", 0, kLargest, args.images);
-  read_axes(attributes, "windows", 0, kLargest, args.windows);
-  read_axes(attributes, "kernel", 1, kLargest, args.kernel);
+  read_axes(attributes, "images", 0, kLargestWindows, args.images);
+  read_axes(attributes, "windows", 0, kLargestWindows, args.windows);
+  read_axes(attributes, "kernel", 1, kLargestWindows, args.kernel);
   read_axes(attributes, "strides", 1, kLargestStep, args.strides);
   read_axes(attributes, "dilations", 1, kLargestStep, args.dilations);
-  read_axes(attributes, "pads", -kLargest, kLargest, args.pads);
+  read_axes(attributes, "pads", -kLargestWindows, kLargestWindows, args.pads);
   const std::int64_t rows = product_of(args.windows, kWindowAxes - 1);
   args.first = attributes.integer("first", 0, rows);
   args.rows = attributes.integer("rows", 0, rows - args.first);
@@ -88,7 +85,7 @@ PreparedStep prepare_unroll(const StepRequest& request) {
 
 PreparedStep prepare_deform(const StepRequest& request) {
   WindowsArgs args = read_args(request.attributes);
-  args.offset_groups = request.attributes.integer("offset_groups", 1, kLargest);
+  args.offset_groups = request.attributes.integer("offset_groups", 1, kLargestWindows);
   args.has_mask = read_flag(request.attributes, "mask");
   if (args.channels % args.offset_groups != 0) throw PlanError("the groups of offsets do not divide the channels");
   if (args.images[0] != 1 || args.images[1] != 1 || args.kernel[0] != 1 || args.kernel[1] != 1 ||

@@ -1,0 +1,7 @@
+// See kernels/prepare/units/attention.cpp.
+#include "executor/cpu_features.cpp"
+#include "executor/kernel_registry.cpp"
+#include "executor/kernel_rows.cpp"
+#include "executor/plan.cpp"
+#include "executor/plan_family.cpp"
+#include "executor/product_rates.cpp"

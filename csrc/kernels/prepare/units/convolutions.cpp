@@ -1,0 +1,11 @@
+// See kernels/prepare/units/attention.cpp.
+#include "kernels/prepare/conv.cpp"
+#include "kernels/prepare/conv_amx.cpp"
+#include "kernels/prepare/conv_grouped.cpp"
+#include "kernels/prepare/conv_planar.cpp"
+#include "kernels/prepare/conv_request.cpp"
+#include "kernels/prepare/conv_residues.cpp"
+#include "kernels/prepare/conv_strips.cpp"
+#include "kernels/prepare/conv_transpose.cpp"
+#include "kernels/prepare/depthwise.cpp"
+#include "kernels/prepare/winograd.cpp"

@@ -1,0 +1,12 @@
+// See kernels/prepare/units/attention.cpp.
+#include "kernels/prepare/copy.cpp"
+#include "kernels/prepare/cum_sum.cpp"
+#include "kernels/prepare/gather.cpp"
+#include "kernels/prepare/iota.cpp"
+#include "kernels/prepare/layout.cpp"
+#include "kernels/prepare/movement_request.cpp"
+#include "kernels/prepare/pad.cpp"
+#include "kernels/prepare/scatter.cpp"
+#include "kernels/prepare/select_channels.cpp"
+#include "kernels/prepare/strided_copy.cpp"
+#include "kernels/prepare/windows.cpp"

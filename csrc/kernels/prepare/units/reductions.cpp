@@ -1,0 +1,11 @@
+// See kernels/prepare/units/attention.cpp.
+#include "kernels/prepare/channel_norm.cpp"
+#include "kernels/prepare/group_norm.cpp"
+#include "kernels/prepare/lp_norm.cpp"
+#include "kernels/prepare/lrn.cpp"
+#include "kernels/prepare/norm_request.cpp"
+#include "kernels/prepare/pool.cpp"
+#include "kernels/prepare/recurrent.cpp"
+#include "kernels/prepare/reduce.cpp"
+#include "kernels/prepare/row_norm.cpp"
+#include "kernels/prepare/window_pool.cpp"
