@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -57,6 +57,8 @@ KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno
 # They convert arguments and call the core, or build plans; -O3 takes half as long again to compile them.
 BINDING_FLAGS = PREPARE_FLAGS = ("-O1",)
 CORE_FLAGS = ("-O2",)
+# Kernels that this machine runs under a limit only: correct, some slower, and compiled in two thirds of the time.
+FALLBACK_FLAGS = ("-O2",)
 # See bindings/gil.cpp.
 NO_EXCEPTIONS = {"gil.cpp": ("-fno-exceptions",)}
 # GCC keeps loads for the next iteration in registers; register-tiled loops have none to spare and would spill.
@@ -138,6 +140,11 @@ def build_kernels() -> list[Path]:
 
 def chosen_rows() -> list[tuple[str, str]]:
     """Return the rows of families.def that ENGINE_ISAS chooses for the release build. Raises BuildError."""
+    return list(_chosen())
+
+
+def _chosen() -> dict[tuple[str, str], bool]:
+    """The rows of the release build, and whether CPUs that it is for prefer them: other rows are for limits only."""
     rows = kernel_rows()
     if named := _named_rows():
         if unknown := named - set(rows):
@@ -146,21 +153,25 @@ def chosen_rows() -> list[tuple[str, str]]:
                 f"ENGINE_KERNELS names {family}/{isa}, which families.def does not have for {architecture()}; expected "
                 "rows such as conv/avx2, separated by commas"
             )
-        return [row for row in rows if row in named]
+        return {row: True for row in rows if row in named}
     chosen = os.environ.get("ENGINE_ISAS", "").strip() or ("all" if _IS_EMULATED or _is_cross() else "native")
     if chosen == "all":
-        return rows
+        return dict.fromkeys(rows, True)
     names = [isa.name for isa in instruction_sets(RELEASE) if isa.architecture in ("any", architecture())]
     wanted = _ALWAYS & set(names)
     if chosen == "native":
         supported = set(_supported_isas())
     else:
         supported = {name.strip() for name in chosen.split(",")}
-        if unknown := supported - set(names):
-            raise BuildError(f"ENGINE_ISAS names {min(unknown)!r}; expected native, all, or some of {', '.join(names)}")
+        if others := supported - set(names):
+            raise BuildError(f"ENGINE_ISAS names {min(others)!r}; expected native, all, or some of {', '.join(names)}")
         wanted |= supported
-    highest = {family: isa for family, isa in sorted(rows, key=lambda row: names.index(row[1])) if isa in supported}
-    return [(family, isa) for family, isa in rows if isa in wanted or isa == highest.get(family)]
+    limit = max(map(names.index, supported))
+    usable = supported | {isa for isa in wanted if names.index(isa) <= limit}
+    highest = {family: isa for family, isa in sorted(rows, key=lambda row: names.index(row[1])) if isa in usable}
+    return {
+        (family, isa): isa == highest.get(family) for family, isa in rows if isa in wanted or isa == highest.get(family)
+    }
 
 
 def _named_rows() -> set[tuple[str, str]]:
@@ -216,7 +227,13 @@ def instruction_sets(variant: Variant) -> list[InstructionSet]:
 
 def kernel_units(variant: Variant) -> list[Unit]:
     """Return one unit for each kernel file and instruction set."""
-    return _units_of(chosen_rows() if variant == RELEASE else kernel_rows(), variant)
+    if variant != RELEASE:
+        return _units_of(kernel_rows(), variant)
+    rows = _chosen()
+    return [
+        unit if is_preferred else replace(unit, flags=(*unit.flags, *FALLBACK_FLAGS))
+        for unit, is_preferred in zip(_units_of(list(rows), variant), rows.values(), strict=True)
+    ]
 
 
 def _callable_units(variant: Variant) -> list[Unit]:

@@ -207,6 +207,23 @@ def test_a_build_for_this_machine_has_the_best_kernel_of_each_family() -> None:
     assert chosen_rows(ENGINE_ISAS="") == chosen_rows(ENGINE_ISAS="native")
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names instruction sets of x86-64")
+def test_only_rows_that_no_cpu_of_the_build_prefers_are_optimised_less() -> None:
+    code = """
+import native_build as nb
+units = [unit for unit in nb.kernel_units(nb.RELEASE) if unit.source.stem in ("copy", "trees", "gemm")]
+print(*(f"{u.object.parent.name}/{u.source.stem}" for u in units if u.flags[-1:] == nb.FALLBACK_FLAGS))
+"""
+
+    def less(isas: str) -> set[str]:
+        return set(in_build(code, ENGINE_ISAS=isas).stdout.split())
+
+    assert less("all") == set()
+    assert less("generic") == {"avx2/gemm", "avx2/trees"}
+    assert less("avx2") == {"generic/gemm", "generic/trees"}
+    assert less("avx512") == {"generic/gemm", "generic/trees", "avx2/gemm"}
+
+
 def test_only_objects_of_the_bindings_depend_on_the_version_of_python() -> None:
     result = in_build(DESCRIBE)
     assert result.returncode == 0, result.stderr
