@@ -40,7 +40,7 @@ def _reduction(op_type: str, **facts: Any) -> None:
 _reduction("ReduceL1", sums=True, keeps_zero=True, range=_NOT_NEGATIVE, growth=Growth.GROWS)
 _reduction("ReduceL2", sums=True, keeps_zero=True, range=_NOT_NEGATIVE)
 _reduction("ReduceLogSum", sums=True, growth=Growth.SHRINKS)
-_reduction("ReduceLogSumExp", sums=True, growth=Growth.SHRINKS)
+_reduction("ReduceLogSumExp", sums=True)
 _reduction("ReduceMax", keeps_zero=True)
 _reduction("ReduceMean", sums=True, keeps_zero=True)
 _reduction("ReduceMin", keeps_zero=True)

@@ -47,6 +47,9 @@ class Growth(IntEnum):
 class Traits(NamedTuple):
     """The promises of an operator. The default of each is no promise.
 
+    `sums`, `accumulates`, `quantizes`, `inflates` and `vectorized` are hints for tolerances, precision and effort,
+    which no evaluation can refute.
+
     Attributes:
         data: the number of the first inputs that are data; the others are parameters, such as bounds or axes.
         pointwise: an element of the results depends on the parameters, and on the elements of the data at its place

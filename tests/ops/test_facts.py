@@ -15,7 +15,7 @@ from engine.ops import axes as declared_axes
 from engine.ops import traits as declared
 from engine.ops.axes import axes_of
 from engine.ops.extension import Operator, define
-from engine.ops.traits import Moves, Traits, declare, operators_with, traits_of
+from engine.ops.traits import Growth, Moves, Traits, declare, operators_with, traits_of
 from engine.testing.facts import check_facts, check_operator, checkable, operators_without_facts
 
 DECLARING = [op for op in ops.all_ops() if checkable(op)]
@@ -80,6 +80,7 @@ WRONG: dict[str, tuple[str, Traits, str]] = {
     "monotonic": ("Cos", Traits(monotonic=True), "rise and fall"),
     "zero": ("Cos", Traits(keeps_zero=True), "zeros give 1.0"),
     "range": ("Exp", Traits(range=(0.0, 1.0)), "it gives"),
+    "growth": ("ReduceLogSumExp", Traits(growth=Growth.SHRINKS), "data of 1e.30 gives"),
     "reduces": ("ArgMax", Traits(reduces=True), "reverse order"),
 }
 

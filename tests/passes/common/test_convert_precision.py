@@ -139,6 +139,13 @@ def test_what_grows_like_an_exponential_is_f32_until_it_is_moderate_again(make: 
     assert types(converted(product(named(ops.Neg(ops.Asinh(grown)), "after")), x))["after"] is f16
 
 
+def test_a_sum_of_exponentials_is_as_large_as_the_largest() -> None:
+    x = input_of(4, 8)
+    grown = ops.Exp(product(x))
+    total = named(ops.Neg(ops.ReduceLogSumExp(grown, Constant(np.array([1])))), "total")
+    assert types(converted(product(ops.Div(grown, total)), x))["total"] is f32
+
+
 def test_a_product_with_itself_is_a_square() -> None:
     x = input_of(4, 8)
     value = product(x)
