@@ -205,8 +205,11 @@ def private_uses(root: Path) -> list[str]:
     ]
 
 
+_OF_NAMED_TUPLES = frozenset({"_asdict", "_fields", "_make", "_replace"})  # public, but named so that fields may not be
+
+
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+    return name.startswith("_") and not name.startswith("__") and name not in _OF_NAMED_TUPLES
 
 
 _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Name, ast.Attribute, ast.Assign)
