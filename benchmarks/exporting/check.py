@@ -60,7 +60,7 @@ def check(path: Path, core: Core, device: str) -> Checked:
         found.tolerance = tolerance_of(path)
         expected = session.run(None, inputs)
     except Exception as e:  # whatever the peer raises
-        found.problem = f"refused by onnxruntime, too: {_line(e)}"
+        found.problem = f"also refused by onnxruntime: {_line(e)}"
         session = None
     try:
         _count_nodes(found, path, core, device)
@@ -72,7 +72,7 @@ def check(path: Path, core: Core, device: str) -> Checked:
         _compare(found, results, expected)
         _check_other_lengths(found, session, network, inputs)
     except EngineError as e:
-        found.problem = f"{found.problem and 'refused by onnxruntime, too: '}{type(e).__name__}: {_line(e)}"
+        found.problem = f"{found.problem and 'also refused by onnxruntime: '}{type(e).__name__}: {_line(e)}"
     return found
 
 

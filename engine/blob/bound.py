@@ -117,7 +117,9 @@ class BlobWeights(WeightsFile):
             source.read(prologue.padding)
             self._data = source.read(prologue.data_size)
         if Bound.of(prologue.manifest) is not None or "transform" in prologue.manifest.metadata:
-            raise BlobError(f"{self.path}: a blob that is encrypted, or has no weights of its own, has none for others")
+            raise BlobError(
+                f"{self.path}: a blob that is encrypted or has no weights of its own cannot provide weights"
+            )
         self._sections = {(s.sha256, s.size): s for s in prologue.manifest.sections}
 
     def find(self, sha256: str, size: int) -> Mapping[str, Any] | None:

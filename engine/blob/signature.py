@@ -55,7 +55,8 @@ class BlobSignature:
             )
         if not key.verify(self.message, self.value):
             raise BlobSignatureError(
-                f"{where}: the signature is not that of key {self.key_id!r}: the blob was changed after it was signed, "
+                f"{where}: the signature was not made with key {self.key_id!r}: the blob was changed after it was "
+                "signed, "
                 "or signed by another key of this id; get it again from its author"
             )
 

@@ -113,7 +113,7 @@ def why_not_authentic(manifest: BlobManifest, transform: SectionTransform) -> st
     if hmac.compare_digest(bytes(digest), _sealed_digest(manifest)):
         return None
     return (
-        "the seal is that of another manifest: sections were added, left out or exchanged after the blob was exported"
+        "the seal belongs to another manifest: sections were added, left out or exchanged after the blob was exported"
     )
 
 

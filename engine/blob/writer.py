@@ -88,8 +88,8 @@ class BlobWriter:
                 sections.append(BoundSection(name, size, digest, place))
         if not sections:
             raise BlobError(
-                f"{weights.path} has none of the blob's {len(self._sections)} sections, so that a blob without weights "
-                "would have all of them: the device stores weights in another form, or the file is of another model"
+                f"{weights.path} does not contain any of the blob's {len(self._sections)} sections, so leaving out the "
+                "weights would save nothing: the device stores weights in another form, or this is another model's file"
             )
         bound = Bound(os.path.basename(weights.path), tuple(sections))
         kept._manifest = replace(self._manifest, metadata={**self._manifest.metadata, **bound.to_metadata()})

@@ -82,7 +82,7 @@ def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | N
     if wrong := (operations - answer.nodes.keys()) | (answered - names):
         listed = ", ".join(sorted(wrong)[:10])
         raise PluginContractError(
-            f"plugin {plugin.name}: query_model must report each of the model's operations, and no others; see {listed}"
+            f"plugin {plugin.name}: query_model must report exactly the model's operations; see {listed}"
         )
     if answer.placement is not None and (faults := inconsistencies(answer.placement)):
         listed = "; ".join(faults[:3])

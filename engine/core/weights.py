@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
     """Open a blob, or a model with the files beside it. Raises `BlobError` if it is neither."""
     if not isinstance(path, (str, os.PathLike)):
-        raise BlobError(f"a blob's weights are in a file, of which the path is expected; got {type(path).__name__}")
+        raise BlobError(
+            f"weights: expected the path of the file that has the blob's weights; got {type(path).__name__}"
+        )
     return BlobWeights(path) if is_blob(path) else ModelWeights(path)
 
 

@@ -101,7 +101,7 @@ def _require_inputs(model: Model, order: Iterable[Node], ends: Iterable[str]) ->
     missing = [node.friendly_name for node in order if isinstance(node, Parameter)]
     if missing:
         raise GraphError(
-            f"model `{model.name}`: outputs {_listed(ends)} depend on {_listed(missing)}, too; add it to the inputs"
+            f"model `{model.name}`: outputs {_listed(ends)} also depend on {_listed(missing)}; add it to the inputs"
         )
 
 

@@ -100,7 +100,8 @@ class Extension:
         if kernels:
             names = ", ".join(kernel.name for kernel in kernels.values())
             raise ExtensionError(
-                f"extension {self}: library {library.path} has kernels of {names}, which is no operator"
+                f"extension {self}: library {library.path} has kernels for {names}, but the extension does not "
+                "define this operator"
             )
         return joined
 

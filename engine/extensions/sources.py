@@ -86,7 +86,7 @@ def _run_file(path: Path) -> ModuleType:
         name = f"engine_extension_{len(_files)}_{re.sub(r'[^A-Za-z0-9]', '_', path.stem)}"
         spec = importlib.util.spec_from_file_location(name, real)
         if spec is None or spec.loader is None or not os.path.isfile(real):
-            raise ExtensionError(f"extension {path}: there is no such file")
+            raise ExtensionError(f"extension {path}: the file does not exist")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # as dataclasses expect
         try:

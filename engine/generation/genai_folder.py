@@ -162,7 +162,7 @@ def _file(decoder: _Table, folder: Path) -> Path:
         raise decoder.wrong("filename", "a file inside the folder")
     path = folder / name
     if not os.path.isfile(path):
-        raise decoder.wrong("filename", f"a file in {folder}, which has none of this name")
+        raise decoder.wrong("filename", f"the name of a file in {folder}")
     return path
 
 

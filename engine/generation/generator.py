@@ -468,8 +468,8 @@ def checked_names(
     signature.find_output(found[LOGITS])
     if others := given - set(found.values()):
         raise InputError(
-            f"{signature.network}: input `{min(others)}` has none of the roles {', '.join(roles)}; if it is one of "
-            "them under another name, pass that in names; if it is a past value, make the model stateful: "
+            f"{signature.network}: input `{min(others)}` does not have one of the roles {', '.join(roles)}; if it has "
+            "one of them under another name, pass its name in names; if it is a past value, make the model stateful: "
             "engine.passes.MakeStateful"
         )
     if not signature.states:

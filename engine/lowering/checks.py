@@ -134,7 +134,7 @@ def check_parts(spec: SplitSpec) -> Refusal | None:
     length = shape[spec.axis]
     if length.is_dynamic or spec.has_parts(length.min):
         return None
-    return Refusal(RefusalCause.ATTRIBUTE, f"there are no {spec.node.num_outputs} parts of length {length}")
+    return Refusal(RefusalCause.ATTRIBUTE, f"length {length} cannot be divided into {spec.node.num_outputs} parts")
 
 
 def first_refusal(*refusals: Refusal | None) -> Refusal | None:

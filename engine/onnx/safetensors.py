@@ -138,7 +138,9 @@ class Weights:
                     self._refer(tensor)
                     count += 1
         if not count:
-            raise ExternalDataError(f"{self._file.label} has none of the model's initializers; names must be equal")
+            raise ExternalDataError(
+                f"{self._file.label} does not contain any of the model's initializers; the names must be equal"
+            )
 
     def content(self, tensor: onnx.TensorProto) -> memoryview | None:
         """The data of `tensor` if it refers to this file."""

@@ -89,7 +89,10 @@ def _compare_fixed(node: Node) -> None:
     if unknown is not None and data is not None and data.is_static:
         batch, channels, *lengths = data.get_shape()
         if batch and channels and not prod(lengths):
-            fail(node, f"X has shape {data}; expected maps of 1 element or more: no elements have no {unknown}")
+            fail(
+                node,
+                f"X has shape {data}; expected maps of 1 element or more: the {unknown} of no elements is undefined",
+            )
 
 
 @compares("ArgMax", "ArgMin")
@@ -117,7 +120,7 @@ def _compare_optimized(node: Node) -> None:
     for index in given:
         shape, first = _shape(node, index), _shape(node, 2 + (index - 2) % count)
         if shape is not None and first is not None and not shape.compatible(first):
-            fail(node, f"input {index} has shape {shape}; expected that of the updated tensor, {first}")
+            fail(node, f"input {index} has shape {shape}; expected the shape of the updated tensor, {first}")
     for index in (0, 1):
         shape = _shape(node, index)
         if shape is not None and not _is_single(shape):
@@ -197,7 +200,7 @@ def _compare_normalized(node: Node) -> None:
     for index in (1, 2):
         shape = _shape(node, index)
         if shape is not None and not _broadcasts_to(shape, data.dims):
-            fail(node, f"input {index} has shape {shape}, which does not broadcast to that of X, {data}")
+            fail(node, f"input {index} has shape {shape}, which does not broadcast to the shape of X, {data}")
 
 
 @compares("Gemm")
@@ -210,7 +213,7 @@ def _compare_gemm(node: Node) -> None:
     if not inner.compatible(other):
         fail(node, f"A has {inner} columns and B {other} rows; expected equal numbers")
     if c is not None and not _broadcasts_to(c, (rows, columns)):
-        fail(node, f"C has shape {c}, which does not broadcast to that of the product, [{rows},{columns}]")
+        fail(node, f"C has shape {c}, which does not broadcast to the shape of the product, [{rows},{columns}]")
 
 
 @compares("Clip")
@@ -557,6 +560,6 @@ def _compare_labels(node: Node) -> None:
     if len(scores) < 2:
         fail(node, f"scores has shape {scores}; expected [N, C, ...]")
     if labels is not None and not labels.compatible(PartialShape([scores[0], *scores.dims[2:]])):
-        fail(node, f"labels have shape {labels}; expected that of scores without its second axis, {scores}")
+        fail(node, f"labels have shape {labels}; expected the shape of scores without its second axis, {scores}")
     if weights is not None and not weights.compatible(PartialShape([scores[1]])):
         fail(node, f"weights have shape {weights}; expected one value per class, [{scores[1]}]")

@@ -124,7 +124,7 @@ def convolved_type(spec: ConvSpec) -> TensorType:
     kernel = PartialShape(weight.shape.dims[2:])
     if spec.kernel_shape is not None:
         if not PartialShape(spec.kernel_shape).compatible(kernel):
-            fail(node, f"kernel_shape {list(spec.kernel_shape)} differs from that of W")
+            fail(node, f"kernel_shape {list(spec.kernel_shape)} differs from the kernel of W")
         kernel = PartialShape(spec.kernel_shape)
     spatial: Sequence[Dimension | None] = [None] * len(kernel)
     if kernel.is_static:

@@ -163,7 +163,7 @@ def evenly_spaced(spec: RangeSpec, start: Array, limit: Array, delta: Array) -> 
     if count is None:
         given = f"start {start.item()}, limit {limit.item()} and delta {delta.item()}"
         raise ModelError(
-            f"there is no number of elements for {given}; expected finite numbers, and a delta other than 0"
+            f"the number of elements is undefined for {given}; expected finite numbers, and a delta other than 0"
         )
     return spec.at(start, delta, count)
 

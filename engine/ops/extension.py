@@ -139,7 +139,8 @@ class Operator:
             )
         if not isinstance(self.domain, str) or not _DOMAIN.fullmatch(self.domain):
             raise ExtensionError(
-                f"operator {self.name}: {self.domain!r} is no domain; expected a name such as com.example, in letters, "
+                f"operator {self.name}: {self.domain!r} is not a valid domain; expected a name such as com.example, "
+                "in letters, "
                 "digits, '.', '_' and '-'"
             )
         object.__setattr__(self, "inputs", self._names(self.inputs, "inputs"))

@@ -59,7 +59,7 @@ def _infer_reshape(node: Node) -> Sequence[ValueType]:
         return (TensorType(data.element_type, PartialShape.dynamic(rank)),)
     values = [int(v) for v in source.data.reshape(-1)]
     if min(values, default=0) < -1 or values.count(-1) > 1:
-        fail(node, f"shape {values} may hold -1 once, and no other negative length")
+        fail(node, f"shape {values} may hold one -1 and no other negative length")
     known = list(data.shape.dims) if data.shape.rank.is_static else None
     allowzero = ReshapeSpec.of(node).allowzero
     dims = [_reshaped_dim(node, known, index, value, allowzero) for index, value in enumerate(values)]

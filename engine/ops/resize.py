@@ -342,7 +342,7 @@ def _infer_resize(node: Node) -> Sequence[ValueType]:
     if len(is_given) != 1:
         fail(node, f"exactly one of scales and sizes must be given, got {'both' if is_given else 'none'}")
     if spec.mode != "nearest" and data.element_type in (boolean, string):
-        fail(node, f"X is {data}, of which there are no mean values; expected mode nearest, or numbers")
+        fail(node, f"X is {data}, which cannot be interpolated; expected mode nearest, or numbers")
     if data.shape.rank.is_dynamic or spec.axes is None:
         return (data,)
     if spec.coordinate_transformation_mode == "tf_crop_and_resize" and _is_given(node, 1):
@@ -362,7 +362,7 @@ def _infer_resize(node: Node) -> Sequence[ValueType]:
         if any(size is not None and size < 0 for size in values):
             fail(node, f"sizes are {values}; expected 0 or more")
         if any(size and dims[axis].max == 0 for axis, size in zip(spec.axes, values, strict=True)):
-            fail(node, f"X has shape {data.shape}, and sizes are {values}; there are no elements to take")
+            fail(node, f"X has shape {data.shape}, so there are no elements to resize to sizes {values}")
         _set_sizes(spec, dims, spec.axes, values)
     return (TensorType(data.element_type, PartialShape(dims)),)
 

@@ -133,7 +133,7 @@ def _tree_of_ids(node: Node, leaves: str, targets: int) -> tuple[LinkedTrees, se
         found = ids.places(tree_ids, _integers(node, name, count))
         wrong = np.flatnonzero((modes != _IS_LEAF) & (found < 0))
         if len(wrong):
-            raise TreeError(name, f"ids of nodes of the same tree; that of node {wrong[0]} names none")
+            raise TreeError(name, f"ids of nodes of the same tree; node {wrong[0]} names a node that does not exist")
         branches[name] = found
     _check_features(modes, features)
     weight_trees = _integers(node, f"{leaves}_treeids")

@@ -61,7 +61,7 @@ def _of_crossings(report: PlacementReport) -> Iterator[str]:
     for crossing in report.crossings:
         where = f"`{crossing.value}`, from {crossing.source} to {crossing.target}"
         if crossing.source not in depends_on or crossing.target not in depends_on:
-            yield f"{where}: there is no such subgraph"
+            yield f"{where}: the subgraph does not exist"
         elif crossing.source not in depends_on[crossing.target]:
             yield f"{where}: {crossing.target} does not depend on {crossing.source}"
         if crossing.byte_size is not None and crossing.byte_size < 0:

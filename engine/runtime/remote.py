@@ -367,7 +367,9 @@ class RemoteTensor(ABC):
     @final
     def __array__(self, *_: object, **__: object) -> Array:
         """Refused: numpy would copy from the device without saying so. Raises `NotOnHostError`."""
-        raise NotOnHostError(f"{self} is no array; copy it with to_host(), or share host memory with np.from_dlpack")
+        raise NotOnHostError(
+            f"{self} is not an array; copy it with to_host(), or share host memory with np.from_dlpack"
+        )
 
     def __str__(self) -> str:
         return f"tensor {self.element_type} {list(self.shape)} in {self.context}"

@@ -110,7 +110,7 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "setting given twice": ("benchmark basic.blob --streams 2 -c NUM_STREAMS=1", 2, ("NUM_STREAMS", "twice")),
     "layers of tokens": ("benchmark basic.onnx -d CPU --generate 4 --layers", 2, ("--layers", "--generate")),
     "compared with nothing": ("benchmark basic.blob --compare nowhere.json", 3, ("nowhere.json", "No such file")),
-    "compared with text": ("benchmark basic.blob --compare nowhere.onnx", 3, ("nowhere.onnx", "no such file")),
+    "compared with text": ("benchmark basic.blob --compare nowhere.onnx", 3, ("nowhere.onnx", "does not exist")),
     "compared with no device": ("benchmark basic.onnx -d CPU --compare NO_SUCH", 3, ("NO_SUCH",)),
     "blob for another engine": ("benchmark basic.blob --compare onnxruntime", 3, ("onnxruntime", "basic.blob")),
     "report nowhere": ("benchmark basic.blob --html nowhere/x.html", 2, ("nowhere", "does not exist")),

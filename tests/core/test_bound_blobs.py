@@ -109,7 +109,7 @@ def test_the_file_is_needed_and_must_be_the_same(folder: Path, tmp_path: Path) -
 
 def test_a_file_that_has_nothing_of_the_blob(folder: Path, tmp_path: Path) -> None:
     network = Core().compile_model(folder / "model.onnx", "CPU")  # whose weights are packed
-    with pytest.raises(BlobError, match=r"model\.onnx has none of the blob's \d+ sections"):
+    with pytest.raises(BlobError, match=r"model\.onnx does not contain any of the blob's \d+ sections"):
         network.export_model(tmp_path / "bound.blob", weights=folder / "model.onnx")
     (tmp_path / "text").write_text("no model")
     with pytest.raises(BlobError, match="neither a blob nor a model"):
@@ -119,7 +119,7 @@ def test_a_file_that_has_nothing_of_the_blob(folder: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("given", [3, b"model.onnx", None])
 def test_a_file_of_weights_is_a_path(folder: Path, given: Any) -> None:
-    with pytest.raises(BlobError, match=f"the path is expected; got {type(given).__name__}"):
+    with pytest.raises(BlobError, match=f"expected the path of .*; got {type(given).__name__}"):
         open_weights(given)
 
 
@@ -142,7 +142,7 @@ def test_a_bound_blob_can_be_encrypted(folder: Path, tmp_path: Path) -> None:
     network.export_model(tmp_path / "both.blob", weights=model, transform=key)
     imported = core.import_model(tmp_path / "both.blob", weights=model, transform=key)
     np.testing.assert_array_equal(result_of(imported), result_of(network))
-    with pytest.raises(BlobError, match="has none for others"):
+    with pytest.raises(BlobError, match="cannot provide weights"):
         network.export_model(tmp_path / "c.blob", weights=tmp_path / "both.blob")
 
 

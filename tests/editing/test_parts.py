@@ -71,7 +71,7 @@ def test_a_value_may_be_an_input_and_an_output() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "words"),
     [
-        (["biased"], ["y"], "depend on `z`, too; add it"),
+        (["biased"], ["y"], "also depend on `z`; add it"),
         (["x", "z"], ["active"], "do not depend on `z`; drop it"),
         (["q"], ["y"], "no value 'q'"),
         (None, [], "outputs is empty"),

@@ -408,7 +408,9 @@ def test_kernels_must_belong_to_the_extension(build: Build) -> None:
     assert other is not None
     with pytest.raises(ExtensionError, match=r"library .* is mixed 1.0; make name and version equal"):
         Core().add_extension(Extension("mixed", "1.1", other, library=path))
-    with pytest.raises(ExtensionError, match=r"has kernels of test.mixed.Affine, which is no operator"):
+    with pytest.raises(
+        ExtensionError, match=r"has kernels for test.mixed.Affine, but the extension does not define this operator"
+    ):
         Core().add_extension(Extension("mixed", "1.0", other[1:], library=path))
 
 

@@ -325,7 +325,7 @@ def test_a_clash_is_an_error_and_adds_nothing(core: Core, extension: Extension, 
     ("wrong", "said"),
     [
         ({"name": "a b"}, "'a b' is not a valid name of an operator"),
-        ({"domain": ""}, "'' is no domain"),
+        ({"domain": ""}, "'' is not a valid domain"),
         ({"inputs": "x"}, "inputs are 'x'; expected a list of names"),
         ({"inputs": ["x", "x?"]}, r"inputs are \['x', 'x\?'\]; expected names that differ"),
         ({"inputs": ["xs...", "y"]}, "only the last input may repeat"),

@@ -307,7 +307,7 @@ def test_neither_model_nor_blob_loads_what_it_names(tmp_path: Path, monkeypatch:
         ("triple_operators:MISSING", "module triple_operators has no MISSING, which must be an engine.Extension"),
         ("triple_operators:NOTHING", "an extension is an engine.Extension, .*; got 3"),
         ("a b", "extension 'a b': expected a path, or"),
-        ("./missing.py", r"extension missing.py: there is no such file"),
+        ("./missing.py", r"extension missing.py: the file does not exist"),
         (7, "an extension is an engine.Extension, .*; got 7"),
         ([], r"an extension is an engine.Extension, .*; got \[\]"),
     ],

@@ -93,7 +93,7 @@ def test_the_results_are_the_same_also_written_and_exported(device: str) -> None
 @pytest.mark.usefixtures("short")
 def test_what_is_wrong_with_a_list_is_said_as_always() -> None:
     wrong = [7, 0, 0] * _TREES
-    with pytest.raises(EngineError, match=r"nodes_truenodeids is .* ids of nodes of the same tree; that of node 0"):
+    with pytest.raises(EngineError, match=r"nodes_truenodeids is .* ids of nodes of the same tree; node 0 names"):
         read_model(serialized(nodes_truenodeids=wrong))
     with pytest.raises(EngineError, match="leads back to itself"):
         read_model(serialized(nodes_truenodeids=[0, 0, 0] * _TREES))

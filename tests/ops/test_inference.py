@@ -161,7 +161,7 @@ def test_convolution_bounds() -> None:
         (lambda: ops.GroupNormalization(p([1, 5, 2]), p([5]), p([5]), num_groups=2), "does not divide the 5 channels"),
         (lambda: ops.Reshape(p([2, 3]), Constant([4])), r"6 elements do not fill shape \[4\]"),
         (lambda: ops.Reshape(p([2, 3]), Constant([4, -1])), r"6 elements cannot be divided by the 4 of shape"),
-        (lambda: ops.Reshape(p([2, 3]), Constant([-1, -1])), "may hold -1 once"),
+        (lambda: ops.Reshape(p([2, 3]), Constant([-1, -1])), "may hold one -1"),
         (lambda: ops.Reshape(p([2, 3]), Constant([2, 3, 0])), "the 0 at place 2 of the shape copies dimension 2"),
         (lambda: ops.Gather(p([2, 3]), Constant([0]), axis=5), "axis"),
         (lambda: ops.Resize(p([1, 1, 4]), None, None, None), "exactly one of scales and sizes"),

@@ -78,7 +78,7 @@ def test_resizing_of_nothing(mode: str) -> None:
     value = run("Resize", np.zeros((0, 3, 4), np.float32), None, None, np.array([6, 2]), mode=mode, axes=(-2, -1))
     assert isinstance(value, np.ndarray)
     assert value.shape == (0, 6, 2)
-    with pytest.raises(InputError, match="there are no elements to take"):
+    with pytest.raises(InputError, match="there are no elements to resize"):
         run("Resize", np.zeros((0, 4), np.float32), None, None, np.array([3, 4]), mode=mode)
 
 
@@ -407,9 +407,9 @@ def test_what_is_found_not_to_fit_at_inference_is_not_computed() -> None:
         (("TopK", data, np.array([2**50])), {"outputs": 2}, r"K is 1125899906842624; expected 3 or less"),
         (("AffineGrid", data[None], np.array([2**50] * 4)), {}, "theta has 1 samples; expected equal numbers"),
         (("Range", f(0)[0], f(math.nan)[0], f(1)[0]), {}, "limit nan and delta 1.0; expected finite numbers"),
-        (("Range", f(0)[0], f(1)[0], f(0)[0]), {}, "no number of elements|delta. is 0"),
+        (("Range", f(0)[0], f(1)[0], f(0)[0]), {}, "number of elements is undefined|delta. is 0"),
         (("MaxRoiPool", f(1).reshape(1, 1, 1, 1), f([math.nan] * 5)), {"pooled_shape": [1, 1]}, "batch index nan"),
-        (("Reshape", data, np.array([-1, -1])), {}, "may hold -1 once"),
+        (("Reshape", data, np.array([-1, -1])), {}, "may hold one -1"),
     ):
         with pytest.raises(InputError, match=words):
             run(*inputs, **attributes)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def test_wrong_subgraphs_are_found(report: PlacementReport, position: int, chang
     [
         ({"lower_bound": 4}, "the lower bound is 4; expected 0 to 3"),
         ({"lower_bound": -1}, "the lower bound is -1"),
-        ({"crossings": (Crossing("relu", 0, 9, 1),)}, "there is no such subgraph"),
+        ({"crossings": (Crossing("relu", 0, 9, 1),)}, "the subgraph does not exist"),
         ({"crossings": (Crossing("relu", 2, 0, 1),)}, "0 does not depend on 2"),
         ({"crossings": (Crossing("relu", 0, 1, -1),)}, "it has -1 bytes"),
         ({"crossings": (Crossing("relu", 0, 1, 1, float("inf")),)}, "the prediction for `relu` to 1 is inf s"),

@@ -192,7 +192,7 @@ def test_a_query_must_answer_for_the_models_operations_and_no_others(plugin):
         QueryResult({relu: refused, "other": refused}),
         QueryResult({relu: refused}, (frozenset({relu, "other"}),)),
     ):
-        with pytest.raises(PluginContractError, match="must report each of the model's operations"):
+        with pytest.raises(PluginContractError, match="must report exactly the model's operations"):
             ask(wrong)
 
 

@@ -100,7 +100,7 @@ class ContribCall(OldCall):
             found = self.attributes.get(name, value)
             if found != value:
                 self.unsupported(
-                    f"attribute `{name}` is {found!r}, for which there is no form in ONNX's operators",
+                    f"attribute `{name}` is {found!r}, which ONNX's operators cannot express",
                     f"write the model with {value!r}",
                 )
 
@@ -110,7 +110,7 @@ class ContribCall(OldCall):
         for name in names:
             if self.has_input(ports.index(name)):
                 self.unsupported(
-                    f"{self.described(ports.index(name))} is given, for which there is no form in ONNX's operators",
+                    f"{self.described(ports.index(name))} is given, which ONNX's operators cannot express",
                     "write the model without it",
                 )
 

@@ -271,7 +271,7 @@ def _require_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> No
         for axis in unknown.get(pair.name, []) if is_grown[pair.name] else empty.get(pair.name, []):
             raise GraphError(
                 f"input `{pair.name}` is {pair.parameter.type}, and neither another input nor the values that it is "
-                f"joined with tell the length of dimension {axis}; state it first: "
+                f"joined with determine the length of dimension {axis}; state it first: "
                 f"model.reshape({{{pair.name!r}: [...]}})"
             )
 

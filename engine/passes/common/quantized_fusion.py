@@ -80,7 +80,7 @@ class QuantizedFusion(MatcherPass):
         if why is None and node.output(0).element_type is f32:
             plain = with_epilogue(node) if node.op_type == "Gemm" else node
             if plain is None:
-                why = "alpha, beta or transA of the Gemm are not those of a product with a bias"
+                why = "alpha, beta or transA of the Gemm is not what a product with a bias has"
             else:
                 try:
                     return replace_by(node, [node], [_on_integers(plain)])

@@ -87,7 +87,7 @@ class DeviceChecks:
         answer = self.make_core().query_model(BASIC.model(), self.device, dict(self.config))
         reason = next(iter(answer.at(SupportLevel.REFUSED).values())).reason
         names = ", ".join(dict.fromkeys(operator.op_type for operator in (*OPERATORS, *FURTHER_OPERATORS)))
-        return f"{self.device} supports float32 in none of {names}, of which the basic model is made; of Add: {reason}"
+        return f"{self.device} cannot run the basic model: it supports float32 in none of {names}; Add: {reason}"
 
     def compile(self, core: Core, model: onnx.ModelProto, **config: object) -> ExecutableNetwork:
         """Compile; a device that refuses the model fails the check."""

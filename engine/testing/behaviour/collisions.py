@@ -99,7 +99,7 @@ class CollisionChecks(DeviceChecks):
         for name, expected in sample.outputs.items():
             close = np.isclose(result[name], expected, rtol=self.rtol, atol=self.atol)
             wrong = int(close.size - np.count_nonzero(close))
-            assert wrong == 0, f"{who}: {wrong} of {close.size} elements of `{name}` are not those of its inputs"
+            assert wrong == 0, f"{who}: {wrong} of {close.size} elements of `{name}` do not follow from its inputs"
 
 
 def _spread(large: BasicModel, seed: int) -> Sample:

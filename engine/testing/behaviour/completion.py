@@ -291,7 +291,7 @@ class CompletionChecks(DeviceChecks):
     def _long_model(self, core: Core) -> LongModel:
         found = find_long_model(lambda model: core.query_model(model, self.device, dict(self.config)).is_supported)
         if found is None:
-            pytest.skip(f"{self.device} supports neither MatMul nor Conv, of which a long chain is made")
+            pytest.skip(f"{self.device} supports neither MatMul nor Conv, from which a long chain is made")
         return found
 
 

@@ -67,7 +67,7 @@ class HonestyChecks(DeviceChecks):
                 with pytest.raises(UnsupportedError) as caught:
                     core.compile_model(model, self.device, dict(self.config))
                 is_named = any(name in str(caught.value) for name in refused)
-                assert is_named, f"{where}: the error names none of {', '.join(refused)}: {caught.value}"
+                assert is_named, f"{where}: the error does not name any of {', '.join(refused)}: {caught.value}"
 
     def _check_claimed(self, core: Core, case: OperatorCase, model: Model, feeds: dict[str, Any], where: str) -> None:
         answer = core.query_model(model, self.device, dict(self.config))

@@ -114,7 +114,7 @@ class LargeChecks(DeviceChecks):
             if core.query_model(_large_model(op_type), self.device, dict(self.config)).is_supported
         ]
         if not claimed:
-            pytest.skip(f"{self.device} claims none of {', '.join((*_PAIRS, *_ELEMENTWISE))}")
+            pytest.skip(f"{self.device} does not claim any of {', '.join((*_PAIRS, *_ELEMENTWISE))}")
         return [(op_type, self.large(core, op_type)) for op_type in (claimed[0], claimed[-1])]
 
     def _check_large(self, actual: Array, expected: Array, where: str) -> None:

@@ -56,7 +56,7 @@ class ProfileChecks(DeviceChecks):
         """The records of a chain of long operators have a fair part of the inference's time, in nanoseconds."""
         long = find_long_model(lambda model: core.query_model(model, self.device, dict(self.config)).is_supported)
         if long is None:
-            pytest.skip(f"{self.device} supports neither MatMul nor Conv, of which a long chain is made")
+            pytest.skip(f"{self.device} supports neither MatMul nor Conv, from which a long chain is made")
         request = self.compile(core, long.model, PERF_COUNT=True).create_infer_request()
         request.infer(long.inputs)
         self._check_times(request, Sample(long.inputs, {"y": long.answer}), is_async=False)

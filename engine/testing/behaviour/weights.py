@@ -161,7 +161,7 @@ class WeightChecks(DeviceChecks):
         for op_type in WEIGHTED:
             if core.query_model(_weighted(op_type, width).model, self.device, dict(self.config)).is_supported:
                 return _weighted(op_type, width)
-        pytest.skip(f"{self.device} claims none of {', '.join(WEIGHTED)} with constant weights")
+        pytest.skip(f"{self.device} does not claim any of {', '.join(WEIGHTED)} with constant weights")
 
     def _reproducibly(self, core: Core) -> dict[str, object]:
         declared = core.supported_properties(self.device).of(CONFIG).names
@@ -172,7 +172,7 @@ class WeightChecks(DeviceChecks):
         assert actual.dtype == expected.dtype, f"{where}: the result is {actual.dtype}, expected {expected.dtype}"
         assert actual.shape == expected.shape, f"{where}: the result has shape {actual.shape}"
         wrong = int((actual != expected).sum())
-        assert not wrong, f"{where}: {wrong} of {expected.size} elements differ from those of the exported network"
+        assert not wrong, f"{where}: {wrong} of {expected.size} elements differ from the exported network's"
 
 
 def _blob(network: ExecutableNetwork) -> bytes:

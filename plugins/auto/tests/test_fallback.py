@@ -94,7 +94,7 @@ def test_an_inference_that_fails_is_repeated_on_the_next_device(rig: Any, error:
         request.wait(LIMIT)  # the warning is given on another thread; the log has it, too
         result = request.results
     else:
-        with pytest.warns(RuntimeWarning, match="ACME failed, and is left; inferences go on on BOLT"):
+        with pytest.warns(RuntimeWarning, match="ACME failed and is no longer used; inferences continue on BOLT"):
             result = request.infer(X)
     np.testing.assert_array_equal(result["y"], -X)
     assert network.get_metric("EXECUTION_DEVICES") == ("BOLT",)

@@ -696,7 +696,7 @@ def test_what_rounding_explains_is_no_difference(single: Any, batched: Any, word
         ("BATCH:CPU()", {}, DeviceNotFoundError, "argument"),
         ("BATCH:CPU(16", {}, DeviceNotFoundError, "argument"),
         ("BATCH:CPU(16)x", {}, DeviceNotFoundError, "argument"),
-        ("BATCH:BATCH(4)", {}, DeviceNotFoundError, "makes batches, too"),
+        ("BATCH:BATCH(4)", {}, DeviceNotFoundError, "also makes batches"),
         ("BATCH:NOPE(4)", {}, DeviceNotFoundError, "no plugin provides device 'NOPE'"),
         ("CPU(4)", {}, DeviceNotFoundError, "an argument in parentheses is for a device that runs on this one"),
         ("HETERO:CPU(4),TEMPLATE", {}, DeviceNotFoundError, "parentheses"),

@@ -41,7 +41,7 @@ def test_it_is_an_error(name: str, is_dynamic: bool) -> None:
         model, _ = model_of((None,) * len(shape) if is_dynamic else shape, *rest)
         Core().compile_model(model, "OPENCL")([np.zeros(shape, np.float32)])
 
-    said = "(of no elements is undefined|1 element or more along|there are no elements to take)"
+    said = "(of no elements is undefined|1 element or more along|there are no elements to resize)"
     with pytest.raises(EngineError, match=rf"{rest[0]} `{rest[0]}_\d+`.*{said}"):
         attempt()
 

@@ -121,7 +121,7 @@ def test_a_bound_is_the_length_that_a_model_leaves_open() -> None:
     for wrong, bound, said in (
         (static_cache("TensorScatter", "room"), None, "unknown length; pass it: MakeStateful"),
         (static_cache("TensorScatter", 8), 7, "fixed length of 8, into which the model writes; got bound=7"),
-        (static_cache("TensorScatter", 8, "others"), None, "no other input tells the length of dimension 0"),
+        (static_cache("TensorScatter", 8, "others"), None, "no other input determines the length of dimension 0"),
     ):
         with pytest.raises(PassError, match=said):
             MakeStateful(bound=bound).run_on_model(wrong)

@@ -73,7 +73,7 @@ def predictor(
     inputs, outputs = ([Port.from_json(port) for port in ports] for ports in (manifest.inputs, manifest.outputs))
     rows = fixed_rows(name, inputs)
     if doubled := [port.name for port in outputs if port.name in keep]:
-        raise PropertyError(f"{name}: column `{doubled[0]}` of keep is an output of the network, too; leave it out")
+        raise PropertyError(f"{name}: column `{doubled[0]}` of keep is also an output of the network; leave it out")
     job = Job(
         name=name,
         device=device,

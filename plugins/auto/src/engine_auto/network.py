@@ -155,4 +155,4 @@ def _check_equal(outer: Signature, inner: Signature) -> None:
     kinds = (("inputs", outer.inputs, inner.inputs), ("outputs", outer.outputs, inner.outputs))
     for what, ours, theirs in (*kinds, ("variables", outer.states, inner.states)):
         if [each.to_json() for each in ours] != [each.to_json() for each in theirs]:
-            raise BlobCorruptError(f"the {what} of the blob are not those of the network in it")
+            raise BlobCorruptError(f"the {what} of the blob do not match the network in it")

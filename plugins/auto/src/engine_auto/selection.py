@@ -480,7 +480,7 @@ class Selection(Participant):
                 successor.state = State.CHOSEN if self.is_final else State.READY
                 self._why_now = self.reason = f"{failed.name} failed: {_told(error)}"
             now = self.current.name
-        self._warn(f"{failed.name} failed, and is left; inferences go on on {now}: {_told(error)}")
+        self._warn(f"{failed.name} failed and is no longer used; inferences continue on {now}: {_told(error)}")
 
     # -- for users --------------------------------------------------------------------------------------------
 

@@ -98,7 +98,8 @@ def _common_length(model: Model) -> Dimension:
         if length != batch:
             raise UnsupportedError(
                 f"model `{model.name}` has no batch: the first dimension of input `{name}` is {length}"
-                f"{_reader(parameter)}, and that of `{first}` is {batch}; every input needs the batch as its first "
+                f"{_reader(parameter)}, and the first dimension of `{first}` is {batch}; every input needs the batch "
+                "as its first "
                 "dimension"
             )
     if not found:
@@ -142,7 +143,9 @@ def _with_batch(model: Model, batch: int | str) -> Model:
         copy.set_batch(batch, {parameter.friendly_name: 0 for parameter in copy.parameters})
     except ModelError as e:
         first = model.parameters[0]
-        raise UnsupportedError(f"{e}; the batch is that of input `{first.friendly_name}`{_reader(first)}") from e
+        raise UnsupportedError(
+            f"{e}; the batch is the first dimension of input `{first.friendly_name}`{_reader(first)}"
+        ) from e
     return copy
 
 

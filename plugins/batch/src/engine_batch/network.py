@@ -189,4 +189,4 @@ class _Runner:
 
 def _require_equal(ports: Sequence[Port], others: Sequence[Port]) -> None:
     if [(p.name, p.element_type) for p in ports] != [(p.name, p.element_type) for p in others]:
-        raise BlobCorruptError("the inputs and outputs of the blob are not those of the networks in it")
+        raise BlobCorruptError("the inputs and outputs of the blob do not match the networks in it")

@@ -22,7 +22,7 @@ class BatchInferRequest(SyncInferRequest):
             if value.shape[0] != first:
                 raise InputError(
                     f"{self.signature.network}: the first dimension, the batch, of input `{port.name}` is "
-                    f"{value.shape[0]}, and that of `{self.signature.inputs[0].name}` is {first}; they must be equal"
+                    f"{value.shape[0]}, but the one of `{self.signature.inputs[0].name}` is {first}; they must be equal"
                 )
         key = tuple(value.shape[1:] for value in self.inputs)
         item = self.item = Item(self.inputs, first, key)

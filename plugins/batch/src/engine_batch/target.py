@@ -67,7 +67,7 @@ class Target:
         keys = core.get_property(device, SUPPORTED_CONFIG_KEYS.name)
         if BATCH_TIMEOUT.name in keys:
             raise DeviceNotFoundError(
-                f"{own_name} cannot run batches on {device}, which makes batches, too; name the device that computes"
+                f"{own_name} cannot run batches on {device}, which also makes batches; name the device that computes"
             )
         given: Mapping[str, Any] = config[DEVICE_CONFIGS.name]
         if unknown := [name for name in given if name != device]:

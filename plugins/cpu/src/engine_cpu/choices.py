@@ -45,7 +45,7 @@ class Choices:
         if self._unfit is not None:
             raise self._unfit
         if self._followed - self._best > _MOST_LOSS * self._best + _MOST_LOST_CYCLES:
-            raise Misfit("kernels that are the best ones for other lengths would be slow for these", self._worst[1])
+            raise Misfit("the best kernels for other lengths would be slow for these", self._worst[1])
 
     def once(self, what: str, node: Node, decide: Callable[[], ChoiceT]) -> ChoiceT:
         """The earlier decision on `what` for a node of this name; if there is none, that of `decide`, which is kept."""

@@ -232,7 +232,7 @@ class StoredProgram:
         plan = build_plan(self._calls(read["calls"]), isa)
         sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in (*inputs, *outputs)]
         if sizes != [*plan.inputs, *plan.outputs]:
-            raise ValueError("the sizes of a plan's inputs and outputs are not those of their types and shapes")
+            raise ValueError("the sizes of a plan's inputs and outputs do not match their types and shapes")
         nodes = tuple((_text(name), _text(op_type)) for name, op_type in read["nodes"])
         if len(nodes) != len(plan.steps):
             raise ValueError(f"a plan has {len(plan.steps)} steps, and names for {len(nodes)}")

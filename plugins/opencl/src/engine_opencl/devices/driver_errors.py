@@ -66,5 +66,5 @@ class DriverErrors:
             ) from error
         raise DeviceError(
             f"OPENCL: {name} failed while {self._what}: {error}; the next inference starts with new queues and "
-            "memory; if it fails too, restart this process"
+            "memory; if it also fails, restart this process"
         ) from error
