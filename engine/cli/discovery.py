@@ -40,7 +40,7 @@ class Command(Protocol):
     """Example command lines, one per line, each with its purpose after `#`."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments. `--debug` is added to those of every command."""
+        """Declare the arguments. `--debug` is added to every command."""
 
     def run(self, args: argparse.Namespace) -> int:
         """Run the command and return the exit code.

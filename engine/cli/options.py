@@ -57,7 +57,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         help="a key whose signature makes a blob trusted, as `engine keygen` writes it; may be given several times",
     )
     parser.add_argument(
-        "--require-signature", action="store_true", help="refuse a blob that none of these keys has signed"
+        "--require-signature", action="store_true", help="refuse a blob without a signature by one of these keys"
     )
     parser.add_argument(
         "--release",
@@ -98,14 +98,13 @@ def add_inputs(parser: argparse.ArgumentParser, *, shape_of_blob: bool = True) -
         "may change; its pixels are 0 to 255, or 0 to 1 for an input of floating-point numbers. Inputs without a "
         "file are random; their open batch is 1",
     )
-    for option, default, what in (("--image-mean", "0", "subtracted"), ("--image-std", "1", "divided by")):
+    for option, default, what in (("--image-mean", "0", "to subtract from"), ("--image-std", "1", "that divide")):
         parser.add_argument(
             option,
             metavar="X,..",
             type=numbers,
             default=default,
-            help=f"what each channel of an image, from 0 to 1, is {what} for an input of floating-point numbers "
-            f"(default: {default})",
+            help=f"for floating-point inputs: numbers {what} an image's channels, from 0 to 1 (default: {default})",
         )
     of_blob = " An input of a blob keeps its shape; a random value for it has this one"
     add_shape(parser, of_blob if shape_of_blob else "")
@@ -143,7 +142,8 @@ def add_preprocess(parser: argparse.ArgumentParser) -> None:
         help="steps that become part of the model: before an input, from what the application passes, such as "
         "'x=input(u8, NHWC).resize([224, 224]).mean(127.5).scale(58)', or after an output, such as "
         "'y=output().softmax().top_k(5)'. They are the methods of engine.PrePostProcessor; may be given several times. "
-        "--shape is that of the model before the steps, input(shape=[1, 480, 640, 3]) that of the application's tensor",
+        "--shape gives the model's shape before the steps, input(shape=[1, 480, 640, 3]) the shape of the "
+        "application's tensor",
     )
 
 
@@ -166,7 +166,7 @@ def key_and_value(text: str) -> tuple[str, str]:
 
 
 def name_and_shape(text: str) -> tuple[str, tuple[int | str, ...]]:
-    """Parse `NAME=1,3,224` or `NAME=N,3,?`; an empty shape is that of a scalar."""
+    """Parse `NAME=1,3,224` or `NAME=N,3,?`; an empty shape stands for a scalar."""
     name, equals, dims = text.rpartition("=")
     lengths = tuple(int(dim) if dim.isdecimal() and dim.isascii() else dim for dim in dims.split(",") if dims)
     is_valid = all(_DIMENSION.fullmatch(dim) for dim in dims.split(",")) if dims else True

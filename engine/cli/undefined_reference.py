@@ -7,10 +7,10 @@ from engine.ops.cases.undefined import UNDEFINED
 _INTRODUCTION = """\
 # What ONNX leaves undefined
 
-Where ONNX's text says nothing, or says that a result is not defined, all devices give one answer, so that a model does
-not compute something else when it moves to another device or when a pass folds constants. Each row is a set of cases
-that every plugin's tests run (`engine.ops.cases.undefined`). Where the text does say something and `onnx.reference`
-departs from it, the text counts.
+Where ONNX's text is silent, or says that a result is undefined, all devices give one answer, so that a model computes
+the same when it moves to another device or when a pass folds constants. Each row is a set of cases
+that every plugin's tests run (`engine.ops.cases.undefined`). If `onnx.reference` departs from the text, the text
+counts.
 
 | operators | what | answer |
 |---|---|---|

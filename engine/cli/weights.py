@@ -27,10 +27,10 @@ def add_weights(parser: argparse.ArgumentParser, default: str | None) -> None:
         "--weights-group",
         metavar="N",
         type=count,
-        help="so many elements of a column share a scale; 0: all of them (default: 128)",
+        help="how many elements of a column share a scale; 0: all of them (default: 128)",
     )
     parser.add_argument("--asymmetric", action="store_true", help="compress with a zero point for each group")
-    parser.add_argument("--embeddings", action="store_true", help="compress the tables of embeddings, too")
+    parser.add_argument("--embeddings", action="store_true", help="also compress the tables of embeddings")
     for option, what in (("include", "compress only the matrices"), ("exclude", "do not compress the matrices")):
         parser.add_argument(
             f"--{option}",

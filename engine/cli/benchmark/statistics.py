@@ -72,7 +72,7 @@ def judge(base: Sequence[float], other: Sequence[float]) -> Verdict:
 
 
 def judge_apart(base: Sequence[float], other: Sequence[float]) -> Verdict:
-    """Judge times of blocks of two runs: the interval is as wide as those of both medians, and a drift is allowed."""
+    """Judge times of blocks of two runs: the interval is as wide as both medians' intervals, and allows a drift."""
     ratio = statistics.median(base) / statistics.median(other)
     both = median_interval(base), median_interval(other)
     if both[0] is None or both[1] is None:

@@ -79,8 +79,8 @@ class Subject:
 def changed(base: Subject, words: str) -> Subject:
     """`base` with what `words` name instead: a model or blob, a device, an engine, and settings KEY=VALUE.
 
-    A path with spaces stands alone. Another device or engine takes those of the base's settings along that it knows;
-    one without a value is dropped. Raises `InputError` if a word cannot be understood.
+    A path with spaces stands alone. Another device or engine keeps the settings of the base that it knows; a setting
+    without a value is dropped. Raises `InputError` if a word cannot be understood.
     """
     subject, config, stated = replace(base, words=words), dict(base.config), set[str]()
     for word in [words] if os.path.isfile(words) else words.split():
@@ -93,7 +93,7 @@ def changed(base: Subject, words: str) -> Subject:
             config[key] = value
             stated.add(key)
         elif word.endswith((".onnx", ".blob", ".json")):
-            raise InputError(f"{word}: there is no such file to compare with")
+            raise InputError(f"{word}: the file to compare with does not exist")
         else:
             subject = replace(subject, engine=OURS, device=word)
     if subject.engine != OURS:

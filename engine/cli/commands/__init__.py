@@ -1,1 +1,1 @@
-"""The commands of `engine`, a module each; the last part of its name is that of the command."""
+"""The commands of `engine`, a module each; the last part of its name is the command's name."""

@@ -33,19 +33,17 @@ if TYPE_CHECKING:
 SUMMARY = "measure latency and throughput, alone or beside other devices, settings, models and engines"
 DESCRIPTION = """\
 Run inferences for a given time or number, and print the minimum, median, 90th and 99th percentile and maximum latency,
-and the throughput. Without -n, the number of requests in flight is the one that the device recommends; with -n 0,
-inferences run one after the other in the calling thread. Ctrl-C ends the measurement with the results until then, and
-exit code 130.
+and the throughput. Without -n, the device recommends the number of requests in flight; with -n 0, inferences run one
+after the other in the calling thread. Ctrl-C ends the measurement with the results until then, and exit code 130.
 
---compare measures several in blocks that alternate within one run, each in a process of its own that loads the model
-anew, and prints the ratio of their times with the interval that has the true ratio with a probability of 95 %. The
-verdict is "faster" or "slower"
+--compare measures several subjects in blocks that alternate within one run, each in a process of its own that loads the
+model anew, and prints the ratio of their times with the 95 % confidence interval. The verdict is "faster" or "slower"
 if the interval lies on one side of 1 and the difference is at least 1 %, else "level"; "undecided" with fewer than six
 rounds. Without -n, inferences of a comparison run one after the other. An earlier result did not alternate with this
-run, so that only 5 % count; one of another machine, or of other inputs, is refused.
+run, so only differences of 5 % count; a result of another machine, or of other inputs, is refused.
 
-With --generate, the model is a language model with keys and values of past tokens, as for `engine generate`: printed
-are the time to the first token, and for each one after it.
+With --generate, the model is a language model with keys and values of past tokens, as for `engine generate`: the time
+to the first token and the time for each later one are printed.
 """
 EXAMPLES = """\
 engine benchmark model.onnx -d TEMPLATE         # 5 seconds, the device's choice of requests
@@ -113,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         action="append",
         default=[],
-        help="measure this, too: words that replace parts of what is measured: a device, KEY=VALUE (KEY= for the "
+        help="also measure this: words that replace parts of the base: a device, KEY=VALUE (KEY= for the "
         "default), the file of a model or blob, onnxruntime or openvino; or the .json file of an earlier result; may "
         "be given several times",
     )
@@ -122,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=positive,
         default=_ROUNDS,
-        help=f"blocks of each in a comparison (default: {_ROUNDS})",
+        help=f"blocks of each subject in a comparison (default: {_ROUNDS})",
     )
     parser.add_argument(
         "--rest",
@@ -134,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="in a comparison, one process of each for all blocks: for models that take long to load; the interval "
+        help="in a comparison, one process per subject for all blocks: for models that take long to load; the interval "
         "then lacks what differs between processes, such as kernels that are chosen by measurement",
     )
     parser.add_argument("--histogram", action="store_true", help="print how the latencies are distributed")

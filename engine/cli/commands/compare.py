@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 SUMMARY = "compare a quantized model with the original one, layer by layer"
 DESCRIPTION = """\
-Run two models on the same inputs, with the values between their layers as outputs, and print how far those of the
-second are from those of the first: the ratio of signal to quantization noise in dB (about 6 for each bit that is
-right), and the largest error, worst layer first. Values are matched by name, which the tools of onnxruntime and nncf
-keep; a value is taken as the next layer reads it, after quantization and dequantization. The exit code is 1 if a layer
-is below --min-db. Random inputs tell little about the accuracy of a model: use real ones. `engine diff` compares two
-devices on one model.
+Run two models on the same inputs, with the values between their layers as outputs, and print how far the second model's
+values are from the first model's: the ratio of signal to quantization noise in dB (about 6 for each bit that is right),
+and the largest error, worst layer first. Values are matched by name, which the tools of onnxruntime and nncf keep; a
+value is taken as the next layer reads it, after quantization and dequantization. The exit code is 1 if a layer is below
+--min-db. Random inputs say little about the accuracy of a model: use real ones. `engine diff` compares two devices on
+one model.
 """
 EXAMPLES = """\
 engine compare model.onnx model.int8.onnx -d CPU -i x=image.npy               # the 20 worst layers
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top", metavar="N", type=positive, default=_TOP, help=f"how many layers to print (default: {_TOP})"
     )
     parser.add_argument(
-        "--min-db", metavar="X", type=amount, help="the least ratio of signal to noise that every layer must have"
+        "--min-db", metavar="X", type=amount, help="the smallest ratio of signal to noise that a layer may have"
     )
     add_json(parser)
 

@@ -34,9 +34,9 @@ Compile a model and write the compiled network to a blob file. `engine run`, `en
 load the blob without the model and without compiling again. The file is written atomically.
 
 With several -d, one blob is written for each: a -c or -o after a -d belongs to this device, a -c before the first one
-to all devices. Each blob is then imported and run on the same inputs, and its outputs are compared with those of the
-first device: numbers are close if |actual - expected| <= atol + rtol * |expected|. If one is not, the exit code is 1
-and no blob is written. With one device, --check does the same.
+to all devices. Each blob is then imported and run on the same inputs, and its outputs are compared with the first
+device's: numbers are close if |actual - expected| <= atol + rtol * |expected|. If one is not, the exit code is 1 and no
+blob is written. With one device, --check does the same.
 """
 EXAMPLES = """\
 engine compile model.onnx -d TEMPLATE                     # write model.blob here
@@ -54,7 +54,7 @@ engine compile model.onnx -d OPENCL --sign release.key    # signed, for hosts th
 engine compile model.onnx -d CPU --sign release.key --release net:7  # hosts can refuse older ones
 engine compile model.onnx -d CPU --encrypt secret.key     # encrypted; its imports need the key
 engine compile model.onnx -d TEMPLATE --weights-from model.onnx  # without weights; its imports need the model
-engine compile model.onnx -d CPU -c NUM_STREAMS=2 -o two.blob --weights-from model.blob  # shares those of model.blob
+engine compile model.onnx -d CPU -c NUM_STREAMS=2 -o two.blob --weights-from model.blob  # shares its weights
 """
 
 
@@ -160,7 +160,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
-        help="import each blob and compare its outputs with those of the first device (default: with several devices)",
+        help="import each blob and compare its outputs with the first device's (default: with several devices)",
     )
     add_inputs(parser, shape_of_blob=False)
     add_tolerances(parser)

@@ -13,8 +13,8 @@ from engine.drawing.table import byte_count
 SUMMARY = "compress the weights of a model to 4 or 8 bits"
 DESCRIPTION = """\
 Compress the constant matrices of MatMul and Gemm to integers of 4 or 8 bits with a scale for each group of elements,
-and write an ONNX model that any runtime of opset 21 computes. No data is needed. The error of each layer is printed:
-that of the matrix, relative to its norm, and the largest one of an element.
+and write an ONNX model that any runtime of opset 21 computes. No data is needed. For each layer, the error of the
+matrix, relative to its norm, and the largest error of an element are printed.
 """
 EXAMPLES = """\
 engine compress model.onnx                                    # write model.int4.onnx here

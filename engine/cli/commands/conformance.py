@@ -8,9 +8,10 @@ from engine.cli.options import amount, device_name, positive
 
 SUMMARY = "score a device by the checks that every plugin must pass"
 DESCRIPTION = """\
-Run all checks of the conformance kit that apply to what a device claims, and print a score for each area, what to
-mend first, and what did not apply. Checks run in a process of their own: a plugin that crashes, exits or hangs fails
-one check. Needs the extra `plugin`: pip install "engine-sdk[plugin]". The exit code is 0 for full marks, 1 otherwise.
+Run all checks of the conformance kit that apply to a device's claims, and print a score for each area, the faults to
+mend first, and the checks that did not apply. Checks run in a process of their own: a plugin that crashes, exits or
+hangs fails one check. Needs the extra `plugin`: pip install "engine-sdk[plugin]". The exit code is 0 for full marks, 1
+otherwise.
 """
 EXAMPLES = """\
 engine conformance ACME                                    # all checks, and the score

@@ -17,15 +17,15 @@ from engine.cli.output import print_json, say
 
 SUMMARY = "find the first node where two devices, configurations or engines part"
 DESCRIPTION = """\
-Run a model on two sides on the same inputs, compare every value by its name, and tell the first node that goes wrong by
-itself: one whose value is off, and that is off, too, when it runs alone on the inputs that the second side has for it.
-Errors that a node only passes on are told apart from its own.
+Run a model on two sides on the same inputs, compare every value by its name, and name the first node that goes wrong by
+itself: its value is off, and is also off when the node runs alone on the inputs that the second side has for it. So the
+errors that a node only passes on are not taken for its own.
 
-The first -d is examined, the second is the reference. Each is a device or onnxruntime, and settings of its own. Errors
-are in units of rounding: of the element type's epsilon times the value's largest magnitude. A sum of n terms may be off
-by 8 (1 + sqrt(n)) of them. Values inside are outputs while they are compared, which prevents fusions: a difference that
-is gone then is one of a fusion, and the command says so. If all values do not fit into --memory, some are compared, and
-the search goes on above the first that is off; this finds a fault whose effect lasts.
+The first -d is examined, the second is the reference. Each is a device or onnxruntime, with settings of its own. Errors
+are in units of rounding: the element type's epsilon times the value's largest magnitude. A sum of n terms may be off by
+8 (1 + sqrt(n)) of them. Inner values are outputs while they are compared, which prevents fusions: if a difference then
+disappears, a fusion causes it, and the command says so. If all values do not fit into --memory, some are compared, and
+the search continues above the first that is off; this finds a fault whose effect lasts.
 
 The exit code is 1 if a node goes wrong, or an output is off by more than the rounding of all nodes explains.
 """

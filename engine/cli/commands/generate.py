@@ -30,8 +30,8 @@ DESCRIPTION = """\
 Continue a prompt, given as numbers of tokens or as text, and print what follows as soon as it is computed. The model
 has the keys and values of past tokens as inputs and outputs (`past_key_values.0.key` and `present.0.key`, or similar),
 which become variables, or it is a blob that `engine compile --stateful` wrote, or a folder that onnxruntime-genai's
-builder wrote. By default, the likeliest token is taken; the configuration of such a folder says otherwise, and which
-tokens end the sequence.
+builder wrote. By default, the likeliest token is taken; the configuration of such a folder can say otherwise, and names
+the tokens that end the sequence.
 """
 EXAMPLES = """\
 engine generate decoder.onnx -d CPU --prompt-ids 1,15043,3186             # the likeliest tokens

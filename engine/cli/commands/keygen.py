@@ -9,11 +9,11 @@ from engine.cli.output import print_json, say
 
 SUMMARY = "make a key that signs or encrypts blobs"
 DESCRIPTION = """\
-Make a key, and write it to a file that only you can read. A key of ed25519 has two files: the private
-key signs, where blobs are made; the public key, in FILE.pub, verifies, where they are used. It needs the package
-cryptography (`engine-sdk[sign]`). A key of hmac-sha256 is one secret for both: whoever can verify a blob can also forge
-one. A key of aes-256-gcm encrypts and decrypts, and needs the package cryptography, too. Existing files are not
-overwritten. To replace a key, trust the new one beside it until no blob needs the old one.
+Make a key, and write it to a file that only you can read. A key of ed25519 has two files: the private key signs blobs
+where they are made; the public key, in FILE.pub, verifies them where they are used. It needs the package cryptography
+(`engine-sdk[sign]`). A key of hmac-sha256 is one secret for both: whoever can verify a blob can also forge one. A key
+of aes-256-gcm encrypts and decrypts, and also needs the package cryptography. Existing files are not overwritten. To
+replace a key, trust the new one beside it until no blob needs the old one.
 """
 EXAMPLES = """\
 engine keygen release-2026                           # writes release-2026.key and release-2026.key.pub here

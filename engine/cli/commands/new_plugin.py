@@ -10,8 +10,8 @@ from engine.cli.output import say
 SUMMARY = "write the package of a plugin for a new device"
 DESCRIPTION = """\
 Write an installable package with a plugin for a device, with tests. As written, it computes its operators in numpy,
-passes every suite and scores full marks in `engine conformance`; replace its kernels by those of your device. The
-folder must be empty or not exist. Needs the extra `plugin`: pip install "engine-sdk[plugin]".
+passes every suite and scores full marks in `engine conformance`; replace its kernels by your device's. The folder must
+be empty or must not exist. Needs the extra `plugin`: pip install "engine-sdk[plugin]".
 """
 EXAMPLES = """\
 engine new-plugin ACME                          # ./engine-plugin-acme, with a few operators

@@ -17,8 +17,8 @@ SUMMARY = "list the passes, or say why one does not match"
 DESCRIPTION = """\
 `list` prints every pass of the engine and of the installed plugins: name, kind, file and what it does. `explain` says
 why the pattern of PASS does not match at node NODE of MODEL: how far it came, and the first type, predicate or edge
-that did not fit. Without NODE it reports every node where the pattern matches or, if there is none, those where it came
-furthest. Where it matches, the callback is tried on a copy of the model.
+that did not fit. Without NODE it reports every node where the pattern matches or, if it matches nowhere, the nodes
+where it came furthest. Where it matches, the callback is tried on a copy of the model.
 """
 EXAMPLES = """\
 engine passes list                                   # is there a pass for this already?

@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 SUMMARY = "show which nodes of a model a device supports, and how a multi-device plugin places them"
 DESCRIPTION = """\
-Print how a device would run each node of a model: natively, by reference evaluation on the host (correct but slow), or
-not at all. The counts are by operator. The exit code is 1 if a node is refused. For a quantized model, `--why` also
-lists each node that the device computes on real values though its operands are quantized, with the reason. For a model
-whose inputs have unknown lengths, `--why` compiles it, and prints which of them the device serves with one plan, and
-which node needs a plan for each value, if the device says so.
+Print how a device would run each node of a model, counted by operator: natively, by reference evaluation on the host
+(correct but slow), or not at all. The exit code is 1 if a node is refused. For a quantized model, `--why` also lists
+each node that the device computes on real values though its operands are quantized, with the reason. For a model whose
+inputs have unknown lengths, `--why` compiles it, and prints which of them the device serves with one plan, and which
+node needs a plan for each value, if the device says so.
 
 A device that runs on others, such as HETERO:OPENCL,CPU, also reports how it would divide the model. `--why` then prints
 the subgraphs with their operators, the bytes transferred between them and their predicted times, the lower bound on
 their number, the nodes that each device refused and why, and the subgraphs that cost more than they gain.
 
-`--what-if` queries again with changes: another device, config keys, or passes that do not run. Printed are the counts
-of each query and the nodes that would run otherwise.
+`--what-if` queries again with changes: another device, config keys, or passes that do not run. The counts of each query
+and the nodes that would run differently are printed.
 """
 EXAMPLES = """\
 engine query model.onnx -d TEMPLATE          # counts by operator

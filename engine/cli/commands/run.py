@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "run a model once; show, save or compare its outputs"
 DESCRIPTION = """\
-Run one inference and print a line for each output; with PERF_COUNT=true, also which stages and nodes took how long.
+Run one inference and print a line for each output; with PERF_COUNT=true, also print how long each stage and node took.
 With a reference, compare each of its outputs: numbers are close if |actual - expected| <= atol + rtol * |expected|,
 integers if they differ by at most atol. The exit code is 1 if any element differs by more.
 """

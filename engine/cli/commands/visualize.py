@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--colour",
         choices=_COLOURS,
-        help="what colours mean at first (default: the time if it is measured, else the device if there is one, else "
+        help="what colours show at first (default: the time if it is measured, else the device if there is one, else "
         "the operator)",
     )
     add_json(parser)

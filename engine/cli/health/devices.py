@@ -50,7 +50,7 @@ class TriedDevice:
 
 
 def examine_devices(wanted: Sequence[str] = (), limit: float = LIMIT) -> tuple[tuple[TriedPlugin, ...], list[Finding]]:
-    """Try the installed plugins, or those of the names in `wanted`, with findings.
+    """Try the installed plugins, or only the ones named in `wanted`, with findings.
 
     Devices that run on others are tried last, on those that work.
     """

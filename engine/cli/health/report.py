@@ -32,7 +32,7 @@ class HealthReport:
 
 
 def examine(devices: Sequence[str] = (), limit: float = LIMIT) -> HealthReport:
-    """Examine the machine, the caches, and the plugins: all, or those of the names in `devices`.
+    """Examine the machine, the caches, and the plugins: all, or the ones named in `devices`.
 
     Each plugin is tried in a process of its own for at most `limit` seconds.
     """

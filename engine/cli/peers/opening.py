@@ -24,4 +24,4 @@ def open_peer(name: str, model: str | bytes, settings: Mapping[str, str]) -> Pee
         return OnnxRuntimePeer(model, settings)
     if name == "openvino":
         return OpenVinoPeer(model, settings)
-    raise UnsupportedError(f"{name!r} is no engine that is known here; known: {', '.join(PEERS)}")
+    raise UnsupportedError(f"unknown engine {name!r}; expected one of {', '.join(PEERS)}")

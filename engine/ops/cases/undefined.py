@@ -192,7 +192,7 @@ UNDEFINED: Final = (
     Undefined(
         operators="Max, Min, ReduceMax, ReduceMin, MaxPool, GlobalMaxPool, RoiAlign, ScatterElements, ScatterND",
         what="NaN among numbers",
-        answer="NaN; its index is that of the first one",
+        answer="NaN; the index of the first NaN",
         cases=(
             _example("Max/nan", [_f(1.0, NAN), _f(NAN, 1.0)], [NAN, NAN]),
             _example("Min/nan", [_f(1.0, NAN), _f(NAN, 1.0)], [NAN, NAN]),

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 SUMMARY = "serve the models of a folder over HTTP and gRPC"
 DESCRIPTION = """\
-Serve a model repository over the Open Inference Protocol, version 2, of HTTP and gRPC, until SIGTERM or Ctrl-C; then
-requests that were accepted are answered first. The repository is a folder with a folder for each model: a file
-`model.onnx` or `model.blob`, or folders of versions, `1`, `2`, with such a file, and perhaps a file `config.toml` that
-says device, batches, queue and limits. A model that cannot be loaded is not ready, with the reason; the others are
+Serve a model repository over the Open Inference Protocol, version 2, with HTTP and gRPC, until SIGTERM or Ctrl-C;
+accepted requests are still answered then. The repository is a folder with a folder for each model: a file `model.onnx`
+or `model.blob`, or folders of versions, `1`, `2`, with such a file, and perhaps a file `config.toml` that says device,
+batches, queue and limits. A model that cannot be loaded is reported as not ready, with the reason; the others are
 served.
 """
 EXAMPLES = """\
 engine serve models/                                     # HTTP at port 8080, gRPC at 8081, of this machine only
 engine serve models/ --host 0.0.0.0 --port 8000 --grpc-port 8001  # of all networks
 engine serve models/ --port 0 --no-grpc                  # at a free port, which is printed
-engine serve models/ --host 0.0.0.0 --no-loading --token-file tokens  # only who sends one of these tokens
+engine serve models/ --host 0.0.0.0 --no-loading --token-file tokens  # only clients that send one of these tokens
 engine serve models/ --trusted-key team.key.pub --release resnet=resnet50:7  # no older blob, and no other
 engine serve models/ --max-body 8 --max-requests 256     # bodies of at most 8 MiB; at most 256 requests at once
 """
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=amount,
         default=30.0,
-        help="how long a client may take to send a body, or take nothing of an answer (default: 30)",
+        help="how long a client may take to send a body, or to read nothing of an answer (default: 30)",
     )
     parser.add_argument(
         "--grace",
@@ -81,14 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=amount,
         default=0.0,
-        help="how long it goes on to accept requests after SIGTERM, not ready any more (default: 0)",
+        help="how long requests are still accepted after SIGTERM, while the server is not ready (default: 0)",
     )
     parser.add_argument(
         "--stuck-after",
         metavar="SECONDS",
         type=amount,
         default=600.0,
-        help="an inference that takes longer makes the server not alive (default: 600)",
+        help="if an inference takes longer, the server reports that it is not alive (default: 600)",
     )
     parser.add_argument(
         "--log-format", choices=("text", "json"), default="text", help="of the log on standard error (default: text)"
@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--traces",
         action="store_true",
-        help="send traces over OTLP, as variables of OpenTelemetry such as OTEL_EXPORTER_OTLP_ENDPOINT say "
+        help="send traces over OTLP, configured by OpenTelemetry's variables such as OTEL_EXPORTER_OTLP_ENDPOINT "
         '(needs pip install "engine-serve[tracing]")',
     )
     parser.add_argument(
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="serve only who sends one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`",
+        help="serve only clients with one of the tokens in this file, one per line, as `authorization: Bearer TOKEN`",
     )
     parser.add_argument("--trusted-key", metavar="FILE", action="append", default=[], help="a key that signs blobs")
     parser.add_argument("--require-signature", action="store_true", help="refuse blobs that no trusted key has signed")
