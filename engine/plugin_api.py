@@ -48,12 +48,12 @@ that are inputs, `remote_output` those that are outputs.
 |                     | `release`                   | optional | drops the memory                                    |
 
 Class attributes: `Plugin.name`, `version` and `api_version` are required; `Plugin.properties` and
-`ExecutableNetwork.metrics` declare properties in addition to those of all devices, `Plugin.context_handles` what
+`ExecutableNetwork.metrics` declare properties in addition to the common ones, `Plugin.context_handles` what
 `create_context` takes of an application, `Plugin.caches_parts` that only the devices below cache networks,
 `Plugin.chooses_devices` that it needs not all devices that are listed.
 
 A device that runs whole models on other devices compiles them with `self.core`; its requests pass inferences on to
-those of `network.create_sync_request()` with `SyncInferRequest.run_through`.
+requests of `network.create_sync_request()` with `SyncInferRequest.run_through`.
 
 The engine provides everything else: the asynchronous request, the queue, configuration, metrics, checks of tensors,
 files and exception wrapping. A hook may raise any `EngineError`, which reaches the user unchanged; any other exception

@@ -55,7 +55,7 @@ class Imports:
 
 
 def runtime_files(files: Files, why: str = "") -> dict[str, bytes]:
-    """The files of the runtime among those of the engine and the CPU plugin, and those in the place of others.
+    """The files of the runtime among the files of the engine and the CPU plugin, and the files that replace others.
 
     `why` replaces, in messages, why a module is left out. Raises `PartsError`.
     """
@@ -187,7 +187,7 @@ def _targets(node: ast.AST, package: str, modules: Mapping[str, str]) -> Iterabl
 
 
 def write_wheel(folder: Path, files: Files, version: str, tag: str, requires_python: str, licence: bytes) -> Path:
-    """Write the wheel of the runtime; `tag` is that of the extension module."""
+    """Write the wheel of the runtime; `tag` is the extension module's."""
     info = f"{NAME.replace('-', '_')}-{version}.dist-info"
     whole = dict(files)
     whole[f"{info}/METADATA"] = (

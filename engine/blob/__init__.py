@@ -17,7 +17,7 @@ data area               sections in the manifest's order, each at the first mult
                         before, zeros between them; the blob ends where the last section ends
 ======================  ==================================================================================
 
-Format versions 2 and 4 are those of signed blobs: the signature follows the manifest, before the zeros; see
+Format versions 2 and 4 are for signed blobs: the signature follows the manifest, before the zeros; see
 `engine.blob.signature`. Blobs of versions 3 and 4 have sections in another form, and a sealed manifest; see
 `engine.blob.transform`. Other blobs have version 1; encrypted ones that earlier engines wrote have version 1 or 2.
 

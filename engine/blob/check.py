@@ -82,7 +82,7 @@ def check_blob(
 
 
 def read_manifests(source: BlobInput, transform: SectionTransform | None, weights: WeightsFile | None) -> BlobCheck:
-    """The manifest of a blob and those of the blobs in it, without a check. Raises the errors of `check_blob`.
+    """The manifests of a blob and of the blobs in it, without a check. Raises the errors of `check_blob`.
 
     Sections are skipped where the source can seek, and read where it cannot; with `transform`, they are restored.
     """
@@ -110,9 +110,9 @@ def check_manifest(
     """Check whether a blob with `manifest` would load on this host. Arguments of None are not checked.
 
     Rules: device, plugin name and API version are equal; plugin and engine versions have equal major and minor numbers;
-    each requirement is a key of `available`, and all its values are available; those of a blob for another device are
-    not compared. `available` maps a key to the value, or the collection of values, that this host has. Pass `{}`
-    for a host without features.
+    each requirement is a key of `available`, and all its values are available; the requirements of a blob for another
+    device are not compared. `available` maps a key to the value, or the collection of values, that this host has. Pass
+    `{}` for a host without features.
     """
     other_device = _unequal("device", manifest.device, device)
     reasons = [

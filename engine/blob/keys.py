@@ -107,7 +107,7 @@ class Ed25519PublicKey(TrustedKey):
             raise BlobSignatureError(f"key {key_id}: not a public key of Ed25519; expected 32 bytes") from e
 
     def verify(self, message: bytes, signature: bytes) -> bool:
-        """Whether `signature` is that of the private key."""
+        """Whether `signature` was made with the private key."""
         from cryptography.exceptions import InvalidSignature
 
         try:

@@ -12,7 +12,7 @@ bytes           content
 ==============  ===========================================================================
 
 Signed are the bytes up to the key's id and bytes 0..63 of the blob's header: format version, lengths, and the hash of
-the manifest, which has the hash of every section. So every byte of a blob is covered, those of a nested blob included.
+the manifest, which has the hash of every section. So every byte of a blob is covered, including nested blobs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sections that are stored in another form, such as encrypted: what makes the form, and what restores the content.
 
 The manifest's metadata then has `transform`: `{"name": ..., "id": ..., "seal": ...}`. `name` says what restores the
-sections, with the id of its key; `id` is random for each blob. Hashes in the manifest are those of the stored form, so
-that damage is found, and a signature verified, without a key. The manifest itself is not transformed. Its `seal` is the
+sections, with the id of its key; `id` is random for each blob. Hashes in the manifest are of the stored form, so that
+damage is found, and a signature verified, without a key. The manifest itself is not transformed. Its `seal` is the
 transform's form of the manifest's SHA-256, taken with an empty seal: a cipher so authenticates the whole manifest, with
 the list of sections and the hashes of those in another file.
 
@@ -45,7 +45,7 @@ class SectionTransform(ABC):
         """The form of a section that is stored.
 
         `context` is different for each section of each blob, and the same when the section is read: a cipher
-        authenticates it, so that no section can take the place of another, and no manifest that of another.
+        authenticates it, so that no section, and no manifest, can take the place of another.
         """
 
     @abstractmethod
@@ -86,7 +86,7 @@ class Transformed:
 
 
 def is_sealed(manifest: BlobManifest) -> bool:
-    """Whether a manifest has a seal, as those of the format versions 3 and 4 have."""
+    """Whether a manifest has a seal, as in the format versions 3 and 4."""
     entry = manifest.metadata.get(_KEY)
     return isinstance(entry, Mapping) and _SEAL in entry
 

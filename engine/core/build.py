@@ -40,7 +40,7 @@ class Packaging:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How blobs are checked: each is imported, and its outputs are compared with those of the first device.
+    """How blobs are checked: each is imported, and its outputs are compared with the first device's.
 
     Attributes:
         inputs: the value of each input.
@@ -92,7 +92,7 @@ def export_builds(
     """Write the blob of each network; files get their names only when all of them are complete.
 
     With `check`, the blobs are written only if all outputs of all blobs, imported from their files, are as close as it
-    demands to those of the first network before its export; otherwise no file is created or changed.
+    demands to the outputs of the first network before its export; otherwise no file is created or changed.
 
     Raises `BlobError` if a file cannot be written, `UnsupportedError` if a device cannot export, and with `check` what
     importing and inferring raise.

@@ -20,7 +20,7 @@ def check_for_plugin(
 ) -> BlobCheck:
     """Every reason why the plugin could not import a blob with this manifest. Raises `DeviceNotFoundError`.
 
-    `extensions` are those of the core, each as "name version".
+    `extensions` are the core's, each as "name version".
     """
     missing = missing_reasons(manifest, extensions)
     of_device = {name: value for name, value in manifest.requirements.items() if name != REQUIREMENT}

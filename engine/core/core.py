@@ -309,12 +309,13 @@ class Core:
         """Check from its manifest alone whether a blob would load here, and give every reason against it.
 
         The manifests of the blobs in it count, too, which are the parts of AUTO, HETERO and BATCH; they are `parts` of
-        the answer. Sections are not read, but those of an encrypted blob, of which only the content tells whether they
-        are blobs, and those of a stream that cannot seek.
+        the answer. Sections are read only from an encrypted blob, where the content alone shows whether they are blobs,
+        and from a stream that cannot seek.
 
-        `device` defaults to the one that the blob was compiled for; `transform`, `weights` and `release` are those of
-        `import_model`. The position of a seekable stream is restored. It also tells whether a trusted key has signed
-        the blob. Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be read.
+        `device` defaults to the one that the blob was compiled for; `transform`, `weights` and `release` mean the same
+        as for `import_model`. The position of a seekable stream is restored. It also tells whether a trusted key has
+        signed the blob. Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be
+        read.
         """
         target = None if device is None else self._parse(device)
         cipher, file = transform_of(transform), self._weights(weights)
@@ -437,7 +438,7 @@ class Core:
 
     @property
     def extensions(self) -> tuple[ExtensionInfo, ...]:
-        """The extensions that were added and those of installed packages, by name."""
+        """The extensions that were added and the ones of installed packages, by name."""
         return self._extensions.infos
 
     @property

@@ -25,7 +25,7 @@ def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
 
 
 class ModelWeights(WeightsFile):
-    """The tensors of an ONNX model. Finding one hashes those of its size; nothing else is read."""
+    """The tensors of an ONNX model. Finding one hashes the candidates of its size; nothing else is read."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)

@@ -140,7 +140,7 @@ def _may_decide(constant: Constant) -> bool:
 
 
 def _constants(model: Model, names: Iterable[str]) -> dict[str, Constant]:
-    """The constants with these names; a name may also be that of an output or of a node."""
+    """The constants with these names; a name may also name an output or a node."""
     wanted = list(dict.fromkeys(names))
     found = model.constants(wanted)
     return {name: found[name] if name in found else _constant_behind(model, name) for name in wanted}

@@ -51,7 +51,7 @@ def extract(model: Model, inputs: Iterable[str] | None, outputs: Iterable[str]) 
 
 
 def find_value(model: Model, name: str) -> Output:
-    """The value of this name in the main graph: a tensor's, an output's, or that of a node with one output.
+    """The value of this name in the main graph: of a tensor, an output, or a node with one output.
 
     Raises `GraphError` with names that are similar.
     """

@@ -167,7 +167,7 @@ def _reads_much(node: Node) -> bool:
 
 
 def _common_axes(model: Model) -> dict[Parameter, int]:
-    """The inputs that have a batch: those whose first length is that of the first input that has any."""
+    """The inputs that have a batch: their first length equals the first length of the first input that has any."""
     ranked = [p for p in model.parameters if isinstance(p.type, TensorType) and p.type.shape.rank != 0]
     unranked = [p for p in ranked if _shape(p.type).rank.is_dynamic]
     if unranked:

@@ -1,4 +1,4 @@
-"""Extension operators: users' operators that models use as those of ONNX, and the libraries with their kernels.
+"""Extension operators: users' operators that models use like ONNX's, and the libraries with their kernels.
 
 The names are loaded at first use: a core imports no operators before it reads a model.
 """

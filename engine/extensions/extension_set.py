@@ -1,4 +1,4 @@
-"""`ExtensionSet`: the extensions of one core: those that were added to it, and those of installed packages."""
+"""`ExtensionSet`: the extensions of one core: added to it, or found in installed packages."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _file(decoder: _Table, folder: Path) -> Path:
 
 
 def _names(decoder: _Table) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-    """The names of inputs and of logits that are not the usual ones, and those of past and present values."""
+    """The unusual names of inputs and of logits, and the names of past and present values."""
     inputs, outputs = decoder.table("inputs"), decoder.table("outputs")
     if "inputs_embeds" in inputs.values and IDS not in inputs.values:
         raise UnsupportedError(

@@ -251,7 +251,7 @@ class Generator:
         return given, known
 
     def _computed(self, known: _Sequences, logits: Array) -> Array:
-        """The logits of the last token of each sequence, of those of all new tokens, or of the last ones only."""
+        """The logits of the last token of each sequence, from the logits of all new tokens or of the last ones only."""
         new = known.mask[:, known.computed :]
         self._sequences = known
         known.computed = known.length

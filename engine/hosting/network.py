@@ -560,7 +560,7 @@ _EXTENSIONS: Final = "extensions"
 
 
 def _extensions_of(source: Model | BlobManifest) -> tuple[str, ...]:
-    """Those that a blob requires; the core sets those of a model."""
+    """The extensions that a blob requires; the core sets them for a model."""
     required = source.requirements.get(_EXTENSIONS, ()) if isinstance(source, BlobManifest) else ()
     return (required,) if isinstance(required, str) else tuple(required)
 

@@ -42,7 +42,7 @@ class Summarised(Protocol):
 
 
 def summary_of(network: Summarised) -> dict[str, Any]:
-    """The value of EXECUTION_SUMMARY; that of a network that runs on others has theirs, and their sums."""
+    """The value of EXECUTION_SUMMARY; for a network that runs on others, it has their summaries, and their sums."""
     parts = {name: part.get_metric(EXECUTION_SUMMARY.name) for name, part in network.parts().items()}
     precisions = dict.fromkeys(part["precision"] for part in parts.values() if part["precision"])
     precision = ", ".join(precisions)

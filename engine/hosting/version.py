@@ -27,7 +27,7 @@ def engine_version() -> str:
 
 @functools.cache
 def installed_distributions() -> dict[str, str]:
-    """Return the versions of those of `DISTRIBUTIONS` that are installed, which should be one."""
+    """Return the versions of the installed `DISTRIBUTIONS`; there should be one."""
     found = {}
     for name in DISTRIBUTIONS:
         try:

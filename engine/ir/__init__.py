@@ -1,4 +1,4 @@
-"""The intermediate representation: models, nodes, ports, types. Its operators are those of ONNX."""
+"""The intermediate representation: models, nodes, ports, types. Its operators are ONNX's."""
 
 from engine.ir.collector import paused_collector
 from engine.ir.element_type import (

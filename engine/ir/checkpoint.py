@@ -47,7 +47,7 @@ class Checkpoint:
         edits.count += 1
 
     def _strangers(self) -> set[Node]:
-        """Nodes that were created since and are connected, directly or indirectly, to those of the model."""
+        """Nodes that were created since and are connected, directly or indirectly, to the model's nodes."""
         found: set[Node] = set()
         stack: list[Node] = [node for graph, _ in self._models for node in (*graph._results, *graph._sinks)]
         for node in self._nodes:

@@ -1,6 +1,6 @@
 """Element types: every tensor element type of ONNX, with its numpy dtype.
 
-The dtypes that numpy lacks are those of ml_dtypes, which is imported when one of them is needed: networks of the usual
+The dtypes that numpy lacks come from ml_dtypes, which is imported when one of them is needed: networks of the usual
 types run without it.
 """
 
@@ -171,7 +171,7 @@ _BY_NUMPY: Final = {t.numpy: t for t in ALL if not t._small and t.numpy != np.dt
 
 @cache
 def _small_types() -> dict[np.dtype[Any], ElementType]:
-    """The types whose dtypes are those of ml_dtypes."""
+    """The types whose dtypes come from ml_dtypes."""
     return {t.numpy: t for t in ALL if t._small}
 
 

@@ -142,7 +142,7 @@ class Constant(Node):
 
     @property
     def input_type(self) -> ValueType:
-        """The type that it has as an input: lengths that the file leaves open are unknown, those of its data else."""
+        """The type that it has as an input: lengths that the file leaves open are unknown, others are its data's."""
         lengths = self.annotations.get("declared_shape")
         return self._types[0] if lengths is None else TensorType(self.element_type, PartialShape(lengths))
 
@@ -168,7 +168,7 @@ class Constant(Node):
         return self.element_type.byte_size(self.output(0).shape.size())
 
     def infer_types(self) -> bool:
-        """Return False: a constant's type is that of its data."""
+        """Return False: a constant's type follows from its data."""
         return False
 
     def memory_span(self) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Long lists in attributes, as those of tree ensembles: tuples that also have their elements as an array."""
+"""Long lists in attributes, as in tree ensembles: tuples that also have their elements as an array."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ class Model(Subgraph):
         _editing().set_batch(self, size, axes)
 
     def add_output(self, value: str, name: str | None = None) -> Result:
-        """Make a value inside the model an output, too: by its tensor's name, or that of a node with one output.
+        """Make a value inside the model another output: by its tensor's name, or by the name of a node with one output.
 
         The output is called `name`, or like the value. Raises `GraphError` with similar names if there is no such
         value, or if the model has an output of this name.
@@ -259,8 +259,8 @@ class Model(Subgraph):
     def extract(self, inputs: Iterable[str] | None, outputs: Iterable[str]) -> Model:
         """The part that computes `outputs` from `inputs`, as a model of its own: `model.extract(["x"], ["conv_3"])`.
 
-        Both name values like `add_output`; an input may be any value inside the model. None for the inputs takes those
-        of this model that the outputs depend on. Constants share their data; variables become inputs and outputs.
+        Both name values like `add_output`; an input may be any value inside the model. None for the inputs takes this
+        model's inputs that the outputs depend on. Constants share their data; variables become inputs and outputs.
 
         Raises `GraphError` for an unknown name, if the outputs depend on other inputs, too, or not on a given one.
         """
@@ -517,7 +517,7 @@ class _Kinds:
 
 
 def _with_bodies(model: Model) -> Iterator[Node]:
-    """Constants that are inputs which nothing reads, the nodes of a model, and those of its bodies at any depth."""
+    """Constants that are inputs which nothing reads, and the nodes of a model and of its bodies at any depth."""
     yield from model.rt_info.get(UNREAD_CONSTANTS, ())
     pending = [model]
     while pending:

@@ -441,7 +441,7 @@ class Node:
         self._types = types
 
     def settle_types(self) -> None:
-        """Mark the output types as those of the current inputs, for importers that know them.
+        """Mark the output types as valid for the current inputs, for importers that know them.
 
         Validation then keeps them, and infers nothing until an input's type or an attribute changes.
         """

@@ -9,10 +9,10 @@ from engine.ir.model import Model
 
 
 def stored_bytes(model: Model) -> int:
-    """The bytes in memory or files of a model's constants, those of bodies included; shared bytes count once.
+    """The bytes in memory or files of a model's constants, bodies included; shared bytes count once.
 
-    Constants that are computed when they are read, such as sparse tensors, do not count, except those of packed types.
-    Linear in the number of nodes.
+    Constants that are computed when they are read, such as sparse tensors, do not count, except constants of packed
+    types. Linear in the number of nodes.
     """
     spans: list[tuple[int, int]] = []
     packed = 0

@@ -34,14 +34,14 @@ class Variable:
         initial: the value before the first inference, of the input's element type and rank. Where the input's
             length is not fixed and the initial value has length 1, the value is repeated to the length that other
             inputs give to the same symbol, such as the number of sequences.
-        axis: the dimension along which each inference appends, such as that of past tokens; None if the shape stays.
+        axis: the dimension along which each inference appends, such as the one of past tokens; None if the shape stays.
         bound: the greatest length along `axis`; None for no limit.
         batch_axis: the dimension of independent sequences; None if there is none.
         is_placed: whether the model computes the positions at which it writes, as GroupQueryAttention does from the
             numbers of tokens of each sequence, and so expects each sequence at the beginning of `axis`; otherwise, new
             positions are those behind the value.
-        written_axis: the dimension along which each inference writes new positions into a value of a fixed length,
-            that of `initial`, where other inputs or variables tell it to; None if it does not.
+        written_axis: the dimension along which each inference writes new positions into a value of a fixed length, the
+            length of `initial`, at places that other inputs or variables give; None if it does not.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""`Lengths`: the unknown lengths of a model's inputs, and how those of one inference follow from few of them.
+"""`Lengths`: the unknown lengths of a model's inputs, and how the lengths of one inference follow from few of them.
 
-The inputs of a network repeat each other's lengths: all past keys have one, a mask has theirs and that of the new
-tokens. `InputLengths` finds these groups. A `LengthPattern` says for all inputs which lengths are fixed and which
+The inputs of a network repeat each other's lengths: all past keys have one, a mask has theirs plus the length of the
+new tokens. `InputLengths` finds these groups. A `LengthPattern` says for all inputs which lengths are fixed and which
 follow from its leading lengths, so that one plan can serve all the lengths that match it.
 """
 

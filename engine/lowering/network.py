@@ -44,7 +44,7 @@ class GraphNetwork(ExecutableNetwork[PluginT]):
         return False
 
     def node_counts(self) -> NodeCounts:
-        """The operations of the graph, and those of `is_reference`; of control flow, the operation itself."""
+        """The operations of the graph, and the ones that `is_reference` names; of control flow, the operation itself."""
         nodes = [node for node in self.graph.ordered_nodes() if is_operation(node)]
         evaluated = [node for node in nodes if self.is_reference(node)]
         return NodeCounts(
@@ -72,7 +72,7 @@ def read_graph(blob: BlobReader) -> Model:
     """The graph that `write_graph` wrote; its constants are views of the blob.
 
     Raises `BlobError`, also for an operator of an extension that the manifest does not require: only required ones were
-    compared with those of the core that imports the blob, and another core of the process may have more.
+    compared with the extensions of the core that imports the blob, and another core of the process may have more.
     """
     graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
     required = blob.manifest.requirements.get(EXTENSIONS, ())

@@ -30,7 +30,7 @@ class PreparedGraph(Generic[LoweringT]):
         graph: owned by the device; change it only before it is lowered, and only nodes without a decision.
         decisions: how each operation is lowered, or why it is refused.
         bound: the numbers of the inputs whose values a plan is made for; see `bind_inputs`.
-        limits: those of the compilation that made it, which hold for each copy for other lengths, too.
+        limits: the limits of the compilation that made it; they also hold for each copy for other lengths.
     """
 
     graph: Model

@@ -100,10 +100,10 @@ def answer_query(
 ) -> QueryResult:
     """The support of the operations of `model`; `graph` is its copy, transformed by the device's passes.
 
-    `support` gives the support of an operation of `graph`, and `alone` (default: `support`) that of a single operation
-    of `model`. An operation has the support of the one that it was fused into; folded operations count as native.
-    Operations that were fused into one are an atom if some of them would run worse alone: those fused only for speed
-    may be separated.
+    `support` gives the support of an operation of `graph`, and `alone` (default: `support`) the support of a single
+    operation of `model`. An operation has the support of the one that it was fused into; folded operations count as
+    native. Operations that were fused into one are an atom if some of them would run worse alone: those fused only for
+    speed may be separated.
     """
     named = {node.friendly_name: node for node in model.ordered_nodes() if is_operation(node)}
     answers: dict[str, Support] = {}
@@ -123,7 +123,7 @@ def answer_query(
 def _joined(first: Support | None, support: Support, node: Node) -> Support:
     """The support of an operation of the model that several of the graph replace: the worst of them.
 
-    The precision is that of products.
+    The precision is the one of products.
     """
     if first is not None and _is_worse(first, support):
         return first

@@ -46,7 +46,7 @@ def known_shapes(model: Model) -> Shapes:
 
 def specialize(model: Model, shapes: Shapes, values: Mapping[int, NDArray[np.generic]] | None = None) -> Model:
     """A copy of `model` for inputs of known shapes, with all types inferred again; a shape of None leaves an input
-    unchanged. `values` are those of bound inputs, by number.
+    unchanged. `values` are the values of bound inputs, by number.
 
     Raises `InputError` if the model cannot take inputs of these shapes, or with these values.
     """
@@ -71,7 +71,7 @@ def unfit_inputs(model: Model, shapes: Shapes, why: Exception) -> InputError:
 def fold(graph: Model, table: LoweringTable[LoweringT]) -> Decisions[LoweringT]:
     """Fold, in place, all values that follow from constants and known shapes; return the decisions for the rest.
 
-    Folding may make other lengths known, such as those of a Pad by computed amounts, so this is repeated until nothing
+    Folding may make other lengths known, such as a Pad's by computed amounts, so this is repeated until nothing
     changes. An operation with a kernel stays if its result would be large; one without is folded within the budget of
     the compilation.
     """

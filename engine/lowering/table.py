@@ -93,7 +93,7 @@ class LoweringTable(Generic[LoweringT]):
         Args:
             op_types: the operators.
             domain: their domain; "" is ONNX's own.
-            spec: the spec class that the lowering reads; by default that of each operator, which for operators without
+            spec: the spec class that the lowering reads; by default each operator's, which for operators without
                 attributes is `OperatorSpec`.
 
         Raises `ValueError` if an operator already has a lowering.

@@ -314,7 +314,7 @@ class PlanRunner:
     """Runs one plan for any number of threads, each in a context of its own.
 
     `inputs` and `outputs` are the numpy type and the shape of each. Up to `kept` idle contexts are kept for later runs;
-    `max_threads` is that of `Context`.
+    `max_threads` is passed to `Context`.
     """
 
     __slots__ = ("_runner",)

@@ -130,7 +130,7 @@ def partition_graph(
 def check_partition(edges: npt.ArrayLike, subgraph: npt.ArrayLike) -> Integers:
     """Return an order in which subgraphs can run; subgraph: (N,), 0..count-1.
 
-    Raises PartitionError if subgraphs depend on each other, naming those of a cycle.
+    Raises PartitionError, naming the subgraphs of a cycle, if subgraphs depend on each other.
     """
     return _core.graph.check_partition(_edges(edges), _integers(subgraph, "subgraph"))
 

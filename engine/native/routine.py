@@ -118,7 +118,8 @@ class RoutineBuilder:
         """Run a repetition with its carried values, sequences and captured values; returns the final carried values,
         then the stacked ones.
 
-        `length` is that of a Scan's sequences; a Loop has at most `count` trips, and none if `condition` is false.
+        `length` is the length of a Scan's sequences; a Loop has at most `count` trips, and none if `condition` is
+        false.
         """
         return self._builder.add_repetition(repetition._repetition, inputs, count, condition, length)
 
@@ -145,8 +146,8 @@ class RepetitionRun:
     Attributes:
         trips: how many there were.
         grown: the bytes of each stacked result for which no array was given, of all trips; None for the others.
-        profile: the nanoseconds of each step over all trips, for each plan in the order of calls, those of the first
-            branch of a choice before those of the second; None without a profile.
+        profile: the nanoseconds of each step over all trips, for each plan in the order of calls, the first branch of a
+            choice before the second; None without a profile.
     """
 
     trips: int

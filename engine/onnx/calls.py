@@ -69,7 +69,7 @@ class CallChecker:
 
 
 def opset_of(node: onnx.NodeProto, domain: str, opsets: Mapping[str, int]) -> int:
-    """The opset of `node`: the model's, or that of the function from which the node was inlined."""
+    """The opset of `node`: the model's, or the opset of the function from which the node was inlined."""
     for entry in node.metadata_props:
         if entry.key == OPSET_TAG:
             return int(entry.value)

@@ -82,7 +82,7 @@ def _opsets(model: Model, scope: Scope) -> dict[str, int]:
 
 
 def _describe(proto: onnx.ModelProto, model: Model) -> None:
-    """Write the model's metadata, including that of the file from which it was read."""
+    """Write the model's metadata, including the metadata of the file from which it was read."""
     about: dict[str, Any] = model.rt_info.get("onnx") or {}
     for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         if about.get(field):
@@ -131,7 +131,7 @@ def _ir_of(value_type: ValueType | None) -> int:
 
 
 def weight_bytes(model: Model) -> int:
-    """Bytes of all constants, including those of bodies; strings count 0, since only writing finds their size."""
+    """Bytes of all constants, including bodies; strings count 0, since only writing finds their size."""
     pending, total = [model], 0
     while pending:
         for node in pending.pop().ordered_nodes():

@@ -26,7 +26,7 @@ class ExternalData:
         self._model = model
 
     def content(self, tensor: onnx.TensorProto, needed: int) -> memoryview:
-        """The `needed` bytes of `tensor`: at its offset, or without one in a safetensors file, those of its name.
+        """The `needed` bytes of `tensor`: at its offset, or without an offset in a safetensors file, by its name.
 
         Raises `ExternalDataError` naming the tensor, needed and available bytes.
         """

@@ -61,7 +61,7 @@ def check_function(function: onnx.FunctionProto, label: str) -> None:
 def check_attributes(
     call: onnx.NodeProto, function: onnx.FunctionProto, given: Mapping[str, onnx.AttributeProto], label: str
 ) -> None:
-    """Raise `ModelReadError` for an attribute that the function does not have. `given`: those of the call."""
+    """Raise `ModelReadError` for an attribute that the function does not have. `given`: the call's."""
     declared = {*function.attribute, *(default.name for default in function.attribute_proto)}
     unknown = [name for name in given if name not in declared and not name.startswith("__")]
     if unknown and (unknown := [name for name in unknown if not _refers(function.node, name)]):

@@ -49,7 +49,7 @@ def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """All nodes, including those of bodies."""
+    """All nodes, including nodes of bodies."""
     for node in nodes:
         yield node
         for graph in subgraphs(node):

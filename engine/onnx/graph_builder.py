@@ -455,7 +455,7 @@ class GraphBuilder:
 
 
 def _distinct(names: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """`names`, with numbers appended to those that occur again, so that they differ from those of other values."""
+    """`names`, with numbers appended to repeated ones, so that they differ from the names of other values."""
     if len(set(names)) == len(names):
         return list(names)
     unique = UniqueNames()

@@ -35,7 +35,7 @@ class _Callee:
         label: its name in messages.
         opsets: its versions by domain.
         produced: the values that its nodes compute, without those in bodies.
-        defaults: those of its attributes that have one.
+        defaults: the defaults of its attributes, where they have one.
         declared: its attributes.
     """
 
@@ -49,7 +49,7 @@ class _Callee:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The surroundings of nodes: those of the model's graph, or of one call of a function.
+    """The surroundings of nodes: the model's graph, or one call of a function.
 
     Attributes:
         names: the names in the result of values visible here; None in the model's graph, which keeps its names.
@@ -295,7 +295,7 @@ def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
 
 
 def _defined(graph: onnx.GraphProto) -> dict[str, None]:
-    """The names of the values that a graph defines, without those of its bodies."""
+    """The names of the values that a graph defines, without its bodies' values."""
     names = dict.fromkeys(value.name for value in graph.input)
     names |= dict.fromkeys(tensor.name for tensor in graph.initializer)
     names |= dict.fromkeys(sparse.values.name for sparse in graph.sparse_initializer)

@@ -128,7 +128,7 @@ class Scope:
         return self._outer is not None
 
     def walk(self) -> Iterator[Scope]:
-        """This scope and those of all bodies in it, at any depth."""
+        """This scope and the scopes of all bodies in it, at any depth."""
         yield self
         for body in self.bodies.values():
             yield from body.walk()

@@ -109,7 +109,7 @@ def additions() -> list[str]:
 
 
 def _onnx_domains() -> list[str]:
-    """Domains of ONNX, without those of extensions, which register schemas, too."""
+    """Domains of ONNX, without the domains of extensions, which also register schemas."""
     return [
         domain
         for domain in onnx.defs.C.schema_version_map()

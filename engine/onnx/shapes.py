@@ -52,8 +52,8 @@ def is_corrected(op_type: str, domain: str, attributes: Mapping[str, Any]) -> bo
 class DeclaredTypes:
     """The types in a graph's value_info and outputs, removed from the graph so that inference does not use them.
 
-    If an input has an unknown length, lengths that are stated for outputs are ignored: exporters state those of the
-    example that they traced (LSTM by PyTorch's, labels by onnxmltools').
+    If an input has an unknown length, lengths that are stated for outputs are ignored: exporters state the lengths of
+    the traced example (LSTM by PyTorch's, labels by onnxmltools').
     """
 
     __slots__ = ("_protos",)

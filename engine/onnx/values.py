@@ -1,4 +1,4 @@
-"""The values that the nodes of a graph proto can read by name, including those of enclosing graphs."""
+"""The values that the nodes of a graph proto can read by name, including values of enclosing graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Values:
         name: the graph's name, for messages.
         by_name: the values defined so far, including captures.
         changed: values whose types differ from those that whole-graph inference found.
-        is_unshaped: captures have no shapes: those of the enclosing graph do not fit the graph, which is never run.
+        is_unshaped: captures have no shapes, because the enclosing graph's do not fit the graph, which is never run.
     """
 
     __slots__ = ("_captured", "_outer", "by_name", "changed", "is_unshaped", "name")

@@ -1,4 +1,4 @@
-"""The operator set: that of ONNX at one canonical opset, with type inference and reference evaluation.
+"""The operator set: ONNX's at one canonical opset, with type inference and reference evaluation.
 
 `ops.Relu(x)`, `ops.Conv(x, w, strides=[2, 2])`: every operator of ONNX's own domain has a constructor here, which
 takes inputs positionally in the schema's order, and attributes by keyword. `create` supports every known domain.

@@ -1,4 +1,4 @@
-"""Activations: specs of those with attributes; evaluation if that of `onnx.reference` is missing, wrong or slow."""
+"""Activations: specs of the ones with attributes; evaluation where `onnx.reference` is wrong, slow or has none."""
 
 from __future__ import annotations
 

@@ -78,10 +78,10 @@ class AttentionLengths:
 
     Attributes:
         q: the queries.
-        k: the keys, without those of the past.
-        v: the values, without those of the past.
+        k: the keys, without past ones.
+        v: the values, without past ones.
         y: the result.
-        past: how many keys precede those of `k`.
+        past: how many keys precede `k`.
         scale: the factor of the scores.
     """
 
@@ -94,7 +94,7 @@ class AttentionLengths:
 
     @property
     def keys(self) -> int:
-        """The number of keys, including those of the past."""
+        """The number of keys, including past ones."""
         return self.past + self.k.rows
 
 
@@ -109,7 +109,7 @@ class AttentionSpec(OperatorSpec):
     Attributes:
         scale: the factor of the scores; None is 1 / sqrt(head size).
         softcap: the scores become softcap * tanh(scores / softcap); 0 disables it.
-        softmax_precision: the type in which the softmax is computed; None is that of Q.
+        softmax_precision: the type in which the softmax is computed; None means Q's type.
         qk_matmul_output_mode: the content of the fourth output: 0 the scores, 1 after softcap, 2 with the mask added,
             3 after the softmax.
     """
@@ -162,12 +162,12 @@ class AttentionSpec(OperatorSpec):
 
     @property
     def past_key(self) -> Output | None:
-        """The keys before those of input K."""
+        """The keys before input K."""
         return self.input(_PAST_KEY)
 
     @property
     def past_value(self) -> Output | None:
-        """The values before those of input V."""
+        """The values before input V."""
         return self.input(_PAST_VALUE)
 
     @property

@@ -1,4 +1,4 @@
-"""How the axes of a node's results follow those of its inputs, declared in the file of the operator's family.
+"""How the axes of a node's results follow from its inputs' axes, declared in the file of the operator's family.
 
     declare_axes("Conv", "N C ..., M *, M -> N M ...'")
 

@@ -47,7 +47,7 @@ def _widened(x: Array) -> Array:
 
 
 def _one_nan(x: Array) -> Array:
-    """All NaNs are the same, because those of float4e2m1, which has none, have the opposite sign there."""
+    """All NaNs are the same, because float4e2m1, which has none, gives them the opposite sign there."""
     return np.where(np.isnan(x), x.dtype.type(np.nan), x)
 
 

@@ -56,7 +56,7 @@ def more_time(*op_types: str, domain: str = "") -> Callable[[Count], Count]:
 
 
 def operations_of(node: Node) -> float:
-    """The arithmetic operations of a node, without those of its bodies; unknown lengths count as 1."""
+    """The arithmetic operations of a node, without its bodies; unknown lengths count as 1."""
     count = _OPERATIONS.get((node.domain, node.op_type))
     return float(sum(size_of(output) for output in node.outputs)) if count is None else float(count(node))
 

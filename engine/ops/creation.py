@@ -43,7 +43,7 @@ class ShapeSpec(OperatorSpec):
 @specifies("Range")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeSpec(OperatorSpec):
-    """Evenly spaced numbers; `stash_type` is the type in which those of 16 bits are computed."""
+    """Evenly spaced numbers; `stash_type` is the type in which numbers of 16 bits are computed."""
 
     stash_type: ElementType
 

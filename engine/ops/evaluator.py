@@ -54,7 +54,7 @@ class ModelEvaluator:
         self._steps = _with_releases(steps, {*self._results, *(slot for slot, _ in self._constants)})
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs, given the values of the parameters followed by those of the captures."""
+        """The outputs, given the values of the parameters followed by the captured values."""
         if len(inputs) != self._num_inputs:
             raise InputError(f"model `{self.name}` takes {self._num_inputs} inputs, got {len(inputs)}")
         values: list[Any] = [*inputs, *([None] * (self._num_slots + 1 - len(inputs)))]  # the last one stays None

@@ -87,7 +87,7 @@ class Operator:
 
     Attributes:
         name: the op type in models.
-        domain: the domain in models: a name of yours, such as that of your company; ONNX's own cannot be extended.
+        domain: the domain in models: a name of yours, such as your company's; ONNX's own domains cannot be extended.
         inputs: the names of the inputs, all of which are tensors. "w?" may be omitted, "xs..." may repeat and is last.
         outputs: the names of the outputs, all of which are tensors; a node of a model may name fewer, at least one.
             All are computed.
@@ -111,7 +111,7 @@ class Operator:
         doc: what it computes.
         kernel: set for operators of a library; see `Extension`.
         traits: what is promised of all nodes, so that passes move and fold them.
-        axes: how axes of the outputs follow those of the inputs, as `engine.ops.axes` writes it: "N C, C -> N C'".
+        axes: how axes of the outputs follow from the inputs' axes, as `engine.ops.axes` writes it: "N C, C -> N C'".
             `engine.testing.facts.check_facts` finds promises that are not kept.
 
     Raises `ExtensionError` if a name or an attribute is not valid.
@@ -207,8 +207,8 @@ class Operator:
     def kernel_types(self, node: Node) -> tuple[TensorType, ...] | None:
         """The types of the outputs that a kernel computes for these inputs; None if the type rule does not tell them.
 
-        They are those of the type rule, since the kernel writes as many elements, whatever a file declares.
-        Raises `ModelError` unless the node has all outputs, which the kernel writes.
+        They come from the type rule, since the kernel writes as many elements, whatever a file declares. Raises
+        `ModelError` unless the node has all outputs, which the kernel writes.
         """
         self._require_all_outputs(node)
         types = tuple(self._rule(node))

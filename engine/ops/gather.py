@@ -276,7 +276,7 @@ def gather(spec: GatherSpec, data: Array, indices: Array) -> Array:
 
 @evaluates_with_spec("GatherElements")
 def gather_elements(spec: GatherSpec, data: Array, indices: Array) -> Array:
-    """One element of data for each index; other axes may be shorter than those of data (ONNX GatherElements-13)."""
+    """One element of data for each index; other axes may be shorter than the data's (ONNX GatherElements-13)."""
     return data[_grid(indices.shape, spec.axis, _checked(indices, data.shape[spec.axis]))]
 
 

@@ -195,7 +195,7 @@ def _opsets(op: OpDef) -> list[onnx.OperatorSetIdProto]:
 
 
 def _is_known(value_type: ValueType | None) -> bool:
-    """Whether the element type is known; for sequences and optionals, that of their content."""
+    """Whether the element type is known; for sequences and optionals, their content's."""
     if isinstance(value_type, (SequenceType, OptionalType)):
         return _is_known(value_type.element)
     return value_type is not None and not (isinstance(value_type, TensorType) and value_type.element_type is undefined)

@@ -46,5 +46,5 @@ class LinearAttentionSpec(OperatorSpec):
 
 @more_time("LinearAttention")
 def _time(node: Node) -> float:
-    """For each time step, a state of the size of a key times that of a value."""
+    """For each time step, a state of the size of a key times the size of a value."""
     return 8.0 * size_of(node.input_value(0)) * max(1, *lengths_of(node.input_value(2))[-1:])

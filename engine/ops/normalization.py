@@ -1,4 +1,4 @@
-"""Normalization: specs, type rules, and evaluation if that of `onnx.reference` is missing, wrong or ignores stash_type.
+"""Normalization: specs, type rules, and evaluation where `onnx.reference` is wrong, has none or ignores stash_type.
 
 It is wrong for LRN, and for LpNormalization of negative numbers.
 """
@@ -110,7 +110,7 @@ class GroupNormalizationSpec(OperatorSpec):
     Attributes:
         epsilon: added to the variance.
         num_groups: the number of groups of channels; None for InstanceNormalization: one for each channel.
-        stash_type: the type in which the statistics are computed; None is that of X, but at least f32.
+        stash_type: the type in which the statistics are computed; None means X's type, but at least f32.
     """
 
     epsilon: float
@@ -265,7 +265,7 @@ def _check_groups(spec: GroupNormalizationSpec, value_type: TensorType) -> None:
 def batch_normalization(
     spec: BatchNormalizationSpec, x: Array, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> Any:
-    """Normalization by given statistics, or in training mode by those of the batch (ONNX BatchNormalization-15).
+    """Normalization by given statistics, or in training mode by the batch's (ONNX BatchNormalization-15).
 
     In training mode, the updated running mean and (population) variance are also returned.
     """
@@ -370,7 +370,7 @@ def layer_normalization(
 
 @infers("RMSNormalization")
 def _infer_rms_normalization(node: Node) -> Sequence[ValueType]:
-    """The type of the scale; ONNX infers that of X."""
+    """The type of the scale; ONNX infers X's type."""
     check_inputs(node, get_op("RMSNormalization"))
     return (TensorType(tensor_type(node, 1).element_type, tensor_type(node, 0).shape),)
 

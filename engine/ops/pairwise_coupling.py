@@ -12,7 +12,7 @@ _CLOSEST: Final = 1.0e-7  # of a pairwise probability to 0 and 1
 
 
 def couple(pairs: Array) -> Array:
-    """The probability of each class from those of pairs: `pairs[i, j]` is that of class i against j, [K, K] -> [K].
+    """The probability of each class from pairs' probabilities: `pairs[i, j]` is for class i against j, [K, K] -> [K].
 
     The second method of Wu, Lin and Weng, "Probability estimates for multi-class classification by pairwise coupling"
     (JMLR 2004), with the limits of libsvm, which scikit-learn and onnxruntime share.

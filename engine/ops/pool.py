@@ -88,7 +88,7 @@ class GlobalLpPoolSpec(OperatorSpec):
 class MaxUnpoolSpec(WindowSpec):
     """Writes elements back to the positions where a MaxPool found them.
 
-    Their indices are those of the result, as of the data of the MaxPool: also if input 2, `output_shape`, gives it
+    Their indices are positions in the result, as in the data of the MaxPool: also if input 2, `output_shape`, gives it
     another shape than attributes do. So ONNX's text, PyTorch and onnxruntime have it, but not a node test of ONNX.
     """
 

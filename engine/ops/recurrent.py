@@ -161,7 +161,7 @@ class RecurrentSpec(OperatorSpec):
 
     @property
     def b(self) -> Output | None:
-        """The biases of W, then those of R: [D, 2 * gates * H]."""
+        """The biases of W, then the biases of R: [D, 2 * gates * H]."""
         return self.input(3)
 
     @property
@@ -203,7 +203,7 @@ class RecurrentSpec(OperatorSpec):
 
 @infers("RNN", "GRU", "LSTM")
 def _infer_recurrent(node: Node) -> Sequence[ValueType]:
-    """ONNX takes the length of the states from hidden_size only, which may be omitted: it is that of R, too."""
+    """ONNX takes the length of the states from hidden_size only, which may be omitted: R also has it."""
     check_inputs(node, get_op(node.op_type))
     spec, x, r = RecurrentSpec.of(node), tensor_type(node, 0), tensor_type(node, 2).shape
     unknown = as_dimension(None)

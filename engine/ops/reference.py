@@ -42,7 +42,7 @@ _RUN_PARAMS: Final[dict[str, Any]] = {
 def evaluate(node: Node, inputs: Sequence[Any], max_bytes: int | None = None) -> tuple[Any, ...]:
     """The outputs of one node for the values of its inputs; None is an omitted input.
 
-    `max_bytes` is the largest allowed size of the outputs, by default that of the compilation in progress.
+    `max_bytes` is the largest allowed size of the outputs, by default the limit of the compilation in progress.
 
     Raises `UnsupportedError` if there is no evaluation, `OutOfMemoryError` before outputs that are too large are
     allocated, `InputError` with node and inputs if the operator does not allow their values or lengths, `DeviceError`

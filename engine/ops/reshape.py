@@ -157,7 +157,7 @@ def _flatten(spec: FlattenSpec, data: Array) -> Array:
 
 @evaluates("Expand")
 def expand(data: Array, shape: Array) -> Array:
-    """`data` broadcast with the shape (ONNX Expand-13), which takes no memory but that of the result."""
+    """`data` broadcast with the shape (ONNX Expand-13), which takes no memory but the result's."""
     target = np.broadcast_shapes(data.shape, tuple(shape.tolist()))
     return np.ascontiguousarray(np.broadcast_to(data, target)).reshape(target)
 

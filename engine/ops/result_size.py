@@ -51,7 +51,7 @@ def guard(node: Node, limit: int) -> Guard | None:
 
 
 def value_bytes(value: Any) -> int:
-    """Bytes of a value: of text, also those of each string, as often as it occurs."""
+    """Bytes of a value: for text, also the bytes of each string, as often as it occurs."""
     if isinstance(value, np.ndarray):
         return text_bytes(value) if value.dtype == object else value.nbytes
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Decision graphs: trees whose branches may lead to one node, as flat arrays of the same form as those of trees.
+"""Decision graphs: trees whose branches may lead to one node, as flat arrays of the same form as for trees.
 
 Exporters write a split by categories as a chain of nodes BRANCH_EQ whose true branches share a node.
 """
@@ -160,7 +160,7 @@ class _Layout:
             self._add(np.nan, self.features[node], 0, LT if flags & 3 == LT else LEQ)
 
     def _can_follow(self, node: int) -> bool:
-        """Whether the place of a node may be the next one; that of a leaf may be repeated."""
+        """Whether the place of a node may be the next one; a leaf's place may be repeated."""
         return self._is_leaf(node) or not self.waiting[node]
 
     def _place_leaf(self, node: int, sources: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""Softmax, LogSoftmax and Hardmax: spec, type rule, and evaluation if that of `onnx.reference` is wrong or slow."""
+"""Softmax, LogSoftmax and Hardmax: spec, type rule, and evaluation where `onnx.reference`'s is wrong or slow."""
 
 from __future__ import annotations
 

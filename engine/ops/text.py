@@ -35,7 +35,7 @@ def _infer_string_normalizer(node: Node) -> Sequence[ValueType]:
 
 @evaluates("StringConcat")
 def string_concat(x: Array, y: Array) -> Array:
-    """Each string of x followed by that of y (ONNX StringConcat-20).
+    """Each string of x followed by the string of y (ONNX StringConcat-20).
 
     Arrays of numpy's own text would give every element the memory of the longest.
     """

@@ -59,7 +59,7 @@ class AdamSpec(OptimizerSpec):
 
 @evaluates_with_spec("Adam", domain=_DOMAIN)
 def adam(spec: AdamSpec, rate: Array, updates: Array, *values: Array) -> tuple[Array, ...]:
-    """The updated tensors, then their averaged gradients, then those of the squares, each in its own type.
+    """The updated tensors, then their averaged gradients, then their averaged squares, each in its own type.
 
     onnx.reference rounds them to f32 if there are several.
     """

@@ -35,7 +35,7 @@ class Moves(IntEnum):
 
 
 class Growth(IntEnum):
-    """How the magnitude of the results relates to that of the data: a hint for narrow types."""
+    """How the magnitude of the results relates to the data's: a hint for narrow types."""
 
     SHRINKS = -1
     """As a root or a logarithm does: the results are moderate even if the data is not."""
@@ -54,14 +54,14 @@ class Traits(NamedTuple):
         data: the number of the first inputs that are data; the others are parameters, such as bounds or axes.
         pointwise: an element of the results depends on the parameters, and on the elements of the data at its place
             (data broadcasts) alone.
-        broadcasts: the data broadcasts to a common shape, which is that of the results.
+        broadcasts: the data broadcasts to a common shape, the results' shape.
         moves: elements of the results are elements of the data, if any promise is made.
         fills: but some results are other numbers: zeros, or a parameter.
         reduces: the results are computed from all elements along some axes of the data, in any order.
         sums: an element of the results is a sum (a mean, a norm) of several elements of the data.
         accumulates: the results are computed from sums along axes of the data that they keep.
-        product: the two inputs of which elements are multiplied and added: the results are affine in each
-            (those of a quantized product but for the rounding to codes).
+        product: the two inputs of which elements are multiplied and added: the results are affine in each (in a
+            quantized product, but for the rounding to codes).
         commutative: the first two inputs may be swapped.
         random: equal inputs do not give equal results.
         shape_only: the results depend on the shape of the data, and not on its elements.

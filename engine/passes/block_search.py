@@ -56,9 +56,8 @@ def search_blocks(
     """The codes and scales of a matrix of finite numbers, [K, N], in blocks of `block` rows; the last may be shorter.
 
     For each block, several steps are tried: the largest values are clipped by different amounts. For the codes of each,
-    the best scale is that of the least squares; the one with the least error is taken. Parts of the matrix are
-    searched by several threads; memory besides the result is bounded. `element_type` is signed if `symmetric`, and
-    unsigned if not.
+    the least-squares scale is the best; the one with the least error is taken. Parts of the matrix are searched by
+    several threads; memory besides the result is bounded. `element_type` is signed if `symmetric`, and unsigned if not.
     """
     rows, columns = matrix.shape
     count = -(-rows // block)

@@ -21,7 +21,7 @@ class Use:
 
     Attributes:
         node: the product or look-up.
-        source: the input that reads the constant: that of the node, or of a Transpose, Cast or Identity before it.
+        source: the input that reads the constant: an input of the node, or of a Transpose, Cast or Identity before it.
         axis: the axis of the constant along which a product sums, or the last axis of a table.
     """
 

@@ -161,7 +161,7 @@ def _byte_size(rows: int, columns: int, block: int, element_type: ElementType, s
 
 
 def _are_moderate(data: Array, largest: float) -> bool:
-    """Whether all elements are numbers of at most `largest`, so that those of codes are, too."""
+    """Whether all elements are numbers of at most `largest`, so that decoded numbers also are."""
     flat = data.reshape(-1)
     return all((np.abs(flat[start : start + _STRIP]) <= largest).all() for start in range(0, flat.size, _STRIP))
 

@@ -18,10 +18,10 @@ class CompressedLayer:
     Attributes:
         nodes: the names of the nodes that read it.
         shape: [K, N], where K is the axis along which products sum.
-        element_type: that of the codes.
+        element_type: the codes' type.
         block_size: the number of elements along K that share a scale.
         bytes_before, bytes_after: of the matrix, and of what replaces it.
-        relative_error: the Frobenius norm of the error, relative to that of the matrix.
+        relative_error: the Frobenius norm of the error, relative to the matrix's.
         largest_error: the largest absolute error of an element.
     """
 

@@ -223,8 +223,8 @@ def as_vector(value: Output, lengths: Sequence[Dimension]) -> Output | None:
 def reshape_target(dims: Sequence[Dimension], source: Sequence[Dimension]) -> list[int] | None:
     """A constant target with which Reshape turns a tensor of shape `source` into `dims`; None if there is none.
 
-    An unknown length must equal that of the same dimension of the source (0), or be the only one while all others are
-    numbers (-1): with another length that may be zero, -1 is ambiguous.
+    An unknown length must equal the length of the same dimension of the source (0), or be the only one while all others
+    are numbers (-1): with another length that may be zero, -1 is ambiguous.
     """
     target: list[int] = []
     for index, dim in enumerate(dims):

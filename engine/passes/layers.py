@@ -24,7 +24,7 @@ _PARAMETERS: Final = {"QuantizeLinear": (1, 2), "QLinearConv": (6, 7), "QLinearM
 
 @dataclass(frozen=True, slots=True)
 class LayerError:
-    """How far a value of a quantized model is from that of the original.
+    """How far a value of a quantized model is from the original's.
 
     Attributes:
         name: the value's name in the original model.

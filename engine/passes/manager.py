@@ -82,7 +82,7 @@ class Manager(Pass):
         snapshots: a folder for the model after each pass that changed it (also, in the current folder, by
             `ENGINE_ENABLE_VISUALIZE_TRACING=1`), numbered from the start, 000.
         snapshot_formats: of "txt", "onnx", "svg", "dot".
-        name: the name in profiles, snapshots and `PassConfig`; by default that of the class.
+        name: the name in profiles, snapshots and `PassConfig`; by default the class's name.
 
     The outer manager does the checks, measurements and snapshots of nested managers, which are passes or share
     `config`. Not thread-safe.

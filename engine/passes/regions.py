@@ -29,7 +29,7 @@ _announced: set[Selection] = set()
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which passes run: those of `only`, or all if it is None, but none of `without`; by name."""
+    """Which passes run, by name: `only`, or all if it is None, except `without`."""
 
     only: frozenset[str] | None
     without: frozenset[str]

@@ -150,7 +150,7 @@ class GraphRewrite(Pass):
 
     Args:
         passes: matcher passes, or their classes.
-        name: the name in profiles and `PassConfig`; by default that of the class.
+        name: the name in profiles and `PassConfig`; by default the class's name.
     """
 
     def __init__(self, passes: Iterable[MatcherPass | type[MatcherPass]] = (), name: str | None = None) -> None:

@@ -37,8 +37,8 @@ def write_picture(
 ) -> None:
     """Write a picture of a report of `model` to a file, atomically.
 
-    `graph` is that of the model, as `engine.visualize.model_graph` makes it: a page then shows it, too, with the device
-    and the subgraph of each operation; a dot file needs it.
+    `graph` is the model's, as `engine.visualize.model_graph` makes it: a page then also shows it, with the device and
+    the subgraph of each operation; a dot file needs it.
 
     Raises `ValueError` if the path does not end with one of `SUFFIXES`, or a dot file has no graph; `OSError` if it
     cannot be written.

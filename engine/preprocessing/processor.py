@@ -58,15 +58,16 @@ class PrePostProcessor:
         """Say what the application passes for an input, and add steps to it.
 
         Args:
-            name: the input's name or index; that of the only one may be left out.
-            element_type: that of the application's tensor, such as "u8" (default: that of the model).
-            layout: that of the application's tensor, such as "NHWC", or "HWC" for one image (default: the model's).
-            shape: that of the application's tensor, in its layout. By default, lengths are those of the model, but
-                heights and widths are any if a step changes them.
+            name: the input's name or index; may be left out if there is only one.
+            element_type: the type of the application's tensor, such as "u8" (default: the model's).
+            layout: the layout of the application's tensor, such as "NHWC", or "HWC" for one image (default: the
+                model's).
+            shape: the shape of the application's tensor, in its layout. By default, lengths are the model's, but
+                heights and widths are arbitrary if a step changes them.
             colour: GREY, RGB, BGR, RGBA or BGRA; NV12 or I420 for a tensor [N, H * 3 / 2, W, 1]; NV12_TWO_PLANES makes
                 inputs `name/y` and `name/uv`, I420_THREE_PLANES `name/y`, `name/u` and `name/v`.
-            model_layout: that of the model's input. By default, the one that is stored with the model, or that its
-                operators tell: a convolution reads NCHW.
+            model_layout: the layout of the model's input. By default, the one that is stored with the model, or that
+                its operators tell: a convolution reads NCHW.
         """
         plan = InputPlan(self._model.parameter(_only(name, self._model.parameters, "input")).friendly_name)
         if any(plan.name == variable.parameter for variable in self._model.variables):
@@ -171,7 +172,7 @@ class Steps:
             coordinates: how positions correspond: half_pixel (as OpenCV and Pillow), align_corners, asymmetric, ..
             nearest: how nearest rounds positions: round_prefer_floor, round_prefer_ceil, floor, ceil.
             antialias: whether each pixel of a smaller result is an average of all that it covers, as in Pillow.
-            cubic_coefficient: that of cubic: -0.75 (OpenCV, PyTorch) or -0.5 (Pillow).
+            cubic_coefficient: the coefficient of cubic: -0.75 (OpenCV, PyTorch) or -0.5 (Pillow).
             aspect: stretch, or keep the ratio of both lengths: not_larger makes the image fit into `size`,
                 not_smaller makes it cover `size`, so that its shorter side has that length; lengths are rounded.
 
@@ -224,11 +225,11 @@ class InputSteps(Steps):
         position: str = "centre",
         antialias: bool = False,
     ) -> InputSteps:
-        """Resize until one of both lengths is that of `size`, keeping their ratio, and fill the rest with `value`.
+        """Resize until one length equals its length in `size`, keeping their ratio, and fill the rest with `value`.
 
         `value` is in the units that the image has at this step. The image is in the centre, or at the start: top left.
-        Of an odd rest, the smaller half comes first. By default, `size` is that of the model's input. An image so long
-        or wide that its other length would be rounded to 0 is an error.
+        Of an odd rest, the smaller half comes first. By default, `size` is the size of the model's input. An image so
+        long or wide that its other length would be rounded to 0 is an error.
         """
         return self._add(LetterBox, size, value, mode, position, antialias)
 
@@ -269,7 +270,7 @@ class OutputSteps(Steps):
 
 
 def _only(key: str | int | None, nodes: Sequence[Node], what: str) -> str | int:
-    """The key, or that of the only one. Raises `PreprocessingError` if there are several."""
+    """The key, or the key of the only one. Raises `PreprocessingError` if there are several."""
     if key is None and len(nodes) != 1:
         names = ", ".join(node.friendly_name for node in nodes) or "none"
         raise PreprocessingError(f"the model has {len(nodes)} {what}s, so {what}() needs a name or an index: {names}")

@@ -73,7 +73,7 @@ class TopK(Step):
         check_flag("largest", self.largest)
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`; `indices` are those of the result."""
+        """See `Step.apply`; `indices` belong to the result."""
         axis = _axis(x, self.axis)
         dim = x.value.shape[axis]
         if dim.is_static and dim.get_length() < self.k:

@@ -1,4 +1,4 @@
-"""`passed_shape`: the shape of what an application passes, from that of the model's input."""
+"""`passed_shape`: the shape that an application passes, from the shape of the model's input."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ Numbers: TypeAlias = "float | Sequence[float]"
 class Step(ABC):
     """One change of a tensor. Its fields are the arguments of the method that adds it.
 
-    The constructor raises `PreprocessingError` for arguments that fit no tensor. `name` is that of the method;
-    `changes_size` tells that the heights and widths before and after it differ.
+    The constructor raises `PreprocessingError` for arguments that fit no tensor. `name` is the method's; `changes_size`
+    says that the heights and widths before and after it differ.
     """
 
     name: ClassVar[str]

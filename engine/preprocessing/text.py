@@ -49,9 +49,9 @@ class StepsText:
 def parse_steps(text: str) -> StepsText:
     """Parse `NAME=input(..).STEP(..)..` or `NAME=output(..).STEP(..)..`.
 
-    The calls are those of Python, with numbers, lists and names, which need no quotes: `x=input(u8, NHWC).scale(255)`
-    is `processor.input("x", "u8", "NHWC").scale(255)`. Nothing of the text is evaluated.
-    Raises `PreprocessingError` for a text of another form.
+    The calls have Python's form, with numbers, lists and names, which need no quotes: `x=input(u8, NHWC).scale(255)` is
+    `processor.input("x", "u8", "NHWC").scale(255)`. Nothing of the text is evaluated. Raises `PreprocessingError` for a
+    text of another form.
     """
     found = _TEXT.fullmatch(text)
     if found is None or len(text) > _LONGEST:

@@ -28,7 +28,7 @@ class PropertySet:
             self._by_name[declared.name] = declared
 
     def combined(self, others: Iterable[Property[Any]]) -> PropertySet:
-        """Return these and `others`, which override those of the same name, but must keep their type and mutability."""
+        """Return these and `others`, which override the same names, but must keep their type and mutability."""
         if isinstance(others, Property) or not isinstance(others, Iterable):
             raise PluginContractError(f"properties must be a tuple of Property, even for a single one; got {others!r}")
         merged = dict(self._by_name)

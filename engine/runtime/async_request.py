@@ -252,7 +252,7 @@ class AsyncInferRequest(Participant):
 
     @property
     def request_id(self) -> int:
-        """The number of this request among those of its network."""
+        """The number of this request among its network's requests."""
         return self._request.request_id
 
     @property
@@ -343,7 +343,7 @@ class AsyncInferRequest(Participant):
         del former  # outside the lock, since it may log
 
     def reset_initializers(self) -> None:
-        """Give the initializers that have got other values (`ExecutableNetwork.overridable`) those of the model again.
+        """Reset the initializers that were given other values (`ExecutableNetwork.overridable`) to the model's values.
 
         Raises `Busy`.
         """

@@ -93,7 +93,7 @@ class Meter:
 def wait_for_choice(network: QueueNetwork, seconds: float = 600.0) -> bool:
     """Wait until a network that chooses its device, as AUTO's does, has chosen it; False after `seconds`.
 
-    Call it after an inference: shapes that the model leaves open are measured with those of the first one.
+    Call it after an inference: shapes that the model leaves open are measured with the shapes of the first one.
     """
     end = time.monotonic() + seconds
     if "CHOICE_IS_FINAL" not in network.get_metric("SUPPORTED_METRICS"):

@@ -20,7 +20,7 @@ class Distances:
 
     Attributes:
         distance: absolute differences: exact for integers (uint64), else in double precision; 0 where `is_same`.
-        magnitude: those of the expected elements.
+        magnitude: the magnitudes of the expected elements.
         is_same: where both are equal, or both are NaN.
         is_finite: where both are finite.
     """

@@ -49,7 +49,7 @@ class GrowingSet:
 
     Immutable, as variables' values are; but see `with_sequence`.
 
-    Their elements lie in one block of memory, those of each value together, with the dimension that grows first, so
+    Their elements lie in one block of memory, each value's elements together, with the dimension that grows first, so
     that a longer value needs no other distances between elements; the block has room for more. `extended` gives a set
     that shares the block, with new positions to be written; sets that go on from the same one do not see each other's.
     A place that another set has is not given again: then the block is copied, as it is when its room is used up.

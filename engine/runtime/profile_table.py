@@ -70,7 +70,7 @@ def stages_of(profiles: Sequence[InferenceProfile]) -> dict[tuple[str, str], int
 def profile_table(profiles: Sequence[InferenceProfile], most: int | None = None) -> str:
     """The stages and the nodes of inferences of one network, times being means, as lines of at most 80 columns.
 
-    At most `most` nodes are listed. Shares are those of the whole inference.
+    At most `most` nodes are listed. Shares refer to the whole inference.
     """
     profiles = [profile for profile in profiles if profile.stages]
     if not profiles:

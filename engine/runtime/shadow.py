@@ -63,7 +63,7 @@ class ShadowStatistics:
 
     Attributes:
         inferences: that the live network finished.
-        sampled: those of them that were chosen.
+        sampled: the ones that were chosen.
         dropped: chosen ones that were left out, since as many as the queue holds were waiting.
         skipped: chosen ones that cannot be repeated: with tensors on the device, or output tensors of the user.
         compared: that the other network repeated.

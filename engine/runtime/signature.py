@@ -20,10 +20,9 @@ class Signature:
     """Ports, the maps from name or index to index, and their checks; one per network, shared by its requests.
 
     Immutable once it is given its context, but for its observer, and thread-safe. `network` names the network in
-    messages. `states` are the variables: stages see them as further inputs and outputs, behind those of the user.
-    `fixed` are inputs of the model that a blob has as constants.
-    `observer` is called at the end of each inference with its inputs, its outputs, and whether the user has set no
-    output tensors; it never raises.
+    messages. `states` are the variables: stages see them as further inputs and outputs, behind the user's. `fixed` are
+    inputs of the model that a blob has as constants. `observer` is called at the end of each inference with its inputs,
+    its outputs, and whether the user has set no output tensors; it never raises.
     """
 
     __slots__ = (

@@ -62,8 +62,8 @@ class StatePort:
 class States:
     """The current values of the variables of one request; those before the first inference are not made until then.
 
-    Values are replaced by those of a successful inference and never changed, so requests may share them.
-    Not thread-safe; `network` names the network in messages.
+    Values are replaced by the results of a successful inference and never changed, so requests may share them. Not
+    thread-safe; `network` names the network in messages.
     """
 
     def __init__(self, ports: Sequence[StatePort], network: str) -> None:
@@ -85,7 +85,7 @@ class States:
     # -- an inference ---------------------------------------------------------------------------------------
 
     def begin(self, lengths: Mapping[str, int]) -> list[Held]:
-        """The values for an inference; `lengths` has those of the symbols in the shapes of its inputs."""
+        """The values for an inference; `lengths` has the lengths of the symbols in the shapes of its inputs."""
         values = [self._values[port.name] for port in self.ports]
         return [
             _initial(port, lengths) if value is None else value for port, value in zip(self.ports, values, strict=True)

@@ -289,7 +289,7 @@ class SyncInferRequest(ABC):
         self.states = other.states if self.states is not None else None
 
     def reset_inputs(self, names: Iterable[str]) -> None:
-        """Let those of the inputs that this request has, by name, have the values that `clear_tensors` leaves."""
+        """Reset the named inputs that this request has to the values that `clear_tensors` leaves."""
         positions = [self.signature.input_index[name] for name in names if name in self.signature.input_index]
         if positions:
             self.inputs = list(self.inputs)

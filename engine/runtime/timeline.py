@@ -56,7 +56,7 @@ def _tracks(named: Iterable[tuple[str, list[Span]]]) -> Iterator[Track]:
 
 
 def _inference(profile: InferenceProfile) -> Iterator[Span]:
-    """The span of an inference, and in it those of its stages and of what it waited for."""
+    """The span of an inference, and in it the spans of its stages and its waits."""
     begun = profile.begun_ns or profile.stages[0].start_ns
     end = max(stage.end_ns for stage in profile.stages)
     yield Span("inference", begun, end - begun, "inference", {"steps": len(profile.nodes)})

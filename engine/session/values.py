@@ -46,7 +46,7 @@ class OrtValue:
         return self._value
 
     def update_inplace(self, np_arr: NDArray[Any]) -> None:
-        """Replace the content. Raises `InputError` unless type and shape are those of this tensor."""
+        """Replace the content. Raises `InputError` unless type and shape equal this tensor's."""
         target = self.numpy()
         if (np_arr.dtype, np_arr.shape) != (target.dtype, target.shape):
             raise InputError(f"the array is {np_arr.dtype}{list(np_arr.shape)}, expected "

@@ -1,8 +1,8 @@
 """The operator suite: every operator that a device claims gives right results, for all attributes and shapes.
 
-A plugin subclasses `OperatorSuite` in a test file and names its device. Two sets of cases run: those of
-`engine.ops.cases` against the reference evaluator, and the node cases of the ONNX backend suite against its answers.
-Cases that the device's query refuses are skipped; `pytest -rs` summarizes them by operator and cause.
+A plugin subclasses `OperatorSuite` in a test file and names its device. Two sets of cases run: `engine.ops.cases`
+against the reference evaluator, and the node cases of the ONNX backend suite against its answers. Cases that the
+device's query refuses are skipped; `pytest -rs` summarizes them by operator and cause.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _is_final(answer: QueryResult) -> bool:
 
 
 def assert_right(case: OperatorCase, results: Sequence[Any]) -> None:
-    """Fail unless the outputs equal those of the reference evaluator, within the case's tolerance."""
+    """Fail unless the outputs equal the reference evaluator's, within the case's tolerance."""
     node, _ = case.node()
     expected = evaluate(node, case.arrays())
     for output, got, want in zip(node.outputs, results, expected, strict=True):

@@ -55,7 +55,7 @@ def check_pass(
             names only if both models have them.
         changes: False for a model that the pass must not change; then `expected` is the model itself.
         config: the configuration of the pass.
-        names: compare friendly names with those of an `expected` model.
+        names: compare friendly names with an `expected` model's.
         equivalent: False for a pass that changes results.
         inputs: values for inputs by name; others are random, from `seed`.
         dims: lengths of dynamic dimensions by symbol; others are 2.

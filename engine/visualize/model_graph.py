@@ -35,8 +35,8 @@ class GraphOptions:
 
     Attributes:
         shapes, types, rt_info: what static pictures show.
-        times: milliseconds by friendly name; those of nodes in bodies as profiles name them: "loop/add" for `add` in a
-            body of `loop`.
+        times: milliseconds by friendly name; nodes in bodies are named as in profiles: "loop/add" for `add` in a body
+            of `loop`.
         notes: more details by friendly name, such as the kernels that ran.
     """
 
@@ -48,7 +48,7 @@ class GraphOptions:
 
 
 def model_graph(model: Model, options: GraphOptions | None = None) -> Graph:
-    """The graph of a model, with those of its bodies. Nodes have the device of their `affinity`, if they have one."""
+    """The graph of a model and of its bodies. Nodes have the device of their `affinity`, if they have one."""
     builder = _Builder(options or GraphOptions())
     builder.add(model, (), "", ())
     return Graph(model.name, tuple(builder.nodes), tuple(builder.edges))
@@ -124,7 +124,7 @@ class _Builder:
 
 
 def groups_of_node(node: Node) -> tuple[str, ...]:
-    """The groups around a node, outermost first: those of the exporter's metadata, or else of its name."""
+    """The groups around a node, outermost first: from the exporter's metadata, or else from its name."""
     metadata = node.annotations.get("metadata")
     scopes = metadata.get(_SCOPES) if isinstance(metadata, Mapping) else None
     if isinstance(scopes, str) and _LIST.fullmatch(scopes):

@@ -54,7 +54,7 @@ class ContribCall(OldCall):
         return value
 
     def real(self, index: int, like: int = 0) -> Output:
-        """Input `index`, of a floating-point type, which is that of input `like`. Raises `ModelError`."""
+        """Input `index`, whose type is floating-point and equals the type of input `like`. Raises `ModelError`."""
         found = self.input(like).element_type
         return self.typed(index, {found} if found in REALS and index != like else REALS)
 
@@ -164,8 +164,8 @@ class ContribCall(OldCall):
     def quantized(self, value: Output, index: int, like: int | None = 0) -> Output:
         """The codes of `value`, whose scale and zero point are inputs `index` and `index + 1`.
 
-        They have the type of input `like`, which an omitted zero point leaves open; without `like`, that of the zero
-        point. Raises `ModelError`.
+        They have the type of input `like`, which an omitted zero point leaves open; without `like`, the type of the
+        zero point. Raises `ModelError`.
         """
         scale = self.typed(index, {f32})
         self.single(index)
@@ -202,7 +202,7 @@ class ContribOperator:
 
     Attributes:
         domain: its domain.
-        ports: the names of the inputs; those of a variadic operator that may follow have none.
+        ports: the names of the inputs; further inputs of a variadic operator have no name.
         optional: the names of the inputs that may be omitted.
         outputs: the maximum number of outputs.
         function: expresses a call by ONNX operators; None for an output that it does not compute.
@@ -227,7 +227,7 @@ def contrib(
     """Decorator: the function expresses the operator by ONNX operators.
 
     `ports` are the names of its inputs, with `?` behind those that may be omitted, and `...` at the end if any number
-    of others follow; `attributes` are the names of its attributes, `outputs` those of its outputs.
+    of others follow; `attributes` are the names of its attributes, `outputs` the names of its outputs.
     """
     names = ports.split()
     is_variadic = names[-1] == "..."

@@ -189,7 +189,7 @@ def _visible(call: ContribCall, count: Output, positions: Output) -> Output:
 
 
 def _with_sink(call: ContribCall, mask: Output, q: Output) -> Output:
-    """The mask with one more key, whose score of 0 becomes that of the sink of each head."""
+    """The mask with one more key, whose score of 0 becomes the score of each head's sink."""
     sink = scalar_like(0.0, q)
     if call.has_input(11):
         call.ranked(11, 1)

@@ -15,14 +15,14 @@ MASK_FILTER: Final = -10000.0
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The number of keys, including those of the past: as an i64 scalar, and as a number if it is known."""
+    """The number of keys, including past ones: as an i64 scalar, and as a number if it is known."""
 
     value: Output
     count: int | None
 
     @classmethod
     def of(cls, *lengths: tuple[Output, int]) -> Keys:
-        """The sum of lengths, each of which is that of an axis of a value."""
+        """The sum of lengths, each the length of an axis of a value."""
         numbers = [length_of(value, axis) for value, axis in lengths]
         value = numbers[0] if len(numbers) == 1 else emit("Add", *numbers)
         dims = [value.shape[axis] if value.shape.rank.is_static else None for value, axis in lengths]

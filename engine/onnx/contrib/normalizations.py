@@ -93,7 +93,7 @@ def _embed_codes(call: ContribCall) -> list[Output | None]:
 def _embedded(
     call: ContribCall, tables: list[Output | None], parameters: list[Output], positions: Output | None
 ) -> tuple[Output, Output]:
-    """The normalized sum of rows of `tables`, which are those of words, positions and segments, and the sum."""
+    """The normalized sum of rows of `tables`, of words, positions and segments, and the sum."""
     words, places, segments = tables
     assert words is not None
     assert places is not None

@@ -42,7 +42,7 @@ def _rotary_embedding(call: ContribCall) -> list[Output]:
 
 
 def counted_from(first: Output, x: Output, axis: int) -> Output:
-    """The positions [B, S] of `x`, whose rows are along `axis`, if those of each sample start at `first`, [1]."""
+    """The positions [B, S] of `x`, whose rows are along `axis`, if each sample's positions start at `first`, [1]."""
     length = emit("Shape", x, start=axis, end=axis + 1)
     rows = emit("Range", i64_scalar(0), emit("Squeeze", length, i64s([0])), i64_scalar(1))
     batch = emit("Shape", x, start=0, end=1)

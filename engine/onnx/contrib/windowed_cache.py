@@ -1,8 +1,8 @@
 """The cache of a GroupQueryAttention with `sliding_window_cache`, which has the last keys of each sequence only.
 
-The past is a buffer of C positions, at least as many as the window W. Its first `end` positions are those of the last
-tokens, in order. While there is room, new ones are appended. Otherwise the first ones leave, in blocks of
-C - W + 1, so that what stays is never less than a window, and that `end` follows from the number of tokens alone.
+The past is a buffer of C positions, at least as many as the window W. Its first `end` positions hold the last tokens,
+in order. While there is room, new ones are appended. Otherwise the first ones leave, in blocks of C - W + 1, so that
+what stays is never less than a window, and that `end` follows from the number of tokens alone.
 
 A past of length 0 is also accepted, with which a sequence begins; the next one then has W positions.
 """

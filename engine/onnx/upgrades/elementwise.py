@@ -97,7 +97,7 @@ def _cast_target(call: OldCall) -> OldCall:
 
 @upgrade("Clip", since=1, to=6)
 def _clip_limits(call: OldCall) -> OldCall:
-    """An absent bound was the limit of the element type; from 6 on it is that of f32."""
+    """An absent bound was the limit of the element type; from 6 on it is the limit of f32."""
     _check_clipped_type(call)
     upgraded = call.at(6, drop=["consumed_inputs"])
     if "min" in call.attributes and "max" in call.attributes:
@@ -121,7 +121,7 @@ def _clip_inputs(call: OldCall) -> OldCall:
 
 
 def _check_clipped_type(call: OldCall) -> None:
-    """Bounds were f32 attributes: those of integers would be rounded, and the default overflow."""
+    """Bounds were f32 attributes: bounds of integers would be rounded, and the default would overflow."""
     element_type = call.input(0).element_type
     if element_type is not undefined and not element_type.is_real:
         call.invalid(f"input 0 is {element_type.name}; expected f16, f32 or f64, other numbers only from opset 12 on")

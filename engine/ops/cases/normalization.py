@@ -10,7 +10,7 @@ from engine.ops.cases.data import Data, constant, real
 
 
 def _normalized(what: str, count: int, inputs: list[Data | None], **options: Any) -> OperatorCase:
-    """A case with values of both signs; the error is that of a mean over `count` of them, which scaling preserves."""
+    """A case with values of both signs; its error, as of a mean over `count` of them, survives the scaling."""
     attributes = {k: options.pop(k) for k in list(options) if k not in ("num_outputs", "is_dynamic")}
     return case(what, inputs, attributes, terms=count, factors=(0,), **options)
 

@@ -42,7 +42,7 @@ def define(
         decomposer: the operator's definition by ONNX operators.
         doc: the documentation.
         types: the allowed types of inputs whose type may differ from the others.
-        results: the types of the output, unless it is that of the inputs.
+        results: the types of the output, unless it has the inputs' type.
         rule: the types of the decomposition without building it, for operators that passes make in large numbers; None
             for a node that it does not support.
     """

@@ -61,7 +61,7 @@ class QuantizedBinarySpec(OperatorSpec):
 
 
 def QuantizedAveragePool(x: Codes, y: Codes = REAL, **attributes: Any) -> Node:  # noqa: N802 - as operators are called
-    """`Q(AveragePool(DQ(x)))`, or without the quantization; the attributes are those of AveragePool."""
+    """`Q(AveragePool(DQ(x)))`, or without the quantization; the attributes are AveragePool's."""
     return create("QuantizedAveragePool", [*x.inputs, *y.inputs[1:]], attributes, domain=INTERNAL_DOMAIN)
 
 

@@ -30,7 +30,7 @@ def QuantizedSoftmax(x: Codes | OutputLike, y: Codes, *, axis: int) -> Node:  # 
     Args:
         x: u8 or i8, with one scale and zero point; or f32, which is not dequantized.
         y: the scale and zero point of the result; its `values` are None.
-        axis: that of Softmax.
+        axis: Softmax's axis.
     """
     given = x.inputs if isinstance(x, Codes) else [x, None, None]
     return create("QuantizedSoftmax", [*given, *y.inputs[1:]], {"axis": axis}, domain=INTERNAL_DOMAIN)

@@ -12,7 +12,7 @@ from engine.passes.rewrite import MatcherPass
 class ActivationFusion(MatcherPass):
     """Fuses the activation that is the only consumer of a convolution or matrix product into it.
 
-    The result is `engine.FusedConv`, `engine.FusedMatMul` or `engine.CompressedMatMul`; the activations are those of
+    The result is `engine.FusedConv`, `engine.FusedMatMul` or `engine.CompressedMatMul`; the activations are listed in
     `engine.ops.internal.ACTIVATIONS`.
     """
 

@@ -51,7 +51,7 @@ class ChannelProduct:
 
     @classmethod
     def of(cls, node: Node) -> ChannelProduct | None:
-        """The product whose result is that of `node`; None if there is none, or if `node` is only a part of one."""
+        """The product that ends in `node`; None if there is none, or if `node` is only a part of one."""
         if node.domain or node.op_type not in PRODUCTS:
             return None
         if node.op_type == "Add":

@@ -66,7 +66,7 @@ def _is_alone(node: Node) -> bool:
 
 
 def _only_readers(node: Node) -> list[Node]:
-    """The readers of outputs that have one; those of others are not alone because of this node."""
+    """The readers of outputs that have one reader; other outputs' readers are not alone because of this node."""
     return [target.node for output in node.outputs if output.num_consumers == 1 for target in output.target_inputs]
 
 

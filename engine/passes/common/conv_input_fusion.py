@@ -4,12 +4,12 @@ Let y[c] = a[c] x[p[c]] + b[c] be what products, sums and a Gather of channels c
 where W'[m, k] is the sum of W[m, c] a[c] over all c with p[c] = k, and d'[m] is d[m] plus the sum of W[m, c] b[c].
 
 Pads are zeros of y, so that b goes into the bias only without pads. With them, x + b / a stays before the convolution:
-its zeros are those of y, too.
+its zeros are also y's zeros.
 
 Weights and bias are computed in double precision and rounded once. Then W' x is summed of terms as large as |W'| |x|,
-where the sums were of |W'| |x + b / a|. So b goes into the bias only if x is known to be bounded, such as bytes, and
-b / a is at most twice the bound: the error is then that of inputs which use their range, and not that of a small
-difference of large numbers.
+where the sums were of |W'| |x + b / a|. So b goes into the bias only if x is known to be bounded, such as bytes, and b
+/ a is at most twice the bound: the error is then as for inputs that use their range, and not as for a small difference
+of large numbers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Chain:
     Attributes:
         x: what the nodes read.
         nodes: the nodes, the one before the convolution first.
-        kept: those of them that treat all channels alike; a Gather of channels is exchanged with them.
+        kept: the ones that treat all channels alike; a Gather of channels is exchanged with them.
         factor, offset: [C] f64.
         source: [C], the channel of x.
     """
@@ -243,7 +243,7 @@ def _is_unpadded(conv: Node) -> bool:
 
 
 def _is_exact_enough(x: Output, shifts: Array) -> bool:
-    """True if sums of x have no digits less than those of x + shifts, for x of its whole range."""
+    """True if sums of x have no digits less than sums of x + shifts, for x of its whole range."""
     bound = _bound(x)
     return bound is not None and math.isfinite(bound) and bool(np.abs(shifts).max() <= 2 * bound)
 

@@ -64,7 +64,7 @@ class _Conversion(TypeConversion):
         return is_real(value)
 
     def movable(self, node: Node) -> set[int]:
-        """The inputs whose type is tied to that of the first input, or of an output, and may be the narrower one."""
+        """The inputs whose type is tied to the first input's or an output's, and may be the narrower one."""
         op = find_op(node.op_type, node.domain)
         if op is None or not op.inputs:
             return set()

@@ -27,8 +27,8 @@ class IntegerProductDecomposition(FusionPass):
     """Decomposes a MatMulInteger or ConvInteger into Cast, Sub, MatMul or Conv, and Cast.
 
     Exact modulo 2^32, since every partial sum is an integer that f32 represents. For this, sums of more than 258
-    products are computed from two digits of each weight, by two products, and those of more than 4112 from two digits
-    of both operands, by four. A node with sums of more than 65536 products or of unknown length stays.
+    products are computed from two digits of each weight, by two products, and sums of more than 4112 from two digits of
+    both operands, by four. A node with sums of more than 65536 products or of unknown length stays.
     """
 
     makes = frozenset({"Add", "Cast", "Conv", "Floor", "MatMul", "Mul", "Sub"})
@@ -98,7 +98,7 @@ def _digits(value: Node, made: list[Node]) -> list[Node]:
 def _centered(node: Node, index: int, axes: list[int], made: list[Node]) -> Node | None:
     """Input `index` minus its zero point, in f32; a vector of zero points gets `axes`.
 
-    A matrix of a product may have them in its own shape, with 1 for the axis of the sums: those of rows or columns.
+    A matrix of a product may have them in its own shape, with 1 for the axis of the sums: scales of rows or columns.
     """
     value: Node = ops.Cast(node.input_value(index), to=f32.onnx)
     made.append(value)

@@ -18,7 +18,7 @@ _TOKENS: Final = 1
 
 
 class LastPosition(ModelPass):
-    """Makes an output [batch, tokens, width] of a language model, such as its logits, that of the last token.
+    """Makes an output [batch, tokens, width] of a language model, such as its logits, the output of the last token.
 
     The product that computes it, which for a large vocabulary takes a tenth of a prompt's time, then has one row for
     each sequence. The output becomes [batch, 1, width]; others, and the variables, stay as they are. Generating needs

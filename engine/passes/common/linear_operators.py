@@ -48,7 +48,7 @@ _PRODUCTS_PER_UNIT: Final = 8
 
 
 class _LinearPass(FusionPass):
-    """A pass that replaces nodes with one result, that of the root."""
+    """A pass that replaces nodes with one result, the root's."""
 
     def _register(
         self, kinds: Sequence[str], sources: Collection[str], make: Callable[[Node], _Exchange | None]
@@ -284,7 +284,7 @@ def _parts(product: ChannelProduct) -> list[_Part]:
 
 
 def _sum_of_products(product: ChannelProduct, early: Sequence[_Part], late: Sequence[_Part]) -> _Exchange | None:
-    """The last sum is that of the late product, where there is one, so that devices fuse it into that product."""
+    """The late product, if there is one, is added last, so that devices fuse it into that product."""
     matched = [product.x.node, *product.nodes]
     made: list[Node] = []
     total: Node | None = None

@@ -118,16 +118,16 @@ class _Pair:
 
     @property
     def known(self) -> list[PartialShape]:
-        """Shapes whose lengths are those of the input, except along the dimension that grows."""
+        """Shapes with the lengths of the input, except along the dimension that grows."""
         given = self.result.input_value(0).shape
         others = () if self.appended is None else self.appended.shapes
         return [shape for shape in (given, *others) if shape.rank == self.shape.rank]
 
 
 def _name_lengths(model: Model, pairs: Sequence[_Pair], others: Sequence[Parameter]) -> None:
-    """Give unnamed lengths of the other inputs a symbol if they are those of states, such as the batch.
+    """Give unnamed lengths of the other inputs a symbol if states also have them, such as the batch.
 
-    Without one, nothing says that a length that no name tells is that of the other input.
+    Without one, nothing says that a length without a name equals the other input's.
     """
     tied = _symbols_of(others)
     if not any(_unknown_axes(pair, tied) for pair in pairs):

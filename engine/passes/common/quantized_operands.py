@@ -103,7 +103,7 @@ def is_byte_quantization(node: Node) -> bool:
 
 
 def require_byte_quantization(node: Node, name: str) -> None:
-    """Raise `StaysRealError` unless `is_byte_quantization(node)`; `name` is that of the quantized value."""
+    """Raise `StaysRealError` unless `is_byte_quantization(node)`; `name` is the quantized value's."""
     spec = QuantizeSpec.of(node)
     integers = node.output(0) if node.op_type == "QuantizeLinear" else node.input_value(0)
     real = node.input_value(0) if node.op_type == "QuantizeLinear" else node.output(0)

@@ -21,9 +21,9 @@ _SHAPE_ONLY: Final = operators_with(lambda traits: traits.moves is Moves.VIEW an
 class ReshapeMerge(MatcherPass):
     """Makes a Reshape, Squeeze, Unsqueeze or Flatten of another one read the input of the inner one directly.
 
-    The outer one becomes a Reshape to a constant shape: each unknown length must equal that of the same dimension of
-    the input, or there is a single one and all others are numbers. Inputs that either of the two would refuse when it
-    runs are still refused.
+    The outer one becomes a Reshape to a constant shape: each unknown length must equal the length of the same dimension
+    of the input, or there is a single one and all others are numbers. Inputs that either of the two would refuse when
+    it runs are still refused.
     """
 
     makes = frozenset({"Reshape"})
@@ -63,7 +63,8 @@ def _keeps_checks(
 ) -> bool:
     """Whether a Reshape that computes a length from the number of elements refuses what the two refuse.
 
-    It checks that the lengths of `target` that are numbers divide the number of elements, as those of `source` do.
+    It checks that the lengths of `target` that are numbers divide the number of elements, as the lengths of `source`
+    do.
     """
     if any(node.op_type == "Squeeze" and _squeezes_unknown(node) for node in (inner, outer)):
         return False

@@ -23,9 +23,9 @@ class ShapeSimplification(ModelPass):
     """Tracks shapes through Shape, Gather, Slice, Concat and similar operators, element by element.
 
     Values whose elements are all known become constants, even if other dimensions of the shape are unknown. The target
-    of a Reshape becomes a constant if each length is known or equals that of the same dimension of the data; an Expand
-    to the shape of its input is removed. The output types of Reshape, Expand, Range and Slice are refined from their
-    elements.
+    of a Reshape becomes a constant if each length is known or equals the length of the same dimension of the data; an
+    Expand to the shape of its input is removed. The output types of Reshape, Expand, Range and Slice are refined from
+    their elements.
     """
 
     def run_on_model(self, model: Model) -> bool:

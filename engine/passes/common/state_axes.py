@@ -23,7 +23,7 @@ class Appended:
         axis: the dimension that grows.
         is_placed: whether room is appended, and then written into at positions that the model computes, as by
             GroupQueryAttention.
-        shapes: those of what is appended and written, whose lengths are those of the value except along `axis`.
+        shapes: the shapes of what is appended and written, with the lengths of the value except along `axis`.
     """
 
     axis: int

@@ -11,7 +11,7 @@ from engine.ops import attribute
 
 
 class _Step:
-    """The learning rate R, the count T, and groups of tensors: those of X, then those of G, and so on."""
+    """The learning rate R, the count T, and groups of tensors: all X, then all G, and so on."""
 
     def __init__(self, node: Node, groups: int) -> None:
         self.node, self.rate, self.count = node, node.input_value(0), node.input_value(1)
@@ -37,7 +37,7 @@ class _Step:
         return ops.Cast(self.count, to=self.rate.element_type).output(0)
 
     def regularized(self, x: Output, gradient: Output) -> Output:
-        """The gradient with that of the norm of `x`."""
+        """The gradient plus the gradient of the norm of `x`."""
         return ops.Add(ops.Mul(x, self.number(self.given("norm_coefficient"))), gradient).output(0)
 
 

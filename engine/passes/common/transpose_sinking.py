@@ -24,8 +24,9 @@ from engine.passes.runtime_info import copy_runtime_info
 class TransposeSinking(ModelPass):
     """Moves regions of operators into the layout before a Transpose at their border.
 
-    A region is moved if that leaves fewer transposes: those of the layout at its inputs and the inverse ones at its
-    outputs are removed, and other values that cross its border get one. Constants are transposed at compile time.
+    A region is moved if that leaves fewer transposes: the transposes of the layout at its inputs and the inverse ones
+    at its outputs are removed, and other values that cross its border get one. Constants are transposed at compile
+    time.
     """
 
     def run_on_model(self, model: Model) -> bool:
@@ -138,7 +139,7 @@ class _Region:
         return [source for source in found if source is not None]
 
     def ordered(self) -> list[Node]:
-        """The nodes, each after those of them that it reads; ordering the whole graph for each move takes too long."""
+        """The nodes, each after the ones that it reads; ordering the whole graph for each move takes too long."""
         found: dict[Node, None] = {}
         for start in self.nodes:
             stack = [(start, iter(start.sources))]

@@ -69,7 +69,7 @@ class Predicate:
 
 
 class _Both(Predicate):
-    """Both; its explanation is that of the first part that fails."""
+    """Both; the first part that fails explains why it does not hold."""
 
     __slots__ = ("_left", "_right")
 

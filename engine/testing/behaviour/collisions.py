@@ -103,7 +103,7 @@ class CollisionChecks(DeviceChecks):
 
 
 def _spread(large: BasicModel, seed: int) -> Sample:
-    """Inputs that differ from those of other seeds in every element."""
+    """Inputs that differ from other seeds' inputs in every element."""
     count = int(np.prod(large.shape))
     ramp = (np.arange(count, dtype=np.float32) % 251).reshape(large.shape) / 128
     a, b = ramp + np.float32(4 * seed), np.float32(2 * seed + 1) - ramp

@@ -63,7 +63,7 @@ class EffectChecks(DeviceChecks):
                 core.set_property(self.plugin_name, {prop.name: before})
 
     def test_every_default_takes_effect(self, core: Core, tmp_path: Path) -> None:
-        """A default that `set_property` sets is the device's, and that of networks compiled later."""
+        """A default that `set_property` sets holds for the device, and for networks compiled later."""
         keys = {prop.name for prop in core.supported_properties(self.device).of(CONFIG)}
         for prop, value in self._accepted(core, tmp_path):
             fresh = self.make_core()

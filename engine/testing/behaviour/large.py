@@ -65,7 +65,7 @@ class LargeChecks(DeviceChecks):
             )
 
     def test_large_tensors_of_two_requests(self, core: Core) -> None:
-        """Requests that run at the same time, and those of two networks, share no memory."""
+        """Requests that run at the same time, and requests of two networks, share no memory."""
         networks = self._two(core)
         work = [(op_type, network.create_infer_request(), seed) for op_type, network in networks for seed in (1, 2)]
         errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Checks of symbolic lengths: a network serves any lengths in any order, and never those of an earlier inference."""
+"""Checks of symbolic lengths: a network serves any lengths in any order, not an earlier inference's."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class StateChecks(DeviceChecks):
         return model
 
     def step(self, request: AsyncInferRequest, history: History, x: Array) -> None:
-        """Infer, and fail unless the result is that of the whole history."""
+        """Infer, and fail unless the result follows from the whole history."""
         expected = history.total(x)
         self.assert_outputs(request.infer({"x": x}), {"total": expected})
         self.check_values(request, history)

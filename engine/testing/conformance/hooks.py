@@ -34,7 +34,7 @@ HOOKS: Final[dict[type, tuple[str, ...]]] = {
 class HookWatch:
     """Writes the name of the hook that was called last, of those running, to a file; ends children of hooks that fork.
 
-    Classes that are defined after `install` are watched: those of the plugin, which is imported later.
+    Classes that are defined after `install` are watched: the plugin's classes, which are imported later.
     """
 
     def __init__(self, path: Path) -> None:

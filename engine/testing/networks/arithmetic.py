@@ -57,8 +57,8 @@ def storage_tolerance(model: onnx.ModelProto, unit: float) -> float:
     """Give the largest deviation of a result whose weights and values are stored in a type of unit roundoff `unit`.
 
     It is relative to the largest absolute value. Each operation reads weights and stores a result with errors of up to
-    `unit`; the errors of operations are independent, so that of n operations is about unit sqrt(2 n). A factor of 2 is
-    for layers that amplify differences, such as normalizations.
+    `unit`; the errors of operations are independent, so n operations have an error of about unit sqrt(2 n). A factor of
+    2 is for layers that amplify differences, such as normalizations.
     """
     return 2 * unit * math.sqrt(2 * len(model.graph.node))
 

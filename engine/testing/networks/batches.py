@@ -16,9 +16,9 @@ Array = npt.NDArray[Any]
 def with_any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a network for a batch of 1 whose inputs and outputs have a batch that is not known.
 
-    The first axis of each input and output must be the batch, and that of a Reshape to a constant shape the batch or a
-    multiple of it. A constant that a Concat joins to a value, such as the embedding of a class, is repeated, and a
-    Resize to constant sizes keeps the batch of its input. Constants that have the batch in another place, such as
+    The first axis of each input and output must be the batch, and the first axis of a Reshape to a constant shape the
+    batch or a multiple of it. A constant that a Concat joins to a value, such as the embedding of a class, is repeated,
+    and a Resize to constant sizes keeps the batch of its input. Constants that have the batch in another place, such as
     initial states, are not changed.
     """
     copy = onnx.ModelProto()
@@ -46,7 +46,7 @@ def with_any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def repeated(inputs: Mapping[str, Array], batch: int) -> dict[str, Array]:
-    """The inputs of a network for a batch of 1 as those of a larger one, of which each part differs."""
+    """The inputs of a network for a batch of 1 as inputs for a larger batch, each part of which differs."""
     return {
         name: np.concatenate([np.roll(value, part, axis=-1) for part in range(batch)]) for name, value in inputs.items()
     }

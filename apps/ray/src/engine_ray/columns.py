@@ -1,4 +1,4 @@
-"""Columns of a batch of Ray Data as arrays; those of lists have rows that are arrays of objects, or lists in lists."""
+"""Columns of a batch of Ray Data as arrays; rows of list columns are arrays of objects, or nested lists."""
 
 from __future__ import annotations
 

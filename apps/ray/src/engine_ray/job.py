@@ -75,7 +75,7 @@ class Job:
     def check(self) -> tuple[EngineError | None, str]:
         """Why a worker on this node would have no network, or why it would compile it here; each empty if it is not so.
 
-        Reads no more than the blob's manifest, and those of the blobs in it, which are the parts of a device that runs
+        Reads no more than the manifests of the blob and of the blobs in it, which are the parts of a device that runs
         on others.
         """
         try:

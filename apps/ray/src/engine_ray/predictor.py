@@ -42,7 +42,7 @@ def predictor(
 
     Args:
         source: a blob, or a model, which is compiled here, once.
-        device: by default that of the blob, or CPU.
+        device: by default the blob's, or CPU.
         config: as for `Core.compile_model` and `Core.import_model`.
         model: travels with a blob, and is compiled on the nodes that the blob does not fit. A `source` that is a model
             travels anyway. CACHE_DIR in `config` has it compiled once on each such node, not by each worker.

@@ -34,8 +34,8 @@ class Predictor:
         Scorer.progress().items_per_second
 
     A batch is a mapping of columns to arrays, as `batch_format="numpy"` has it; the columns that are named as the
-    network's inputs are these inputs, with rows along axis 0. The result has a column for each output, and those of
-    `keep`. Rows must not depend on each other.
+    network's inputs are these inputs, with rows along axis 0. The result has a column for each output, and the columns
+    of `keep`. Rows must not depend on each other.
     """
 
     job: ClassVar[Job]

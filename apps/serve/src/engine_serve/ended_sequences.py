@@ -38,7 +38,7 @@ class EndedSequences:
             self._told.popitem(last=False)
 
     def take(self, other: EndedSequences, running: Collection[Identity] = ()) -> None:
-        """Know those of another version as well, unless they run."""
+        """Know the sequences of another version as well, unless they run."""
         for identity, what in other._told.items():
             if identity not in running:
                 self.note(identity, what)

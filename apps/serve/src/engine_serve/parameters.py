@@ -1,4 +1,4 @@
-"""Parameters of requests: those of both protocols as Python values, and the refusal of what is not supported.
+"""Parameters of requests: both protocols' parameters as Python values, and the refusal of unsupported ones.
 
 A parameter that is ignored would change the answer without a word, so each is known, or refused by its name.
 """
@@ -49,10 +49,10 @@ def require_known(given: Iterable[str], known: Collection[str], where: str) -> N
 
 
 def check_request(request: Any, also: Collection[str] = ()) -> dict[str, Any]:
-    """The parameters of a request of the protocol, after those of its tensors are checked.
+    """The parameters of a request of the protocol, after its tensors' parameters are checked.
 
-    `also` are names that its model knows beside those of every request. Raises `InputError` for a parameter that is not
-    supported, and for an output that is named twice: its answer would be as long as the client likes.
+    `also` are names that its model knows beside the ones of every request. Raises `InputError` for a parameter that is
+    not supported, and for an output that is named twice: its answer would be as long as the client likes.
     """
     parameters = dict(request.parameters or {})
     require_known(parameters, REQUEST | set(also), "of the request")

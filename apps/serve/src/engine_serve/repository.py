@@ -241,7 +241,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         """Let the models know the sequences that have ended, so that none of them begins anew without being asked to.
 
         Those are the sequences of the same version; and for the model that requests without a version reach from now
-        on, also those of the version that they reached before, which may go on.
+        on, also the sequences of the version that they reached before, which may continue.
         """
         for number, state in states.items():
             if state.model is not None:

@@ -105,7 +105,7 @@ class RequestQueue:
     ) -> InferResult:
         """Run one inference.
 
-        `deadline` counts in seconds from now, waiting included; `size` is that of the inputs in bytes; `submit` begins
+        `deadline` counts in seconds from now, waiting included; `size` is the inputs' size in bytes; `submit` begins
         the inference instead of the network. Raises `Busy` if too many requests or bytes wait, `DeadlineExceeded`, and
         the errors of the inference.
         """

@@ -104,7 +104,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
 
 
 def _router(data_plane: DataPlane, extension: RepositoryExtension) -> APIRouter:
-    """Inference, the routes of versions, which KServe's server refuses, and those of the repository."""
+    """Inference, the routes of versions, which KServe's server refuses, and the routes of the repository."""
     endpoints = V2Endpoints(data_plane, extension)
     router = APIRouter(prefix=V2_ROUTE_PREFIX)
 

@@ -74,9 +74,9 @@ class _Sequence:
 class Sequences:
     """The sequences of a network. Used by one event loop.
 
-    Requests of one sequence run one after the other, in the order of their arrival; those of different sequences as
-    `queue` has it. A request that fails, is late or is cancelled leaves the sequence as it was: a first one has begun
-    nothing, a last one has ended nothing.
+    Requests of one sequence run one after the other, in the order of their arrival; `queue` orders requests of
+    different sequences. A request that fails, is late or is cancelled leaves the sequence as it was: a first one has
+    begun nothing, a last one has ended nothing.
     """
 
     def __init__(self, name: str, network: ExecutableNetwork, queue: RequestQueue, limits: SequenceLimits) -> None:

@@ -90,7 +90,7 @@ class ServedModel(Model):  # type: ignore[misc]
         Args:
             before: that model, if it is there.
             ended: the sequences of that model that have ended.
-            what: what is told of those of its sequences that run.
+            what: what clients are told of its running sequences.
         """
         if self.sequences is not None:
             self.sequences.succeed(before.sequences if before is not None else None, ended, what)

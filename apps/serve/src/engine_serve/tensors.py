@@ -46,7 +46,7 @@ def _lengths(port: Port) -> list[int]:
 
 
 def input_arrays(request: InferRequest, ports: Sequence[Port], fixed: Container[str] = ()) -> dict[str, Array]:
-    """The arrays of a request by name; those of binary tensors are views of its bytes.
+    """The arrays of a request by name; binary tensors become views of its bytes.
 
     Raises `InputError` for a name that the model has no input of, or that is an initializer (`fixed`), a tensor that is
     given twice, another element type than the input's, and data that do not fit the shape or the type. Shapes are
@@ -94,7 +94,7 @@ def _from_bytes(tensor: InferInput, raw: Any) -> Array:
 
 
 def _from_list(tensor: InferInput) -> Array:
-    """From JSON's numbers or those of a message: exactly, so that no value becomes another one."""
+    """From the numbers of JSON or of a message: exactly, so that no value becomes another one."""
     data = tensor.data if tensor.data is not None else []
     if tensor.datatype == _BYTES:
         return _texts(tensor.name, np.array(data, dtype=object).reshape(-1))
@@ -154,7 +154,7 @@ def is_unicode(text: str) -> bool:
 
 
 def bytes_of(arrays: Mapping[str, Array]) -> int:
-    """The bytes that arrays take in memory; those of texts with their objects."""
+    """The bytes that arrays take in memory; text arrays include their objects."""
     texts = (array for array in arrays.values() if array.dtype == object)
     return sum(array.nbytes for array in arrays.values()) + sum(sys.getsizeof(text) for a in texts for text in a.flat)
 

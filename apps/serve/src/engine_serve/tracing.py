@@ -80,9 +80,8 @@ def generation_span(
 ) -> Iterator[Any]:
     """The span of an answer of tokens, with one for the first token and one for the others; None without traces.
 
-    Its parent is chosen as that of `request_span`. It is not the current span, since an asynchronous generator may end
-    in another context than it began in: see `in_span`. `times`, the beginning and that of each token, are read at the
-    end.
+    Its parent is chosen as for `request_span`. It is not the current span, since an asynchronous generator may end in
+    another context than it began in: see `in_span`. `times`, of the beginning and of each token, are read at the end.
     """
     if not _tracers:
         yield None

@@ -96,7 +96,7 @@ class DeviceList:
         return tuple(self.device(f"{name}.{each}" if len(ids) > 1 else name) for each in ids)
 
     def one_by_one(self) -> Iterator[Device]:
-        """The devices in order, those of the last resort at the end; a plugin is loaded when it is its turn.
+        """The devices in order, the last resort at the end; a plugin is loaded when it is its turn.
 
         Raises `DeviceNotFoundError` at the end if there was none.
         """

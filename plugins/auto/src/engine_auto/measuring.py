@@ -31,7 +31,7 @@ class Stopped(Exception):
 
 
 def inputs_for(ports: Sequence[Port], shapes: Mapping[str, Sequence[int]]) -> dict[str, Value] | None:
-    """Random values for the inputs; `shapes` has those of earlier inferences. None if shapes are not known."""
+    """Random values for the inputs; `shapes` has the shapes of earlier inferences. None if shapes are not known."""
     try:
         return random_inputs(ports, shapes=shapes)
     except InputError:

@@ -65,7 +65,7 @@ class AutoNetwork(ExecutableNetwork):
     def imported(cls, plugin: Plugin, config: Config, blob: BlobReader) -> AutoNetwork:
         """The network of the sections of `export_sections`, which has one device.
 
-        Raises `BlobError` if the device is not among those of the configuration, and the errors of its import.
+        Raises `BlobError` if the device is not in the configuration, and the errors of its import.
         """
         network = cls(plugin, config, blob.manifest)
         try:
@@ -125,7 +125,7 @@ class AutoNetwork(ExecutableNetwork):
         writer.add_section(_NETWORK, stream.getbuffer())
 
     def metric(self, name: str) -> object:
-        """The metrics of the choice, and those of the network that is used now."""
+        """The metrics of the choice, and of the network that is used now."""
         match name:
             case CANDIDATES.name:
                 return self.selection.described()

@@ -30,7 +30,7 @@ class OtherLoad:
 
 
 def _times() -> tuple[float, float, float] | None:
-    """Seconds of all processors since the machine started: all, those that were busy, and those of this process."""
+    """Seconds of all processors since the machine started: all, busy ones, and this process's."""
     try:
         with open(_STATISTICS, encoding="ascii") as file:
             fields = [int(word) for word in file.readline().split()[1:9]]

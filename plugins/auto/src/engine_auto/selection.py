@@ -166,7 +166,7 @@ class Selection(Participant):
         self._compare(ready)
 
     def _try_name(self, name: str) -> None:
-        """Find the devices of a name of the list, and compile for them, except for those of the last resort."""
+        """Find the devices of a name of the list, and compile for them, except for the last resort."""
         try:
             for candidate in () if self._is_closed else self._find(name):
                 if not candidate.device.is_last_resort and candidate.state is State.WAITING and not self._is_closed:
@@ -192,7 +192,7 @@ class Selection(Participant):
         return []
 
     def _add(self, device: Device) -> Candidate:
-        """The candidate for a device, in the order of the list, and those of the last resort at the end."""
+        """The candidate for a device, in the order of the list, with the last resort at the end."""
         assert self._devices is not None
         names = self._devices.names
         with self.lock:

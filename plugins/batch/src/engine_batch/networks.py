@@ -187,7 +187,7 @@ def _are_equal(one: Item, other: Item) -> bool:
 
 
 def difference(single: Array, batched: Array) -> str | None:
-    """How much a result in a batch differs from that of a request alone, beyond rounding; None if it does not.
+    """How much a result in a batch differs from the result of a request alone, beyond rounding; None if it does not.
 
     Rounding differs since kernels may add in another order: less than the square root of the machine epsilon, of the
     largest value. Of many integers, such as the classes of pixels, one in a hundred may differ by rounding, too, and of

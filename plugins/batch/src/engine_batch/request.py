@@ -40,7 +40,7 @@ class BatchInferRequest(SyncInferRequest):
             raise item.error
 
     def infer_postprocess(self) -> None:
-        """Copy this request's part of the outputs, so that it does not keep those of others in memory."""
+        """Copy this request's part of the outputs, so that it does not keep other requests' parts in memory."""
         item, self.item = self.item, None
         assert item is not None
         assert item.outputs is not None

@@ -40,7 +40,7 @@ class Compiler:
     """Builds the programs of one network.
 
     `precision` is "bf16" if products may be computed in bf16, else "f32". `threads` is the number of threads of an
-    inference; kernels are chosen for the tuner's number, which for an imported network is that of the exporting
+    inference; kernels are chosen for the tuner's number, which for an imported network comes from the exporting
     process. `cache_format` is how variables keep keys and values.
     """
 
@@ -73,7 +73,7 @@ class Compiler:
     def recording(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> Recording:
         """The calls with which the plan of a graph of known shapes is built. Raises `Misfit` if it has several parts.
 
-        `choices`: those of the other plans of a family. `may_assume`: see `Programs.get`.
+        `choices`: the choices of the other plans of a family. `may_assume`: see `Programs.get`.
         """
         decisions = prepared.decisions
         segment = _only_plan(segments_of(prepared.graph, decisions))

@@ -158,7 +158,7 @@ class _Builder:
             self.ids.append(getattr(self.family, f"add_{first.kind}")(nbytes, first.alignment))
 
     def _add_constant(self, arrays: Sequence[Array], nbytes: Number) -> int:
-        """The array that all recordings read, or the longest, whose dimensions begin with those of the others."""
+        """The array that all recordings read, or the longest, whose dimensions begin with the others' dimensions."""
         longest = max(arrays, key=lambda each: each.nbytes)
         if self.is_trial:
             # No sample is the longest in all dimensions, and nothing is made of the family.

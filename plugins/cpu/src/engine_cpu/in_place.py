@@ -189,6 +189,6 @@ def _is_narrowed_result(node: Node) -> bool:
 
 
 def without(values: Sequence[Output], states: Sequence[InPlace]) -> tuple[Output, ...]:
-    """The values that are not those of variables in place."""
+    """The values that do not belong to variables in place."""
     held = {value for state in states for value in state.values}
     return tuple(value for value in values if value not in held)

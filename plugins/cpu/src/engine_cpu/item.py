@@ -35,8 +35,8 @@ class ItemLowering(Protocol):
 class Item:
     """A unit of lowering.
 
-    `inputs` are those of the node by position, None for omitted ones; for several nodes, the distinct values from
-    outside, constants included. `outputs` are those of the node; for several nodes, the values read outside.
+    `inputs` are the node's by position, None for omitted ones; for several nodes, the distinct values from outside,
+    constants included. `outputs` are the node's; for several nodes, the values read outside.
     """
 
     specs: tuple[OperatorSpec, ...]

@@ -41,7 +41,7 @@ class LayoutOption:
     """One way to run an item: the layouts in which it reads its inputs and writes its outputs.
 
     `inputs` has a layout for each input (any, for inputs that are omitted or never read by a step), `outputs` one for
-    each output. `cost` is the cost in addition to that of the other options, in bytes moved. `precision` restricts the
+    each output. `cost` is the cost in addition to the other options' cost, in bytes moved. `precision` restricts the
     option to networks of this precision, "f32" or "bf16"; empty for all.
     """
 

@@ -98,7 +98,7 @@ def _accepted(programs: Programs) -> LengthVector | None:
 
 
 def _changed(programs: Programs, base: LengthVector, group: int) -> tuple[tuple[int, ...], LengthVector] | None:
-    """Groups and lengths of which that of `group` is greater, with those of others if the model needs that.
+    """Groups and lengths, the one of `group` being greater, with other groups' if the model needs that.
 
     The group whose length is the least comes first. None if the model takes no such lengths.
     """

@@ -62,9 +62,9 @@ def why_ignored(isa: str, precision: str) -> str:
 
 
 def why_not_bf16(isa: str, rates: ProductRates | None) -> str | None:
-    """Why products of bf16 are not faster than those of f32 with an instruction set; None if they are.
+    """Why products of bf16 are not faster than products of f32 with an instruction set; None if they are.
 
-    `rates` are those of the vector instructions, on which tiles do not depend.
+    `rates` are the vector instructions' rates, on which tiles do not depend.
     """
     if has_feature(isa, "amx_bf16"):
         return None

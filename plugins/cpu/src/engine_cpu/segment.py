@@ -201,8 +201,8 @@ class SegmentBuilder:
     def output(self, value: Output, layout: Layout = Layout.PLAIN, in_place_of: Output | None = None) -> int:
         """The buffer to write `value` to, in `layout`.
 
-        It may be that of `in_place_of`, an input in the same layout, if nothing else reads that later; the kernel must
-        allow it. Call `input` for all inputs first.
+        It may be the buffer of `in_place_of`, an input in the same layout, if nothing else reads that later; the kernel
+        must allow it. Call `input` for all inputs first.
         """
         self._made[value] = layout
         buffers = self._buffers.setdefault(value, {})

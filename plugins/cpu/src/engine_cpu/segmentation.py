@@ -56,7 +56,7 @@ def kind_of(node: Node, decisions: CpuDecisions) -> SegmentKind:
 
 
 def _drained(nodes: Sequence[Node], kinds: dict[Node, SegmentKind]) -> Iterable[tuple[SegmentKind, list[Node]]]:
-    """Group nodes by kind: take ready nodes of one kind until there are none, then those of another."""
+    """Group nodes by kind: take ready nodes of one kind until there are none, then nodes of another."""
     known = kinds.keys()
     waiting = {n: len({v.node for v in n.input_values if v is not None and v.node in known}) for n in nodes}
     readers: dict[Node, list[Node]] = {}

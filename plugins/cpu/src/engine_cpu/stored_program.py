@@ -65,7 +65,7 @@ def _why_not_segment(segment: Segment) -> str:
 
 
 def write_program(writer: BlobWriter, program: Program, counts: NodeCounts) -> None:
-    """Add the sections of a program, after those of the weights."""
+    """Add the sections of a program, after the sections of the weights."""
     arrays = _Arrays(writer)
     described = {
         "format": FORMAT,
@@ -127,7 +127,7 @@ def _described(form: Form) -> tuple[str, list[int]]:
 
 
 class _Arrays:
-    """Where a blob has the bytes of arrays: those of sections are found by their addresses, others are added."""
+    """Where a blob has the bytes of arrays: arrays of sections are found by their addresses, others are added."""
 
     def __init__(self, writer: BlobWriter) -> None:
         self.chunks: list[memoryview] = []

@@ -61,8 +61,8 @@ class BinaryCache:
 
     A damaged file is not an error: it is logged and ignored. An unwritable folder is logged. Unless `is_shared`, files
     that other users can change are neither read nor written: a program is code. Above `max_bytes`, the least recently
-    used files are removed; a process about to read one compiles it again. The modification time of a file is that of
-    its last use.
+    used files are removed; a process about to read one compiles it again. The modification time of a file is the time
+    of its last use.
     """
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, *, is_shared: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""OpenCL C code for element types that kernels only read and write: those of up to 8 bits."""
+"""OpenCL C code for element types that kernels only read and write: types of up to 8 bits."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def stored_c_type(element_type: ElementType) -> str:
 
 
 def moved_c_type(element_type: ElementType) -> str:
-    """An OpenCL C type whose assignment copies an element bit by bit, and whose 0 is that of the element."""
+    """An OpenCL C type whose assignment copies an element bit by bit, and whose 0 is the element's 0."""
     return _MOVED_AS[np.dtype(element_type.numpy).itemsize]
 
 

@@ -166,7 +166,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         return OpenclInferRequest(self, self.pool)
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:
-        """Uploads, kernels and downloads on separate threads, so that those of several requests overlap.
+        """Uploads, kernels and downloads on separate threads, so that several requests overlap.
 
         The thread that enqueues kernels never waits: the next request's kernels are enqueued before the last one's end.
         """

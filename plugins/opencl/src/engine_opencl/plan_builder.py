@@ -151,7 +151,8 @@ class LaunchPlanBuilder:
 
     def fault(self, *lengths: int, is_length: bool = False, is_signed: bool = True) -> tuple[Buffer, int]:
         """Where a kernel of this operation reports indices that are out of range for these dimensions, or lengths of
-        sequences: its first number, which those of the other dimensions follow. See `Fault`, `LaunchPlan.faults`."""
+        sequences: its first number, which the numbers of the other dimensions follow. See `Fault`,
+            `LaunchPlan.faults`."""
         assert self._node is not None
         first, node = len(self._faults), self._node
         name, op_type = node.friendly_name, node.op_type

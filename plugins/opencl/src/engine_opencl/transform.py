@@ -72,6 +72,6 @@ def _is_codes_kernel(node: Node) -> bool:
 
 
 def _stays(node: Node) -> bool:
-    """Whether a quantization or dequantization stays: all but that of constants for which there is no kernel."""
+    """Whether a quantization or dequantization stays: all but the ones of constants that have no kernel."""
     is_constant = all(value is None or isinstance(value.node, Constant) for value in node.input_values)
     return node.op_type != "DequantizeLinear" or not is_constant or LOWERINGS.has_kernel(node)

@@ -17,7 +17,7 @@ Memory = NDArray[np.uint8]
 
 class TemplateContext(RemoteContext):
     """Holds the device's memory. Here it is a table of allocations; a real device has the queue and allocator of its
-    driver here, or those of the application, if it passed any to `create_context`."""
+    driver here, or the application's, if it passed any to `create_context`."""
 
     def __init__(self, plugin: object, device: str, handles: Mapping[str, object]) -> None:
         super().__init__(plugin, device, handles)

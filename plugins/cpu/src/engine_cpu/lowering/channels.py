@@ -22,7 +22,7 @@ def select_channels(
     ranges: Sequence[ChannelRange],
     target: int,
 ) -> None:
-    """Append a step that makes a blocked map from channels of others; `shapes` are those of the sources."""
+    """Append a step that makes a blocked map from channels of others; `shapes` are the sources' shapes."""
     b.step(
         node,
         "select_channels_f32",

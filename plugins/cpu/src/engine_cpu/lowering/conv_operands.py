@@ -57,7 +57,7 @@ def padded_bias(node: Node, bias: Output, b: SegmentBuilder) -> int:
 
 
 def _channels_last(weights: Array) -> Array:
-    """Weights [out, in, ...] as [out, ..., 4]: each pixel has four values, of which those of no channel are zero."""
+    """Weights [out, in, ...] as [out, ..., 4]: each pixel has four values, which are zero where there is no channel."""
     moved = np.moveaxis(weights, 1, -1)
     padding = [(0, 0)] * (moved.ndim - 1) + [(0, TILE_PLAIN_CHANNELS - moved.shape[-1])]
     return np.ascontiguousarray(np.pad(moved, padding))

@@ -1,7 +1,8 @@
-"""Convolutions of three axes as those of two: the slices that a window spans along the first axis become channels.
+"""Three-axis convolutions as two-axis convolutions: the slices that a window spans along the first axis become
+channels.
 
-In maps of blocks with the first axis before that of blocks, [depth, blocks, height, width, 16], neighbouring slices are
-adjacent. What a slice of the result depends on is therefore one map of kernel depth times as many channels, and the
+In maps of blocks with the first axis before the axis of blocks, [depth, blocks, height, width, 16], neighbouring slices
+are adjacent. What a slice of the result depends on is therefore one map of kernel depth times as many channels, and the
 kernels for two axes compute it, Winograd's algorithm among them.
 """
 
@@ -72,7 +73,7 @@ class _Maps:
         return 4 * self.blocks * self.pixels * self.lanes
 
     def pairs(self, image: int, first: int, count: int, at: int = 0) -> Iterator[tuple[Strided, Strided]]:
-        """Slices of an image and their places, from that of slice `at` on: of whole blocks, and of other channels."""
+        """Slices of an image and their places, from slice `at` on: of whole blocks, and of other channels."""
         whole, rest = divmod(self.channels, self.lanes)
         for block, blocks, lanes in ((0, whole, self.lanes), (whole, 1, rest)):
             if blocks * lanes * count:
@@ -193,7 +194,7 @@ def _at(position: int, weights: Array) -> Array:
 def _copied_in(
     spec: ConvSpec, b: SegmentBuilder, x: int, maps: _Maps, window: WindowGeometry, image: int, outputs: range
 ) -> int:
-    """The buffer of the slices, in blocks, that some slices of the result depend on; those of padding are zero."""
+    """The buffer of the slices, in blocks, that some slices of the result depend on; slices of padding are zero."""
     first = outputs.start * window.strides[0] - window.pads_begin[0]
     count = (len(outputs) - 1) * window.strides[0] + window.kernel[0]
     copied = range(min(max(-first, 0), count), min(max(maps.depth - first, 0), count))

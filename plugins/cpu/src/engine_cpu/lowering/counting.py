@@ -15,7 +15,7 @@ from engine_cpu.segment import SegmentBuilder
 
 @dataclass(frozen=True, slots=True)
 class CountedStep:
-    """The step of an operation; its last output, after those of the node, is the counted length, of i64.
+    """The step of an operation; its last output, after the node's outputs, is the counted length, of i64.
 
     Attributes:
         settings: the kernel's attributes.

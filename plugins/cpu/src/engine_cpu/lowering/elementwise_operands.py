@@ -19,7 +19,7 @@ BLOCKED_TYPES: Final = (f32, u8, i8, i32)
 
 
 def space(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
-    """The dimensions that a step iterates over: those of its outputs in memory."""
+    """The dimensions that a step iterates over: its outputs' dimensions in memory."""
     if layout is Layout.PLAIN:
         return tuple(shape)
     return (shape[0], padded_channels(shape[1]) // BLOCK, *shape[2:], BLOCK)

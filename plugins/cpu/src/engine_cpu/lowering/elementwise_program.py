@@ -240,7 +240,7 @@ class ElementwiseProgram:
         return self._append(Opcode.BIT_AND, byte, (whole, self.constant((1 << target.bits) - 1, byte)), target)
 
     def attributes(self, outputs: list[Value]) -> dict[str, list[int]]:
-        """The step's attributes, except those of its shape."""
+        """The step's attributes, except its shape."""
         instructions = _fused(self._instructions, outputs)
         numbers: dict[Value, int] = {}
         for value in (*self._inputs, *self._constants.values(), *(each.result for each in instructions)):

@@ -42,7 +42,7 @@ class ConstantFactor:
     def element(self) -> str:
         """The type in which B is stored: bf16 or f16 if that is exact, as in models stored in these types.
 
-        Products widen them where they are used. So few rows, whose time is that of reading B, take half as long; for
+        Products widen them where they are used. So few rows, whose time goes into reading B, take half as long; for
         many rows, widening is a small part. Small matrices stay f32: they are read from a cache.
         """
         if self.n * self.k < _LEAST_NARROW or self.n < _LEAST_COLUMNS:

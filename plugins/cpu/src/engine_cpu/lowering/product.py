@@ -58,7 +58,7 @@ class Product:
         return cls(m, n, k, dims, k, k if trans_b else n, n, trans_b)
 
     def attributes(self) -> dict[str, Attribute]:
-        """The attributes of `gemm_f32`, except those of B."""
+        """The attributes of `gemm_f32`, except B's."""
         return {
             "m": self.m, "n": self.n, "k": self.k, "batch": [dim.length for dim in self.batch],
             "a_row": self.a_row, "a_batch": [dim.a for dim in self.batch],
@@ -77,7 +77,7 @@ class Product:
         is_dense: bool = True,
         stored: tuple[Layout, Layout] = (Layout.PLAIN, Layout.PLAIN),
     ) -> None:
-        """Append the product: `operands` are the buffers of A and C, `more` those of bias, scale and residual.
+        """Append the product: `operands` are the buffers of A and C, `more` the buffers of bias, scale and residual.
 
         `is_dense`: the matrices of B follow each other without gaps, so that constant ones can be packed beforehand.
         `stored`: the layouts of A and C; bf16 requires one constant matrix B in a network of bf16.
@@ -137,7 +137,7 @@ def batch_dims(a: Sequence[int], b: Sequence[int], a_size: int, b_size: int, c_s
 
 
 def merged(dims: Sequence[BatchDim]) -> tuple[BatchDim, ...]:
-    """The same batch in fewer dimensions: without those of length 1, adjacent ones merged if strides allow it."""
+    """The same batch in fewer dimensions: without dimensions of length 1, adjacent ones merged if strides allow it."""
     result: list[BatchDim] = []
     for dim in dims:
         if dim.length == 1:

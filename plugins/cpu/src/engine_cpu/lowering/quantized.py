@@ -44,7 +44,7 @@ _UNSIGNED: Final = 128
 
 
 class _QuantizedLowering(OpLowering[SpecT]):
-    """Base: all operands but X and the residual must be constants; for f32 results of products, not those of X."""
+    """Base: all operands but X and the residual must be constants; for f32 results of products, X's need not be."""
 
     def check(self, spec: SpecT) -> Refusal | None:
         """See `OpLowering`."""

@@ -1,7 +1,7 @@
 """The weights of recurrent layers in the formats of csrc/kernels/recurrent.hpp: packed constants, or computed ones.
 
 Constants are packed once, in forms that do not depend on the lengths of the inputs; what a model computes is moved into
-the same forms by steps before those of the layer.
+the same forms by steps before the layer's steps.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Form:
 
 
 def constant_forms(layer: Layer, store: WeightStore) -> list[Form]:
-    """The forms of those of W, R, B and P that are constant."""
+    """The forms of W, R, B and P, where they are constant."""
     spec = layer.spec
     forms = [_input_form(layer, store), _recurrent_form(layer, store)]
     if spec.b is not None and isinstance(spec.b.node, Constant):

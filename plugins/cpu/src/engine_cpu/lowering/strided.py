@@ -100,7 +100,7 @@ class Copy:
 def append_step(b: SegmentBuilder, node: Node, state: InPlace, source: int, elements: Strided) -> int:
     """Append a step that writes new positions behind the past of a variable in place; returns its buffer.
 
-    `elements` are those of `source`, with the dimensions of the variable; those of a row must be adjacent.
+    `elements` are the elements of `source`, with the dimensions of the variable; a row's elements must be adjacent.
     """
     buffer = b.append(state)
     if state.format is F32:

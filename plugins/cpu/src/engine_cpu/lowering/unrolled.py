@@ -1,4 +1,4 @@
-"""Convolutions as matrix products over unrolled windows: those of three axes and more, and deformed ones; Col2Im."""
+"""Convolutions as matrix products over unrolled windows: of three axes and more, and deformed ones; Col2Im."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Slab:
 
 @dataclass(frozen=True, slots=True)
 class _Unrolled:
-    """The windows of a convolution; `depth` rows of columns for each group, without those of ones."""
+    """The windows of a convolution; `depth` rows of columns for each group, without the rows of ones."""
 
     geometry: WindowGeometry
     batch: int

@@ -21,8 +21,8 @@ from engine_cpu.transform import KNOWN_PASSES
 class BodyGraph:
     """A body as a model of its own.
 
-    Its parameters are those of the body, and behind them one for each value of the enclosing graph that it captures,
-    which are `captured`. Captured constants are constants of the model, so that they are packed, once for all trips.
+    Its parameters are the body's, and behind them one for each value of the enclosing graph that it captures, which are
+    `captured`. Captured constants are constants of the model, so that they are packed, once for all trips.
     """
 
     model: Model

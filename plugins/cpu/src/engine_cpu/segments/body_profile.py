@@ -41,7 +41,7 @@ class BodyInference:
 
 @contextmanager
 def profiled_body(name: str, op_type: str, inference: Inference) -> Iterator[BodyInference]:
-    """Record the nodes of bodies that run inside the block, and the rest of its time as that of the node itself."""
+    """Record the nodes of bodies that run inside the block, and the rest of its time as the node's own."""
     inner = BodyInference(inference)
     start = time.perf_counter_ns()
     yield inner
@@ -64,7 +64,7 @@ def record_body(
 
 
 def times_of(step_nodes: Sequence[StepNames], profile: Sequence[Sequence[int]]) -> dict[tuple[str, str, str], int]:
-    """The times of nodes from those of the steps of plans."""
+    """The times of nodes from the times of the steps of plans."""
     times: dict[tuple[str, str, str], int] = {}
     for nodes, durations in zip(step_nodes, profile, strict=True):
         for (name, op_type), duration in zip(nodes, durations, strict=True):

@@ -21,7 +21,7 @@ _BRANCHES = ("else_branch", "then_branch")
 
 
 class ChoiceSegment(NodeSegment):
-    """Reads the condition, and what the branches capture: those of the branch for false first.
+    """Reads the condition, and what the branches capture: first the captures of the branch for false.
 
     A branch that does not fit the shapes of its inputs is an error only if it is taken: models choose by shapes.
     """

@@ -24,7 +24,7 @@ from engine_cpu.step_names import step_name
 
 
 class CountedSegment(NodeSegment):
-    """One node with a `CountedLowering`; the inputs are those of the node without omitted ones."""
+    """One node with a `CountedLowering`; the inputs are the node's without omitted ones."""
 
     def __init__(self, spec: Any, lowering: CountedLowering[Any], isa: str, threads: int, streams: int) -> None:
         """Build the plan. Raises `OutOfMemoryError` if the machine has no memory for the largest results."""

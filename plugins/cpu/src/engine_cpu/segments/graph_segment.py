@@ -35,7 +35,7 @@ class GraphSegment:
         return cls(tuple(nodes), tuple(inputs), tuple(outputs))
 
     def extract(self) -> Model:
-        """The nodes as a separate model: parameters in the order of the inputs, results in that of the outputs."""
+        """The nodes as a separate model: parameters in the order of the inputs, results in the order of the outputs."""
         copies: dict[Output, Output] = {}
         parameters = []
         for index, value in enumerate(self.inputs):

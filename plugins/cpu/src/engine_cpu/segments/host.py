@@ -19,7 +19,7 @@ from engine_cpu.segments.segment import Array, Inference, Value
 
 
 class HostSegment(NodeSegment):
-    """One node; the inputs are those of the node, None for omitted ones."""
+    """One node; the inputs are the node's, None for omitted ones."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)

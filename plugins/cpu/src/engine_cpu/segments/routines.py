@@ -50,7 +50,7 @@ def nbytes_of(value_type: TensorType) -> int:
 
 
 def _fixed(value_type: ValueType) -> TensorType | None:
-    """The type, if it is that of a tensor of known shape whose elements are bytes in memory."""
+    """The type, if it describes a tensor of known shape whose elements are bytes in memory."""
     if not isinstance(value_type, TensorType) or not value_type.shape.is_static:
         return None
     return None if value_type.element_type.numpy.hasobject else value_type

@@ -86,7 +86,7 @@ class Segment(ABC):
         return None
 
     def output_shapes(self) -> Sequence[tuple[int, ...]]:
-        """The shape of each output if they support targets, which only those of plans do; empty otherwise."""
+        """The shape of each output if they support targets, which only outputs of plans do; empty otherwise."""
         return ()
 
     def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int] | None:

@@ -29,7 +29,7 @@ _LITTLE: Final = 1 << 16
 
 
 class ValuesSegment(NodeSegment):
-    """One node, such as a reduction over computed axes; the inputs are those of the node without omitted ones.
+    """One node, such as a reduction over computed axes; the inputs are the node's without omitted ones.
 
     A plan is built when values are new, as for new shapes, and the last `size` plans are kept. Building one takes
     0.2 ms: where the values of each run were new, as for a slice at a position that advances, little data is evaluated

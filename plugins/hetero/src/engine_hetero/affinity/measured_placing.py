@@ -25,7 +25,7 @@ def place_by_cost(claims: Claims, stated: Ints, costs: CostModel) -> Placement:
     """Place every node to minimize the costs of nodes and transfers; users' choices are kept.
 
     For two devices the sum is minimal. For more, pairs of devices exchange nodes optimally, as long as that lowers the
-    sum. It is never above that of placement by priority, or of any single device that can run all nodes.
+    sum. It is never above the cost of placement by priority, or of any single device that can run all nodes.
 
     Args:
         stated: (N,) the device chosen by the user, or `UNPLACED`.

@@ -41,8 +41,7 @@ class Dataflow:
         executors: the executor of each part for asynchronous runs: one per device.
         links: the links of each part.
         buffers: the (part, output) with memory bound once: static tensors that other parts read.
-        remote: those of `buffers` in the memory of a device, of which another part reads them; parts on other devices
-            get copies.
+        remote: the `buffers` in the memory of a device whose other parts read them; parts on other devices get copies.
         early: which parts start before their turn.
         outputs: for each output of the network, its index, its source, and whether it must be copied.
     """

@@ -46,7 +46,7 @@ class HeteroNetwork(ExecutableNetwork):
         networks: Sequence[ExecutableNetwork],
         certificate: Certificate,
     ) -> HeteroNetwork:
-        """The network of a model from those of its parts."""
+        """The network of a model from the networks of its parts."""
         network = cls(plugin, config, model)
         network.certificate = certificate
         network._connect(wiring, networks)

@@ -48,7 +48,7 @@ class HeteroInferRequest(SyncInferRequest):
         self._is_running = False
 
     def clear_tensors(self) -> None:
-        """Release all tensors, also those of the parts, except the memory between parts."""
+        """Release all tensors, including the parts' tensors, except the memory between parts."""
         super().clear_tensors()
         for part, links in enumerate(self.dataflow.links):
             if links.inputs or links.kept:
@@ -225,7 +225,7 @@ class HeteroInferRequest(SyncInferRequest):
         return retold(error, text)
 
     def _record(self) -> None:
-        """One record for each part, then those of its nodes, with names that are unique in the inference."""
+        """One record for each part, then the records of its nodes, with names that are unique in the inference."""
         names = {f"subgraph {part}" for part in range(len(self.requests))}
         for part, request in enumerate(self.requests):
             device = self.dataflow.wiring.parts[part].device

@@ -35,7 +35,7 @@ class ModelGraph:
         names: their friendly names.
         index: the number of each operation.
         edges: (E, 2), producer and consumer; one for each combination of producer, consumer and value.
-        values: (E,) the value of each edge: that of the producer, or its lengths that the consumer needs.
+        values: (E,) the value of each edge: the producer's, or its lengths that the consumer needs.
         byte_sizes: (E,) its size; unknown lengths count as 1.
         floating: shape arithmetic, which belongs to no subgraph.
     """

@@ -106,7 +106,7 @@ class _Review:
         return all(each.all() or not each.any() for each in inside)
 
     def _joined(self, each: int, others: Sequence[int], pairs: Ints) -> tuple[Ints, list[int]]:
-        """The new numbers of the subgraphs, and those of `others` that one can be merged with without a cycle."""
+        """The new numbers of the subgraphs, and the numbers of `others` that one can be merged with without a cycle."""
         label = np.arange(len(self.schedule.device))
         joined: list[int] = []
         for other in others:

@@ -86,7 +86,7 @@ class ContextPool:
         return Context(self._device, plan, self._weights, profiling=self._profiling)
 
     def put(self, context: Context) -> None:
-        """Return a context; that of an evicted plan is freed."""
+        """Return a context; the context of an evicted plan is freed."""
         context.release()
         with self._lock:
             if any(plan is context.plan for plan in self.plans.plans()):

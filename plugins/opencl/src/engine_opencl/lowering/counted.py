@@ -37,7 +37,7 @@ def check_counted(value: Output) -> Refusal | None:
 
 @lowers("NonMaxSuppression", spec=NonMaxSuppressionSpec)
 class NonMaxSuppressionLowering(OpLowering[NonMaxSuppressionSpec]):
-    """For known limits, of which that of the number of boxes bounds the result."""
+    """For known limits; the limit of the number of boxes bounds the result."""
 
     values = (_LIMIT, _OVERLAP, _LEAST)
 

@@ -31,7 +31,7 @@ class Fold:
         step: a statement that adds element `v` to `s`.
         end: the result, from `s` and the number of elements `n`.
         join: a statement that adds the accumulator `v` of later elements to `s`; "" if equal to `step`.
-        accumulator: the type of the accumulator, "T" for that of the elements.
+        accumulator: the type of the accumulator, "T" for the elements' type.
     """
 
     start: str

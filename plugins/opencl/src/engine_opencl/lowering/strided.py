@@ -63,8 +63,8 @@ _Places: TypeAlias = "tuple[str, dict[str, int], tuple[int, ...]]"
 
 
 def _by_axes(lengths: Sequence[int], read: Sequence[int], written: Sequence[int]) -> _Places:
-    """An item's numbers along the axes are those of its element: any lengths and strides have the same kernel, which
-    compilers for CPUs take a tenth of a second for."""
+    """An item's numbers along the axes are its element's: any lengths and strides have the same kernel, which compilers
+    for CPUs take a tenth of a second for."""
     if len(lengths) > 1 and lengths[-1] < _SHORT:  # compilers for CPUs make a loop over the first axis of the range
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         order = [*(axis for axis in range(len(lengths)) if axis != longest), longest]

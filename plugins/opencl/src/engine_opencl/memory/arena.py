@@ -18,7 +18,7 @@ class Arena(ABC):
     """The memory of one inference at a time. Not thread-safe; its stages may run on different threads in turn.
 
     Args:
-        queue: that of the kernels.
+        queue: the kernels' queue.
     """
 
     reads_in_place: ClassVar[bool]

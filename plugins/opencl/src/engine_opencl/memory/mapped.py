@@ -35,7 +35,7 @@ class MappedArena(Arena):
             self._memory = self._cl.Buffer(self._device.context, flags, nbytes)
 
     def upload(self, given: Sequence[tuple[Buffer, NDArray[np.uint8]]]) -> None:
-        """Copy into mapped memory; the events are those of unmapping it."""
+        """Copy into mapped memory; the events belong to unmapping it."""
         flag = self._cl.map_flags.WRITE_INVALIDATE_REGION
         for buffer, value in given:
             begun = time.perf_counter_ns()

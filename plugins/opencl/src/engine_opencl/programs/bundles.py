@@ -43,7 +43,7 @@ def _moved(launch: Launch, source: str, number: int) -> Launch:
 
 
 def numbered(source: str, number: int) -> str:
-    """A source whose definitions do not collide with those of others: macros rename them, and end with it."""
+    """A source whose definitions do not collide with other sources': macros rename them, and end with it."""
     names, macros = defined_names(source), set(_MACRO.findall(source))
 
     def renaming(name: str) -> str:

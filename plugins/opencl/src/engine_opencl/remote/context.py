@@ -1,4 +1,4 @@
-"""`OpenclContext`: the device's context and queue for transfers, or those of an application."""
+"""`OpenclContext`: the device's context and queue for transfers, or an application's."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def run_probe(
 
 
 def _node_seconds(request: AsyncInferRequest) -> dict[str, float]:
-    """The seconds by node name; those of several steps of a node are added."""
+    """The seconds by node name; the times of several steps of a node are added."""
     total: dict[str, float] = {}
     for node in request.profiling_info.nodes:
         total[node.name] = total.get(node.name, 0.0) + node.duration_ns * 1e-9

@@ -22,7 +22,7 @@ def multiply_integers(
     batch: tuple[int, ...],
     strides: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> None:
-    """Launch a MatMul of [m, k] by [k, n]; `strides`: those of both operands along the axes of `batch`."""
+    """Launch a MatMul of [m, k] by [k, n]; `strides`: the strides of both operands along the axes of `batch`."""
     m, n, k = lengths
     first = index_code(batch, strides, ["a0", "b0"], item="matrix").replace("\n", " ")
     source = kernel_source(

@@ -53,7 +53,7 @@ class Matrices:
 
 
 def packed(b: LaunchPlanBuilder, matrices: Matrices, width: int) -> Buffer:
-    """The matrices as [count][LENGTH / width][K][width]; those of a constant are packed once for all inferences."""
+    """The matrices as [count][LENGTH / width][K][width]; a constant's matrices are packed once for all inferences."""
     x = matrices
     blocks = -(-x.length // width)
     if x.buffer.weight is not None:
