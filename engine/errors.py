@@ -64,7 +64,7 @@ class MissingPartError(UnsupportedError, ImportError):
 
 
 class NotOnHostError(UnsupportedError, BufferError):
-    """The memory of a remote tensor cannot be accessed by the host, so that it is no array and no DLPack tensor."""
+    """The memory of a remote tensor cannot be accessed by the host, so it is neither an array nor a DLPack tensor."""
 
 
 class UnknownOperatorError(UnsupportedError, AttributeError):

@@ -21,7 +21,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Signal:
-    """What threads wait for, as for a `threading.Condition`, with a lock of C code that its owner uses, too.
+    """What threads wait for, as for a `threading.Condition`, with a lock of C code that its owner also uses.
 
     Args:
         lock: guards what the threads wait for. It is reentrant if the collector may run code that takes it.
@@ -70,7 +70,7 @@ class Signal:
 def start_thread(thread: threading.Thread) -> None:
     """`thread.start()`, except that Ctrl-C meanwhile raises `KeyboardInterrupt`, not an error of the interrupted wait.
 
-    The thread then runs, too, or never. Raises `RuntimeError` if the system has no more threads.
+    The thread then also runs, or never runs. Raises `RuntimeError` if the system has no more threads.
     """
     try:
         thread.start()

@@ -104,7 +104,7 @@ class _Modules:
         return self._imports[name]
 
     def why_refused(self, name: str) -> str:
-        """What importing a module loads that the runtime does not have; "" if there is no such thing."""
+        """A module that importing loads and the runtime lacks; "" if there is none."""
         if name not in self._refused:
             seen, ahead, why = {name}, [name], ""
             while ahead and not why:

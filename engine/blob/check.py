@@ -34,7 +34,7 @@ class BlobCheck:
 
     @property
     def compatible(self) -> bool:
-        """Whether there is no reason against loading the blob."""
+        """Whether the blob can be loaded."""
         return not self.reasons
 
     def require(self) -> None:

@@ -136,7 +136,7 @@ class BlobReader:
             self._is_authentic = True
 
     def nested(self, name: str) -> BlobReader:
-        """The blob in section `name`, read in place; what is decided on this one applies to it, too.
+        """The blob in section `name`, read in place; decisions on this one also apply to it.
 
         Raises the errors of `section` and of `BlobReader`.
         """

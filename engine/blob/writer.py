@@ -98,7 +98,7 @@ class BlobWriter:
     def transformed(self, transform: SectionTransform) -> BlobWriter:
         """A writer of the same blob whose sections are stored by `transform`. It holds the stored form of all of them.
 
-        Writing it seals the manifest by `transform`, too. Raises `BlobTransformError`.
+        Writing it also seals the manifest by `transform`. Raises `BlobTransformError`.
         """
         stored = BlobWriter(Transformed.record(self._manifest, transform))
         stored._transform = transform

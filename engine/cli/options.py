@@ -85,7 +85,7 @@ def add_extension(parser: argparse.ArgumentParser) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser, *, shape_of_blob: bool = True) -> None:
-    """Add the options for input values; `shape_of_blob`: the command takes blobs, too."""
+    """Add the options for input values; `shape_of_blob`: the command also takes blobs."""
     parser.add_argument(
         "-i",
         "--input",

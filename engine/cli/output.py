@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def say(text: str = "", *, end: str = "\n", flush: bool = False, lines: bool = False, to_stderr: bool = False) -> None:
     """Print one line, after blank ones if it begins with newlines; names in it are shown, not obeyed (`escaped`).
 
-    With `lines`, other newlines and tabs are kept, too, for a text of several lines.
+    With `lines`, newlines and tabs are also kept, for a text of several lines.
     """
     blank = text[: len(text) - len(text.lstrip("\n"))]
     shown = blank + escaped(text[len(blank) :], keep="\n\t" if lines else "")

@@ -36,7 +36,7 @@ class CompileCache:
 
     Args:
         folder: created if it does not exist; only the user can change it, see `CacheFolder`.
-        is_shared: others may change it, too.
+        is_shared: whether others may change it.
         max_bytes: after a network is stored, the least recently used entries are deleted until all entries
             together take at most this many bytes; 0 means no limit.
     """

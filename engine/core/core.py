@@ -154,7 +154,7 @@ class Core:
         model is not changed, and later changes to it do not affect the network. An `EngineWarning` says what a user
         should know of it, such as that nodes run on the reference evaluator; EXECUTION_SUMMARY has the same.
 
-        Initializers that the file lists as inputs, too, are constants of the network; an inference that gives one
+        Initializers that the file also lists as inputs are constants of the network; an inference that gives one
         another value compiles the model a second time, with it as an input (`ExecutableNetwork.overridable`).
 
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
@@ -220,7 +220,7 @@ class Core:
     ) -> ExecutableNetwork:
         """Import a compiled network from a path, bytes or a binary stream, which is read to the blob's end.
 
-        A plugin passes a blob that its own contains as `reader.nested(section)`, so that the signature covers it, too.
+        A plugin passes a blob that its own contains as `reader.nested(section)`, so that the signature also covers it.
         `transform` is the key (or its file), or the transform, with which the blob was exported, and `weights` the file
         of weights; a blob that was exported without refuses them. With `release`, such as "resnet50:7", the blob must
         be signed by a key of TRUSTED_KEYS, and state this name, and this version or a later one.
@@ -308,9 +308,9 @@ class Core:
     ) -> BlobCheck:
         """Check from its manifest alone whether a blob would load here, and give every reason against it.
 
-        The manifests of the blobs in it count, too, which are the parts of AUTO, HETERO and BATCH; they are `parts` of
-        the answer. Sections are read only from an encrypted blob, where the content alone shows whether they are blobs,
-        and from a stream that cannot seek.
+        The manifests of the blobs in it, the parts of AUTO, HETERO and BATCH, also count; they are `parts` of the
+        answer. Sections are read only from an encrypted blob, where the content alone shows whether they are blobs, and
+        from a stream that cannot seek.
 
         `device` defaults to the one that the blob was compiled for; `transform`, `weights` and `release` mean the same
         as for `import_model`. The position of a seekable stream is restored. It also tells whether a trusted key has
@@ -428,7 +428,7 @@ class Core:
         or the path of a .py file or of a shared library.
 
         Modules and libraries run their code. An operator has one definition in a process: another core uses it after
-        the same extension was added there, too. Adding an extension again has no effect. Installed packages add theirs
+        the same extension was also added there. Adding an extension again has no effect. Installed packages add theirs
         by entry points of the group `engine.ops`, without a call.
 
         Raises `ExtensionError` if the extension cannot be loaded, is not valid, or its check refuses this machine;

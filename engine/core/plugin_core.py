@@ -18,7 +18,7 @@ class Compiling(Protocol):
 
 
 class PluginCore:
-    """A core that issues no warnings of its own: the network that contains a part tells what is to be told of it."""
+    """A core that issues no warnings of its own: the network that contains a part reports its warnings."""
 
     def __init__(self, core: Compiling) -> None:
         self._core = core

@@ -1,8 +1,8 @@
 """The frame of all reports as HTML: one file that fetches nothing, with one style for light and dark screens.
 
-A report is made of sections. A section is a heading and HTML of its own: a table of `plain_table`, an SVG
-picture, a paragraph. Whoever makes a section escapes its text. A picture with light colours of its own stands in an
-element of the class `paper`, which is light on dark screens, too.
+A report is made of sections. A section is a heading and HTML of its own: a table of `plain_table`, an SVG picture, a
+paragraph. Whoever makes a section escapes its text. A picture with light colours of its own stands in an element of the
+class `paper`, which is also light on dark screens.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ class Extension:
         library: the path of a shared library that has kernels for some or all of the operators; see `engine_kernel.h`.
             Loading it runs its code. It has to have the same name and version. A relative path is one of the current
             folder; a module gives `Path(__file__).with_name(...)`.
-        check: whether the extension can be used on this machine; called once, when it is added to a core. What it
-            raises is the reason why it is refused; False refuses it, too.
+        check: whether the extension can be used on this machine; called once, when it is added to a core. An exception
+            that it raises is the reason for the refusal; False also refuses it.
 
     Raises `ExtensionError` for a name, a version or operators that are not valid. Nothing is loaded before it is added.
     """

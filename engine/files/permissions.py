@@ -3,7 +3,7 @@
 The rule is OpenSSH's StrictModes, for every folder, symbolic link and file on the way to a path, links followed: it
 belongs to this process's user or to root, and neither its group nor others may write it. Three cases are allowed that
 OpenSSH refuses: on the way, a folder with the sticky bit, such as /tmp, whose entries only their owners can replace
-(the entry itself is checked, too); the group of the user that has the user's name and no other members, as Debian
+(the entry itself is also checked); the group of the user that has the user's name and no other members, as Debian
 creates it; and a link in such a folder if it belongs to the user or root. An access control list that lets others write
 shows in the bits of the group, so it is refused.
 

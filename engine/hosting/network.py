@@ -77,7 +77,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
         network.inputs, network.outputs            # names, types and shapes
         result = network({"x": array})             # one inference in this thread; result["y"] is an array
-        request = network.create_infer_request()   # keeps tensors and states; runs in the background, too
+        request = network.create_infer_request()   # keeps tensors and states; also runs in the background
         network.get_property("EXECUTION_DEVICES")  # a metric, or a config key
         network.export_model("network.blob")       # for `Core.import_model`
     """
@@ -129,7 +129,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         lifecycle.track(self)
 
     def _fixed_inputs(self, source: Model | BlobManifest) -> frozenset[str]:
-        """The initializers that are inputs of the model, too, and that the network has as constants for good."""
+        """The initializers that are also inputs of the model, and that the network has as constants for good."""
         if isinstance(source, Model):
             return frozenset() if self.takes_overrides else frozenset(source.overridable)
         return _fixed_by(source) if isinstance(source, BlobManifest) else frozenset()
@@ -211,10 +211,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     @final
     @property
     def overridable(self) -> tuple[Port, ...]:
-        """The initializers that the model's file lists as inputs, too; an inference may give other values, by name.
+        """The initializers that the model's file also lists as inputs; an inference may give other values, by name.
 
         They are constants until one is given; then the model is compiled again, once, with it as an input. A blob has
-        none: there, what shall change has to be an input before the network is compiled (`Model.make_input`).
+        none: there, a value that changes must be an input before the network is compiled (`Model.make_input`).
         """
         return () if self.overrides is None else tuple(self.overrides.ports.values())
 
@@ -460,17 +460,17 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     ) -> None:
         """Write the compiled network to a path, atomically, or to a binary stream.
 
-        With `sign`, a key or the file of one, the blob is signed: a core whose TRUSTED_KEYS have the key trusts it.
-        The signature then includes the `release`, such as "resnet50:7": an import that requires release 7 takes neither
-        an older blob nor one of another name.
-        With `transform`, a key that encrypts (or the file of one) or a transform of your own, all sections are stored
-        in this form, and an import needs it, too; the manifest, with the names of inputs and outputs, is not.
-        With `weights`, the model's file or another blob, sections that this file has, too, are left out: an import
-        needs the file, unchanged, and maps it, so that networks that share it have one copy in memory.
+        With `sign`, a key or the file of one, the blob is signed: a core whose TRUSTED_KEYS have the key trusts it. The
+        signature then includes the `release`, such as "resnet50:7": an import that requires release 7 takes neither an
+        older blob nor one of another name. With `transform`, a key that encrypts (or the file of one) or a transform of
+        your own, all sections are stored in this form, and an import also needs it; the manifest, with the names of
+        inputs and outputs, is not. With `weights`, the model's file or another blob, sections that this file also has
+        are left out: an import needs the file, unchanged, and maps it, so that networks that share it have one copy in
+        memory.
 
-        Raises `BlobError` if writing fails, if the file of weights has none of the sections or would be replaced;
-        `BlobSignatureError` or `BlobTransformError` if a key cannot be used; `UnsupportedError` if the device cannot
-        export.
+        Raises `BlobError` if writing fails, if the file of weights does not have any of the sections or would be
+        replaced; `BlobSignatureError` or `BlobTransformError` if a key cannot be used; `UnsupportedError` if the device
+        cannot export.
         """
         key = read_signing_key(sign) if isinstance(sign, (str, os.PathLike)) else sign
         if key is not None and not isinstance(key, SigningKey):
@@ -566,7 +566,7 @@ def _extensions_of(source: Model | BlobManifest) -> tuple[str, ...]:
 
 
 def _fixed_by(manifest: BlobManifest) -> frozenset[str]:
-    """The initializers that were inputs, too, of the model from which a blob was made."""
+    """The initializers that were also inputs of the model from which a blob was made."""
     names = manifest.metadata.get("overridable", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BlobFormatError("the manifest's metadata has an overridable of the wrong type")

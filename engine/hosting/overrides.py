@@ -1,4 +1,4 @@
-"""`Overrides`: values for initializers that a model's file lists as inputs, too."""
+"""`Overrides`: values for initializers that a model's file also lists as inputs."""
 
 from __future__ import annotations
 

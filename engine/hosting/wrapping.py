@@ -14,7 +14,7 @@ from engine.properties import METRIC, PropertySet
 def plugin_errors(plugin: str, doing: str) -> Iterator[None]:
     """Pass on `EngineError`s, and wrap every other exception of a plugin in a `PluginError`.
 
-    A `TimeoutError` passes, too: a caller may limit the time by the handler of a signal.
+    A `TimeoutError` also passes: a caller may limit the time by the handler of a signal.
     """
     try:
         yield

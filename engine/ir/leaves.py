@@ -281,7 +281,7 @@ def _may_lose_digits(data: Array) -> bool:
 def _exact_integers(value: ArrayLike, data: Array, element_type: ElementType | None) -> Array:
     """`value` as i64 or u64 if it has only integers and the type is of such; else `data`.
 
-    Of a type that is given, real numbers without a fraction are integers, too.
+    For a given type, real numbers without a fraction also count as integers.
     """
     objects = np.asarray(value, object)
     if element_type is not None and not element_type.is_integral:
@@ -348,8 +348,8 @@ def _converted(data: Array, element_type: ElementType) -> Array:
 def _to_odd(data: Array) -> Array:
     """Numbers of f64 as f32, of which rounding to a narrower type gives what rounding once gives.
 
-    What f32 cannot hold becomes the neighbor towards zero with its last bit set ("round to odd"), so that it is no tie
-    of the narrower type.
+    What f32 cannot hold becomes the neighbor towards zero with its last bit set ("round to odd"), so that it is not a
+    tie of the narrower type.
     """
     near = data.astype(np.float32)
     bits, back = near.view(np.uint32), near.astype(np.float64)

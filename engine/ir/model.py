@@ -41,7 +41,7 @@ class Model(Subgraph):
         model.node("relu").op_type             # a node by its name in the file
         model.ordered_nodes()                  # all nodes, each after those that it reads
         print(model)                           # the graph as text
-        model.reshape({"x": [8, 2]})           # other shapes of inputs; see `set_batch` and `extract`, too
+        model.reshape({"x": [8, 2]})           # other shapes of inputs; see also `set_batch` and `extract`
         model.save("changed.onnx")
         network = core.compile_model(model, "TEMPLATE")
 
@@ -262,7 +262,7 @@ class Model(Subgraph):
         Both name values like `add_output`; an input may be any value inside the model. None for the inputs takes this
         model's inputs that the outputs depend on. Constants share their data; variables become inputs and outputs.
 
-        Raises `GraphError` for an unknown name, if the outputs depend on other inputs, too, or not on a given one.
+        Raises `GraphError` for an unknown name, if the outputs also depend on other inputs, or not on a given one.
         """
         made: Model = _editing().extract(self, inputs, outputs)
         return made
@@ -270,8 +270,8 @@ class Model(Subgraph):
     def make_input(self, name: str) -> Parameter:
         """Make a constant an input, so that each inference passes its value.
 
-        It has the constant's type; lengths that the file leaves open for it as an input are open here, too.
-        `overridable` lists the constants that the file offers for that. Raises `GraphError` if there is no such one.
+        It has the constant's type; lengths that the file leaves open for it as an input are also open here.
+        `overridable` lists the constants that the file offers for that. Raises `GraphError` if it does not exist.
         """
         made: Parameter = _editing().make_input(self, name)
         return made
@@ -326,7 +326,7 @@ class Model(Subgraph):
 
     @property
     def overridable(self) -> list[str]:
-        """The constants that the file (of IR version 4 or later) lists among its inputs, too, by name.
+        """The constants that the file (of IR version 4 or later) also lists among its inputs, by name.
 
         An inference may give them other values: see `ExecutableNetwork`. `make_input` and `set_constant` change them.
         """

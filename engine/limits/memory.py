@@ -20,7 +20,7 @@ _UNLIMITED: Final = 1 << 62
 def check_bytes(nbytes: int, what: object, limit: int = 0) -> None:
     """Raise `OutOfMemoryError`, naming `what`, if its result of `nbytes` is larger than `limit` or does not fit.
 
-    A limit of 0 is none. Values of `LARGE_BYTES` or more must fit into the memory that is available now.
+    A limit of 0 means no limit. Values of `LARGE_BYTES` or more must fit into the memory that is available now.
     """
     _check(nbytes, what, limit, available_memory)
 
@@ -138,7 +138,7 @@ def _address_space() -> int:
 
 
 def _read_number(path: str, otherwise: int = _UNLIMITED) -> int:
-    """The number in a file; `otherwise` if there is none: "max" in a file of a control group is no limit."""
+    """The number in a file; `otherwise` if there is none: "max" in a file of a control group means no limit."""
     try:
         with open(path, encoding="ascii") as file:
             return int(file.read())

@@ -117,7 +117,7 @@ class InputLengths:
 
 
 def irregular_node(graph: Model) -> Node | None:
-    """An operation that makes of lengths what a few lengths do not show, such as a remainder; None if there is none.
+    """An operation whose results a few lengths do not reveal, such as a remainder; None if there is none.
 
     It computes on what follows from the shapes of inputs alone. Comparing such a number with one below 1, as for an
     unknown dimension of Expand, is not one: lengths that vary are at least 1.

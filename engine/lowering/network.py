@@ -44,7 +44,7 @@ class GraphNetwork(ExecutableNetwork[PluginT]):
         return False
 
     def node_counts(self) -> NodeCounts:
-        """The operations of the graph, and the ones that `is_reference` names; of control flow, the operation itself."""
+        """The graph's operations, and the ones that `is_reference` names; of control flow, the operation itself."""
         nodes = [node for node in self.graph.ordered_nodes() if is_operation(node)]
         evaluated = [node for node in nodes if self.is_reference(node)]
         return NodeCounts(

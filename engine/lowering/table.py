@@ -77,7 +77,7 @@ class Decision(Generic[LoweringT]):
 class LoweringTable(Generic[LoweringT]):
     """The lowerings of a device.
 
-    `binds_values`: plans are made for the values of inputs, too, where a lowering needs them (`bind_inputs`).
+    `binds_values`: plans are also made for the values of inputs, where a lowering needs them (`bind_inputs`).
     """
 
     def __init__(self, *, binds_values: bool = False) -> None:

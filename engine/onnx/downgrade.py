@@ -1,8 +1,8 @@
 """The lowest opset at which a canonical node can be exported without rewriting it.
 
 A node can be written at an older version if the transition from there is `COMPATIBLE`, the older schema has its
-attributes, types and counts, and the node uses nothing that only the newer version allows. Transitions in
-`UPGRADES` are never reversed. Behaviour that the older specification leaves undefined is no obstacle.
+attributes, types and counts, and the node uses nothing that only the newer version allows. Transitions in `UPGRADES`
+are never reversed. Behaviour that the older specification leaves undefined does not prevent it.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ImportContext:
         exact: the file is canonical and states every type: nothing is upgraded or inferred.
         checker: rejects inputs that an operator does not accept.
         declared: the names of outputs whose lengths are known only from the file's declarations.
-        is_overridable: initializers that are inputs, too, may be given other values.
+        is_overridable: initializers that are also inputs may be given other values.
     """
 
     store: TensorStore
@@ -168,7 +168,7 @@ class GraphBuilder:
             values[info.name] = parameter.output(0)
 
     def _annotate_overridable(self, node: Node, info: onnx.ValueInfoProto) -> None:
-        """Mark an initializer that is an input, too, with the lengths that its declaration leaves open."""
+        """Mark an initializer that is also an input with the lengths that its declaration leaves open."""
         node.rt_info["overridable"] = True
         if not info.type.tensor_type.HasField("shape"):
             return
@@ -327,8 +327,8 @@ class GraphBuilder:
     ) -> Node:
         """A canonical node with the types that whole-graph inference found, or else with types inferred here.
 
-        If inference here finds other types, the nodes that read them are inferred here, too. A type that only the
-        file declares does not replace inference: ONNX leaves nodes untyped whose inputs contradict each other.
+        If inference here finds other types, the nodes that read them are also inferred here. A type that only the file
+        declares does not replace inference: ONNX leaves nodes untyped whose inputs contradict each other.
 
         Raises `TypeInferenceError` if the operator does not accept its inputs.
         """

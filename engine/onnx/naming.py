@@ -55,8 +55,8 @@ class Scope:
         model: the graph.
         strict: whether inputs and outputs must keep their names, and outputs without one are omitted; raises
             `ModelWriteError` if two inputs or outputs have the same name.
-        keep_unread: whether constants that are inputs of the file, too, are written although no node reads them; those
-            that only bodies read are written with these if `strict`, too.
+        keep_unread: whether constants that are also inputs of the file are written although no node reads them; if
+            `strict`, this includes constants that only bodies read.
         outer: the scope of the graph that encloses a body.
         captured: the values of that graph that the captures of a body read.
 
@@ -154,7 +154,7 @@ class Scope:
                 self.names[source] = name
 
     def _name_overridable(self, constants: Mapping[str, Constant], nodes: Container[Node] = ()) -> None:
-        """Name the constants that are inputs of the file, too, and that only bodies read, or nothing."""
+        """Name the constants that are also inputs of the file, and that only bodies read, or nothing."""
         for name, constant in constants.items():
             if constant not in nodes and name not in self._taken:
                 self.names[constant.output(0)] = self._taken.take(name)

@@ -11,7 +11,7 @@ from engine.onnx.naming import UniqueNames
 
 
 def separate_scopes(graph: onnx.GraphProto) -> None:
-    """Rename what nodes and initializers of bodies define under a name that an enclosing graph defines, too.
+    """Rename the values of bodies whose names an enclosing graph also defines.
 
     The specification forbids such names, but within a body they can only mean the body's own value. ONNX's inference
     takes the type of the outer one. Inputs of bodies keep their names, which it reads correctly.

@@ -39,8 +39,8 @@ _POOLING: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
 def is_corrected(op_type: str, domain: str, attributes: Mapping[str, Any]) -> bool:
     """Whether `engine.ops` corrects or adds to ONNX's whole-graph inference for a call.
 
-    ONNX knows no length of a Slice whose bounds are computed, also none of an axis that is not sliced.
-    Before opset 22, ONNX counts windows of a pooling with ceil_mode that are entirely in the padding; no runtime does.
+    ONNX infers no length of a Slice whose bounds are computed, not even along an axis that is not sliced. Before opset
+    22, ONNX counts windows of a pooling with ceil_mode that are entirely in the padding; no runtime does.
     """
     if domain:
         return False

@@ -72,7 +72,7 @@ class TensorStore(ABC):
         """
 
     def long_list(self, tensor: onnx.TensorProto) -> LongList | None:
-        """The list of an attribute that refers to it by this tensor; None if it is no such reference."""
+        """The list of an attribute that refers to it by this tensor; None if it is not such a reference."""
         return None
 
     def constant(self, tensor: onnx.TensorProto) -> Constant:

@@ -78,7 +78,7 @@ def _to_map(value: Mapping[Any, Any], value_type: ValueType | None, name: str) -
 
 
 def to_proto(value: Any, value_type: ValueType | None, name: str) -> Any:
-    """A value as a message. Raises `InputError` for what is no value."""
+    """A value as a message. Raises `InputError` for anything that is not a value."""
     if isinstance(value_type, OptionalType):
         optional = onnx.OptionalProto(name=name)
         if value is not None:

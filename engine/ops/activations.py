@@ -200,7 +200,7 @@ def _total(values: Sequence[Array]) -> Array:
 def gelu(spec: GeluSpec, x: Array) -> Array:
     """x times the cumulative normal distribution of x (ONNX Gelu-20), or its approximation by tanh.
 
-    ONNX's formulas add 1 to what is nearly -1 for negative x; these are equal to them, and exact there, too.
+    ONNX's formulas add 1 to what is nearly -1 for negative x; these are equal to them, and also exact there.
     """
     wide = x.astype(np.float64, copy=False)
     if spec.approximate == "tanh":

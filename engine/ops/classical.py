@@ -198,7 +198,7 @@ def category_mapper(
 def one_hot_encoder(spec: OneHotEncoderSpec, x: Array) -> Array:
     """For each element of x, ones and zeros along a new last axis; real numbers are cast to integers first.
 
-    Raises `ModelError` for what is no category, unless `zeros`.
+    Raises `ModelError` for anything that is not a category, unless `zeros`.
     """
     categories: Sequence[Any] = spec.cats_int64s or spec.cats_strings or ()
     places = {category: place for place, category in enumerate(categories)}

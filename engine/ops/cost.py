@@ -83,7 +83,7 @@ def _time_of_products(node: Node, count: int) -> int:
 
 
 def size_of(value: Output | None) -> int:
-    """The number of elements of a tensor; unknown lengths, and what is no tensor, count as 1."""
+    """The number of elements of a tensor; unknown lengths, and values other than tensors, count as 1."""
     return math.prod(lengths_of(value))
 
 

@@ -179,7 +179,8 @@ class _Level:
 
     Attributes:
         nodes: their positions.
-        inner: the indices of those that are no leaves. The next level has their near branches, then their far ones.
+        inner: the indices of the nodes that are not leaves. The next level has their near branches, then their far
+            ones.
         near: the position of the branch that is next; the other one is `far`.
         widths: how many thresholds each compares with.
         near_sizes: how many places the near branch of each takes.

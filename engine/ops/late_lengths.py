@@ -26,7 +26,7 @@ _KEPT: Final = 64
 def contradiction_of(node: Node) -> Contradiction | None:
     """The check of the lengths of inputs of `node`, which is not kept.
 
-    None if all of them are known, or it has bodies, or inputs that are no tensors. The check takes no time for shapes
+    None if all of them are known, or it has bodies, or inputs that are not tensors. The check takes no time for shapes
     that the node had before.
     """
     types = [value.type for value in node.input_values if value is not None]

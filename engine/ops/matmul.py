@@ -96,7 +96,7 @@ def product_type(node: Node, a: TensorType, b: TensorType) -> TensorType:
 
 @evaluates("Det")
 def determinant(x: Array) -> Array:
-    """The determinants of square matrices (ONNX Det-22), of f16, which numpy's lacks, too."""
+    """The determinants of square matrices (ONNX Det-22), including f16, which numpy's lacks."""
     return np.asarray(np.linalg.det(widened(x))).astype(x.dtype)
 
 

@@ -115,7 +115,7 @@ def _balance(
 def _reshape(spec: ReshapeSpec, data: Array, shape: Array) -> Array:
     """The elements of `data` in another shape (ONNX Reshape-25).
 
-    Lengths that are copied have no part in the one given as -1, so that it is known for no elements, too.
+    Lengths that are copied have no part in the one given as -1, so that it is also known for no elements.
     """
     lengths = shape.reshape(-1).tolist()
     copied = set() if spec.allowzero else {index for index, length in enumerate(lengths) if length == 0}

@@ -111,7 +111,7 @@ class _Layout:
         return self.modes[node] == _IS_LEAF
 
     def _branches(self, node: int) -> list[int]:
-        """Those of a node that are no leaves."""
+        """The children of a node that are not leaves."""
         return [each for each in (self.true[node], self.false[node]) if not self._is_leaf(each)]
 
     def _entries(self) -> dict[int, int]:

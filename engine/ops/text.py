@@ -60,7 +60,7 @@ class StringNormalizerSpec(OperatorSpec):
 
 @evaluates_with_spec("StringNormalizer")
 def string_normalizer(spec: StringNormalizerSpec, x: Array) -> Array:
-    """The strings of x [C] or [1, C] that are no stop words; an empty one if none remains.
+    """The strings of x [C] or [1, C] that are not stop words; an empty one if none remains.
 
     ONNX's reference keeps stop words in another case, drops empty strings, and sets the locale of the process. Cases
     here are Unicode's, whatever the locale.
@@ -102,7 +102,7 @@ class RegexFullMatchSpec(OperatorSpec):
 
 
 def check_pattern(node: Node, name: str, pattern: str | bytes) -> None:
-    """Refuse the value of an attribute that is no pattern of RE2, wherever that is installed."""
+    """Refuse the value of an attribute that is not a valid pattern of RE2, wherever that is installed."""
     if importlib.util.find_spec("re2") is not None:
         _compiled(node, name, pattern, is_longest=False)
 
@@ -110,8 +110,8 @@ def check_pattern(node: Node, name: str, pattern: str | bytes) -> None:
 def compiled_pattern(node: Node, name: str, pattern: str | bytes, *, is_longest: bool = False) -> Any:
     """A pattern of RE2 for bytes, which matches in time linear in their number; `is_longest`: the longest match counts.
 
-    Python's own `re` is no substitute: it knows other classes, such as the digits of all scripts, and needs exponential
-    time for some patterns. Raises `UnsupportedError` if RE2 is not installed.
+    Python's own `re` cannot replace it: it knows other classes, such as the digits of all scripts, and needs
+    exponential time for some patterns. Raises `UnsupportedError` if RE2 is not installed.
     """
     try:
         return _compiled(node, name, pattern, is_longest=is_longest)

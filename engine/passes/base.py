@@ -22,7 +22,7 @@ class Pass(ABC):
             its changes here, otherwise a run that changed something counts as one.
         by_default: False for passes that `CommonOptimizations` runs only where a `PassConfig` enables them: those that
             may change a result, and those for quantized models (`QuantizationCapabilities`).
-        makes: the operators that it may add to a model that has none of them; internal ones as `engine.FusedConv`.
+        makes: the operators that it may add to a model without them; internal ones as `engine.FusedConv`.
             `CommonOptimizations` runs it only for a device that has kernels for all of them (`PassConfig.limit_to`), or
             if they are all ONNX's own, also without a device. Those of its pattern need not be listed, nor Identity,
             which other passes remove.

@@ -54,7 +54,7 @@ def compress_weights(
     Args:
         weights: "int4" or "int8".
         group: how many elements of a column share a scale; the last group of a column may be shorter. 0: all of them.
-        symmetric: if False, each group has a zero point, too.
+        symmetric: if False, each group also has a zero point.
         embeddings: whether tables of Gather are compressed.
         include, exclude: which of the nodes that read a matrix to consider; a matrix is compressed if all of its nodes
             that are products, or look-ups with `embeddings`, are included, and none is excluded.

@@ -78,7 +78,7 @@ class MatcherPass(Pass):
         return node
 
     def take_new_nodes(self) -> list[Node]:
-        """The nodes that the last `apply` registered and that still exist; a second call returns none of them."""
+        """The nodes that the last `apply` registered and that still exist; a second call does not return them again."""
         if not self._new_nodes:
             return []
         references, self._new_nodes = self._new_nodes, []

@@ -99,7 +99,8 @@ def insert_after(output: Output, node: Node) -> None:
 def infer_again(node: Node) -> None:
     """Infer the types of `node` after a change; an error is left to the validation of the model.
 
-    It is none of the model in a branch that cannot run, which only the validation of the node with the branch decides.
+    In a branch that cannot run it is not an error of the model; only the validation of the node with the branch decides
+    this.
     """
     with suppress(ModelError):
         node.infer_types()

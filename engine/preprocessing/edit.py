@@ -39,7 +39,7 @@ class Edit:
             self._results[plan.name] = _read(self._model.result(plan.name), plan)
 
     def finish(self) -> Model:
-        """The changed copy. Raises `PreprocessingError` if it is no valid model."""
+        """The changed copy. Raises `PreprocessingError` if it is not a valid model."""
         old = self._model
         try:
             model = Model(_flat(self._results.values()), _flat(self._parameters.values()), old.sinks, old.name)
@@ -154,7 +154,7 @@ def _read(result: Result, plan: OutputPlan) -> list[Result]:
 
 
 def _noted_layout(node: Node) -> str:
-    """The layout that is stored with the model, "" if there is none. Raises `PreprocessingError` if it is no layout."""
+    """The layout stored with the model, "" if there is none. Raises `PreprocessingError` if it is not a layout."""
     noted = node.annotations.get("layout", "")
     return "" if noted == "" else checked_layout(noted)
 

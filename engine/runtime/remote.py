@@ -90,7 +90,7 @@ class RemoteContext(ABC):
         """Required. A new tensor in the device's memory, uninitialised. Raises `OutOfMemoryError`."""
 
     def wrap_impl(self, handle: object, element_type: ElementType, shape: tuple[int, ...]) -> RemoteTensor:
-        """Optional. A tensor in memory that exists already. Raises `InputError` for what is no such memory."""
+        """Optional. A tensor in memory that exists already. Raises `InputError` if it is not such memory."""
         raise UnsupportedError(f"{self.device} wraps no memory of others; use create_tensor and copy_from")
 
     def close_impl(self) -> None:  # noqa: B027
@@ -157,7 +157,7 @@ class RemoteContext(ABC):
         """Release all tensors; afterwards, neither they nor the context can be used. May be called again.
 
         Memory in use by a running inference is released when it ends. Networks compiled for the context still take
-        arrays. Raises `DeviceError` if the device fails to release something; the context is closed then, too.
+        arrays. Raises `DeviceError` if the device fails to release something; the context is also closed then.
         """
         with self._lock:
             if self._is_closed:

@@ -170,9 +170,9 @@ class SyncInferRequest(ABC):
     def store_output(self, index: int, value: Value, *, copy: bool = True) -> None:
         """Set the value of output `index`.
 
-        Pass `copy=False` only for a new array that nothing else refers to: never an input, a view of one, a
-        constant, or memory that the next inference reuses. An input that is a remote tensor can be passed on, too.
-        Raises `PluginContractError` if the value does not fit.
+        Pass `copy=False` only for a new array that nothing else refers to: never an input, a view of one, a constant,
+        or memory that the next inference reuses. An input that is a remote tensor can also be passed on. Raises
+        `PluginContractError` if the value does not fit.
         """
         target = self._user_outputs.get(index) if self._user_outputs else None
         if isinstance(value, RemoteTensor):
@@ -257,7 +257,7 @@ class SyncInferRequest(ABC):
     # -- tensors ------------------------------------------------------------------------------------------
 
     def set_inputs(self, inputs: object) -> None:
-        """Bind several inputs, or none of them if any does not fit: a mapping, a list, or one array.
+        """Bind several inputs, or none if any does not fit: a mapping, a list, or one array.
 
         Arrays are used in place: do not change them while an inference runs. Strided and unaligned arrays
         and the members of sequences are copied when an inference begins. Raises `InputError`.

@@ -29,7 +29,7 @@ def shared_core() -> Core:
 def get_available_providers() -> list[str]:
     """The providers to list when there is no reason to choose: the fast CPU device, or the default device.
 
-    Any device string of `Core` is a provider, too: "OPENCL", "HETERO:OPENCL,CPU".
+    Any device string of `Core` is also a provider: "OPENCL", "HETERO:OPENCL,CPU".
     """
     core = shared_core()
     return ["CPUExecutionProvider" if _CPU in core.installed_devices else core.default_device]

@@ -31,7 +31,7 @@ _EXCEPTIONS: Final = {
 def replace_onnxruntime() -> ModuleType:
     """Make `import onnxruntime` import this engine's sessions from now on, in this process; return the module.
 
-    Its submodules for Python code, below `onnxruntime.capi`, are there, too, with the names of exceptions. Raises
+    Its submodules for Python code, below `onnxruntime.capi`, also exist, with the names of exceptions. Raises
     `UnsupportedError` if onnxruntime was imported before: code that has its names would go on with it.
     """
     session = sys.modules[__name__.rpartition(".")[0]]  # which has imported this module

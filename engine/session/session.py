@@ -215,7 +215,7 @@ class InferenceSession:
         return [NodeArg.of(port.name, port.type) for port in self._network.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """The initializers that the file lists as inputs, too: a run may give them other values.
+        """The initializers that the file also lists as inputs: a run may give them other values.
 
         The first run that gives one takes as long as compiling (`ExecutableNetwork.overridable`).
         """

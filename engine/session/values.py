@@ -146,7 +146,7 @@ def _as_value(value: Any, port: Port | None) -> Any:
 
 
 def _array_of(value: list[Any], name: str, element_type: ElementType) -> NDArray[Any]:
-    """Numbers, or texts, of a list, as onnxruntime takes them, too. Raises `InputError` if one would change."""
+    """Numbers, or texts, of a list, as onnxruntime also takes them. Raises `InputError` if one would change."""
     try:
         given = np.array(value, object if element_type is string else None)
         if given.size and given.dtype.kind in "fc" and not (element_type.is_real or element_type.is_complex):

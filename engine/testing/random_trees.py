@@ -27,7 +27,7 @@ def random_ensemble(
 ) -> dict[str, Any]:
     """The attributes of a TreeEnsembleRegressor (`kind` "target") or TreeEnsembleClassifier ("class").
 
-    Thresholds are multiples of 1/4, so that features that are, too, meet them. Each leaf has `votes` weights.
+    Thresholds are multiples of 1/4, so that features that are multiples meet them. Each leaf has `votes` weights.
     """
     names = ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids",
              "missing_value_tracks_true", "hitrates")  # fmt: skip

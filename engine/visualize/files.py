@@ -24,7 +24,7 @@ def write_graph(
     """Draw a graph in a file, which is replaced as a whole or not at all.
 
     `colour` names what colours mean, "device", "time", "operator" or "precision"; by default the first of these for
-    which there is data. A page can show the others, too. `sections` are HTML below the graph of a page.
+    which there is data. A page can also show the others. `sections` are HTML below the graph of a page.
 
     Raises `ValueError` for an unknown suffix, and for a colour without data; `OSError` if the file cannot be written.
     """

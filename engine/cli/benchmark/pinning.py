@@ -39,7 +39,7 @@ def thread_ids() -> set[int]:
 def pin_new_threads(before: set[int], cores: Sequence[int]) -> int:
     """Fix the calling thread and each thread that native code has started since `before` to one core; return how many.
 
-    The caller computes, too, and has the first core. Threads of Python are left alone.
+    The caller also computes, and has the first core. Threads of Python are left alone.
     """
     python = {each.native_id for each in threading.enumerate()}
     started = [threading.get_native_id(), *sorted(thread_ids() - before - python)]

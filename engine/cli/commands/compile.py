@@ -203,7 +203,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _builds(core: Core, args: argparse.Namespace) -> list[Build]:
-    """What is to be made; every mistake in files, devices and keys is found before anything is compiled."""
+    """The blobs to make; every mistake in files, devices and keys is found before anything is compiled."""
     from engine.cli.networks import parse_config, require_device, require_folder
     from engine.core.build import Build
 
@@ -238,7 +238,7 @@ def _read_files(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 
 def _data_files(model: str) -> list[Path]:
-    """The files with data of a model; none of one that cannot be read, which compiling reports."""
+    """The files with data of a model; empty if it cannot be read, which compiling reports."""
     from engine.errors import EngineError
     from engine.onnx.weight_spans import data_files
 

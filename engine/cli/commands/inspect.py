@@ -236,7 +236,7 @@ def _describe_signature(check: BlobCheck) -> dict[str, Any] | None:
 def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
     """Check every section; the damaged ones are reasons why the blob does not load.
 
-    With the key, they are also decrypted, and with the file of weights, what the blob has there is checked, too.
+    With the key, they are also decrypted, and with the file of weights, the blob's sections there are also checked.
     """
     from engine.errors import BlobCorruptError, BlobError
 

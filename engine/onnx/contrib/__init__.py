@@ -3,7 +3,7 @@
 A model that contains them has ONNX operators once it is read: every device runs them, and passes recognise them. An
 operator that is not here stays a node of its domain, without types. A call whose attributes or inputs ask for something
 that ONNX's operators cannot express is refused by name, unless a device may have a kernel for it (an attention whose
-cache is written in place, or weights that are computed): such a call stays a node, too.
+cache is written in place, or weights that are computed): such a call also stays a node.
 
 A family of operators has its module here; `@contrib` registers the function that expresses one by ONNX operators.
 """

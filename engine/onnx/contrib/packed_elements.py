@@ -46,7 +46,7 @@ def axis_of(call: ContribCall, name: str, default: int, rank: int) -> int:
 
 
 def expect_shape(call: ContribCall, index: int, *allowed: tuple[int, ...]) -> None:
-    """Raise `ModelError` if input `index` has none of the shapes `allowed`."""
+    """Raise `ModelError` unless input `index` has one of the shapes `allowed`."""
     shape = call.input(index).shape
     if not any(shape.accepts(each) for each in allowed):
         expected = " or ".join(str(list(each)) for each in allowed)

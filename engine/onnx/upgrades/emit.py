@@ -1,4 +1,4 @@
-"""Functions by which upgrades create canonical nodes. Static shapes become constants."""
+"""Functions with which upgrades create canonical nodes. Static shapes become constants."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def _without_output_sequence(call: OldCall) -> OldCall:
 
 @upgrade("GRU", since=1, to=3)
 def _direction_name(call: OldCall) -> OldCall:
-    """The default direction was misspelt, so models that state it may be misspelt, too."""
+    """The default direction was misspelt, so models that state it may also be misspelt."""
     if call.text("direction", "forward") == "foward":
         return call.at(3, direction="forward")
     return call.at(3)

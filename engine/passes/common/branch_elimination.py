@@ -12,14 +12,14 @@ from engine.passes.surgery import replace_node
 
 
 class BranchElimination(ModelPass):
-    """Replaces an If with a constant condition by the nodes of the branch that it would run, in bodies, too.
+    """Replaces an If with a constant condition by the nodes of the branch that it would run, also in bodies.
 
     PyTorch's older exporter writes such an If for `squeeze` and `scatter_reduce`, with branches of different ranks, so
     that no type after it is known.
     """
 
     def run_on_model(self, model: Model) -> bool:
-        """One walk; an If within the chosen branch is replaced, too."""
+        """One walk; an If within the chosen branch is also replaced."""
         changed = False
         waiting = [node for node in model.ordered_nodes() if node.has_bodies]
         while waiting:

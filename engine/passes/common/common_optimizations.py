@@ -97,7 +97,7 @@ class CommonOptimizations(Manager):
 
 
 class _Rounds(Manager):
-    """A manager that runs its passes until none of them changes anything."""
+    """A manager that repeats its passes until they change nothing."""
 
     def __init__(self, name: str, passes: Iterable[Pass | type[Pass]]) -> None:
         super().__init__(name=name)

@@ -106,7 +106,7 @@ def _add_bias(node: Node) -> bool:
 
 
 def _matrix(node: Node, transposed: bool) -> _Matrix | None:
-    """The operands of a DequantizeLinear of constants, as [K, N] and [blocks, N]; None if there are no such."""
+    """The operands of a DequantizeLinear of constants, as [K, N] and [blocks, N]; None if there are none."""
     spec, codes, scale = QuantizeSpec.of(node), node.input_value(0).node, node.input_value(1).node
     zero_point = node.input_value(2).node if node.has_input(2) else None
     if not isinstance(codes, Constant) or not isinstance(scale, Constant):

@@ -157,7 +157,7 @@ def _name_lengths(model: Model, pairs: Sequence[_Pair], others: Sequence[Paramet
 
 
 def _with_symbols(parameter: Parameter, taken: set[str]) -> list[Dimension]:
-    """The lengths of an input, those without a symbol with a new one; none if it is no tensor of known rank."""
+    """The lengths of an input, those without a symbol with a new one; none if it is not a tensor of known rank."""
     kind, dims = parameter.type, []
     if not isinstance(kind, TensorType) or kind.shape.rank.is_dynamic:
         return []

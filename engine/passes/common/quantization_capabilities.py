@@ -52,14 +52,14 @@ class PrecisionRestriction:
     """What a device's integer kernels for one operator compute; what they do not stays in f32.
 
     Attributes:
-        operator: "Conv"; "MatMul", which stands for Gemm, MatMulInteger and fused forms, too; "AveragePool", also for
+        operator: "Conv"; "MatMul", which also stands for Gemm, MatMulInteger and fused forms; "AveragePool", also for
             global ones; "Add" or "Mul" of two maps; "Softmax" along the last axis. What follows is for Conv and MatMul
             only.
         activations: the integer types of x.
         weights: the integer types of constant weights in the model; kernels receive i8.
         granularity: the scales of weights, per tensor or per channel.
         symmetric_weights: weights have zero point 0 as i8, or 128 as u8; otherwise kernels receive zero points.
-        computed_weights: for MatMul: products of two computed matrices have a kernel, too.
+        computed_weights: for MatMul: products of two computed matrices also have a kernel.
         computed_scales: the scale and zero point of x may be computed during an inference, as in dynamic quantization.
         group_multiple: input and output channels of a group are multiples of it; None for kernels without groups.
         depthwise: groups of one input and one output channel have a kernel.
@@ -154,7 +154,7 @@ class QuantizationCapabilities:
     def why_real(self, node: Node) -> str | None:
         """Why the device computes a convolution or product of quantized values in f32; None if it does not.
 
-        None for other operators, too, and for what no device can compute: `QuantizedFusion` knows those reasons.
+        None also for other operators, and for nodes that no device can compute: `QuantizedFusion` knows those reasons.
         """
         spec = spec_of(node)
         if not isinstance(spec, ConvSpec | MatMulSpec | GemmSpec) and node.op_type != "MatMulInteger":

@@ -207,7 +207,7 @@ def _small(node: Node, spec: QuantizeSpec, target: ElementType) -> list[Node] | 
 
 
 def _quotient(node: Node, spec: QuantizeSpec, made: list[Node]) -> Node | None:
-    """x / scale in f32, which is appended to `made`, too."""
+    """x / scale in f32, which is also appended to `made`."""
     x, scale = node.input_value(0), _parameter(node, 1, spec, made)
     if scale is None or x.element_type is not f32 or spec.precision not in (None, f32):
         return None

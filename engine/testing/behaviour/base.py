@@ -103,7 +103,7 @@ class DeviceChecks:
     ) -> None:
         """Skip the check if the device answers one of these levels for a node.
 
-        The message begins with the node's operator, by which reports sum up what did not apply.
+        The message begins with the node's operator; reports group by it what did not apply.
         """
         answer = core.query_model(model, self.device, dict(self.config))
         for name, support in answer.nodes.items():

@@ -131,7 +131,7 @@ class StateChecks(DeviceChecks):
             self.assert_outputs(network({"x": chunk(2)}), {"total": History().total(chunk(2))})
 
     def test_reset_rewind_and_lengths(self, core: Core) -> None:
-        """A reset request begins anew; values can be reset one by one, too."""
+        """A reset request begins anew; values can also be reset one by one."""
         request = self.stateful(core).create_infer_request()
         state = request.query_state()
         assert request.length == 0

@@ -138,7 +138,7 @@ class _Run:
         items.sort(key=lambda item: not item.name.startswith("test_basic_model_runs"))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """End a hopeless run at once; this is called where checks run, too."""
+        """End a hopeless run at once; this is also called where checks run."""
         from engine.testing.conformance.scorecard import hopeless
 
         results = self._scoring.results.get(self._config.getoption("--engine-device"), [])

@@ -1,4 +1,4 @@
-"""Progress of the workers of each dataset: an actor collects it, and what is to be said once."""
+"""Progress of the workers of each dataset: an actor collects it, and the messages that are logged once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Journal:
     noted: set[str] = field(default_factory=set)
 
     def note(self, nodes: Sequence[str], text: str) -> bool:
-        """Whether a note about nodes is to be logged, since nothing was logged about one of them."""
+        """Whether to log a note about nodes: nothing was logged about one of them yet."""
         if self.noted.issuperset(nodes):
             return False
         self.noted.update(nodes)

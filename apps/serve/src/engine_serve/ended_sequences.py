@@ -15,7 +15,7 @@ _UNSERVED: Final = 2 * _REMEMBERED
 
 
 class EndedSequences:
-    """What is to be told of the sequences of a version that run no more: the last ones."""
+    """The last ended sequences of a version, for answers to requests that still name them."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[Identity, str] = OrderedDict()

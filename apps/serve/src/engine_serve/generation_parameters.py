@@ -58,7 +58,7 @@ def _require_supported(parameters: Mapping[str, Any]) -> None:
 
 
 def _number(name: str, value: Any, kind: type[Any], least: float, most: float) -> Any:
-    """A parameter; as a text, too, since parameters of KServe's messages have no fractions."""
+    """A parameter; also as a text, since parameters of KServe's messages have no fractions."""
     try:
         short = value if not isinstance(value, str) or len(value) < 64 else None
         found = kind(short) if isinstance(short, str) or (kind is float and type(short) is int) else short

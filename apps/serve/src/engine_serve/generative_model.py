@@ -34,7 +34,7 @@ TOKENS: Final = "tokens"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is to be continued, and how."""
+    """The tokens to continue, and how."""
 
     tokens: list[int]
     max_tokens: int

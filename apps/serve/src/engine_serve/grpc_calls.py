@@ -1,4 +1,4 @@
-"""What every call of gRPC passes: who may call, messages that are none, and the end of the server."""
+"""Checks of every gRPC call: who may call, whether the message is valid, and whether the server is ending."""
 
 from __future__ import annotations
 

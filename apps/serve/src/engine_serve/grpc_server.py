@@ -144,7 +144,7 @@ def _payload(request: Any) -> InferRequest:
 
 
 def _repository_name(request: Any) -> str:
-    """The model that is to be loaded or unloaded: in KServe's messages field 1, in Triton's field 2."""
+    """The model to load or unload: in KServe's messages field 1, in Triton's field 2."""
     for unknown in UnknownFieldSet(request):
         if unknown.field_number == 2 and isinstance(unknown.data, bytes):
             return unknown.data.decode("utf-8", "replace")

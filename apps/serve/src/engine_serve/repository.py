@@ -39,7 +39,7 @@ NO_PARAMETERS = (
 
 @dataclass(frozen=True, slots=True)
 class VersionState:
-    """A version: its model, or the reason why there is none; and what tells that its files have not changed."""
+    """A version: its model, or why there is none; and the identity of its files, which shows changes."""
 
     model: ServedModel | None
     reason: str = ""
@@ -238,7 +238,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
             _log.info("unloaded model %s", name, extra={"model": name})
 
     def _hand_over(self, name: str, states: dict[int, VersionState]) -> None:
-        """Let the models know the sequences that have ended, so that none of them begins anew without being asked to.
+        """Let the models know the sequences that have ended, so that they do not begin anew without being asked to.
 
         Those are the sequences of the same version; and for the model that requests without a version reach from now
         on, also the sequences of the version that they reached before, which may continue.

@@ -47,7 +47,7 @@ class Choices:
             self._problem = hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
     def read(self) -> Choice | None:
-        """The choice of an earlier compilation; None if there is none, or it is not to be used."""
+        """The choice of an earlier compilation; None if there is none, or it must not be used."""
         found = self._file().get(self._problem) if self._is_used else None
         if found is None:
             return None

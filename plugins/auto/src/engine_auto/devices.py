@@ -136,7 +136,7 @@ class DeviceList:
 
 
 class LeftOut(Exception):
-    """A plugin is not considered, for a reason that is no error."""
+    """A plugin is not considered, for a reason that is not an error."""
 
 
 def _plugin(name: str) -> str:

@@ -11,7 +11,7 @@ logger = logging.getLogger("engine.auto")
 
 
 def log(message: str) -> None:
-    """Log a warning that is issued as an `EngineWarning`, too.
+    """Log a warning that is also issued as an `EngineWarning`.
 
     Where no logging is set up, the logger would write to stderr what Python's `warnings` write there.
     """

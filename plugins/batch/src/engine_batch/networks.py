@@ -190,7 +190,7 @@ def difference(single: Array, batched: Array) -> str | None:
     """How much a result in a batch differs from the result of a request alone, beyond rounding; None if it does not.
 
     Rounding differs since kernels may add in another order: less than the square root of the machine epsilon, of the
-    largest value. Of many integers, such as the classes of pixels, one in a hundred may differ by rounding, too, and of
+    largest value. Of many integers, such as the classes of pixels, one in a hundred may also differ by rounding, and of
     few, one that is quantized.
     """
     if single.shape != batched.shape:

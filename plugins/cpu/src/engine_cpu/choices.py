@@ -48,7 +48,7 @@ class Choices:
             raise Misfit("the best kernels for other lengths would be slow for these", self._worst[1])
 
     def once(self, what: str, node: Node, decide: Callable[[], ChoiceT]) -> ChoiceT:
-        """The earlier decision on `what` for a node of this name; if there is none, `decide` decides, and the answer is kept."""
+        """The earlier decision on `what` for a node of this name; else the decision of `decide`, which is kept."""
         key = what, node.friendly_name
         if key not in self._made:
             self._made[key] = decide()

@@ -6,8 +6,8 @@ adjacent lengths at the beginning of the range; the others are its corners, and 
 for the kinds of numbers that lowerings compute: a bound (`min`, `max`) is convex or concave, and such a function that
 has the slope of its first step on average is affine; a rounded quotient has a first step of 0 or 1, and another
 average. In a product of several of them, one that is too small at a corner would have to be balanced by one that is too
-large, and again inside. What has steps up and down, such as a remainder, is no such number: `engine.lowering.lengths`
-finds the operators that compute it.
+large, and again inside. A value that goes up and down in steps, such as a remainder, is not such a number:
+`engine.lowering.lengths` finds the operators that compute it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _COMPARED_BYTES: Final = 64 << 20
 class Misfit(Exception):
     """Plans for several lengths do not have one form; the message names the first difference, `node` its node.
 
-    `is_number`: a number is no polynomial of the degree that was tried. `ends`: the lengths, by index, whose greatest
-    value has a plan that differs from those for the least lengths, which have one form; empty if those differ, too.
+    `is_number`: a number is not a polynomial of the degree that was tried. `ends`: the lengths, by index, whose
+        greatest
+    value has a plan that differs from the plans for the least lengths, which have one form; empty if these also differ.
     """
 
     def __init__(self, reason: str, node: str = "", *, is_number: bool = False, ends: tuple[int, ...] = ()) -> None:

@@ -134,7 +134,7 @@ class StoredNetwork(ExecutableNetwork):
         return None
 
     def node_counts(self) -> NodeCounts:
-        """The operations of the graph, none of which runs on the reference evaluator."""
+        """The operations of the graph; the reference evaluator runs none."""
         return self._counts
 
     def memory(self) -> dict[str, int]:

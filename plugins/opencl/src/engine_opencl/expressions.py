@@ -85,7 +85,7 @@ _FLOAT_NUMBERS: Final = re.compile(r"(?<![\w.])(\d+\.\d+)f\b")
 
 
 def for_type(code: str, type_: str) -> str:
-    """Code on float, for `type_` if that is double: in it, constants and the functions of `HELPERS` are double, too."""
+    """Code on float, for `type_` if that is double: in it, constants and the functions of `HELPERS` are also double."""
     if type_ != "double":
         return code
     code = _DOUBLE_NAMES.sub(r"\1_double(", _FLOAT_NUMBERS.sub(r"\1", code))

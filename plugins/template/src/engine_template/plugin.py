@@ -55,8 +55,8 @@ class TemplatePlugin(Plugin):
         return QueryResult({node.friendly_name: support_of(node) for node in operations})
 
     def create_context(self, device: str, config: Config, handles: Mapping[str, object]) -> RemoteContext:
-        """A context, for tensors that stay in the device's memory. Networks need not know it when they are compiled:
-        if their kernels belonged to a context, `compile_in_context` would be overridden, too."""
+        """A context, for tensors that stay in the device's memory. Networks need not know it when they are compiled: if
+        their kernels belonged to a context, `compile_in_context` would also be overridden."""
         return TemplateContext(self, device, handles)
 
     def metric(self, name: str, device_id: str) -> object:

@@ -1,5 +1,4 @@
-"""Three-axis convolutions as two-axis convolutions: the slices that a window spans along the first axis become
-channels.
+"""Three-axis convolutions as two-axis convolutions: the slices that a window spans along axis 0 become channels.
 
 In maps of blocks with the first axis before the axis of blocks, [depth, blocks, height, width, 16], neighbouring slices
 are adjacent. What a slice of the result depends on is therefore one map of kernel depth times as many channels, and the

@@ -19,7 +19,7 @@ class OpLowering(Lowering[SpecT]):
     """Lowers one operator, or several similar ones, to steps of a plan. `values` may be computed (`check_values`)."""
 
     def late_values(self, spec: SpecT) -> tuple[int, ...]:
-        """The inputs that are no constants, and whose values a plan of the node is made for."""
+        """The inputs that are not constants, and whose values a plan of the node is made for."""
         return tuple(i for i in self._bound(spec) if not isinstance(spec.node.input_value(i).node, Constant))
 
     def is_bound_late(self, spec: SpecT) -> bool:

@@ -65,7 +65,7 @@ class _Unrolled:
         return math.prod(self.windows)
 
     def slabs(self, rows_of_columns: int) -> Iterator[_Slab]:
-        """All windows, in parts of which the columns, of so many rows, fit a cache; one part if there are none."""
+        """All windows, in parts whose columns, of so many rows, fit a cache; one part if there are none."""
         rows = math.prod(self.windows[:-1])
         each = max(1, _SLAB_BYTES // max(1, 4 * rows_of_columns * self.width))
         each = max(each, -(-rows * self.batch // _MOST_SLABS))

@@ -23,7 +23,7 @@ _MASK: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """Query i sees key k if low <= k - i <= high; None is no bound. Hidden keys have the value `hidden`."""
+    """Query i sees key k if low <= k - i <= high; None means no bound. Hidden keys have the value `hidden`."""
 
     low: int | None
     high: int | None

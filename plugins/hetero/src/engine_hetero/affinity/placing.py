@@ -22,7 +22,7 @@ from engine_hetero.query.model_graph import Ints
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """The placements worth dividing, and the costs by which their divisions are compared."""
+    """The placements worth dividing, and the costs to compare their divisions by."""
 
     alternatives: tuple[Placement, ...]
     costs: CostModel

@@ -1,6 +1,6 @@
 """Objects of OpenCL drivers in forked processes: they are never released there.
 
-A child that was forked from a process that used OpenCL has none of the driver's threads. NVIDIA's driver (580.159)
+A child that was forked from a process that used OpenCL does not have the driver's threads. NVIDIA's driver (580.159)
 crashes it when it releases anything, as the garbage collector does at some point.
 """
 

@@ -39,7 +39,7 @@ class Target:
 class Context:
     """Runs a plan, one inference at a time: upload, compute, wait, download, possibly on different threads in turn.
 
-    Each context has a queue for its kernels, which some arenas (`Arena`) use for transfers, too.
+    Each context has a queue for its kernels, which some arenas (`Arena`) also use for transfers.
     """
 
     def __init__(self, device: OpenclDevice, plan: LaunchPlan, weights: Weights, *, profiling: bool) -> None:

@@ -171,7 +171,7 @@ class Programs:
         return loaded if loaded is not None else self._compile_here(source)
 
     def _load(self, source: str, binary: bytes, which: str, *, is_shared: bool = True) -> Any | None:
-        """The program of a binary, for other networks, too, if it is shared; None if there is none that works."""
+        """The program of a binary, also for other networks if it is shared; None if there is none that works."""
         import pyopencl as cl
 
         if not binary:

@@ -24,7 +24,7 @@ from engine_opencl.source import kernel_source, kernel_text, strides_of
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Q, K or V on the device, and its layout; `is_shared` if its buffer has the others, too."""
+    """Q, K or V on the device, and its layout; `is_shared` if its buffer also has the others."""
 
     buffer: Buffer
     heads: Heads
