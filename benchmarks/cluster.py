@@ -3,8 +3,8 @@
     python benchmarks/cluster.py [--workers 1 2] [--items N] [--batch N] [--layers N] [--length N]
 
 Starts a local Ray, compiles a BERT-base encoder with seeded random weights once, and runs a dataset of random tokens
-through a fixed number of workers of one thread each. The rate is that of the inferences, from the beginning of the
-first batch to the end of the last one.
+through a fixed number of workers of one thread each. The rate counts inferences, from the beginning of the first batch
+to the end of the last one.
 
 - `CPU`: the time of a core for one item, which other programs change less
 - `Ray`: the share of the workers' time that is not inference
@@ -13,7 +13,7 @@ first batch to the end of the last one.
 The table ends with what the model on paper needs (docs/scaling.md): bytes per item, and the blocks per second that one
 driver schedules, for a network that computes nearly nothing.
 
-Other programs change the results; the load of the machine is printed, too.
+Other programs change the results; the load of the machine is also printed.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument(
-        "--form", choices=FORMS, default="", help="quantize or convert the models first; the f32 models run, too"
+        "--form", choices=FORMS, default="", help="quantize or convert the models first; the f32 models also run"
     )
     parser.add_argument("--streams", type=int, default=0, help="measure throughput with this many inferences in flight")
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each engine")

@@ -30,7 +30,7 @@ def main() -> int:
     make.add_argument("--exporters", default="", help="only these, separated by commas")
     make.add_argument("--scale", type=int, default=1, help="1: as small as the structure allows; 4 to measure")
     check.add_argument("--device", default="CPU")
-    check.add_argument("--times", action="store_true", help="measure onnxruntime and openvino, too")
+    check.add_argument("--times", action="store_true", help="also measure onnxruntime and openvino")
     check.add_argument("--write", type=Path, metavar="PAGE", help="replace the table in this page")
     options = parser.parse_args()
     return make_all(options) if options.command == "make" else check_all(options)

@@ -100,7 +100,7 @@ def report(name: str, form: str, path: Path, options: argparse.Namespace, read: 
         print(lowering_line(times[OURS].lowered), "\n", flush=True)
     differ = differing(times) if form == "f32" else []
     if differ:
-        print(f"TOKENS DIFFER from those of {next(iter(times))}: {', '.join(differ)}\n", flush=True)
+        print(f"TOKENS DIFFER from {next(iter(times))}'s: {', '.join(differ)}\n", flush=True)
     return not differ
 
 

@@ -4,8 +4,8 @@
     python benchmarks/layers.py bert_base --top 0 --effort full
     python benchmarks/layers.py unet --by kernel
 
-Each step's time is the minimum of many inferences. Operations are those of the direct algorithm; the share is relative
-to the multiply-add peak, which is measured in the same run.
+Each step's time is the minimum of many inferences. Operations are counted for the direct algorithm; the share is
+relative to the multiply-add peak, which is measured in the same run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Loops: the time of an iteration on CPU, beside onnxruntime: `python benchmarks/loops.py`.
 
-The body of the first is one small addition, so nearly all of its time is that of the loop itself. On a shared machine,
-run it with a real-time priority: `chrt -f 10 python benchmarks/loops.py`.
+The body of the first is one small addition, so the loop itself takes nearly all of its time. On a shared machine, run
+it with a real-time priority: `chrt -f 10 python benchmarks/loops.py`.
 """
 
 from __future__ import annotations

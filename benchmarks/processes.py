@@ -6,7 +6,7 @@ Compiles a BERT-base encoder with seeded random weights for CPU, and starts 1 an
 blob and run it. Linux divides each page among the processes that have it mapped (PSS, /proc/PID/smaps_rollup), so the
 sum over processes is the memory that all of them take together.
 
-- `total`: this sum, and its ratio to that of one separate worker that maps the blob
+- `total`: this sum, and its ratio to the sum of one separate worker that maps the blob
 - `blob`: the part of the sum that is the mapped file
 - `private`: what a worker shares with nobody: interpreter, libraries, objects of the network, intermediate results
 

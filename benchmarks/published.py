@@ -49,7 +49,7 @@ def main() -> int:
         help="separated by semicolons, or empty; default: CPU, TEMPLATE, AUTO, and OPENCL and HETERO if there",
     )
     check.add_argument("--seconds", type=int, default=600, help="the most that one model may take")
-    check.add_argument("--times", action="store_true", help="measure this engine and its peers, too")
+    check.add_argument("--times", action="store_true", help="also measure this engine and its peers")
     check.add_argument("--write", type=Path, metavar="PAGE", help="replace the tables in this page")
     run = commands.add_parser("run")
     run.add_argument("--only", default="", help="packages whose names begin so, separated by commas")
@@ -76,7 +76,7 @@ def fetch_all(options: argparse.Namespace) -> int:
 
 
 def check_all(options: argparse.Namespace) -> int:
-    """Check every model, and keep the findings in FOLDER/results.json, which begins as those of the page."""
+    """Check every model, and keep the findings in FOLDER/results.json, which begins with the page's findings."""
     from publishing.check import Checked
     from publishing.packages import PACKAGES, models_of
     from publishing.report import page_with_models

@@ -3,7 +3,7 @@
     python benchmarks/sequences.py                          # 1, 2, 4 and 8 sequences; 300 M parameters with 8 bits
     python benchmarks/sequences.py --models tiny --forms f32 --slots 1,8
 
-Each number of sequences runs in turns with the others. Prompts have different lengths, around that of `--context`.
+Each number of sequences runs in turns with the others. Prompts have different lengths, around `--context`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the documentation site adds to MkDocs: pages from files outside of `docs`, and links to them.
 
-Documents link to each other by their places in the repository, so that links work in a checkout, too.
+Documents link to each other by their places in the repository, so that links also work in a checkout.
 """
 
 from __future__ import annotations

@@ -151,16 +151,16 @@ class Plugin(HostedPlugin):
     api_version: ClassVar[int]
     """Required. The `API_VERSION` that the plugin was written for, as an int literal."""
     properties: ClassVar[Iterable[Property[Any]]] = ()
-    """Optional. The device's own metrics and config keys; those of all devices may be redeclared with other limits."""
+    """Optional. The device's own metrics and config keys; the common ones may be redeclared with other limits."""
     context_handles: ClassVar[Mapping[str, str]] = {}
     """Optional. The native objects of an application that `create_context` takes: their names, and what each is."""
 
     caches_parts: ClassVar[bool] = False
     """Optional. Whether the device passes CACHE_DIR on to the devices on which it runs whole models, which cache their
-    networks; the core then keeps none of its own in that folder."""
+    networks; the core then keeps no networks of its own in that folder."""
 
     chooses_devices: ClassVar[bool] = False
-    """Optional. Whether the device leaves out those of DEVICE_PRIORITIES that cannot be used; otherwise, a blob loads
+    """Optional. Whether the device leaves out devices of DEVICE_PRIORITIES that cannot be used; otherwise, a blob loads
     only where each of them exists."""
 
     def __init__(self, core: CoreHandle) -> None:
@@ -253,7 +253,7 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
     """
 
     metrics: ClassVar[Iterable[Property[Any]]] = ()
-    """Optional. The network's own metrics, in addition to those of all networks."""
+    """Optional. The network's own metrics, in addition to the common ones."""
 
     graph: Any = None
     """Optional. The transformed graph that requests run, in any form; for inspecting a network."""

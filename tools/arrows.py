@@ -17,8 +17,8 @@ from typing import Final
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
 _PLACE: Final = re.compile(r"(?<=<!-- tools/arrows.py --write -->\n).*?(?=<!-- end -->\n)", re.DOTALL)
 
-# A component is a module or a package directly in `engine`; `__init__` is `engine` itself, the public names.
-# An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
+# A component is a module or a package directly in `engine`; `__init__` is `engine` itself, the public names. An arrow
+# also allows the components that its target may import. `native` alone imports the extension `_core`.
 ARROWS: Final[dict[str, set[str]]] = {
     "__main__": {"cli"},
     "cli": {

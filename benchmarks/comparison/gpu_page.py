@@ -101,7 +101,7 @@ def _peer(case: dict[str, Any], name: str) -> str:
 
 
 def _speed(case: dict[str, Any], engine: str | None = None) -> float:
-    """GFLOP/s on the device; of OPENCL, those of its kernels."""
+    """GFLOP/s on the device; for OPENCL, its kernels'."""
     return float(case["operations"]) / case["resident"][engine or next(iter(case["milliseconds"]))] / 1e6
 
 

@@ -43,7 +43,7 @@ class Procedure:
     form: str = ""
     """One of `comparison.forms.FORMS`; empty: models as they are."""
     is_sweep: bool = False
-    """Times by type of operator instead of those of loading."""
+    """Times by type of operator instead of loading times."""
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ def _load(worker: Worker, result: EngineResult, model: str, inputs: str) -> None
 def _check_answers(
     workers: dict[str, Worker], results: Mapping[str, EngineResult], files: _Files, precision: str, tolerance: float
 ) -> None:
-    """Compare all results with those of the first peer, or of this engine if no peer has results."""
+    """Compare all results with the first peer's, or this engine's if no peer has results."""
     answers: dict[str, list[np.ndarray]] = {}
     for engine, worker in list(workers.items()):
         with _problems_of(results[engine], workers, engine):

@@ -143,7 +143,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def first_cells(text: str) -> list[str]:
-    """The first cells of the rows of Markdown tables, with those of their headers."""
+    """The first cells of the rows of Markdown tables, with the cells of their headers."""
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [row.strip("|").partition(" |")[0].strip() for row in rows]
 

@@ -21,7 +21,7 @@ _NOT_EXPORTED: Final = "the exporter refuses: "
 
 
 def page_with(page: str, found: Sequence[Checked]) -> str:
-    """`page` with the tables of `found` between the marks; those of other exporters stay, and count.
+    """`page` with the tables of `found` between the marks; the tables of other exporters stay, and count.
 
     Raises `ValueError` if it does not have the marks.
     """

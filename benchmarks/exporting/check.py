@@ -29,7 +29,7 @@ class Checked:
         error: the largest deviation of an output, relative to the outputs' largest value.
         tolerance: what two correct results may deviate.
         milliseconds: by engine, if measured.
-        lengths: the lengths other than the export's at which results were compared, too.
+        lengths: the lengths other than the export's at which results were also compared.
         nodes: number of nodes as the device answers for them.
         others: the nodes that are not native: (operator, reason) -> number.
         scales: by index, the largest values that outputs have before the Clip that makes them.
@@ -154,7 +154,7 @@ def _difference(found: Checked, answer: Any, right: Any, scale: float = 1e-30) -
 
 
 def _check_other_lengths(found: Checked, session: Any, network: Any, inputs: Arrays) -> None:
-    """One more of each length that the file leaves open, where onnxruntime accepts that, too."""
+    """One more of each length that the file leaves open, where onnxruntime also accepts that."""
     if found.problem:
         return
     opened = {dim for value in session.get_inputs() for dim in value.shape if isinstance(dim, str)}
@@ -182,7 +182,7 @@ def tolerance_of(path: Path) -> float:
 
     As `engine.testing.networks.rounding_tolerance`: a sum of K terms is off by about u sqrt(K) of its spread, and
     errors of layers are independent; but K counts for each node, known or not, and elementwise nodes, softmaxes and
-    norms round, too, each by some units. The factor of 8 is 2 for two results times 4 for transforms of convolutions.
+    norms also round, each by some units. The factor of 8 is 2 for two results times 4 for transforms of convolutions.
     """
     model = onnx.load(path, load_external_data=False)
     sizes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}

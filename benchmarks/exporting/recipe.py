@@ -27,7 +27,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A torch module, its inputs by argument, and those of their axes that vary: name -> axis -> name of the length."""
+    """A torch module, its inputs by argument, and their axes that vary: name -> axis -> name of the length."""
 
     module: Any
     inputs: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Recipe:
     exporters: tuple[str, ...] = ("script", "dynamo")
 
     def opsets(self, exporter: str) -> list[int]:
-        """The opsets to try, in order: spread over the recipes, so that each opset is that of some networks."""
+        """The opsets to try, in order: spread over the recipes, so that some networks have each opset."""
         known = {"script": SCRIPT_OPSETS, "dynamo": DYNAMO_OPSETS}.get(exporter)
         if known is None:
             return [0]  # the function states it

@@ -68,7 +68,7 @@ def ratio_of(checked: Checked) -> float | None:
 
 
 def operators_table(found: Sequence[Checked]) -> str:
-    """The operators of nodes that are not native, with their number, that of files, and a reason."""
+    """The operators of nodes that are not native, with their number, the number of files, and a reason."""
     counts: Counter[str] = Counter()
     files: Counter[str] = Counter()
     reasons: dict[str, str] = {}

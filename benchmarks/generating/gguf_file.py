@@ -70,7 +70,7 @@ def _llama_tensors(m: Decoder, weights: Weights) -> Iterator[_Tensor]:
     kv = m.kv_heads * m.head_size
 
     def turned(name: str, heads: int) -> np.ndarray:
-        """llama.cpp rotates adjacent elements of a head, the ONNX model those of its two halves."""
+        """llama.cpp rotates adjacent elements of a head, the ONNX model the elements of its two halves."""
         matrix = weights.matrix(name)
         return matrix.reshape(heads, 2, -1, m.width).swapaxes(1, 2).reshape(matrix.shape)
 

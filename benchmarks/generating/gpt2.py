@@ -13,7 +13,7 @@ from generating.writer import DOMAIN, Decoder, ModelWriter
 
 @dataclass(frozen=True, slots=True)
 class Gpt2(Decoder):
-    """The sizes of GPT-2. The weights of the logits are not those of the embeddings, as in many exported models."""
+    """The sizes of GPT-2. The logits do not share the embeddings' weights, as in many exported models."""
 
     positions: int = 1024
 
@@ -23,7 +23,7 @@ class Gpt2(Decoder):
 
 
 class Gpt2Writer(ModelWriter):
-    """With GroupQueryAttention, so that onnxruntime appends to keys and values in place, too."""
+    """With GroupQueryAttention, so that onnxruntime also appends to keys and values in place."""
 
     opset = 20
 

@@ -24,8 +24,8 @@ MODELS: dict[str, Decoder] = {
 def write_model(model: Decoder, form: str, folder: Path, *, has_positions: bool = False) -> Path:
     """Write `model.onnx`, its weights and `genai_config.json`; form: f32, int8, int4, or int4a8 with 8-bit activations.
 
-    A model in bf16 is the one in f32, which the engines round. With `has_positions`, attention is that of ONNX, with
-    the inputs that exports of transformers have, so that sequences of a batch may have different positions.
+    A model in bf16 is the one in f32, which the engines round. With `has_positions`, attention is ONNX's, with the
+    inputs that exports of transformers have, so that sequences of a batch may have different positions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     writer = Gpt2Writer if isinstance(model, Gpt2) else PositionsWriter if has_positions else LlamaWriter

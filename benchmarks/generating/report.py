@@ -61,7 +61,7 @@ def _ratios(peers: Sequence[Times], ours: Times, contexts: Sequence[int]) -> lis
 
 
 def _agreement(times: dict[str, Times], engine: str, contexts: Sequence[int]) -> str:
-    """How many of the first tokens are those of the first engine."""
+    """How many of the first tokens equal the first engine's."""
     first = next(iter(times.values()))
     counts = []
     for context in contexts:
@@ -72,7 +72,7 @@ def _agreement(times: dict[str, Times], engine: str, contexts: Sequence[int]) ->
 
 
 def differing(times: dict[str, Times]) -> list[str]:
-    """The engines whose tokens are not those of the first engine."""
+    """The engines whose tokens differ from the first engine's."""
     first = next(iter(times.values()))
     return [engine for engine, found in times.items() if found.tokens != first.tokens]
 

@@ -96,7 +96,7 @@ class ModelWriter(ABC):
         )  # fmt: skip
 
     def normal(self, shape: tuple[int, int], rows: float) -> Callable[[], Iterator[np.ndarray]]:
-        """Rows of a matrix, a few at a time; `shape` is that of the result."""
+        """Rows of a matrix, a few at a time; `shape` is the result's."""
 
         def parts() -> Iterator[np.ndarray]:
             for start in range(0, shape[0], 1024):

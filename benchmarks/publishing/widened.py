@@ -41,7 +41,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def _widen(graph: onnx.GraphProto) -> None:
     scales = {node.input[2] for node in graph.node if node.op_type == "Resize" and len(node.input) > 2}
     for tensor in graph.initializer:
-        if tensor.name not in scales:  # those of Resize are f32 always
+        if tensor.name not in scales:  # Resize's are always f32
             _widen_tensor(tensor)
     del graph.value_info[:]
     for value in (*graph.input, *graph.output):

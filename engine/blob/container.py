@@ -23,7 +23,7 @@ SIGNED_FORMAT_VERSION = 2
 """The format version of signed blobs: the signature follows the manifest."""
 
 SEALED_FORMAT_VERSION = 3
-"""The format version of blobs whose sections are stored by a transform, which seals the manifest, too."""
+"""The format version of blobs whose sections are stored by a transform, which also seals the manifest."""
 
 SEALED_SIGNED_FORMAT_VERSION = 4
 """The format version of signed blobs with a seal. This engine reads all of these versions."""

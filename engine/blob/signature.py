@@ -27,7 +27,7 @@ from engine.errors import BlobFormatError, BlobSignatureError
 from engine.files.digest import sha256
 
 _CONTEXT: Final = b"engine blob signature\n"
-"""So that a signature of something else that is made with the same key is none of a blob."""
+"""It keeps a signature of something else, made with the same key, from being valid for a blob."""
 _HEAD: Final = struct.Struct("<BBH")
 _NUMBERS: Final = {HmacKey.algorithm: 1, Ed25519PublicKey.algorithm: 2}
 _SIZES: Final = {1: HmacKey.signature_size, 2: Ed25519PublicKey.signature_size}

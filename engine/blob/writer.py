@@ -74,7 +74,7 @@ class BlobWriter:
     def bound_to(self, weights: WeightsFile) -> BlobWriter:
         """A writer of the same blob without the sections that `weights` has; an import needs that file.
 
-        Raises `BlobError` if it has none of them.
+        Raises `BlobError` if it does not have any of them.
         """
         sections, kept = [], BlobWriter(self._manifest)
         for name, buffers in self._sections.items():

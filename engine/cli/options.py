@@ -20,8 +20,8 @@ _DIMENSION: Final = re.compile(r"\?|\d{1,19}(\.\.\d{0,19})?|[A-Za-z_]\w*(:\d{1,1
 _NAME_IN_DEVICE: Final = re.compile(r"(?:^|(?<=[:,]))[A-Za-z]\w*", re.ASCII)
 
 _DEVICE_HELP: Final = (
-    "such as CPU, OPENCL.1, HETERO:OPENCL,CPU or BATCH:CPU(16); by default, AUTO, which chooses a device, or that of "
-    "the blob"
+    "such as CPU, OPENCL.1, HETERO:OPENCL,CPU or BATCH:CPU(16); by default, the blob's device, or "
+    "AUTO, which chooses one"
 )
 
 

@@ -21,7 +21,7 @@ _INTRODUCTION = """\
 
 Every property is declared once, with its type, default, allowed values and meaning; this page, the validation of
 configurations, `SUPPORTED_METRICS`, `SUPPORTED_CONFIG_KEYS` and the command line derive from the declarations. A device
-may have more properties and allow fewer values than listed here: `engine devices DEVICE` lists those of a device.
+may have more properties and allow fewer values than listed here: `engine devices DEVICE` lists a device's properties.
 
 - A *metric* is a fact that a device or a network reports: `core.get_property("CPU", "FULL_DEVICE_NAME")`,
   `network.get_metric("NETWORK_NAME")`.

@@ -269,7 +269,7 @@ class Core:
         """
         target, plugin = self._resolve(device)
         if not plugin.get_metric(REMOTE_CONTEXT_SUPPORT.name):
-            others = ", ".join(self._with_contexts()) or "another device (none of this machine has any)"
+            others = ", ".join(self._with_contexts()) or "another device (no device of this machine has any)"
             raise UnsupportedError(
                 f"{plugin.name} has no remote contexts; set arrays, which its requests use in place, or create a "
                 f"context of {others}"

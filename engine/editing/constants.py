@@ -72,7 +72,7 @@ def _replace(model: Model, values: Mapping[Constant, Output]) -> None:
     unread = model.rt_info.pop(UNREAD_CONSTANTS, ())
     kept = [values[each].node if each in values else each for each in unread]
     if left := tuple(each for each in kept if isinstance(each, Constant)):
-        model.rt_info[UNREAD_CONSTANTS] = left  # another tuple, since the old one belongs to clones, too
+        model.rt_info[UNREAD_CONSTANTS] = left  # another tuple, since the old one also belongs to clones
 
 
 def _replace_in(graph: Model, by_name: Mapping[str, list[Constant]], value_of: Callable[[Constant], Output]) -> None:

@@ -176,7 +176,7 @@ def _common_axes(model: Model) -> dict[Parameter, int]:
             "name the axes of the batch: set_batch(n, {name: axis})"
         )
     if not ranked:
-        raise GraphError(f"model `{model.name}` has no batch: none of its inputs is a tensor with dimensions")
+        raise GraphError(f"model `{model.name}` has no batch: no input is a tensor with dimensions")
     first = _length(ranked[0], 0)
     return {p: 0 for p in ranked if _length(p, 0) == first}
 

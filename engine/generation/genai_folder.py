@@ -17,7 +17,7 @@ CONFIG_FILE: Final = "genai_config.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
 
 _LARGEST: Final = 1 << 20
-"""Bytes of a configuration; those of the builder have about two thousand."""
+"""Bytes of a configuration; the builder's have about two thousand."""
 _MOST: Final = (1 << 31) - 1
 _STATES: Final = (("past_key_names", "present_key_names"), ("past_value_names", "present_value_names"))
 _USUAL: Final = (("past_key_values.%d.key", "present.%d.key"), ("past_key_values.%d.value", "present.%d.value"))

@@ -84,7 +84,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     metrics: ClassVar[Iterable[Property[Any]]] = ()
     takes_overrides: ClassVar[bool] = True
-    """Whether inferences may give initializers other values; if not, their values are those of the model's file."""
+    """Whether inferences may give initializers other values; if not, their values come from the model's file."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

@@ -24,7 +24,7 @@ DECLARED_LENGTHS: Final = "declared_lengths"
 """The rt_info key of a model of which some lengths are known only because its file declares them for values."""
 
 UNREAD_CONSTANTS: Final = "unread_constants"
-"""The rt_info key of the constants that the file lists as inputs, too, and that no node reads: a tuple."""
+"""The rt_info key of the constants that the file also lists as inputs, and that no node reads: a tuple."""
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=Node)
@@ -192,7 +192,7 @@ class Model(Subgraph):
             names = ", ".join(f"`{variable.name}`" for variable in self._variables) or "none"
             raise GraphError(f"model `{self.name}` has no variable `{name}`; it has {names}")
         self._variables.remove(found[0])
-        # Before those of the remaining variables, which stay last.
+        # Before the remaining variables' results, which stay last.
         for nodes, node in (
             (self._parameters, self.parameter(found[0].parameter)),
             (self._results, self.result(found[0].result)),

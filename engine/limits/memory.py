@@ -13,7 +13,7 @@ from engine.errors import OutOfMemoryError
 LARGE_BYTES: Final = 64 << 20
 """Values below this size are not compared with the available memory: reading that takes longer than computing them."""
 _RESERVE: Final = 32 << 20
-"""What a growing value must leave to the rest of the process."""
+"""The memory that a growing value must leave to the rest of the process."""
 _UNLIMITED: Final = 1 << 62
 
 

@@ -10,7 +10,7 @@ import onnx
 from engine.errors import ModelReadError
 
 OPSET_TAG: Final = "engine.opset"
-"""Metadata key of a node whose operator's version is that of the opset in the value instead of the model's."""
+"""Metadata key of a node whose operator's version follows the opset in the value instead of the model's."""
 
 MAX_CALL_DEPTH: Final = 100
 

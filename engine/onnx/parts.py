@@ -36,7 +36,7 @@ class Section(NamedTuple):
     """The data of one constant.
 
     Attributes:
-        name: the name by which the skeleton refers to it.
+        name: the skeleton's name for it.
         type: its element type and static shape.
         data: a buffer of its bytes in ONNX's raw storage: little-endian, narrow types packed.
     """

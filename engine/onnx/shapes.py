@@ -21,7 +21,7 @@ from engine.ir import (
 )
 from engine.ops.protos import type_from_proto
 
-# The symbols that ONNX's data propagation generates for unknown dimensions, and those of PyTorch's older exporter
+# The symbols that ONNX's data propagation generates for unknown dimensions, and the symbols of PyTorch's older exporter
 # (operator, value, `_dim_`, axis), which gives several unknown lengths of one value the same.
 _GENERATED: Final = re.compile(rb"unk__\d|_dim_\d")
 _GENERATED_NAME: Final = re.compile(r"unk__\d+|[A-Z].*_dim_\d+")

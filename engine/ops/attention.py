@@ -331,7 +331,7 @@ def attention(
     stages = [np.matmul(q * root, np.swapaxes(k * root, -1, -2))]
     softcap = q.dtype.type(spec.softcap)
     stages.append(np.tanh(stages[0] / softcap) * softcap if spec.softcap else stages[0])
-    # The number of keys before the first query: those of the past, or those of an external cache.
+    # The number of keys before the first query: past keys, or the keys of an external cache.
     offset: Any = lengths.past
     if nonpad_kv_seqlen is not None:
         offset = nonpad_kv_seqlen.reshape(-1, 1, 1, 1) - q.shape[2]

@@ -130,8 +130,8 @@ def _broadcast_rule(op: OpDef, result: ElementType | None) -> TypeRule:
     return rule
 
 
-# -- one line for each operator: its facts, and with them its type rule ----------------------------------
-# (Its expression, of which devices make kernels, belongs here, too.)
+# -- one line for each operator: its facts, and with them its type rule ---------------------------------- (Its
+# expression, from which devices make kernels, also belongs here.)
 
 
 def _unary(op_type: str, **facts: Any) -> None:

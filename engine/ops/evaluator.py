@@ -65,7 +65,7 @@ class ModelEvaluator:
                 self._constants[index] = slot, Constant(value)
         check = current_check()
         if check is not None:
-            check()  # the loop of a body without nodes can be endless, too
+            check()  # the loop of a body without nodes can also be endless
         for call, sources, outputs, dead in self._steps:
             if check is not None:
                 check()

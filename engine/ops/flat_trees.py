@@ -14,7 +14,7 @@ from engine.ops.tensors import Array
 LEAF: Final = 0xFFFFFFFF
 """The feature of a leaf."""
 LEQ, LT, EQ, NE = range(4)
-"""Comparisons of nodes: those of a feature with the threshold that lead to the next node."""
+"""Comparisons of nodes: which comparison of a feature with the threshold leads to the next node."""
 NAN_IS_NEXT: Final = 4
 """The flag of a node from which a NaN leads to the next node."""
 

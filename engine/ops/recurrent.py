@@ -223,7 +223,7 @@ def _activations(node: Node, given: dict[str, Any]) -> tuple[tuple[RecurrentActi
     defaults, directions = _DEFAULTS[node.op_type], len(_DIRECTIONS[given["direction"]])
     stated = given["activations"]
     if not stated or (node.op_type == "RNN" and stated == ("Tanh", "Tanh")):
-        stated = defaults * directions  # the schema's default for RNN is that of two directions
+        stated = defaults * directions  # the schema's default for RNN is for two directions
     unknown = [name for name in stated if not isinstance(name, str) or name.lower() not in _PARAMETERS]
     if unknown:
         refuse(node, "activations", stated, f"{', '.join(_PARAMETERS)}, in any case")
@@ -250,7 +250,7 @@ TimeStep = Callable[[Array, list[Array]], list[Array]]
 
 
 def _sigmoid(x: Array) -> Array:
-    # exp of -|x| neither overflows nor cancels: a gate that is nearly closed is exact to the last bits, too.
+    # exp of -|x| neither overflows nor cancels: a gate that is nearly closed is also exact to the last bits.
     small = np.exp(-np.abs(x))
     result: Array = np.where(x < 0, small, 1) / (1 + small)
     return result

@@ -367,7 +367,7 @@ def _definition(name: str, domain: str) -> OpDef | None:
     if schema.deprecated:
         return None
     op = OpDef(schema)
-    del op.schema  # a copy, with its documentation: those of all operators take megabytes
+    del op.schema  # a copy, with its documentation: all operators' copies take megabytes
     return op
 
 

@@ -90,7 +90,7 @@ def _balance(
             index for index in copied if known[index].is_dynamic
         ]  # any number of them is no elements, if one is 0
     taken = [dim for index, dim in enumerate(dims) if dim is not None and index not in copied]
-    left = [dim for index, dim in enumerate(known) if index not in copied]  # copied ones cancel out, also those of 0
+    left = [dim for index, dim in enumerate(known) if index not in copied]  # copied ones cancel out, even if they are 0
     divisor = prod(dim.min for dim in taken)
     fixed = prod(dim.min for dim in left if dim.is_static)
     free = [dim for dim in left if dim.is_dynamic]

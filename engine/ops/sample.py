@@ -34,7 +34,7 @@ from engine.ops.traits import declare
 
 Bound = tuple[float, float]
 _MOST_SAMPLES: Final = 256
-"""Samples along each side of a cell; the time of one cell is that of their square."""
+"""Samples along each side of a cell; one cell takes the time of their square."""
 
 TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
 """How many elements along an axis each mode of interpolation reads."""

@@ -75,7 +75,7 @@ class _Layout:
         self.feature: list[int] = []
         self.skip: list[int] = []
         self.kind: list[int] = []
-        self.places: dict[int, int] = {}  # of nodes that are no leaves
+        self.places: dict[int, int] = {}  # of nodes that are not leaves
         self.sources: dict[int, list[int]] = {}  # places from which a node without a place is reached by a skip
         self.waiting = self._entries()  # branches to a node from those without a place
 

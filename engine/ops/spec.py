@@ -226,7 +226,7 @@ _Known = dict[object, dict[str, Any]]
 
 
 def _find(node: Node, cls: Any) -> tuple[_Known, tuple[object, ...] | None, dict[str, Any] | None]:
-    """Where the fields of the spec of `node` are kept, by which key, None if they cannot be; and they, if known."""
+    """Where the spec's fields for `node` are kept, and their key, None if they cannot be; and the fields, if known."""
     attributes = node.attributes
     if attributes and node.has_bodies:  # keeping them would keep their graphs alive
         return _resolved, None, None

@@ -29,7 +29,7 @@ from engine.ops.result_size import value_bytes
 from engine.ops.tensors import Array
 
 _FOLDED_ELEMENTS: Final = 1000
-"""Constants with more elements are no shapes."""
+"""Constants with more elements are not shapes."""
 
 
 class Stacks:

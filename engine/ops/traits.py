@@ -29,7 +29,7 @@ class Moves(IntEnum):
     PERMUTATION = 2
     """All, in any order."""
     SELECTION = 3
-    """Some, none of them twice."""
+    """Some, each at most once."""
     REPETITION = 4
     """Some, any number of times."""
 
@@ -99,7 +99,7 @@ class Traits(NamedTuple):
 
 
 NO_TRAITS: Final = Traits()
-"""What is known of an operator without a declaration: nothing."""
+"""The traits of an operator without a declaration: nothing is known."""
 
 
 def declare(*op_types: str, domain: str = "", **facts: Any) -> None:

@@ -25,7 +25,7 @@ _FACTORS: Final = {
 }
 """By bits: steps to try, relative to the one whose range just contains the block; less than 1 clips its extremes.
 
-The first is that of symmetric codes, -7..7.
+The first is for symmetric codes, -7..7.
 """
 
 
@@ -117,7 +117,7 @@ def _search(values: Array, bits: int, symmetric: bool, scale_type: np.dtype[Any]
             codes -= middle
         product = np.einsum("ij,ij->j", codes, scaled)
         square = np.einsum("ij,ij->j", codes, codes)
-        # With the scale product / square, the squared error is that of zeros less this gain.
+        # With the scale product / square, the squared error is the error of zeros less this gain.
         fitted = product / np.where(square > 0, square, 1)
         gain = product * fitted
         is_better = gain > best

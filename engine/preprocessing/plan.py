@@ -16,7 +16,7 @@ def located(where: str) -> Iterator[None]:
     """Say where in front of what does not fit."""
     try:
         yield
-    except ModelError as e:  # that of an operator, too, which a step adds
+    except ModelError as e:  # or the error of an operator that a step adds
         raise PreprocessingError(f"{where}: {e}") from e
 
 

@@ -126,7 +126,7 @@ class Scale(Step):
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", as_numbers(self.values, "scale"))
         if 0.0 in (self.values if isinstance(self.values, tuple) else (self.values,)):
-            raise PreprocessingError("divides by its numbers, so none of them can be 0")
+            raise PreprocessingError("divides by its numbers, so they cannot be 0")
 
     def apply(self, x: Tensor) -> Tensor:
         """See `Step.apply`."""

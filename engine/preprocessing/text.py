@@ -68,7 +68,7 @@ def _calls(text: str, expression: str) -> list[_Call]:
     """The calls of a chain, the first one first."""
     calls: list[_Call] = []
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escape sequences, which are no business of the user
+        with warnings.catch_warnings(action="ignore"):  # of escape sequences, which do not concern the user
             node = ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         raise _malformed(text) from e

@@ -12,7 +12,7 @@ SUPPORTED_METRICS: Property[tuple[str, ...]] = Property(
     "SUPPORTED_METRICS", tuple, (), METRIC, "The names of all metrics that can be read here."
 )
 SUPPORTED_CONFIG_KEYS: Property[tuple[str, ...]] = Property(
-    "SUPPORTED_CONFIG_KEYS", tuple, (), METRIC, "The names of all config keys, including those of the executors."
+    "SUPPORTED_CONFIG_KEYS", tuple, (), METRIC, "The names of all config keys, including the executors' keys."
 )
 AVAILABLE_DEVICES: Property[tuple[str, ...]] = Property(
     "AVAILABLE_DEVICES", tuple, None, METRIC, "The ids of the plugin's devices; the first one is the default."

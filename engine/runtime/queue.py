@@ -81,7 +81,7 @@ class AsyncInferQueue(Participant):
         self._lock = threading.RLock()
         self._changed = Signal(self._lock)
         self._waiters: list[asyncio.Future[None]] = []
-        """What coroutines wait for: the next change of the idle requests."""
+        """The event that coroutines wait for: the next change of the idle requests."""
         lifecycle.track(self)
 
     def set_callback(self, callback: JobCallback | None) -> None:

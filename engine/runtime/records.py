@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 SUBGRAPH: Final = "Subgraph"
-"""The operator of a record of a whole subgraph, which a device that runs on others makes beside those of its nodes."""
+"""The operator of a record of a whole subgraph, which a device that runs on others makes beside its nodes' records."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _EXCEPTIONS: Final = {
     "NotImplemented": errors.UnsupportedError,
     "RuntimeException": errors.InferError,
 }
-"""What code that catches onnxruntime's exceptions catches then."""
+"""The exceptions by onnxruntime's names, for code that catches them."""
 
 
 def replace_onnxruntime() -> ModuleType:

@@ -151,7 +151,7 @@ def test_a_subject_with_other_inputs_is_refused(
     path, inputs = small
     other_inputs(tmp_path / "other.onnx")
     base = Subject(str(path), "CPU")
-    with pytest.raises(InputError, match=r"other\.onnx has the inputs a, b; expected those of the base: x"):
+    with pytest.raises(InputError, match=r"other\.onnx has the inputs a, b; expected the base's: x"):
         compare_subjects([base, changed(base, str(tmp_path / "other.onnx"))], inputs, Procedure(1), silent)
 
 

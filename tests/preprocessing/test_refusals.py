@@ -48,7 +48,7 @@ def refusal(model: Model, add: Callable[[PrePostProcessor], Any]) -> str:
         (lambda p: p.input("x").mean([1, 2]), "input `x`: step 1, mean([1.0, 2.0]): got 2 numbers for 3 channels"),
         (lambda p: p.input("x").mean([]), "step 1, mean: expected a finite number for mean"),
         (lambda p: p.input("x").mean(float("nan")), "expected a finite number for mean"),
-        (lambda p: p.input("x").scale([1, 0, 1]), "step 1, scale: divides by its numbers, so none of them can be 0"),
+        (lambda p: p.input("x").scale([1, 0, 1]), "step 1, scale: divides by its numbers, so they cannot be 0"),
         (lambda p: p.input("x", "f16").mean(1e6), "step 1, mean(1000000.0): 1000000.0 is infinite in f16"),
         (lambda p: p.input("x").to_type("f16").mean([1, 2, 7e4]), "[1.0, 2.0, 70000.0] is infinite in f16"),
         (lambda p: p.input("x", "f16").clamp(0, 1e6), "1000000.0 is infinite in f16"),

@@ -15,7 +15,7 @@ from engine.native import cpu_features, default_isa
 from engine.registry.installed import InstalledEntryPoints
 
 SAME: Final = ("cpu", "logical_cores")
-"""What must be equal for the times of two runs to be comparable."""
+"""The keys that must be equal for the times of two runs to be comparable."""
 _CPUS: Final = Path("/sys/devices/system/cpu")
 
 

@@ -79,7 +79,7 @@ def _layers(document: Mapping[str, Any]) -> str:
         paragraph(f"In the order of execution, share of the time.{more} Peak: {known}."),
         bar_chart(bars, unit="%"),
         _html(layer_table(document, None, None)),
-        paragraph("Operations are those of the direct algorithm, so a convolution by Winograd's may exceed the peak. "
+        paragraph("Operations count as in the direct algorithm, so a convolution by Winograd's may exceed the peak. "
                   "Profiling costs time itself, which short layers show.", "faint"),
     )  # fmt: skip
 

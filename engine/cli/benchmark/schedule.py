@@ -191,7 +191,7 @@ class _Processes:
         if set(about["inputs"]) != set(self._names):
             raise InputError(
                 f"{subject.label}: {subject.file} has the inputs {', '.join(about['inputs']) or 'none'}; "
-                f"expected those of the base: {', '.join(self._names) or 'none'}"
+                f"expected the base's: {', '.join(self._names) or 'none'}"
             )
         bound = {"requests": procedure.requests, "warm_up": procedure.warm_up}
         files = {"inputs": str(self._folder / "inputs.npz"), "outputs": str(self.answer(index))}

@@ -154,8 +154,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights-from",
         metavar="FILE",
-        help="leave out what this file has, too: the model, for devices that keep weights as the model has them, or a "
-        "blob of the same model. An import needs the file, unchanged",
+        help="leave out weights that this file has: the model, for devices that keep weights as the model has them, "
+        "or a blob of the same model. An import needs the file, unchanged",
     )
     parser.add_argument(
         "--check",

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         for file in files:
             say(f"wrote {file}")
         if request is not None:
-            say("\ntimes of the first inference, which are longer than those of later ones; `engine profile` has these")
+            say("\ntimes of the first inference, which are longer than later ones'; `engine profile` has these")
             say(request.profiling_info.table(_MAX_NODES), lines=True)
     return 0 if is_close else 1
 

@@ -38,7 +38,7 @@ def verdict(found: Difference) -> list[str]:
         ]
     if not any(each.is_beyond for each in found.nodes):
         return [
-            "the outputs differ, but not when values inside are outputs, too, which prevents fusions:",
+            "the outputs differ, but not when inner values are also outputs, which prevents fusions:",
             "a fusion, or what is compiled for it, goes wrong; see `engine passes` and docs/debugging.md",
         ]
     off = next(each for each in found.nodes if each.is_beyond)

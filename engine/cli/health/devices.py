@@ -72,7 +72,7 @@ def examine_devices(wanted: Sequence[str] = (), limit: float = LIMIT) -> tuple[t
     names = sorted(name for name in installed if not wanted or name in wanted)
     answers = {name: _try(name, "", limit) for name in names}
     working = [device["device"] for answer in answers.values() for device in answer["devices"] if not device["error"]]
-    if not working:  # those of others, for devices that run on them
+    if not working:  # other devices', for devices that run on them
         working = [name for name in sorted(installed) if name not in names][:1]
     for name, answer in answers.items():
         if answer["has_targets"] and not answer["error"] and not answer["devices"] and working:

@@ -84,7 +84,7 @@ def examine_machine() -> tuple[Machine, list[Finding]]:
     )
     if best != highest:
         findings.append(Finding(
-            Level.NOTE, "native core", f"it was built without the kernels of {highest}, and uses those of {best}",
+            Level.NOTE, "native core", f"it was built without kernels for {highest}, and uses the ones for {best}",
             "reinstall the engine from source on this machine, or with ENGINE_ISAS=all",
         ))  # fmt: skip
     return machine, [*findings, *_of_machine(machine)]

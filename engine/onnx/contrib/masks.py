@@ -10,7 +10,7 @@ from engine.onnx.contrib.call import ContribCall
 from engine.onnx.upgrades.emit import cast, emit, i64_scalar, i64s, rank_of, scalar_like
 
 MASK_FILTER: Final = -10000.0
-"""What is added to the scores of masked keys, unless an attribute says otherwise."""
+"""The number added to the scores of masked keys, unless an attribute says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from engine.ops.cases.case import OperatorCase, case
 from engine.ops.cases.data import Data, bools, constant, filled, real
 
 _TERMS: Final = 200
-"""The roundings of a score, and of a weighted sum over at most 70 keys, whose magnitude is that of the values."""
+"""The roundings of a score, and of a weighted sum over at most 70 keys, as large as the values."""
 
 
 def _attention(

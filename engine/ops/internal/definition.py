@@ -170,6 +170,6 @@ def _compile(node: Node) -> Evaluator:
 def _attribute(name: str, default: Any) -> onnx.defs.OpSchema.Attribute:
     if isinstance(default, onnx.defs.OpSchema.AttrType):
         return onnx.defs.OpSchema.Attribute(name, default, required=False)
-    if isinstance(default, tuple):  # an empty one: its type is that of the attribute's items
+    if isinstance(default, tuple):  # an empty one: its type is the attribute's item type
         return onnx.defs.OpSchema.Attribute(name, onnx.defs.OpSchema.AttrType.FLOATS, required=False)
     return onnx.defs.OpSchema.Attribute(name, onnx.helper.make_attribute(name, default))

@@ -61,7 +61,7 @@ def _inline(node: Node, branch: str) -> list[Node]:
         folded = constant_fold(copy, MAX_OUTPUT_BYTES)
         values |= dict(zip(inner.outputs, folded or copy.outputs, strict=True))
         copies += [] if folded else [copy]
-    # The name of the If's output may be that of a network output, and the branch may only pass a value on.
+    # The name of the If's output may be a network output's, and the branch may only pass a value on.
     ends = [Node("Identity", [values[result.input_value(0)]]) for result in body.results]
     if len(ends) == 1 and node.has_own_name:
         ends[0].friendly_name = node.friendly_name

@@ -22,7 +22,7 @@ FUNCTIONS: Final = (
 )  # fmt: skip
 """Operators whose definitions have no control flow, and lose nothing in f32; FlexAttention contains its bodies.
 
-Not HannWindow and its like: for a negative size, which is an error, their definitions are empty.
+HannWindow and its like are excluded: for a negative size, which is an error, their definitions are empty.
 """
 _WIDE: Final = ("Attention", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 """Those that are computed in at least f32: scores, or sums of losses and of weights, may not fit f16 if results do."""

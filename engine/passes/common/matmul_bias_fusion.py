@@ -24,7 +24,7 @@ class MatMulBiasFusion(FusionPass):
             values = m.pattern_value_map
             dims, right = dims_of(values[matmul]), dims_of(values[matmul].node.input_value(1))
             if not dims or right is None or len(right) < 2:
-                return None  # if b is a vector, the last dimension of the product is that of the rows of a
+                return None  # if b is a vector, the last dimension of the product is the rows of a
             vector = as_vector(values[bias], dims[-1:])
             return None if vector is None else with_epilogue(values[matmul].node, bias=vector)
 

@@ -155,7 +155,7 @@ def _quantize(node: Node) -> bool:
     if operands.residual is not None and operands.residual_scale is None:
         return False  # an f32 residual may hold NaN and infinity
     if not all(isinstance(value.node, Constant) for value in source.node.input_values[1:3] if value is not None):
-        return False  # a scale that is computed cannot be folded into that of the result
+        return False  # a computed scale cannot be folded into the result's
     operands = replace(operands, y_scale=node.input_value(1), y_zero_point=zero_point_of(node, node.output(0)))
     made = _copy(source.node, operands, spec_activation(source.node))
     return replace_by(node, [source.node, node], [made])

@@ -62,7 +62,7 @@ def _steps(past: Output, present: Output) -> Iterator[_Step | None]:
             yield ConcatSpec.of(node).axis if others else None, False, others
         elif node.op_type == "Attention" and value.index in (1, 2) and node.has_input(3 + value.index):
             source = 3 + value.index
-            yield _TOKENS, False, [value.shape]  # its lengths are those of the new keys or values
+            yield _TOKENS, False, [value.shape]  # it has the lengths of the new keys or values
         elif node.op_type == "TensorScatter":
             yield None, True, [TensorScatterSpec.of(node).update.shape]
         elif node.op_type != "Identity":
@@ -75,7 +75,7 @@ def written_axis(past: Output, present: Output) -> int | None:
     """The dimension along which `present` is `past` with positions that were written, None if it is anything else."""
     rank = len(past.shape)
     found: int | None = None
-    axes = list(range(rank))  # those of the value, as axes of `present`
+    axes = list(range(rank))  # the value's axes, as axes of `present`
     value = present
     while value != past:
         node = value.node

@@ -123,7 +123,7 @@ FURTHER_OPERATORS: Final = (
         for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
     ),
 )
-"""For devices that have none of `OPERATORS`; those that compute nothing last."""
+"""For devices without any of `OPERATORS`; operators that compute nothing come last."""
 
 
 @dataclass(frozen=True, slots=True)

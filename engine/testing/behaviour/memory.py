@@ -24,7 +24,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _STATM: Final = Path("/proc/self/statm")
 _FILES: Final = Path("/proc/self/fd")
 _RESIDENT_NOISE: Final = 6 << 20
-"""Bytes by which a process without a leak grows at times: arenas of the allocator, caches of libraries."""
+"""How many bytes a process without a leak may grow at times: arenas of the allocator, caches of libraries."""
 _TRACED_NOISE: Final = 12 << 10
 """The same for what Python allocates, which is known to the byte."""
 _BYTES_PER_STEP: Final = 16

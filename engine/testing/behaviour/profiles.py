@@ -85,7 +85,7 @@ class ProfileChecks(DeviceChecks):
             last = node.start_ns + node.duration_ns
             assert begin <= node.start_ns <= last <= end, (
                 f"`{node.name}` ran outside the inference: {node.start_ns} to {last}, inference {begin} to {end} ns "
-                "(times are those of time.perf_counter_ns)"
+                "(times come from time.perf_counter_ns)"
             )
         executors = max(1, len({stage.executor for stage in info.stages}))
         counted = sum(node.duration_ns for node in _of_nodes(info))

@@ -109,7 +109,7 @@ def _check(operator: str) -> None:
         known = ", ".join(sorted(name for members in FAMILIES.values() for name in members))
         raise UnsupportedError(
             f"{operator!r} is not an operator of ONNX; those with kernels in numpy are {known}, and any other operator "
-            "of ONNX that computes float32 is possible, too"
+            "of ONNX that computes float32 is also possible"
         )
     if reason := _why_not(found):
         raise UnsupportedError(f"a new plugin cannot begin with {operator}: {reason}; add it by hand afterwards")

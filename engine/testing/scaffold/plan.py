@@ -46,7 +46,7 @@ class PluginPlan:
         divided(self.operators)
         if self.is_native and not _PRODUCTS & set(self.operators):
             raise PluginError(
-                "the native kernel is a matrix product, which none of the chosen operators needs; "
+                "the native kernel is a matrix product, but no chosen operator needs one; "
                 f"add one of {', '.join(sorted(_PRODUCTS))} to them"
             )
 

@@ -43,7 +43,7 @@ class Predictor:
     _run: ClassVar[str] = ""
     """The dataset that a worker computes; "" for all that were made without `predict`."""
     _last_run: ClassVar[str] = ""
-    """What `progress` tells of."""
+    """The messages of `progress`."""
     _fits: ClassVar[Sequence[NodeFit]] = ()
 
     # -- in a worker --------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Predictor:
         """
         arguments = cls.arguments(workers=workers, batch_size=batch_size)
         cls._last_run = uuid.uuid4().hex
-        # Ray takes the class when the dataset is consumed: by then, this one may be that of another run.
+        # Ray takes the class when the dataset is consumed: by then, this one may belong to another run.
         counted = type(cls.__name__, (cls,), {"_run": cls._last_run, "__doc__": cls.__doc__})
         result = dataset.map_batches(counted, **{**arguments, **options})
         context = result.context

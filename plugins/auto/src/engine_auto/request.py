@@ -22,7 +22,7 @@ from engine_auto.selection import Selection
 from engine_auto.sequences import SequenceSelection
 
 OF_THE_REQUEST: Final = (InputError, Cancelled, DeadlineExceeded, StateError, ContextClosed, DeclarationError)
-"""Errors that the request, or the model, is to blame for: another device would raise them, too."""
+"""Errors that the request, or the model, causes: another device would also raise them."""
 
 
 class AutoInferRequest(SyncInferRequest):
@@ -89,7 +89,7 @@ class AutoInferRequest(SyncInferRequest):
             except OF_THE_REQUEST:
                 raise
             except EngineError as e:
-                error.add_note(f"and on {candidate.name}, too: {type(e).__name__}: {e}")
+                error.add_note(f"also on {candidate.name}: {type(e).__name__}: {e}")
                 continue
             self._selection.leave(failed, error, candidate, network)
             if self._sequence is not None:

@@ -165,7 +165,8 @@ class Networks:
                 if (why := difference(single, batched)) is not None:
                     raise UnsupportedError(
                         f"model `{self.full.name}`: requests in a batch affect each other: output `{port.name}` of a "
-                        f"request in a batch {why} from that of the request alone; compile it for the device itself, "
+                        f"request in a batch {why} from the output of the request alone; compile it for the device "
+                        "itself, "
                         "or set BATCH_CHECK=NO if this is meant"
                     )
         return len(numbers) > 1

@@ -29,7 +29,7 @@ BATCH_CHECK = Property(
     bool,
     True,
     CONFIG,
-    "Whether results of a batch are compared with those of single requests before a batch is relied on, so that a "
+    "Whether results of a batch are compared with single requests' results before a batch is relied on, so that a "
     "model whose requests would affect each other is refused.",
 )
 BATCH_STATISTICS = Property(

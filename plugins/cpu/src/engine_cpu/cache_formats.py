@@ -31,7 +31,7 @@ class CacheFormat:
     numpy: Any = None
     """The numpy type of elements that are numbers by themselves."""
     extra: int = 0
-    """Elements that follow those of a row."""
+    """Elements that follow a row's elements."""
 
     def row(self, size: int) -> int:
         """The elements that a row of this size takes."""

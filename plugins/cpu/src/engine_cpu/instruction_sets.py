@@ -51,7 +51,8 @@ def why_lower(used: str) -> str:
         return ""
     _told.add(used)
     return (
-        f"this CPU has {cpu.highest_isa}, and the engine was built without its kernels: those of {cpu.isa} are used; "
+        f"this CPU has {cpu.highest_isa}, and the engine was built without its kernels: the ones for {cpu.isa} are "
+        "used; "
         "reinstall engine-sdk on this machine, or with ENGINE_ISAS=all"
     )
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("engine.cpu")
 
 _REMEMBERED: Final = 16
-"""The lengths of so many inferences without a program of a family are compared with those of the next."""
+"""The lengths of so many inferences without a program of a family are compared with the next one's."""
 _LEAST_MOST: Final = 64
 _LEAST_PAST: Final = 4096
 """The smallest upper ends of the ranges of a family, for a length and for the past."""
@@ -64,7 +64,7 @@ class Programs:
         self._exact: PlanCache[tuple[Shapes, bool], Program | FamilyProgram] = PlanCache(
             self._built, size, building=compiler.building
         )
-        # Those that were tried without success take places, too.
+        # Unsuccessful attempts also take places.
         self._families: PlanCache[FamilyKey, FamilyProgram | NoFamily] = PlanCache(
             self._built_family, 2 * size, building=compiler.building
         )

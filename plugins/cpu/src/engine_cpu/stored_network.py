@@ -98,7 +98,7 @@ class StoredNetwork(ExecutableNetwork):
             most_threads_of(config),
             config[NUM_STREAMS] or 1,
         )
-        blob.verify()  # the graph, too, which is not read
+        blob.verify()  # also the graph, which is not read
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request; it refers to the program, not the network: a reference cycle would delay freeing both."""

@@ -29,7 +29,7 @@ DATA: Final = "program/data"
 WHY_NOT: Final = "program/none"
 """In place of a program, why the blob has none."""
 FORMAT: Final = "1"
-"""To be incremented whenever the meaning of a kernel's attributes changes, or that of this section."""
+"""Increment it whenever the meaning of a kernel's attributes, or of this section, changes."""
 
 _ALIGNMENT: Final = 64
 _EXTENSION: Final = "extension"
@@ -199,7 +199,7 @@ class StoredProgram:
         if missing := [f"{family} for {isa}" for family, isa in self.rows if isa in left_out.get(family, ())]:
             raise UnsupportedError(
                 f"{self._blob.where} needs kernels that this build of the engine leaves out: {', '.join(missing)}; "
-                "install the complete engine-runtime, or one that `tools/wheels --for` has made for this model, too"
+                "install the complete engine-runtime, or one that `tools/wheels --for` has also made for this model"
             )
         try:
             return self._program([*map(_form_of, inputs)], [*map(_form_of, outputs)], isa, threads, streams)

@@ -18,7 +18,7 @@ _IDENTITY: Final = "engine_cpu.weight"
 
 
 FORMATS: Final = "6"
-"""To be incremented whenever a kernel's packed weight format, or the choice of formats, changes.
+"""Increment it whenever a kernel's packed weight format, or the choice of formats, changes.
 
 Blobs contain packed weights, and would be misread by another version.
 """

@@ -156,7 +156,7 @@ def _of_each_channel(
     biases = [] if bias is None else [padded_bias(node, bias, b)]
 
     def compute(source: int, residuals: int | None, result: int, count: int) -> None:
-        batch = count if stride == 1 else 1  # slices that are adjacent are those of one step
+        batch = count if stride == 1 else 1  # one step's slices are adjacent
         geometry = _of_slices(window, batch, channels, channels, channels)
         for position in range(window.kernel[0]):
             is_first, is_last = position == 0, position == window.kernel[0] - 1

@@ -170,7 +170,7 @@ def _lower_transposed(spec: ConvSpec, b: SegmentBuilder) -> None:
     node, groups = spec.node, spec.group
     x_shape, w_shape = b.shape(node.input_value(_X)), b.shape(node.input_value(_W))
     g = spec.at(x_shape, w_shape).with_axes(AXES)
-    # The windows are those of the result; there is one for each position of the input.
+    # The windows belong to the result; there is one for each position of the input.
     swapped = WindowGeometry(g.outputs, g.inputs, g.kernel, g.strides, g.dilations, g.pads_begin, g.pads_end)
     layer = _Unrolled(swapped, x_shape[0], groups, x_shape[1] // groups)
     rows, outputs = math.prod(w_shape[1:]), groups * w_shape[1]

@@ -100,7 +100,7 @@ class Context:
             assert self._faults is not None
             return self._faults.memory
         if buffer.weight is not None:
-            # Kernels do not keep their arguments alive, and `weights` keeps those of some plans only.
+            # Kernels do not keep their arguments alive, and `weights` keeps the arguments of some plans only.
             memory = weights.buffer(buffer.weight, self.plan.weights[buffer.weight])
             return self._held.setdefault(buffer, memory)
         return self._arena.part(buffer)
@@ -149,7 +149,7 @@ class Context:
         outputs = self.plan.outputs
         bound = set(self._in_place)
         for buffer, memory, nbytes in given:
-            if buffer in self._outputs:  # it is fetched as an output, too
+            if buffer in self._outputs:  # it is also fetched as an output
                 self._copy_to_arena(buffer, memory.buffer, nbytes)
             else:
                 self._bind(buffer, memory.buffer)
@@ -201,7 +201,7 @@ class Context:
         enqueue, queue, kept = self._cl.enqueue_nd_range_kernel, self._queue, self._kept
         self._computed = events = {}
         with self._driver_errors("enqueueing kernels"):
-            # The kernels' queue is in-order, and so is that of uploads.
+            # The kernels' queue is in-order, and so is the queue of uploads.
             uploaded = [] if self._arena.uploads_in_order else self._arena.uploads[-1:]
             if uploaded or self._before:
                 self._cl.enqueue_barrier(queue, wait_for=[*uploaded, *self._before])

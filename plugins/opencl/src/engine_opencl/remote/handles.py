@@ -101,7 +101,7 @@ def _in_buffer(context: RemoteContext, device: OpenclDevice, buffer: Any) -> Mem
             "make buffers in `handles` of this one"
         )
     if buffer.flags & cl.mem_flags.WRITE_ONLY:
-        raise InputError(f"{context}: the buffer is write-only for kernels, which read tensors, too")
+        raise InputError(f"{context}: the buffer is write-only for kernels, but kernels also read tensors")
     space, start = _place(buffer)
     is_writable = not buffer.flags & cl.mem_flags.READ_ONLY
     # A reference of its own, so that the memory outlives `buffer.release()`; the array under it lives with `buffer`.

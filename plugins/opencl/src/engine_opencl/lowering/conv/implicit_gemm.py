@@ -96,7 +96,7 @@ def implicit_gemm(b: LaunchPlanBuilder, c: Convolution, tile: Tile) -> None:
     defines: dict[str, object] = {
         "TILE_M": tile.m, "TILE_N": tile.n, "DEPTH": tile.k, "LANES_M": tile.row_items, "LANES_N": tile.col_items,
     }  # fmt: skip
-    # Unlike those of products, the lines of local memory have no padding.
+    # Unlike in products, the lines of local memory have no padding.
     _launch(b, c, tile, "implicit_gemm", "", defines, 2 * tile.k * (tile.m + tile.n) * 4)
 
 
