@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SUMMARY = "list the devices, or the properties of one"
 DESCRIPTION = """\
 List every device that can be used, with its plugin's version, and every plugin that cannot be used, with the reason;
-and likewise the extensions that installed packages provide.
-With a device's name, list its metrics and config keys: the current value, what is allowed, and what it means.
+and likewise the extensions that installed packages provide. With a device's name, list its metrics and config keys: the
+current value, the allowed values, and the meaning.
 """
 EXAMPLES = """\
 engine devices           # the available devices
