@@ -35,7 +35,7 @@ from engine.testing.networks import NETWORKS, SeededNetwork, seeded_network
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("resnet50", "mobilenet_v2", "efficientnet_b0", "unet", "bert_base", "vit_b16", "convnext_t", "lstm")
 LEVEL = 0.05
-LEAST = 0.01
+MIN_DIFFERENCE = 0.01
 """Differences below this share are not reported, however certain."""
 
 
@@ -59,7 +59,7 @@ def main() -> int:
 def verdict_of(ratios: Sequence[float]) -> str:
     """Judge ratios of rounds, more than 1 where faster: `faster`, `slower`, or empty if they can be chance."""
     ratio, wins = statistics.median(ratios), sum(ratio > 1 for ratio in ratios)
-    if sign_test(wins, len(ratios)) >= LEVEL or abs(ratio - 1) < LEAST:
+    if sign_test(wins, len(ratios)) >= LEVEL or abs(ratio - 1) < MIN_DIFFERENCE:
         return ""
     return "faster" if ratio > 1 else "slower"
 

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
 
-_LEAST_BYTES = 192 << 20
+_MIN_BYTES = 192 << 20
 _FORMS = ((4, 32), (4, 128), (8, 128))
 _LEVELS = (0, 4)
 
@@ -49,7 +49,7 @@ class Chain:
     @property
     def count(self) -> int:
         """The number of products."""
-        return max(2, _LEAST_BYTES // self.bytes_each // 2 * 2)
+        return max(2, _MIN_BYTES // self.bytes_each // 2 * 2)
 
     def model(self, level: int) -> onnx.ModelProto:
         """The network at an accuracy level; its weights keep the size of values."""

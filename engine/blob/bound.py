@@ -19,7 +19,7 @@ from engine.blob.manifest import MAX_SIZE, BlobManifest
 from engine.blob.source import open_source
 from engine.errors import BlobError, BlobFormatError
 
-LEAST_BYTES: Final = 1024
+MIN_BYTES: Final = 1024
 """Smaller sections are always in the blob."""
 _KEY: Final = "bound"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")

@@ -129,7 +129,7 @@ def aligned(size: int) -> int:
 def _read_header(source: Source) -> bytes:
     """The header without its own hash."""
     if source.size == 0:
-        raise BlobFormatError(f"{source.where}: {source.emptiness}; expected a blob")
+        raise BlobFormatError(f"{source.where}: {source.why_empty}; expected a blob")
     # The magic first: a short file of another format should not be reported as a truncated blob.
     wanted = len(_MAGIC) if source.size is None else min(len(_MAGIC), source.size)
     magic = bytes(source.read(wanted))

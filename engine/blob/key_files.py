@@ -32,7 +32,7 @@ _KINDS: Final[dict[str, Callable[[str, bytes], Key]]] = {
     _PUBLIC: Ed25519PublicKey,
     _CIPHER: AesGcmKey,
 }
-_MOST_BYTES: Final = 4096
+_MAX_BYTES: Final = 4096
 _KEY_BYTES: Final = 32
 
 
@@ -136,7 +136,7 @@ def _read_key(path: str | os.PathLike[str]) -> Key:
         if (why := exposure(path)) is not None:
             raise BlobSignatureError(f"{where}: another user could replace the key: {why}")
         with open(path, "rb") as file:
-            words = file.read(_MOST_BYTES).decode("ascii", errors="replace").split()
+            words = file.read(_MAX_BYTES).decode("ascii", errors="replace").split()
         kind = " ".join(words[1:3])
         if len(words) != 5 or words[0] != _MAGIC or kind not in _KINDS:
             raise BlobSignatureError(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LEAST_SECRET: Final = 32
+_MIN_SECRET: Final = 32
 """Bytes: the length of the hash, which RFC 2104 recommends as the least."""
 
 
@@ -76,8 +76,8 @@ class HmacKey(TrustedKey, SigningKey):
 
     def __init__(self, key_id: str, secret: bytes) -> None:
         super().__init__(key_id)
-        if not isinstance(secret, bytes) or len(secret) < _LEAST_SECRET:
-            raise BlobSignatureError(f"key {key_id}: expected {_LEAST_SECRET} bytes or more, the secret of HMAC-SHA256")
+        if not isinstance(secret, bytes) or len(secret) < _MIN_SECRET:
+            raise BlobSignatureError(f"key {key_id}: expected {_MIN_SECRET} bytes or more, the secret of HMAC-SHA256")
         self._secret = secret
 
     def sign(self, message: bytes) -> bytes:

@@ -124,7 +124,7 @@ class _SectionSource:
     """
 
     is_exact = True
-    emptiness = "empty"
+    why_empty = "empty"
 
     def __init__(self, source: Source, section: BlobSection, start: bytes = b"") -> None:
         self.where = "blob"

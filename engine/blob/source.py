@@ -47,7 +47,7 @@ class Source(Protocol):
     """Whether data after the blob is an error."""
 
     @property
-    def emptiness(self) -> str:
+    def why_empty(self) -> str:
         """Why a source of size 0 has no data."""
 
     def read(self, count: int) -> memoryview:
@@ -90,7 +90,7 @@ class ViewSource:
     """A blob in memory or mapped; nothing is copied."""
 
     is_exact = True
-    emptiness = "empty"
+    why_empty = "empty"
 
     def __init__(self, view: memoryview, where: str) -> None:
         self.where = where
@@ -159,7 +159,7 @@ class StreamSource:
         self._position += count
 
     @property
-    def emptiness(self) -> str:
+    def why_empty(self) -> str:
         """Why there is no data."""
         position = position_of(self._stream)
         return f"the stream is at its end, byte {position}; call seek(0) on it first" if position else "empty"

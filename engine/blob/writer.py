@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.blob.bound import LEAST_BYTES, Bound, BoundSection, WeightsFile
+from engine.blob.bound import MIN_BYTES, Bound, BoundSection, WeightsFile
 from engine.blob.container import MAX_MANIFEST_SIZE, aligned, pack_prologue
 from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
@@ -79,7 +79,7 @@ class BlobWriter:
         sections, kept = [], BlobWriter(self._manifest)
         for name, buffers in self._sections.items():
             size, place = sum(map(len, buffers)), None
-            if size >= LEAST_BYTES:
+            if size >= MIN_BYTES:
                 digest = _hash(buffers)
                 place = weights.find(digest, size)
             if place is None:

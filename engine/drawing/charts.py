@@ -17,7 +17,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 10.0, 34.0
 _ROW = 22.0
 _NAMES = 230
 _LETTERS = 30
-_LEAST = 200
+_MIN_WIDTH = 200
 """Pixels of a chart without its margins, below which it is scrolled."""
 _FAINT = 'fill="var(--faint)"'
 _ACCENT = 'fill="var(--accent)"'
@@ -164,7 +164,7 @@ def _text(x: str, y: float, line: str, attributes: str = "") -> str:
 def _svg(height: float, parts: Sequence[str], what: str, margins: tuple[int, int] = (_LEFT, _RIGHT)) -> str:
     """As wide as the page, less margins left and right, into which labels reach."""
     return (
-        f'<div style="padding: 0 {margins[1]}px 0 {margins[0]}px; min-width: {_LEAST + sum(margins)}px">'
+        f'<div style="padding: 0 {margins[1]}px 0 {margins[0]}px; min-width: {_MIN_WIDTH + sum(margins)}px">'
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height:.0f}" style="overflow: visible" '
         f'role="img" aria-label="{escape(what)}" font-family="monospace" font-size="11">'
         + "".join(parts)

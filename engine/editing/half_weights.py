@@ -10,7 +10,7 @@ from engine import ops
 from engine.ir import Constant, Model, Node, PartialShape, TensorType, f16, f32
 from engine.ops.tensors import Array
 
-_LEAST_ELEMENTS: Final = 16
+_MIN_ELEMENTS: Final = 16
 """Smaller constants, such as epsilons and scales, stay: they take no space, and may need their precision."""
 _LARGEST: Final = float(np.finfo(np.float16).max)
 
@@ -30,7 +30,7 @@ def with_half_weights(model: Model) -> Model:
 
 
 def _may_be_half(constant: Constant) -> bool:
-    if constant.byte_size < _LEAST_ELEMENTS * 4:
+    if constant.byte_size < _MIN_ELEMENTS * 4:
         return False
     was_loaded = constant.is_loaded
     data = constant.data

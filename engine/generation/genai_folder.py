@@ -18,7 +18,7 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 
 _LARGEST: Final = 1 << 20
 """Bytes of a configuration; the builder's have about two thousand."""
-_MOST: Final = (1 << 31) - 1
+_MAX_NUMBER: Final = (1 << 31) - 1
 _STATES: Final = (("past_key_names", "present_key_names"), ("past_value_names", "present_value_names"))
 _USUAL: Final = (("past_key_values.%d.key", "present.%d.key"), ("past_key_values.%d.value", "present.%d.value"))
 """Names that `MakeStateful` finds by itself."""
@@ -224,6 +224,6 @@ def _whole(least: int) -> tuple[Callable[[Any], bool], str]:
     """The check of a whole number."""
 
     def is_whole(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MAX_NUMBER
 
-    return is_whole, f"a whole number from {least} to {_MOST}"
+    return is_whole, f"a whole number from {least} to {_MAX_NUMBER}"

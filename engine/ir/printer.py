@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.ir.leaves import Constant
 from engine.ir.node import Node, Subgraph
-from engine.ir.single_floats import FIRST_SHOWN, MOST_SHOWN, shown_attribute
+from engine.ir.single_floats import FIRST_SHOWN, MAX_SHOWN, shown_attribute
 
 _SHOWN_ELEMENTS = 8
 
@@ -72,7 +72,7 @@ def _attribute_to_text(value: Any) -> str:
             return f"<{value.dtype} {list(value.shape)}>"
         return f"<{value.dtype} {np.array2string(value, separator=', ')}>".replace("\n", "")
     if isinstance(value, tuple):
-        if len(value) > MOST_SHOWN:
+        if len(value) > MAX_SHOWN:
             return "[" + ", ".join(map(_attribute_to_text, value[:FIRST_SHOWN])) + f", ...; {len(value)} values]"
         return "[" + ", ".join(map(_attribute_to_text, value)) + "]"
     return str(shown_attribute(value)) if not isinstance(value, str) else repr(value)

@@ -15,7 +15,7 @@ from engine.ir.long_list import LONG, LongList
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _UNCHANGED: Final = frozenset([int, str, bytes, np.ndarray])
 
-MOST_SHOWN: Final = 64
+MAX_SHOWN: Final = 64
 """Elements of tuples that messages and texts of models show; of longer ones they show the first `FIRST_SHOWN`."""
 FIRST_SHOWN: Final = 8
 
@@ -69,7 +69,7 @@ def shown_attribute(value: Any) -> Any:
 
     Of a long tuple, the beginning and the length, as a text whose repr has no quotes.
     """
-    if isinstance(value, tuple) and len(value) > MOST_SHOWN:
+    if isinstance(value, tuple) and len(value) > MAX_SHOWN:
         first = ", ".join(repr(shown_attribute(each)) for each in value[:FIRST_SHOWN])
         return _Plain(f"({first}, ...; {len(value)} values)")
     if isinstance(value, float):

@@ -19,7 +19,7 @@ from engine.ir.types import TensorType, ValueType
 Array = NDArray[Any]
 
 _AXES: Final = ("axis", "batch_axis", "written_axis")
-_MOST_ELEMENTS: Final = 2**31
+_MAX_ELEMENTS: Final = 2**31
 """Of an initial value in a file. Most have none; this only refuses absurd numbers."""
 
 
@@ -154,7 +154,7 @@ def _array_from_json(value: Any) -> Array:
     element, shape, data = ElementType.parse(value["type"]), value["shape"], value.get("data")
     if element is string or not all(type(length) is int and length >= 0 for length in shape):
         raise ValueError(f"an initial value cannot be {element}{shape}")
-    if (size := math.prod(shape)) > _MOST_ELEMENTS:
+    if (size := math.prod(shape)) > _MAX_ELEMENTS:
         raise ValueError(f"an initial value of {size} elements is too large")
     if data is None:
         return np.zeros(shape, element.numpy)

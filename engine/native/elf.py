@@ -15,7 +15,7 @@ _MAGIC: Final = b"\x7fELF"
 _LOAD, _DYNAMIC = 1, 2
 _NULL, _STRTAB, _NOBITS = 0, 3, 8
 _SHARED: Final = 3
-_MOST_SECTIONS: Final = 0xFF00
+_MAX_SECTIONS: Final = 0xFF00
 """From there on, the numbers mean something else."""
 
 
@@ -69,7 +69,7 @@ def _why_not_whole(file: BinaryIO, size: int, layout: _Layout, order: str) -> st
     if not segments:
         return "its header is damaged: it has no segments"
     return _segments(file, size, segments_at, segments, order + layout.segment) or (
-        _sections(file, size, sections_at, min(sections, _MOST_SECTIONS), names, order + layout.section)
+        _sections(file, size, sections_at, min(sections, _MAX_SECTIONS), names, order + layout.section)
     )
 
 

@@ -29,13 +29,13 @@ _PER_AXIS: Final = {
     "Tile": 1, "Unsqueeze": 1, "Upsample": 1,
 }  # fmt: skip
 # Operators that create a vector whose length is the value of an input.
-_MAKERS: Final = frozenset({
+_SIZED_BY_VALUES: Final = frozenset({
     "CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Tile", "TopK",
     "Upsample",
 })  # fmt: skip
 # Inputs that say which axes are meant, or how: ONNX ignores values that it does not know.
-_DECIDING: Final = {"Pad": (3,), "Slice": (3, 4)}
-_MISJUDGED: Final = frozenset({"Attention", "AveragePool", "ConvTranspose", "Einsum", "LpPool", "MaxPool"})
+_SHAPING_INPUTS: Final = {"Pad": (3,), "Slice": (3, 4)}
+_WRONGLY_INFERRED: Final = frozenset({"Attention", "AveragePool", "ConvTranspose", "Einsum", "LpPool", "MaxPool"})
 _HIDDEN: Final = "\0engine.hidden"
 _MAX_AXES: Final = 64  # the limit of numpy
 _NARROW: Final = 1 << 31
@@ -78,7 +78,7 @@ def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
         op_type = node.op_type
         if op_type in _NEEDS_TYPE or op_type in _WITH_LISTS or _is_misjudged(node) or not wild.isdisjoint(_steps(node)):
             _hide(node)
-        has_slices = has_slices or (op_type == "Slice" and _lacks_axes(node)) or bool(_deciding(node))
+        has_slices = has_slices or (op_type == "Slice" and _lacks_axes(node)) or bool(_shaping_inputs(node))
         index = _PER_AXIS.get(op_type) if long else None
         if index is not None and index < len(node.input) and node.input[index] in long:
             raise _too_many(describe(node), index)
@@ -94,7 +94,7 @@ def hide_vector_makers(parts: Sequence[onnx.GraphProto], inferred: Sequence[onnx
     for part, found in zip(parts, inferred, strict=True):
         lengths = {value.name: value.type.tensor_type for value in (*found.value_info, *found.output)}
         for node in part.node:
-            if node.op_type in _MAKERS and not all(_is_harmless(lengths.get(name)) for name in node.output):
+            if node.op_type in _SIZED_BY_VALUES and not all(_is_harmless(lengths.get(name)) for name in node.output):
                 _hide(node)
 
 
@@ -144,7 +144,7 @@ def _is_misjudged(node: onnx.NodeProto) -> bool:
     which another operand may broadcast; before opset 22, it counts windows of a pooling that are all padding.
     """
     op_type = node.op_type
-    if op_type not in _MISJUDGED:
+    if op_type not in _WRONGLY_INFERRED:
         return False
     given = {attribute.name: attribute for attribute in node.attribute}
     if op_type == "Attention":
@@ -207,10 +207,10 @@ def _lacks_axes(node: onnx.NodeProto) -> bool:
     return len(node.input) in (2, 3) or (len(node.input) > 3 and not node.input[3])
 
 
-def _deciding(node: onnx.NodeProto) -> list[str]:
+def _shaping_inputs(node: onnx.NodeProto) -> list[str]:
     """The inputs of a node without whose values ONNX infers a wrong shape."""
     given = node.input
-    return [given[index] for index in _DECIDING.get(node.op_type, ()) if index < len(given) and given[index]]
+    return [given[index] for index in _SHAPING_INPUTS.get(node.op_type, ()) if index < len(given) and given[index]]
 
 
 def _hide_undecided(graph: onnx.GraphProto, outer: frozenset[str]) -> None:
@@ -222,7 +222,7 @@ def _hide_undecided(graph: onnx.GraphProto, outer: frozenset[str]) -> None:
     short = outer.union(_short_constants(graph)) - computed
     for node in graph.node:
         is_open = node.op_type == "Slice" and _lacks_axes(node) and node.input[1] not in short
-        if is_open or not short.issuperset(_deciding(node)):
+        if is_open or not short.issuperset(_shaping_inputs(node)):
             _hide(node)
         for body in subgraphs(node):
             _hide_undecided(body, short)

@@ -14,7 +14,7 @@ _INT_TAG: Final = 0x40
 _TEXT_TAG: Final = 0x4A
 _MORE: Final = 0x80
 """The bit of all bytes of an integer but the last one."""
-_MOST_BYTES: Final = 9
+_MAX_BYTES: Final = 9
 _TYPE_FIELD: Final = b"\xa0\x01"
 """The tag of the attribute's type, which writers put behind the elements."""
 _TYPES: Final = {_FLOAT_TAG: 6, _INT_TAG: 7, _TEXT_TAG: 8}
@@ -58,7 +58,7 @@ def _integers(data: memoryview) -> LongList | None:
         return None
     tags, last = ends[::2], ends[1::2]
     lengths = last - tags
-    if tags[0] or (tags[1:] != last[:-1] + 1).any() or (flat[tags] != _INT_TAG).any() or lengths.max() > _MOST_BYTES:
+    if tags[0] or (tags[1:] != last[:-1] + 1).any() or (flat[tags] != _INT_TAG).any() or lengths.max() > _MAX_BYTES:
         return None
     values = np.zeros(len(tags), np.int64)
     for index in range(int(lengths.max())):

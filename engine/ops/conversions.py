@@ -14,7 +14,7 @@ from engine.ops.reference import compile_onnx
 from engine.ops.registry import Evaluator, compiles
 from engine.ops.tensors import Array
 
-_LEAST: Final = 0x400000  # 2^-127 as f32, which is subnormal
+_SMALLEST: Final = 0x400000  # 2^-127 as f32, which is subnormal
 _LARGEST: Final = 0x7F000000  # 2^127
 _INFINITE: Final = 0x7F800000
 
@@ -60,10 +60,10 @@ def powers_of_two(x: Array, round_mode: str, *, saturates: bool) -> Array:
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32).reshape(np.shape(x))
     magnitude = (bits & 0x7FFFFFFF).astype(np.int64)
     exponent, fraction = magnitude >> 23, magnitude & 0x7FFFFF
-    whole, half = np.where(exponent == 0, _LEAST, 0), np.where(exponent == 0, 0x600000, 0x400000)
+    whole, half = np.where(exponent == 0, _SMALLEST, 0), np.where(exponent == 0, 0x600000, 0x400000)
     more = {"up": fraction > whole, "nearest": fraction >= half, "down": np.zeros(fraction.shape, bool)}[round_mode]
     code = exponent + more
-    code = np.where(magnitude < _LEAST, 0 if saturates else 255, code)
+    code = np.where(magnitude < _SMALLEST, 0 if saturates else 255, code)
     code = np.where(magnitude > _LARGEST, 254 if saturates else 255, code)
     code = np.where(magnitude > _INFINITE, 255, code)
     result: Array = code.astype(np.uint8).view(f8e8m0.numpy)

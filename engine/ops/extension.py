@@ -49,7 +49,7 @@ _A: Final = onnx.AttributeProto
 _KERNEL_KINDS: Final[dict[int, int]] = {_A.INT: 1, _A.FLOAT: 2, _A.STRING: 3, _A.INTS: 4, _A.FLOATS: 5, _A.STRINGS: 6}
 _FITTING: Final[dict[int, tuple[int, ...]]] = {_A.FLOAT: (_A.FLOAT, _A.INT), _A.FLOATS: (_A.FLOATS, _A.INTS)}
 """The kinds of values for attributes that take more than one."""
-_MOST_PREPARED: Final = 8
+_MAX_PREPARED: Final = 8
 """The shapes of inputs for which an evaluation keeps what a kernel has prepared."""
 _AttrType = onnx.defs.OpSchema.AttrType
 _REQUIRED: Final[dict[Any, Any]] = {
@@ -362,7 +362,7 @@ class Operator:
             key = tuple(None if value is None else value.shape for value in inputs)
             prepared = known.get(key)
             if prepared is None:
-                if len(known) >= _MOST_PREPARED:
+                if len(known) >= _MAX_PREPARED:
                     known.clear()
                 constants = {index: inputs[index] for index in constant}
                 prepared = known[key] = _Prepared.of(self, alone, inputs, constants, title)

@@ -26,7 +26,7 @@ _MEMBER: Final = 6
 _IS_LEAF: Final = 7
 _KINDS: Final = {0: (LEQ, False), 1: (LT, False), 2: (LT, True), 3: (LEQ, True), 4: (EQ, False), 5: (NE, False)}
 """The comparison of a mode, and whether it is of the false branch."""
-_MOST_LEVELS: Final = 1000
+_MAX_LEVELS: Final = 1000
 """Each level takes a tenth of a millisecond, however few nodes it has."""
 _FLAGS: Final = np.array([*(flags for flags, _ in _KINDS.values()), NE, 0])
 _SWAPPED: Final = np.array([*(is_swapped for _, is_swapped in _KINDS.values()), True, False])
@@ -140,8 +140,8 @@ def flatten(linked: LinkedTrees, dtype: np.dtype[np.floating]) -> FlatTrees | No
 
     The sizes of branches are summed level by level from the leaves up, and places follow from them from the roots down.
     """
-    levels = list(islice(_levels(linked), _MOST_LEVELS))
-    if len(levels) == _MOST_LEVELS:
+    levels = list(islice(_levels(linked), _MAX_LEVELS))
+    if len(levels) == _MAX_LEVELS:
         return None
     below: Array = np.zeros(0, np.int64)
     for level in reversed(levels):

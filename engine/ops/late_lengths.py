@@ -17,7 +17,7 @@ from engine.ir.node import OutputLike
 Contradiction: TypeAlias = Callable[[Sequence[Any]], bool]
 """Whether the lengths of a node's inputs contradict each other."""
 
-_MOST_VALUES: Final = 64
+_MAX_VALUES: Final = 64
 """Type rules read constants with so many elements: shapes, axes, sizes."""
 _KEPT: Final = 64
 """Sets of shapes that are remembered as valid; a loop may have new ones in each iteration."""
@@ -67,6 +67,6 @@ def _parameter(value: np.ndarray[Any, Any]) -> Parameter:
 
 
 def _small(node: Node) -> Constant | None:
-    if not isinstance(node, Constant) or node.output(0).shape.size() > _MOST_VALUES:
+    if not isinstance(node, Constant) or node.output(0).shape.size() > _MAX_VALUES:
         return None
     return Constant(node.data, node.output(0).element_type)

@@ -17,8 +17,8 @@ from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, 
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 
-_LEAST: Final = 2.0**-126
-_MOST: Final = 2.0**40
+_MIN_SCALE: Final = 2.0**-126
+_MAX_SCALE: Final = 2.0**40
 
 
 declare("QuantizeLinear", "DequantizeLinear", quantizes=True, vectorized=True)
@@ -129,7 +129,7 @@ def are_usual(*scales: Array) -> bool:
     operands.
     """
     wide = [scale.astype(np.float64) for scale in scales]
-    return all(bool(((each >= _LEAST) & (each <= _MOST)).all()) for each in wide)
+    return all(bool(((each >= _MIN_SCALE) & (each <= _MAX_SCALE)).all()) for each in wide)
 
 
 def scaled(codes: Array, scale: Array) -> Array:

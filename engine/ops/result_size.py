@@ -25,7 +25,7 @@ Factory: TypeAlias = Callable[[Node], Measure]
 
 SMALL: Final = 1 << 24
 """If the lengths of the inputs multiply to fewer elements, a result that broadcasts them is not checked."""
-_MOST_VALUES: Final = 64
+_MAX_VALUES: Final = 64
 """Type inference reads the values of inputs with so many elements: shapes, pads, scales, sizes."""
 REFERENCE: Final = 8
 VIEW: Final = 128
@@ -151,6 +151,6 @@ def _inferred(node: Node) -> Measure:
 
 
 def _source(value: Any) -> Node:
-    if value.size <= _MOST_VALUES:
+    if value.size <= _MAX_VALUES:
         return Constant(value)
     return Parameter(ElementType.from_numpy(value.dtype), PartialShape(value.shape))

@@ -17,7 +17,7 @@ from engine.ops.suspect_values import Suspicion, is_outside, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 
-_MOST: float = 1e15
+_MAX_SAMPLES: float = 1e15
 
 
 declare("RoiAlign", addresses=2, inflates=True)
@@ -80,7 +80,7 @@ class _Places:
 
 def _places(begin: float, size: float, samples: float, length: int) -> _Places:
     """Those at begin + (i + 0.5) * size / samples, of i below `samples`."""
-    first, last = 0, int(min(max(samples, 0.0), _MOST))
+    first, last = 0, int(min(max(samples, 0.0), _MAX_SAMPLES))
     step = float(size) / samples if samples >= 1 else 0.0
     if step > 0:  # one more on each side, for rounding
         first = int(min(max((-1 - float(begin)) / step - 2, 0.0), last))

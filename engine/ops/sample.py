@@ -33,7 +33,7 @@ from engine.ops.tensors import Array
 from engine.ops.traits import declare
 
 Bound = tuple[float, float]
-_MOST_SAMPLES: Final = 256
+_MAX_SAMPLES: Final = 256
 """Samples along each side of a cell; one cell takes the time of their square."""
 
 TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -121,8 +121,8 @@ class RoiAlignSpec(OperatorSpec):
         for name, least in (("output_height", 1), ("output_width", 1), ("sampling_ratio", 0)):
             if given[name] < least:
                 refuse(node, name, given[name], f"{least} or more")
-        if given["sampling_ratio"] > _MOST_SAMPLES:
-            refuse(node, "sampling_ratio", given["sampling_ratio"], f"{_MOST_SAMPLES} or less")
+        if given["sampling_ratio"] > _MAX_SAMPLES:
+            refuse(node, "sampling_ratio", given["sampling_ratio"], f"{_MAX_SAMPLES} or less")
         if not math.isfinite(given["spatial_scale"]):
             refuse(node, "spatial_scale", given["spatial_scale"], "a finite number")
         for index, expected, layout in ((0, 4, "[N, C, H, W]"), (1, 2, "[rois, 4]"), (2, 1, "[rois]")):

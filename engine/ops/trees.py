@@ -22,7 +22,7 @@ ML: Final = "ai.onnx.ml"
 AGGREGATES: Final = ("AVERAGE", "SUM", "MIN", "MAX")
 TRANSFORMS: Final = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """Names of aggregate_function and post_transform; the numbers in TreeEnsemble-5 are their indices."""
-_MOST_NODES: Final = 1 << 28
+_MAX_NODES: Final = 1 << 28
 _IS_LEAF: Final = MODES.index("LEAF")
 
 
@@ -191,7 +191,7 @@ def _check_range(name: str, values: Array, count: int, what: str = "") -> None:
 def _resolve_regressor(node: Node, given: dict[str, Any]) -> None:
     aggregate, targets = node.attributes.get("aggregate_function", "SUM"), node.attributes.get("n_targets")
     check_choice(node, "aggregate_function", aggregate, AGGREGATES)
-    if not isinstance(targets, int) or not 0 < targets < _MOST_NODES:
+    if not isinstance(targets, int) or not 0 < targets < _MAX_NODES:
         refuse(node, "n_targets", targets, "the number of targets, 1 or more")
     linked, _, _, dtype = _tree_of_ids(node, "target", targets)
     given |= {"aggregate": aggregate, "targets": targets, "columns": targets, "base": _base(node)}
@@ -242,7 +242,7 @@ def _resolve_linked(node: Node, given: dict[str, Any]) -> None:
     _check_features(modes, features)
     targets = node.attributes.get("n_targets", 0)
     ids = _integers(node, "leaf_targetids", leaves)
-    if not isinstance(targets, int) or not 0 < targets < _MOST_NODES:
+    if not isinstance(targets, int) or not 0 < targets < _MAX_NODES:
         refuse(node, "n_targets", targets, "the number of targets, 1 or more")
     _check_range("leaf_targetids", ids, targets)
     true, false = (_branches(node, side, count, leaves) for side in ("true", "false"))

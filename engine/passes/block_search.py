@@ -18,7 +18,7 @@ _PART: Final = 1 << 15
 _NARROWEST: Final = 64
 _MAX_THREADS: Final = 8
 _SHORT: Final = 4
-_LEAST_SHORT: Final = float(np.finfo(np.float16).smallest_normal)
+_MIN_SHORT: Final = float(np.finfo(np.float16).smallest_normal)
 _FACTORS: Final = {
     4: (8 / 7, 1.0, 0.92, 0.84, 0.77, 0.7, 0.63),
     8: (128 / 127, 1.0, 0.95, 0.9),
@@ -130,7 +130,7 @@ def _search(values: Array, bits: int, symmetric: bool, scale_type: np.dtype[Any]
             # Devices store scales in f16 where it has them; a code is at most 15, so this changes no value by more than
             # a hundredth of the step.
             short = result.astype(np.float16).astype(np.float32)
-            result = np.where((np.abs(short) >= _LEAST_SHORT) & np.isfinite(short), short, result)
+            result = np.where((np.abs(short) >= _MIN_SHORT) & np.isfinite(short), short, result)
     return np.where(np.isfinite(result) & (result != 0), result, np.ones((), scale_type)), zero
 
 

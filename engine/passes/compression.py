@@ -29,7 +29,7 @@ _REALS: Final = (f32, f16, bf16)
 _LARGEST: Final = {f32: 2.0**127, f16: 2.0**15, bf16: 2.0**127}
 """Half of what a type represents, so that codes times a scale do not overflow."""
 _STRIP: Final = 1 << 20
-_LEAST: Final = 64
+_MIN_LENGTH: Final = 64
 _FEW: Final = 8
 
 
@@ -42,7 +42,7 @@ def compress_weights(
     embeddings: bool = False,
     include: Selection = "*",
     exclude: Selection = (),
-    least: int = _LEAST,
+    least: int = _MIN_LENGTH,
 ) -> CompressedModel:
     """A copy of `model` whose constant matrices are integers of few bits, each block with a scale. Needs no data.
 

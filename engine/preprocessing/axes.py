@@ -10,7 +10,7 @@ from engine.ops import axes_of
 _CHANNELS_SECOND: Final = ("N", "C")
 """The names of the first axes of an input that an operator, such as a convolution, reads as a batch and channels."""
 _SLID_OVER: Final = {3: "W", 4: "HW", 5: "DHW"}
-_MOST_NODES: Final = 64
+_MAX_NODES: Final = 64
 
 
 def read_layout(value: Output) -> str:
@@ -22,7 +22,7 @@ def read_layout(value: Output) -> str:
     found: set[str] = set()
     seen = {value}
     ahead = [(value, tuple(range(rank)))] if rank in _SLID_OVER else []
-    while ahead and len(seen) < _MOST_NODES:
+    while ahead and len(seen) < _MAX_NODES:
         current, origin = ahead.pop(0)  # axis i of `current` is axis origin[i] of `value`
         for target in current.target_inputs:
             mapping = axes_of(target.node)

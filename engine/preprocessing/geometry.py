@@ -14,7 +14,7 @@ from engine.ir import Constant, Output
 from engine.preprocessing.step import Step, as_numbers, check_flag, representable
 from engine.preprocessing.tensor import Length, Tensor, difference, numbers, part, sliced, vector
 
-MOST: Final = (1 << 31) - 1
+MAX_LENGTH: Final = (1 << 31) - 1
 """The greatest length and number of a step: no tensor is as long."""
 MODES: Final = ("nearest", "linear", "cubic")
 COORDINATES: Final = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "align_corners", "asymmetric")
@@ -205,7 +205,7 @@ def check_choice(what: str, value: object, allowed: Sequence[str]) -> None:
 def _pair(value: Any, what: str) -> tuple[int, int]:
     try:
         height, width = value
-        if any(isinstance(n, (bool, str)) or int(n) != n or abs(n) > MOST for n in (height, width)):
+        if any(isinstance(n, (bool, str)) or int(n) != n or abs(n) > MAX_LENGTH for n in (height, width)):
             raise TypeError
         return int(height), int(width)
     except (TypeError, ValueError, OverflowError):

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine import ops
 from engine.errors import PreprocessingError
-from engine.preprocessing.geometry import MOST
+from engine.preprocessing.geometry import MAX_LENGTH
 from engine.preprocessing.step import Step, check_flag
 from engine.preprocessing.tensor import Tensor, numbers
 
@@ -68,7 +68,7 @@ class TopK(Step):
     largest: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)) or not 1 <= self.k <= MOST:
+        if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)) or not 1 <= self.k <= MAX_LENGTH:
             raise PreprocessingError(f"expected a whole number of 1 or more for k, got {self.k!r}")
         check_flag("largest", self.largest)
 

@@ -18,7 +18,7 @@ Array = NDArray[Any]
 Allocate = Callable[[int], Array]
 """Returns so many uninitialised bytes. Raises MemoryError."""
 
-_LEAST_ROOM: Final = 64
+_MIN_ROOM: Final = 64
 _LINE: Final = 64
 _PRUNED: Final = 16
 """Sets of a block that are gone are forgotten whenever there are so many."""
@@ -210,7 +210,7 @@ class _Block:
     @classmethod
     def of(cls, values: list[_Value], length: int, allocate: Allocate) -> _Block:
         """A block for twice the length; its memory is used as it is written."""
-        for room in (max(2 * length, _LEAST_ROOM), length):
+        for room in (max(2 * length, _MIN_ROOM), length):
             try:
                 return cls(values, room, allocate)
             except (MemoryError, ValueError, OverflowError) as e:

@@ -35,7 +35,7 @@ DLPACK_HOST: Final = 1
 """kDLCPU of DLPack's `DLDeviceType`."""
 DLPACK_OTHER: Final = 12
 """kDLExtDev: a device for which DLPack has no number."""
-_MOST_BYTES: Final = 2**63 - 1
+_MAX_BYTES: Final = 2**63 - 1
 _numbers = itertools.count(1)
 
 
@@ -132,7 +132,7 @@ class RemoteContext(ABC):
             lengths = (-1,)
         if min(lengths, default=0) < 0:
             raise InputError(f"{self}: a shape is a sequence of lengths, 0 or more; got {shape!r:.80}")
-        if (nbytes := math.prod(lengths) * np.dtype(element_type.numpy).itemsize) > _MOST_BYTES:
+        if (nbytes := math.prod(lengths) * np.dtype(element_type.numpy).itemsize) > _MAX_BYTES:
             raise OutOfMemoryError(
                 f"{self}: a tensor {element_type} {list(lengths)} has {nbytes} bytes; use a smaller one"
             )

@@ -17,7 +17,7 @@ from engine.ir import TensorType, ValueType
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 RAW_SUFFIXES: Final = (".bin", ".raw")
 _CHANNELS: Final = {1: "L", 3: "RGB", 4: "RGBA"}
-_MOST_PIXELS: Final = 1 << 28
+_MAX_PIXELS: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def image_value(content: bytes, where: str, value_type: ValueType, scale: PixelS
         for axis, own in ((axes.height, image.height), (axes.height + 1, image.width))
     )
     if (width, height) != image.size:
-        if not width or not height or width * height > _MOST_PIXELS:
+        if not width or not height or width * height > _MAX_PIXELS:
             raise InputError(f"{where}: an image cannot be resized to {height} x {width}")
         image = image.resize((width, height), _pillow().Resampling.BILINEAR)
     pixels = np.asarray(image)
@@ -110,7 +110,7 @@ def _decoded(content: bytes, where: str, mode: str) -> Any:
     module = _pillow()
     try:
         image = module.open(BytesIO(content))
-        if image.width * image.height > _MOST_PIXELS:
+        if image.width * image.height > _MAX_PIXELS:
             raise InputError(f"{where}: an image of {image.height} x {image.width} pixels is too large")
         return image.convert(mode)
     except InputError:

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # Above this, a product of a few values overflows f16, and sums of f32 lose what the devices are compared by.
 LARGEST = 1e3
-MOST_ELEMENTS = 20_000
+MAX_ELEMENTS = 20_000
 REALS = (f32, f32, f32, f32, f16, f64)
 INTEGERS = (i64, i64, i32, i8, u8, i16)
 
@@ -170,7 +170,7 @@ def _is_tensor(array: Any) -> bool:
 
 def _is_tame(value: Value) -> bool:
     array = value.array
-    if array.dtype == object or array.size > MOST_ELEMENTS or not isinstance(value.output.type, TensorType):
+    if array.dtype == object or array.size > MAX_ELEMENTS or not isinstance(value.output.type, TensorType):
         return False
     if not value.type.is_real:
         return value.type is boolean or (value.type.is_integral and value.type.numpy.isbuiltin == 1)

@@ -8,7 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from engine.cli.benchmark.statistics import CONFIDENCE, FEWEST, LEAST, histogram, judge, judge_apart, median_interval
+from engine.cli.benchmark.statistics import (
+    CONFIDENCE,
+    FEWEST,
+    MIN_DIFFERENCE,
+    histogram,
+    judge,
+    judge_apart,
+    median_interval,
+)
 
 
 @pytest.mark.parametrize("count", range(FEWEST, 30))
@@ -44,7 +52,7 @@ def test_a_difference_is_found_under_a_drift_that_is_larger(factor: float, word:
 
 def test_a_certain_but_tiny_difference_is_level() -> None:
     base = [1.0 + 0.001 * i for i in range(9)]
-    assert judge(base, [value * (1 - LEAST / 2) for value in base]).word == "level"
+    assert judge(base, [value * (1 - MIN_DIFFERENCE / 2) for value in base]).word == "level"
 
 
 def test_few_rounds_decide_nothing() -> None:

@@ -17,7 +17,7 @@ from engine.passes.common.last_position import LastPosition
 from engine.passes.common.make_stateful import MakeStateful
 from tests.counted_steps import counted
 
-_MOST: Final = 5.0
+_MAX_GROWTH: Final = 5.0
 """How many times as many steps four times as many nodes may take; a quadratic pass takes 16 times as many."""
 _FREE: Final = 3000
 """Steps that do not count: so few say nothing about a pass."""
@@ -152,7 +152,7 @@ def test_four_times_as_many_nodes_take_four_times_as_many_steps(shape: str) -> N
     wrong = {}
     for each in passes():
         few, many = steps_of(each, small.clone()), steps_of(each, large.clone())
-        if many > _MOST * few + _FREE:
+        if many > _MAX_GROWTH * few + _FREE:
             wrong[each.name] = few, many
     assert not wrong
 
@@ -167,4 +167,4 @@ def test_all_passes_together(shape: str) -> None:
         with counted() as steps:
             manager.run_passes(model)
         found.append(steps[0])
-    assert found[1] <= _MOST * found[0]
+    assert found[1] <= _MAX_GROWTH * found[0]

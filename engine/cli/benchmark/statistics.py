@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE: Final = 0.95
-LEAST: Final = 0.01
+MIN_DIFFERENCE: Final = 0.01
 """The smallest difference that counts in one alternating run, however certain it is."""
-LEAST_APART: Final = 0.05
+MIN_DIFFERENCE_APART: Final = 0.05
 """The smallest difference that counts between two runs: the clock of a machine drifts between them."""
 FEWEST: Final = 6
 """The fewest blocks with which a difference can be told from chance: six agree by chance in 3 of 100 runs."""
@@ -68,7 +68,7 @@ def judge(base: Sequence[float], other: Sequence[float]) -> Verdict:
     ratios = [a / b for a, b in zip(base, other, strict=True)]
     ratio = statistics.median(ratios)
     low, high = median_interval(ratios) or (ratio, ratio)
-    return Verdict(ratio, low, high, _word(ratio, low, high, len(ratios), LEAST))
+    return Verdict(ratio, low, high, _word(ratio, low, high, len(ratios), MIN_DIFFERENCE))
 
 
 def judge_apart(base: Sequence[float], other: Sequence[float]) -> Verdict:
@@ -78,7 +78,7 @@ def judge_apart(base: Sequence[float], other: Sequence[float]) -> Verdict:
     if both[0] is None or both[1] is None:
         return Verdict(ratio, ratio, ratio, "undecided")
     low, high = both[0][0] / both[1][1], both[0][1] / both[1][0]
-    return Verdict(ratio, low, high, _word(ratio, low, high, min(len(base), len(other)), LEAST_APART))
+    return Verdict(ratio, low, high, _word(ratio, low, high, min(len(base), len(other)), MIN_DIFFERENCE_APART))
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

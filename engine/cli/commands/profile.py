@@ -42,7 +42,7 @@ engine profile model.onnx -d HETERO:TEMPLATE,CPU --trace trace.json  # for Perfe
 engine profile model.onnx -d CPU --requests 2 --count 8 --html profile.html  # two requests at once, as a page
 engine profile model.blob --json                           # all nodes, for programs
 """
-_MOST = 20
+_MAX_NODES = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--count", metavar="M", type=positive, default=10, help="how many inferences are recorded (default: 10)"
     )
     parser.add_argument(
-        "--most", metavar="N", type=positive, default=_MOST, help=f"print at most this many nodes (default: {_MOST})"
+        "--most",
+        metavar="N",
+        type=positive,
+        default=_MAX_NODES,
+        help=f"print at most this many nodes (default: {_MAX_NODES})",
     )
     parser.add_argument("--trace", metavar="FILE", help="write a trace in Chrome's trace-event format (JSON)")
     parser.add_argument("--html", metavar="FILE", help="write a page with a timeline and tables")

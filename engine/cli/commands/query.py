@@ -58,7 +58,7 @@ engine query model.onnx -d HETERO:OPENCL,CPU --what-if HETERO:CPU,OPENCL  # with
 engine query model.onnx -d CPU --what-if INFERENCE_PRECISION_HINT=f32 --what-if without:GeluFusion  # two other queries
 """
 _WITHOUT = "without:"
-_MOST_CHANGES = 10
+_MAX_CHANGES = 10
 _WRONG_CHANGE = 3
 _LEVELS = ("native", "reference", "refused")
 
@@ -213,7 +213,7 @@ def _print_others(
     for each, other in others:
         found = node_changes(answer, other)
         say(f"\n{each.text}: {count(len(found), 'node')} would run otherwise")
-        shown = found if is_complete else found[:_MOST_CHANGES]
+        shown = found if is_complete else found[:_MAX_CHANGES]
         print_table([(f"  {change.node}", change.before, "->", change.after) for change in shown])
         if len(found) > len(shown):
             say(f"  and {len(found) - len(shown)} more; --nodes lists all")

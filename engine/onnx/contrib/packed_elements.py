@@ -18,7 +18,7 @@ Array = NDArray[Any]
 REALS: Final = frozenset({f32, f16, bf16})
 UNSIGNED: Final = {2: u2, 4: u4, 8: u8}
 """The unsigned type of elements by their bits."""
-_LEAST_BLOCK: Final = 16
+_MIN_BLOCK: Final = 16
 
 
 def bits_of(call: ContribCall) -> int:
@@ -32,8 +32,8 @@ def bits_of(call: ContribCall) -> int:
 def block_size_of(call: ContribCall, default: int | None = None) -> int:
     """The attribute `block_size`; required without a default. Raises `ModelError`."""
     block = call.integer("block_size", default)
-    if block < _LEAST_BLOCK or block & (block - 1):
-        call.invalid(f"attribute `block_size` is {block}; expected a power of 2 of at least {_LEAST_BLOCK}")
+    if block < _MIN_BLOCK or block & (block - 1):
+        call.invalid(f"attribute `block_size` is {block}; expected a power of 2 of at least {_MIN_BLOCK}")
     return block
 
 

@@ -33,7 +33,7 @@ from engine.ops.cases.data import Data, constant, filled
 __all__ = ["CASES", "UNDEFINED", "Undefined"]
 
 NAN, INF = math.nan, math.inf
-MOST: Final = 2**31 - 1
+MAX_I32: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ UNDEFINED: Final = (
         cases=(
             _cast(f32, i8, (*_LARGE, 300.7), [0, 127, -128, 127, -128, 0, 127]),
             _cast(f32, u8, (*_LARGE, -1.0), [0, 255, 0, 255, 0, 0, 0]),
-            _cast(f32, i32, (*_LARGE, 2.0**31), [0, MOST, -MOST - 1, MOST, -MOST - 1, 0, MOST]),
+            _cast(f32, i32, (*_LARGE, 2.0**31), [0, MAX_I32, -MAX_I32 - 1, MAX_I32, -MAX_I32 - 1, 0, MAX_I32]),
             _cast(f32, u32, (*_LARGE, 3e9), [0, 2**32 - 1, 0, 2**32 - 1, 0, 0, 3 * 10**9]),
             _cast(f32, i64, _LARGE, [0, 2**63 - 1, -(2**63), 2**63 - 1, -(2**63), 0]),
             _cast(f64, u64, (NAN, 1e300, -1.0, 2.0**63), [0, 2**64 - 1, 0, 2**63]),
@@ -134,8 +134,8 @@ UNDEFINED: Final = (
             _example("Mul/wraps", [_at(2**30, type=i32), _at(6, type=i32)], [-(2**31)]),
             _example("Neg/wraps", [_at(-(2**31), type=i32)], [-(2**31)]),
             _example("Abs/wraps", [_at(-(2**63), 5)], [-(2**63), 5]),
-            _example("CumSum/wraps", [_at(MOST, 1, type=i32), constant(0)], [MOST, -MOST - 1]),
-            _example("ReduceSum/wraps", [_at(MOST, MOST, type=i32)], [-2], keepdims=1),
+            _example("CumSum/wraps", [_at(MAX_I32, 1, type=i32), constant(0)], [MAX_I32, -MAX_I32 - 1]),
+            _example("ReduceSum/wraps", [_at(MAX_I32, MAX_I32, type=i32)], [-2], keepdims=1),
         ),
     ),
     Undefined(
@@ -143,7 +143,7 @@ UNDEFINED: Final = (
         what="of integers",
         answer="the sum in 64 bits, divided, without its fraction",
         cases=(
-            _example("ReduceMean/of-large-integers", [_at(MOST, MOST, type=i32)], [MOST], keepdims=1),
+            _example("ReduceMean/of-large-integers", [_at(MAX_I32, MAX_I32, type=i32)], [MAX_I32], keepdims=1),
             _example("ReduceMean/of-negative-integers", [_at(-3, -4, type=i32)], [-3], keepdims=1),
         ),
     ),
@@ -176,7 +176,7 @@ UNDEFINED: Final = (
         cases=(
             _example("Pow/negative", [_at(2, 0, -1, 1, type=i32), _at(-1, -1, -3, -2, type=i32)], [0, 0, -1, 1]),
             _example("Pow/of-integers", [_at(2, -2, 0, 2, 3, type=i32), _f(-1.0, 0.5, -1.0, 40.0, NAN)],
-                     [0, 0, MOST, MOST, 0]),
+                     [0, 0, MAX_I32, MAX_I32, 0]),
         ),
     ),
     Undefined(

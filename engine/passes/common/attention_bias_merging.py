@@ -14,7 +14,7 @@ from engine.ops.tensors import Array
 from engine.passes.fusion import FusionPass, derived_constant, dims_of
 from engine.passes.pattern import Matcher, any_input, wrap_const, wrap_type
 
-_MOST_BYTES: Final = 1 << 24
+_MAX_BYTES: Final = 1 << 24
 """The size of scores up to which a constant of that size, the sum of a bias and masks, is worth storing."""
 
 
@@ -43,7 +43,7 @@ class WindowMaskSinking(FusionPass):
             return None
         mask = values[self._mask].node
         assert isinstance(mask, Constant)
-        if scores.element_type.byte_size(math.prod(whole)) > _MOST_BYTES:
+        if scores.element_type.byte_size(math.prod(whole)) > _MAX_BYTES:
             return None
         shape = (1,) * (len(split) - len(mask.shape)) + tuple(mask.shape)
         if len(shape) != len(split):
@@ -85,7 +85,7 @@ class AttentionBiasMerging(FusionPass):
         shape = merged.output(0).shape
         if isinstance(first.node, Constant) and isinstance(second.node, Constant):
             stored = first.node.byte_size + second.node.byte_size
-            if first.element_type.byte_size(shape.size()) > max(_MOST_BYTES, stored):
+            if first.element_type.byte_size(shape.size()) > max(_MAX_BYTES, stored):
                 return None
         total = ops.Add(scores, merged)
         return [merged, total, values[self._root].node.clone_with_new_inputs([total])]

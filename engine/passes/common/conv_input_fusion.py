@@ -33,7 +33,7 @@ from engine.passes.rewrite import MatcherPass
 
 _LARGEST_FACTOR: Final = 2.0**40
 """Factors beyond it, or below its inverse, could make weights of f32 overflow or lose digits."""
-_MOST_NODES: Final = 16
+_MAX_NODES: Final = 16
 _KEEP_BOUNDS: Final = (
     *operators_with(lambda traits: traits.moves is not None and traits.data == 1), "AveragePool", "Cast", "MaxPool"
 )  # fmt: skip
@@ -95,7 +95,7 @@ def _chains(conv: Node) -> Iterator[_Chain]:
     if channels is None:
         return
     chain = _Chain(value, (), (), np.ones(channels), np.zeros(channels), np.arange(channels))
-    while chain.x.num_consumers == 1 and len(chain.nodes) < _MOST_NODES:
+    while chain.x.num_consumers == 1 and len(chain.nodes) < _MAX_NODES:
         longer = _through_product(chain) or _through_gather(chain)
         if longer is not None:
             yield longer
@@ -251,7 +251,7 @@ def _is_exact_enough(x: Output, shifts: Array) -> bool:
 def _bound(value: Output) -> float | None:
     """What no element exceeds in size; None if that is not known."""
     filled = 0.0
-    for _ in range(_MOST_NODES):
+    for _ in range(_MAX_NODES):
         if value.element_type is u8 or value.element_type is i8:
             return max(filled, 255.0 if value.element_type is u8 else 128.0)
         node = value.node

@@ -35,7 +35,7 @@ from engine.passes.pattern import Matcher, wrap_type
 
 _Exchange: TypeAlias = "tuple[list[Node], list[Node]]"
 """The nodes that are replaced, and those that replace them."""
-_LEAST_SUMMED: Final = 4
+_MIN_SUMMED: Final = 4
 """The bytes of an element whose range and precision permit other sums: f32, not f16 or bf16."""
 _WORTHWHILE: Final = 0.9
 """The share of the cost before a rewrite that the cost after it may be."""
@@ -154,7 +154,7 @@ def _sunk(node: Node) -> _Exchange | None:
 def _commute(product: ChannelProduct, movement: Movement) -> bool:
     """True if the product can be computed on either side of the movement, by the same operator."""
     # Sums over positions may overflow f16 before a product makes them small.
-    is_sum = movement.taps > 0 and product.item < _LEAST_SUMMED
+    is_sum = movement.taps > 0 and product.item < _MIN_SUMMED
     if not movement.keeps_constants and (product.bias is not None or is_sum):
         return False
     if product.is_convolution:
@@ -169,7 +169,7 @@ def _rank(value: Output) -> int:
 
 def _merged(node: Node) -> _Exchange | None:
     outer = ChannelProduct.of(node)
-    if outer is None or outer.item < _LEAST_SUMMED:
+    if outer is None or outer.item < _MIN_SUMMED:
         return None
     movements: list[Movement] = []
     value, axis = outer.x, outer.axis

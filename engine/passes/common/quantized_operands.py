@@ -22,7 +22,7 @@ WHY_REAL: Final = "engine.why_real"
 _BYTES: Final = (u8, i8)
 _MAX_SUM: Final = 2**31 - 1
 _LARGEST_SCALE: Final = 2.0**40
-_LEAST_SCALE: Final = 2.0**-40
+_MIN_SCALE: Final = 2.0**-40
 _TINY: Final = float(np.finfo(np.float32).tiny)  # scales of weights whose channel is almost zero
 
 
@@ -116,7 +116,7 @@ def require_byte_quantization(node: Node, name: str) -> None:
     scale = constant_data(node.input_value(1))
     if scale is None or (node.has_input(2) and constant_data(node.input_value(2)) is None):
         raise StaysRealError(f"the scale or zero point of {name} is computed; expected constants")
-    if scale.dtype != np.float32 or not _are_within(scale, _LEAST_SCALE):
+    if scale.dtype != np.float32 or not _are_within(scale, _MIN_SCALE):
         raise StaysRealError(f"the scale of {name} is {scale.item():.4g}; expected one from 2**-40 to 2**40")
 
 

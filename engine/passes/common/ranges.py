@@ -10,11 +10,11 @@ import numpy as np
 from engine.ir import Constant, ElementType, bf16, f32
 from engine.ops.tensors import Array
 
-_MOST: Final = 2.0**100
-_LEAST: Final = 2.0**-100
+_MAX_MAGNITUDE: Final = 2.0**100
+_MIN_MAGNITUDE: Final = 2.0**-100
 _VISIBLE: Final = 2.0**-60
-"""Beside a channel or a shift of this size, what numbers below `_LEAST` lose does not show: channels that training has
-switched off are usual."""
+"""Beside a channel or a shift of this size, the loss in numbers below `_MIN_MAGNITUDE` does not show: channels that
+training has switched off are usual."""
 _WIDE: Final = frozenset({f32, bf16})
 """Types whose numbers reach from 2^-126 to 2^128. The range of f16 is too small for a margin."""
 
@@ -32,9 +32,9 @@ def fits(element_type: ElementType, largest: Array, shift: Array | None = None) 
         limit = float(np.finfo(element_type.numpy).max) if element_type.byte_size(1) > 1 else np.inf
         return bool(np.all(largest <= limit)) and (shift is None or bool(np.isfinite(shift).all()))
     shifts = np.zeros(1) if shift is None else np.abs(shift)
-    if not (np.all(largest <= _MOST) and np.all(shifts <= _MOST)):
+    if not (np.all(largest <= _MAX_MAGNITUDE) and np.all(shifts <= _MAX_MAGNITUDE)):
         return False
-    is_small = (largest > 0) & (largest < _LEAST)
+    is_small = (largest > 0) & (largest < _MIN_MAGNITUDE)
     return not is_small.any() or bool(max(largest.max(), shifts.max()) >= _VISIBLE)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-MOST_ANSWER_BYTES: Final = 256 << 20
+MAX_ANSWER_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ServerOptions:
     http_port: int = 8080
     grpc_port: int | None = 8081
     max_body_bytes: int = 64 << 20
-    max_answer_bytes: int = MOST_ANSWER_BYTES
+    max_answer_bytes: int = MAX_ANSWER_BYTES
     max_requests: int = 1024
     body_seconds: float = 30.0
     grace_seconds: int = 30

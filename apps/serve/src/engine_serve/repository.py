@@ -23,7 +23,7 @@ from engine_serve.loading import BlobOptions, file_identity, load_network
 from engine_serve.metrics import DeviceClock, Tally
 from engine_serve.model_config import ModelConfig
 from engine_serve.named_locks import NamedLocks
-from engine_serve.options import MOST_ANSWER_BYTES
+from engine_serve.options import MAX_ANSWER_BYTES
 from engine_serve.refusals import Refused
 from engine_serve.served_model import ServedModel
 
@@ -61,7 +61,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
     before ends on the old one, and if it fails, the old one stays.
     """
 
-    def __init__(self, root: Path, core: Core, blobs: BlobOptions, most_answer_bytes: int = MOST_ANSWER_BYTES) -> None:
+    def __init__(self, root: Path, core: Core, blobs: BlobOptions, most_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
         super().__init__(str(root))
         self._most_answer_bytes = most_answer_bytes
         self._root, self._core, self._blobs = root, core, blobs

@@ -16,7 +16,7 @@ from engine_serve import metrics
 from engine_serve.deadlines import seconds_left
 from engine_serve.ended_sequences import EndedSequences
 from engine_serve.model_config import ModelConfig, SequenceLimits
-from engine_serve.options import MOST_ANSWER_BYTES
+from engine_serve.options import MAX_ANSWER_BYTES
 from engine_serve.parameters import SEQUENCE, check_request
 from engine_serve.refusals import Refused, unexpected
 from engine_serve.request_queue import QueueState, RequestQueue, Times
@@ -38,7 +38,7 @@ class ServedModel(Model):  # type: ignore[misc]
         config: ModelConfig,
         clock: metrics.DeviceClock,
         tally: metrics.Tally,
-        most_answer_bytes: int = MOST_ANSWER_BYTES,
+        most_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         super().__init__(name)
         self.version, self.network, self.config = str(version), network, config

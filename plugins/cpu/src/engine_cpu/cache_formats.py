@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 _SCALE_BYTES: Final = 4
 _LARGEST_CODE: Final = 127
-_LEAST: Final = np.float32(1e-30)
+_MIN_MAGNITUDE: Final = np.float32(1e-30)
 _ROUNDED_BITS: Final = 0xFF
 
 
@@ -87,5 +87,5 @@ def _scales(array: Array) -> Array:
         rounded = ((scale.view(np.uint32) + np.uint32(_ROUNDED_BITS)) & np.uint32(~_ROUNDED_BITS & 0xFFFFFFFF)).view(
             np.float32
         )
-    rounded = np.where(largest < _LEAST, np.float32(0), rounded)
+    rounded = np.where(largest < _MIN_MAGNITUDE, np.float32(0), rounded)
     return np.where(np.isfinite(largest), rounded, np.float32(np.nan)).astype(np.float32)

@@ -16,13 +16,13 @@ from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 _X, _W, _BIAS, _RESIDUAL = range(4)
 _KINDS: Final = ("Conv", "FusedConv")
 # Smaller maps between the convolutions stay in a cache anyway.
-_LEAST_MAP_BYTES: Final = 1 << 20
+_MIN_MAP_BYTES: Final = 1 << 20
 # All strips read all weights of the 1x1 convolutions, which must stay in the cache beside the strip.
-_MOST_WEIGHT_BYTES: Final = 512 << 10
+_MAX_WEIGHT_BYTES: Final = 512 << 10
 # What a strip of the fewest rows may take of the expanded map: twice what the kernel gives to strips of more rows.
-_MOST_STRIP_BYTES: Final = 1 << 20
+_MAX_STRIP_BYTES: Final = 1 << 20
 # Neighbouring workers compute the rows twice that both need; with as many rows of their own, those hardly count.
-_LEAST_ROWS: Final = 14
+_MIN_ROWS: Final = 14
 
 
 def join_chains(
@@ -80,7 +80,7 @@ class _Chains:
             if after is not None:
                 chain = (*chain, after)
             if self.choices.once("chain", item.node, partial(self._is_worth_it, chain)):
-                if not self._fits(chain, _LEAST_ROWS // 2):
+                if not self._fits(chain, _MIN_ROWS // 2):
                     self.choices.refuse(item.node, "it is joined to others for larger maps, which would be slow here")
                 taken.update(chain)
                 yield chain
@@ -122,9 +122,9 @@ class _Chains:
 
     def _is_worth_it(self, chain: Sequence[Item]) -> bool:
         geometries = [self.geometries[item] for item in chain]
-        if max((g.out_bytes() for g in geometries[:-1]), default=0) < _LEAST_MAP_BYTES:
+        if max((g.out_bytes() for g in geometries[:-1]), default=0) < _MIN_MAP_BYTES:
             return False
-        return self._fits(chain, _LEAST_ROWS)
+        return self._fits(chain, _MIN_ROWS)
 
     def _fits(self, chain: Sequence[Item], least_rows: int) -> bool:
         """Whether all workers have enough rows, and weights and strips have a place in a cache."""
@@ -134,7 +134,7 @@ class _Chains:
         rows = window.strides[0] + (window.kernel[0] - 1) * window.dilations[0] + 1
         strip = 4 * padded_channels(window.in_channels) * window.in_size[1] * rows
         has_rows = window.batch * window.out_size[0] >= least_rows * self.threads
-        return weights <= _MOST_WEIGHT_BYTES and strip <= _MOST_STRIP_BYTES and has_rows
+        return weights <= _MAX_WEIGHT_BYTES and strip <= _MAX_STRIP_BYTES and has_rows
 
 
 def _is_pointwise(g: ConvGeometry) -> bool:

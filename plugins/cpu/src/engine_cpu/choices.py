@@ -12,8 +12,8 @@ ChoiceT = TypeVar("ChoiceT")
 
 # What choices for other lengths may cost: a share of the estimated time of all convolutions, and 50 microseconds in
 # core cycles, because estimates of smaller differences mean little.
-_MOST_LOSS: Final = 0.03
-_MOST_LOST_CYCLES: Final = 150e3
+_MAX_LOSS: Final = 0.03
+_MAX_LOST_CYCLES: Final = 150e3
 
 
 class Choices:
@@ -44,7 +44,7 @@ class Choices:
         """Raise `Misfit` if the decisions cost much time at the lengths of this lowering."""
         if self._unfit is not None:
             raise self._unfit
-        if self._followed - self._best > _MOST_LOSS * self._best + _MOST_LOST_CYCLES:
+        if self._followed - self._best > _MAX_LOSS * self._best + _MAX_LOST_CYCLES:
             raise Misfit("the best kernels for other lengths would be slow for these", self._worst[1])
 
     def once(self, what: str, node: Node, decide: Callable[[], ChoiceT]) -> ChoiceT:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("engine.cpu")
 
-_DECIDING: Final = 4
+_MIN_DECIDED_LENGTH: Final = 4
 """The lengths for which a family is decided at least: what is the best for 2 or 3 images may be slow for many."""
 HALVINGS: Final = 8
 """The part of the range that a family must have at least."""
@@ -146,12 +146,12 @@ class _Plans:
         for seen, choices in known:
             leads = None if choices.is_empty else self._pattern.leading(seen)
             if leads is not None and all(
-                max(low, _DECIDING) <= x <= high for low, x, high in zip(least, leads, most, strict=True)
+                max(low, _MIN_DECIDED_LENGTH) <= x <= high for low, x, high in zip(least, leads, most, strict=True)
             ):
                 return choices
         choices = Choices()
         try:
-            self._recorded(self._pattern.vector(tuple(max(low, _DECIDING) for low in least)), choices)
+            self._recorded(self._pattern.vector(tuple(max(low, _MIN_DECIDED_LENGTH) for low in least)), choices)
         except (PlanError, InputError):
             return Choices()  # the first plan decides
         return choices

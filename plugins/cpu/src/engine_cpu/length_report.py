@@ -14,9 +14,9 @@ from engine_cpu.programs import Programs
 _TRIED: Final = (8, 16, 32, 64, 128, 224)
 """A model may need images of a least size, or lengths that are multiples."""
 _EACH: Final = "a plan for each value"
-_MOST_GROUPS: Final = 8
-_MOST_PAIRS: Final = 3
-_MOST_OTHERS: Final = 6
+_MAX_GROUPS: Final = 8
+_MAX_PAIRS: Final = 3
+_MAX_OTHERS: Final = 6
 """Of at most so many lengths, any two others are tried as those that have to vary with one."""
 
 
@@ -36,7 +36,7 @@ def describe_lengths(programs: Programs) -> tuple[str, ...]:
     if base is None:
         return (f"{every}: not tried: the model takes no inputs of equal lengths of {', '.join(map(str, _TRIED))}",)
     lines, alone = [], []
-    for group in groups[:_MOST_GROUPS]:
+    for group in groups[:_MAX_GROUPS]:
         changed = _changed(programs, base, group)
         name = lengths.names[group]
         if changed is None:
@@ -49,11 +49,11 @@ def describe_lengths(programs: Programs) -> tuple[str, ...]:
             lines.append(line)
         if is_one and len(varying) == 1:
             alone.append(group)
-    for pair in list(combinations(alone, 2))[:_MOST_PAIRS]:
+    for pair in list(combinations(alone, 2))[:_MAX_PAIRS]:
         name, vector = " and ".join(lengths.names[each] for each in pair), _greater(base, pair, 1)
         lines.append(_line(programs, _pattern(programs, base, vector, pair), vector, f"{name}, independently")[0])
-    if len(groups) > _MOST_GROUPS:
-        lines.append(f"{len(groups) - _MOST_GROUPS} more lengths: not tried")
+    if len(groups) > _MAX_GROUPS:
+        lines.append(f"{len(groups) - _MAX_GROUPS} more lengths: not tried")
     return tuple(lines)
 
 
@@ -104,7 +104,7 @@ def _changed(programs: Programs, base: LengthVector, group: int) -> tuple[tuple[
     """
     first = 0 if programs.lengths.has_past else 1
     others = [each for each in range(first, programs.lengths.count) if each != group]
-    most = 2 if len(others) < _MOST_OTHERS else 1
+    most = 2 if len(others) < _MAX_OTHERS else 1
     # A length may have to be a multiple of something; one that is twice as long may fit only by chance.
     for step in (1, min(length for length in base if length)):
         for size in range(most + 1):

@@ -23,7 +23,7 @@ _INEXACT: Final[tuple[Property[Any], ...]] = (
     KV_CACHE_PRECISION,
     DYNAMIC_QUANTIZATION_GROUP_SIZE,
 )
-_LEAST_GAIN: Final = 1.2
+_MIN_GAIN: Final = 1.2
 """The ratio of the rates from which a network in bf16, which also converts, is not slower than in f32."""
 
 
@@ -70,7 +70,7 @@ def why_not_bf16(isa: str, rates: ProductRates | None) -> str | None:
         return None
     if not has_feature(isa, "bf16") or rates is None:
         return "has no bf16 instructions"
-    if rates.bf16 < _LEAST_GAIN * rates.f32:
+    if rates.bf16 < _MIN_GAIN * rates.f32:
         return f"multiplies bf16 {rates.bf16 / rates.f32:.1f} times as fast as f32"
     return None
 

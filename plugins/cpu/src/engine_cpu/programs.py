@@ -35,8 +35,8 @@ logger = logging.getLogger("engine.cpu")
 
 _REMEMBERED: Final = 16
 """The lengths of so many inferences without a program of a family are compared with the next one's."""
-_LEAST_MOST: Final = 64
-_LEAST_PAST: Final = 4096
+_MIN_RANGE_END: Final = 64
+_MIN_PAST_END: Final = 4096
 """The smallest upper ends of the ranges of a family, for a length and for the past."""
 _IRREGULAR: Final = "its result for lengths has no form that a few of them would show"
 
@@ -166,7 +166,7 @@ class Programs:
         # Where short lengths differ from long ones, as with a window of keys, a family of long ones is tried.
         near = tuple(max(low, 1 << length.bit_length() - 1) for low, length in zip(least, leads, strict=True))
         most = tuple(
-            self._most_past(length) if past else max(_LEAST_MOST, HALVINGS << (length - 1).bit_length())
+            self._most_past(length) if past else max(_MIN_RANGE_END, HALVINGS << (length - 1).bit_length())
             for past, length in zip(is_past, leads, strict=True)
         )
         static = self.lengths.shapes(shapes, (0,) * self.lengths.count)
@@ -174,7 +174,7 @@ class Programs:
 
     def _most_past(self, length: int) -> int:
         bound = self.lengths.bound
-        return max(_LEAST_PAST, 2 << (length - 1).bit_length()) if bound is None else max(bound, length)
+        return max(_MIN_PAST_END, 2 << (length - 1).bit_length()) if bound is None else max(bound, length)
 
     def _choices_at(self, shapes: Shapes) -> Choices:
         """Where the decisions for these shapes are kept, which families follow."""

@@ -24,7 +24,7 @@ from engine_hetero.properties import PARTITION_STRATEGY
 
 PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP, *LIMIT_PROPERTIES)
 """Config keys of HETERO that are passed on to its devices."""
-_LEAST_FOLDED: Final = {MAX_FOLDED_BYTES: 64 << 20, MAX_FOLDED_WORK: 10**9}
+_MIN_FOLDED: Final = {MAX_FOLDED_BYTES: 64 << 20, MAX_FOLDED_WORK: 10**9}
 """What each part may fold, however many there are: enough for what its device's passes derive from constants."""
 
 
@@ -76,10 +76,10 @@ class DeviceList:
         config = self.configs[name]
         if parts == 1:
             return config
-        whole = {limit: config.get(limit.name, limit.default) for limit in _LEAST_FOLDED}
+        whole = {limit: config.get(limit.name, limit.default) for limit in _MIN_FOLDED}
         shares = {
             limit.name: min(most, max(least, most // parts))
-            for (limit, most), least in zip(whole.items(), _LEAST_FOLDED.values(), strict=True)
+            for (limit, most), least in zip(whole.items(), _MIN_FOLDED.values(), strict=True)
         }
         return {**config, **shares}
 

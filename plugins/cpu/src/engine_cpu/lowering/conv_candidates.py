@@ -16,7 +16,7 @@ PLANAR_CHANNELS: Final = 16
 """Inputs with fewer channels than this waste lanes in blocks, and may be read PLAIN."""
 
 _MAX_CANDIDATES: Final = 8
-_MOST_MERGED: Final = 64
+_MAX_MERGED: Final = 64
 """Channels up to which Winograd's algorithm computes several groups as one, with zeros between them."""
 # Core cycles: at best sixteen multiply-adds per half cycle; twelve bytes from memory per cycle over all cores.
 _FMA_CYCLES: Final = 0.5
@@ -184,7 +184,7 @@ def _merges(g: ConvGeometry) -> list[int]:
     """How many groups may be computed as one: their channels are whole blocks."""
     if g.groups == 1:
         return [1]
-    most = max(1, min(g.groups, _MOST_MERGED // max(g.in_group, g.out_group)))
+    most = max(1, min(g.groups, _MAX_MERGED // max(g.in_group, g.out_group)))
     return [m for m in range(1, most + 1) if m == g.groups or (m * g.in_group % 16 == m * g.out_group % 16 == 0)]
 
 

@@ -27,7 +27,7 @@ from engine_cpu.segment import SegmentBuilder
 
 _CHUNK_BYTES: Final = 16 << 20
 """Of the maps of blocks that exist at a time."""
-_MOST_STEPS: Final = 512
+_MAX_STEPS: Final = 512
 """The most steps of a node: one for each slice of the result, or if depthwise, each position of its window."""
 _DEEPEST: Final = 8
 """The deepest window. If one slice fills a chunk, so many slices of the input are copied for each of the result."""
@@ -45,7 +45,7 @@ def is_sliced(spec: ConvSpec, b: SegmentBuilder) -> bool:
         return False
     geometry = spec.at(x, w)
     steps = x[0] * geometry.outputs[0] * (geometry.kernel[0] if spec.group > 1 else 1)
-    is_small = geometry.kernel[0] <= _DEEPEST and steps <= _MOST_STEPS
+    is_small = geometry.kernel[0] <= _DEEPEST and steps <= _MAX_STEPS
     return is_small and geometry.dilations[0] == 1 and x[0] > 0 and math.prod(geometry.outputs) > 0
 
 

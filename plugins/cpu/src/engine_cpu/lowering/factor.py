@@ -17,9 +17,9 @@ from engine_cpu.weights import WeightStore
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ELEMENTS: Final = ("f32", "bf16", "f16")
-_LEAST_NARROW: Final = 1 << 17
+_MIN_NARROW: Final = 1 << 17
 """The elements from which a B of 16 bits is worth widening: more than stay in a cache beside other weights."""
-_LEAST_COLUMNS: Final = 16
+_MIN_COLUMNS: Final = 16
 _CHECKED: Final = 1 << 16
 """Elements that are checked at once: the first ones already show that most matrices of f32 need f32."""
 
@@ -45,7 +45,7 @@ class ConstantFactor:
         Products widen them where they are used. So few rows, whose time goes into reading B, take half as long; for
         many rows, widening is a small part. Small matrices stay f32: they are read from a cache.
         """
-        if self.n * self.k < _LEAST_NARROW or self.n < _LEAST_COLUMNS:
+        if self.n * self.k < _MIN_NARROW or self.n < _MIN_COLUMNS:
             return "f32"
         # Stored, since an imported network lacks the plain data.
         key = self.store.key([self.weights], "narrowest exact type")

@@ -26,7 +26,7 @@ AXES: Final = 4
 """The most spatial axes of the kernels."""
 _SLAB_BYTES: Final = 4 << 20
 """Of unrolled windows that are multiplied at a time: they stay in a cache."""
-_MOST_SLABS: Final = 256
+_MAX_SLABS: Final = 256
 """Of a node: each is a few steps."""
 _X, _W, _BIAS, _RESIDUAL = range(4)
 
@@ -68,7 +68,7 @@ class _Unrolled:
         """All windows, in parts whose columns, of so many rows, fit a cache; one part if there are none."""
         rows = math.prod(self.windows[:-1])
         each = max(1, _SLAB_BYTES // max(1, 4 * rows_of_columns * self.width))
-        each = max(each, -(-rows * self.batch // _MOST_SLABS))
+        each = max(each, -(-rows * self.batch // _MAX_SLABS))
         for image in range(self.batch):
             for first in range(0, max(1, rows), each):
                 yield _Slab(image, first, min(each, rows - first))

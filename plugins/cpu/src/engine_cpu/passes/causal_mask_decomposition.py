@@ -13,8 +13,8 @@ from engine.ops.tensors import Array
 from engine.passes.base import ModelPass
 from engine.passes.runtime_info import copy_runtime_info
 
-_LEAST_KEYS: Final = 2
-_MOST_BYTES: Final = 64 << 20
+_MIN_KEYS: Final = 2
+_MAX_BYTES: Final = 64 << 20
 _MASKING: Final = frozenset({"Add", "And", "Where"})
 _ATTENTIONS: Final = frozenset({"Attention", "FusedAttention"})
 _MASK: Final = 3
@@ -41,10 +41,10 @@ class CausalMaskDecomposition(ModelPass):
         """One walk over the constants of `model`."""
         changed = False
         for node in model.ordered_nodes():
-            if not isinstance(node, Constant) or node.byte_size > _MOST_BYTES or not _is_mask(node):
+            if not isinstance(node, Constant) or node.byte_size > _MAX_BYTES or not _is_mask(node):
                 continue
             shape = node.output(0).shape.get_shape()
-            if len(shape) < 2 or shape[-1] < _LEAST_KEYS or any(length != 1 for length in shape[:-2]):
+            if len(shape) < 2 or shape[-1] < _MIN_KEYS or any(length != 1 for length in shape[:-2]):
                 continue
             if node.element_type is not boolean and node.element_type.name not in ("f32", "f64"):
                 continue

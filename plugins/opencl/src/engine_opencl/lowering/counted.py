@@ -15,7 +15,7 @@ from engine_opencl.plan import Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, kernel_text
 
-_BOXES, _SCORES, _LIMIT, _OVERLAP, _LEAST = range(5)
+_BOXES, _SCORES, _LIMIT, _OVERLAP, _MIN_SCORE = range(5)
 _GROUP: Final = 256
 _WIDE_ON_CPU: Final = 8
 """Boxes that an item compares with another at once, where items have vectors."""
@@ -39,11 +39,11 @@ def check_counted(value: Output) -> Refusal | None:
 class NonMaxSuppressionLowering(OpLowering[NonMaxSuppressionSpec]):
     """For known limits; the limit of the number of boxes bounds the result."""
 
-    values = (_LIMIT, _OVERLAP, _LEAST)
+    values = (_LIMIT, _OVERLAP, _MIN_SCORE)
 
     def check(self, spec: NonMaxSuppressionSpec) -> Refusal | None:
         return first_refusal(
-            check_types([spec.input(index) for index in (_BOXES, _SCORES, _OVERLAP, _LEAST)], {f32}),
+            check_types([spec.input(index) for index in (_BOXES, _SCORES, _OVERLAP, _MIN_SCORE)], {f32}),
             check_types([spec.input(_LIMIT)], {i64}),
             *(_check_single(spec.input(index)) for index in self.values),
             check_constant(spec.node, *self.values),
