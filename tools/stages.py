@@ -94,7 +94,7 @@ def _profiling(record: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Print the modules of the stages that a model visits, in order."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("device", help="such as HETERO:CPU,TEMPLATE")
     parser.add_argument("--model", help="an ONNX file; otherwise a small network, divided evenly among the devices")

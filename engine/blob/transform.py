@@ -81,7 +81,7 @@ class Transformed:
         return cls(entry["name"], context, None if seal is None else bytes.fromhex(seal))
 
     def of_section(self, name: str) -> bytes:
-        """The context of a section."""
+        """The context with which a section is stored and restored."""
         return self.context + name.encode()
 
 

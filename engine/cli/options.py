@@ -30,7 +30,7 @@ class UsageError(Exception):
 
 
 def add_device(parser: argparse.ArgumentParser, *, help: str = _DEVICE_HELP) -> None:
-    """Add `-d DEVICE`."""
+    """Add `-d DEVICE`, the device to run on."""
     parser.add_argument("-d", "--device", metavar="DEVICE", type=device_name, help=help)
 
 
@@ -73,7 +73,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def add_extension(parser: argparse.ArgumentParser) -> None:
-    """Add `--extension`."""
+    """Add `--extension`, which adds operators that models use."""
     parser.add_argument(
         "--extension",
         metavar="PATH_OR_MODULE",
@@ -113,7 +113,7 @@ def add_inputs(parser: argparse.ArgumentParser, *, shape_of_blob: bool = True) -
 
 
 def add_shape(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Add `--shape`."""
+    """Add `--shape`, which fixes shapes of inputs before compiling."""
     parser.add_argument(
         "--shape",
         metavar="NAME=DIMS",
@@ -132,7 +132,7 @@ def add_tolerances(parser: argparse.ArgumentParser) -> None:
 
 
 def add_preprocess(parser: argparse.ArgumentParser) -> None:
-    """Add `--preprocess`."""
+    """Add `--preprocess`, which adds steps to the model."""
     parser.add_argument(
         "--preprocess",
         metavar="NAME=STEPS",
@@ -148,7 +148,7 @@ def add_preprocess(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`."""
+    """Add `--json`, which prints one JSON object instead of text."""
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
 

@@ -115,7 +115,7 @@ class _Table:
         return _Table(self.path, f"{self.where}{key}.", found)
 
     def text(self, key: str, default: str) -> str:
-        """The text of a key."""
+        """The value of a key, which must be a text that is not empty."""
         found = self.values.get(key, default)
         if not isinstance(found, str) or not found:
             raise self.wrong(key, f'a text, such as "{default}"')

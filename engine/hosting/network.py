@@ -199,13 +199,13 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     @final
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """The inputs, in order."""
+        """The inputs of the network, in the model's order."""
         return self.signature.inputs
 
     @final
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """The outputs, in order."""
+        """The outputs of the network, in the model's order."""
         return self.signature.outputs
 
     @final

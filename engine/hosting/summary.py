@@ -32,7 +32,7 @@ class Summarised(Protocol):
         """Its plugin, which has a name."""
 
     def get_metric(self, name: str) -> Any:
-        """A metric."""
+        """The value of a metric of the network."""
 
     def parts(self) -> Mapping[str, Summarised]:
         """The networks on which it runs."""

@@ -154,7 +154,7 @@ class Constant(Node):
 
     @property
     def element_type(self) -> ElementType:
-        """The element type."""
+        """The type of the constant's elements."""
         return self.output(0).element_type
 
     @property

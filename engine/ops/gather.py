@@ -148,7 +148,7 @@ class OneHotSpec(OperatorSpec):
 
     @property
     def values(self) -> Output:
-        """The off-value and the on-value."""
+        """The two values of the result: off, then on."""
         return self.node.input_value(2)
 
     @classmethod
@@ -172,7 +172,7 @@ class TensorScatterSpec(OperatorSpec):
 
     @property
     def past(self) -> Output:
-        """The cache."""
+        """The cache that the update is written into."""
         return self.node.input_value(0)
 
     @property

@@ -113,7 +113,7 @@ class Manager(Pass):
 
     @property
     def passes(self) -> list[Pass]:
-        """The passes, in order."""
+        """The registered passes, in the order in which they run."""
         return [item for item, _ in self._passes]
 
     def register_pass(self, item: _P | type[_P], enabled: bool | None = True) -> _P:

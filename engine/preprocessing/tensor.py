@@ -35,7 +35,7 @@ class Tensor:
 
     @property
     def element_type(self) -> ElementType:
-        """The element type."""
+        """The type of the tensor's elements."""
         return self.value.element_type
 
     def axis(self, letter: str) -> int:

@@ -33,7 +33,7 @@ class RowFormat(Protocol):
         """Elements as they are kept; all dimensions but the last one stay the same."""
 
     def decode(self, rows: Array) -> Array:
-        """And back."""
+        """The elements of kept rows, as the model reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class GrowingSet:
 
     @property
     def arrays(self) -> list[GrowingArray]:
-        """The values."""
+        """The values as arrays of the set, in order."""
         return [GrowingArray(self, index) for index in range(len(self))]
 
     @property

@@ -26,13 +26,13 @@ class QueueNetwork(Protocol):
 
     @property
     def callback_executor(self) -> Executor:
-        """The executor of callbacks."""
+        """The executor that runs callbacks after an inference."""
 
     def create_infer_request(self) -> AsyncInferRequest:
         """Return a new request."""
 
     def get_metric(self, name: str) -> Any:
-        """Return a metric."""
+        """The value of a metric of the network."""
 
 
 class AsyncInferQueue(Participant):

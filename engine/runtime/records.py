@@ -73,15 +73,15 @@ class InferenceProfile(Protocol):
 
     @property
     def stages(self) -> tuple[StageProfile, ...]:
-        """Its stages, in order."""
+        """The stages of the inference, in execution order."""
 
     @property
     def nodes(self) -> tuple[NodeProfile, ...]:
-        """What it ran."""
+        """The nodes that the inference ran."""
 
     @property
     def transfers(self) -> tuple[TransferProfile, ...]:
-        """What it copied."""
+        """The copies that the inference made."""
 
     @property
     def begun_ns(self) -> int:
@@ -89,4 +89,4 @@ class InferenceProfile(Protocol):
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
+        """The time from start to end, in nanoseconds."""

@@ -20,7 +20,7 @@ _log = logging.getLogger("engine.runtime")
 
 
 class RequestState(enum.Enum):
-    """The state of a request."""
+    """Whether a request is idle, runs an inference, or was cancelled."""
 
     IDLE = "idle"
     BUSY = "busy"

@@ -32,11 +32,11 @@ class ShadowNetwork(Protocol):
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """Its inputs."""
+        """The inputs of the network, in order."""
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """Its outputs."""
+        """The outputs of the network, in order."""
 
     def __call__(self, inputs: object = None) -> InferResult:
         """Run one inference."""

@@ -314,7 +314,7 @@ class VariableState:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the value."""
+        """The shape of the variable's current value."""
         return self._access().value(self.name).shape
 
     @property

@@ -502,7 +502,7 @@ class SyncInferRequest(ABC):
             error.add_note(f"and abort_pipeline failed: {type(e).__name__}: {e}")
 
     def forget_outputs(self) -> None:
-        """Discard the outputs."""
+        """Discard the outputs of the last inference."""
         self._outputs = []
 
     def device_error(self, stage: Stage, error: BaseException) -> DeviceError:

@@ -232,7 +232,7 @@ class InferenceSession:
         return self._options
 
     def get_providers(self) -> list[str]:
-        """The providers in use."""
+        """The names of the providers in use, in the order of preference."""
         return list(self._placement.options)
 
     def get_provider_options(self) -> dict[str, dict[str, Any]]:

@@ -65,7 +65,7 @@ class Subject:
         return f"{place} {settings}".strip()
 
     def as_json(self) -> dict[str, Any]:
-        """The fields."""
+        """The fields of the subject as JSON values."""
         return asdict(self)
 
     @classmethod

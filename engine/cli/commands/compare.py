@@ -41,7 +41,6 @@ _TOP = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("model", metavar="MODEL", help="the original ONNX model")
     parser.add_argument("quantized", metavar="QUANTIZED", help="the quantized ONNX model")
     add_device(parser)

@@ -95,7 +95,6 @@ class _Output(argparse.Action):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     parser.set_defaults(variants=[], config=[], output=None)
     parser.add_argument(

@@ -25,7 +25,6 @@ engine compress model.onnx --exclude '*lm_head*' -o out.onnx  # all layers but o
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     add_weights(parser, "int4")
     parser.add_argument(

@@ -21,7 +21,6 @@ engine conformance ACME --json score.json --html page.html # write reports
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument(
         "device", metavar="DEVICE", type=device_name, help="the device, such as ACME or HETERO:ACME,CPU"
     )
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the checks."""
+    """Run the checks, and print and write the score."""
     from engine.cli.networks import require_folder
     from engine.testing.conformance.running import ConformanceOptions, run_conformance
 

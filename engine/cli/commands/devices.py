@@ -29,7 +29,6 @@ engine devices --json    # as JSON, properties included
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("device", metavar="DEVICE", nargs="?", type=device_name, help="show this device's properties")
     add_json(parser)
 

@@ -42,7 +42,6 @@ _MEMORY = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     parser.add_argument(
         "-d",

@@ -27,7 +27,6 @@ _LIMIT = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument(
         "-d",
         "--device",

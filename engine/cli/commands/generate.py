@@ -43,7 +43,6 @@ engine generate decoder.onnx -d CPU --prompt-ids 1 --temperature 0.8 --seed 7  #
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("model", metavar="FILE", help=f"{MODEL_OR_BLOB}, or a folder with genai_config.json")
     add_device(parser)
     add_config(parser)
@@ -78,7 +77,7 @@ def ids(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate."""
+    """Continue the prompt, and print tokens as they are computed."""
     from engine.cli.networks import make_core, open_network
     from engine.errors import InputError, PassError
     from engine.generation import Generator, TextStream, read_genai_folder, read_tokenizer

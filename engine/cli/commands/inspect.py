@@ -44,7 +44,6 @@ engine inspect model.onnx --html model.html              # the same as a page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     parser.add_argument("--verify", action="store_true", help="check the hash of every section of a blob")
     add_trust(parser)

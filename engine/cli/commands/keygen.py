@@ -24,7 +24,6 @@ engine keygen release-2026 -o /etc/engine/release.key  # elsewhere
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("id", metavar="ID", help="the key's name in blobs: letters, digits, `.`, `_` and `-`")
     parser.add_argument(
         "--algorithm",

@@ -22,7 +22,6 @@ engine new-plugin ACME --native                 # with a kernel in C++
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("name", metavar="NAME", help="the name of the device, in upper case, such as ACME")
     parser.add_argument(
         "--ops",

@@ -30,7 +30,6 @@ _MAX_EXPLAINED = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("action", metavar="list|explain", choices=("list", "explain"), help="what to do")
     parser.add_argument("model", metavar="MODEL", nargs="?", help="an ONNX model")
     parser.add_argument("pass_name", metavar="PASS", nargs="?", help="a name that `list` prints")

@@ -64,7 +64,6 @@ _LEVELS = ("native", "reference", "refused")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     add_device(parser)
     add_config(parser)

@@ -50,7 +50,6 @@ _COLOURS = ("device", "time", "operator", "precision")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
     parser.add_argument(
         "-o", "--output", metavar="PICTURE", required=True, help="the file to write; it ends with .html, .svg or .dot"

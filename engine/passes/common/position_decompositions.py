@@ -71,7 +71,7 @@ class _Indices:
         self._spec = spec
 
     def all(self) -> Output:
-        """The indices."""
+        """The indices of the update's rows in the cache, as ScatterND takes them."""
         axis, update = self._spec.axis, self._spec.update
         lengths = [self._made(ops.Shape(update, start=i, end=i + 1)) for i in range(axis + 1)]
         shape = self._made(ops.Concat(*lengths, _vector(1), axis=0))

@@ -25,7 +25,7 @@ class _Step:
         return Constant(value, self.rate.element_type).output(0)
 
     def given(self, name: str) -> float:
-        """An attribute."""
+        """The value of a float attribute of the node."""
         return float(attribute(self.node, name))
 
     def has_begun(self) -> Output:

@@ -113,7 +113,7 @@ class Instruction:
 
 
 class AnyInstruction(Instruction):
-    """Any value."""
+    """Matches any value."""
 
     __slots__ = ()
 

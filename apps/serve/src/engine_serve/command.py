@@ -35,7 +35,7 @@ engine serve models/ --max-body 8 --max-requests 256     # bodies of at most 8 M
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Declare the arguments of `engine serve`."""
     parser.add_argument("repository", metavar="FOLDER", help="the model repository")
     parser.add_argument(
         "--host", metavar="ADDRESS", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1)"
@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve."""
+    """Serve the repository until a signal ends the server."""
     from engine_serve.packages import require_packages
 
     if not os.path.isdir(args.repository):

@@ -30,7 +30,7 @@ _GENERATE: Final = frozenset({"id", "text_input", "input_ids", "parameters"})
 
 
 def generation_router(data_plane: DataPlane, repository: Repository) -> APIRouter:
-    """The routes."""
+    """The routes that generate text and tokens."""
     router = APIRouter()
 
     async def generate(model_name: str, request: Request) -> Response:

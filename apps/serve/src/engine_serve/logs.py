@@ -42,7 +42,7 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """The line."""
+        """The message as one line: line breaks in it are escaped."""
         record.message = record.message.replace("\n", "\\n").replace("\r", "\\r")
         return super().formatMessage(record)
 

@@ -62,7 +62,7 @@ class DeviceClock:
         self._busy: defaultdict[str, float] = defaultdict(float)
 
     def begin(self, device: str) -> None:
-        """An inference begins."""
+        """Count an inference that begins on the device."""
         with self._lock:
             if not self._running[device]:
                 self._since[device] = time.perf_counter()

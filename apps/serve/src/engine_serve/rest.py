@@ -99,7 +99,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Leave the signals to the application, which shuts the server down."""
         yield
 
 

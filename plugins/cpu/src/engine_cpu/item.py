@@ -56,7 +56,7 @@ class Item:
 
     @property
     def node(self) -> Node:
-        """The last node."""
+        """The last of the nodes, which names the item."""
         return self.spec.node
 
     @property

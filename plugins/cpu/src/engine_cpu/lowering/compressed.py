@@ -149,7 +149,7 @@ class _Codes:
 
     @property
     def operands(self) -> list[Output]:
-        """The constants."""
+        """The operands that are given: codes, scale, zero point."""
         return [value for value in (self.codes, self.scale, self.zero_point) if value is not None]
 
     @property
@@ -175,7 +175,7 @@ class _Codes:
         return self.store.get(self.store.key(sources, recipe), sources, make)
 
     def data(self, value: Output) -> Array:
-        """The data of a constant."""
+        """The elements of a constant, from the store of weights."""
         assert isinstance(value.node, Constant)
         return self.store.data(value.node)
 

@@ -86,11 +86,11 @@ class ConvGeometry:
         return ("t" if self.transposed else "c") + ".".join(map(str, fields))
 
     def map_bytes(self, layout: Layout = Layout.BLOCKED) -> int:
-        """Bytes of the input."""
+        """The bytes of the input map in f32, in a layout."""
         return layout_bytes((self.batch, self.in_channels, *self.in_size), f32, layout)
 
     def out_bytes(self, layout: Layout = Layout.BLOCKED) -> int:
-        """Bytes of the output."""
+        """The bytes of the output map in f32, in a layout."""
         return layout_bytes((self.batch, self.out_channels, *self.out_size), f32, layout)
 
 

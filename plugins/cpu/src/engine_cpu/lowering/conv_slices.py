@@ -63,7 +63,7 @@ class _Maps:
 
     @property
     def blocks(self) -> int:
-        """Of a slice."""
+        """How many blocks of channels a slice has."""
         return -(-self.channels // self.lanes)
 
     @property

@@ -58,7 +58,7 @@ class CountedSegment(NodeSegment):
 
     @property
     def plans(self) -> list[Plan]:
-        """Its plan."""
+        """A list of the one plan that the segment runs."""
         return [self._plan]
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:

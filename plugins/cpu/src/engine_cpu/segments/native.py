@@ -43,7 +43,7 @@ class NativeSegment(Segment):
 
     @property
     def plans(self) -> list[Plan]:
-        """Its plan."""
+        """A list of the one plan that the segment runs."""
         return [self.form.plan]
 
     def output_shapes(self) -> list[tuple[int, ...]]:

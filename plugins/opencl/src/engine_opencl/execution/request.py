@@ -54,7 +54,7 @@ class OpenclInferRequest(SyncInferRequest):
         self._context.compute(self.check_cancelled)
 
     def wait_pipeline(self) -> None:
-        """Wait for the kernels."""
+        """Wait until the kernels have ended."""
         assert self._context is not None
         self._context.wait()
 

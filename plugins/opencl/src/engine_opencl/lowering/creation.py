@@ -43,7 +43,7 @@ class CreationLowering(MovingLowering[SpecT]):
 
 @lowers("Shape", spec=ShapeSpec)
 class ShapeLowering(CreationLowering[ShapeSpec]):
-    """Lengths."""
+    """Stores lengths of the input, which are known when the plan is made."""
 
     def value(self, spec: ShapeSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return np.array(spec.at(b.shape(spec.node.input_value(0))))

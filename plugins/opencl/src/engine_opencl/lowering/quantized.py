@@ -119,7 +119,7 @@ class _Operands:
         return _output(self.given.weights)
 
     def data(self, value: object) -> Array:
-        """The data of a constant."""
+        """The elements of a constant."""
         data = self.b.constant(_output(value))
         assert data is not None
         return data
@@ -193,7 +193,7 @@ class _Operands:
         return " ".join([*lines, f"y[at] = {result};"])
 
     def code(self, scale: object, zero_point: object) -> str:
-        """The code of `v`."""
+        """OpenCL C that quantizes `v` by a constant scale and zero point."""
         low, high = _limits(_output(zero_point).element_type)
         numbers = [self.data(scale).item(), float(self.data(zero_point).item()), low, high]
         return f"code_of(v, {', '.join(map(literal, numbers))})"

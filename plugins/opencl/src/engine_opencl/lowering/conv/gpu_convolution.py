@@ -25,7 +25,7 @@ class Variant(Protocol):
     """One or more kernels with their parameters, identified by `str`."""
 
     def launch(self, b: LaunchPlanBuilder, c: Convolution) -> None:
-        """Launch a convolution."""
+        """Launch the kernel of this variant."""
 
 
 def launch_convolution(b: LaunchPlanBuilder, c: Convolution) -> None:
