@@ -28,80 +28,96 @@ constexpr int kMaxPixels[4] = {0, tile_pixels(6), tile_pixels(6), 0};
 #endif
 #endif
 constexpr int kMaxVectors = 2, kBestVectors = 2;
+// Of one vector: the start and the end of a tile take as long as a short depth.
+#if defined(__AVX512F__) && !defined(ENGINE_SMALL_TILES)
+constexpr int kLongPixels = 28;
+#else
+constexpr int kLongPixels = 0;
+#endif
 
 alignas(64) const float kZeros[64] = {};
 
 // Prevents the compiler from carrying loads to the next step (predictive commoning would spill accumulators).
 #define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
 
-constexpr int kIndirect = 0;  // in place of the floats between pixels
+// In place of the floats between pixels.
+constexpr int kIndirect = 0, kAnyStep = -1;
 
 template <int kVectors, int kPixels>
 using Accumulators = Vec[kVectors][kPixels];
 
+// A step between pixels that is known at run time, in bytes. A pointer for each pixel would not fit into registers
+// besides the rest, but some multiples of the step do, which addresses scale by 1, 2, 4 or 8.
+struct AnyStep {
+  std::int64_t one, three, five, seven;
+  explicit AnyStep(std::int64_t bytes) : one(bytes), three(3 * bytes), five(5 * bytes), seven(7 * bytes) {}
+  // Or the compiler would compute all multiples in advance, for which there are no registers.
+  ENGINE_ALWAYS_INLINE void forget() { __asm__ volatile("" : "+r"(one), "+r"(three), "+r"(five), "+r"(seven)); }
+  ENGINE_ALWAYS_INLINE const float* eighth(const float* from) const {
+    return reinterpret_cast<const float*>(reinterpret_cast<const char*>(from) + 8 * one);
+  }
+  // A pixel less than 8 from `from`.
+  ENGINE_ALWAYS_INLINE float value(const float* from, int pixel) const {
+    const int odd = pixel % 2 == 1 ? pixel : pixel == 6 ? 3 : 1;
+    const std::int64_t multiple = odd == 7 ? seven : odd == 5 ? five : odd == 3 ? three : one;
+    return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(from) + multiple * (pixel / odd));
+  }
+};
+
 // Adds to `acc` value `kDepth` of each row times the weights of that depth.
 template <int kDepth, int kVectors, int kPixels>
-ENGINE_ALWAYS_INLINE void add_depth(const float* const (&row)[kPixels], const float* w,
+ENGINE_ALWAYS_INLINE void add_depth(const float* x, const AnyStep& step, const float* w,
                                     Accumulators<kVectors, kPixels>& acc) {
+  const float* eighth[kPixels / 8 + 1] = {x};
+#pragma GCC unroll 4
+  for (int i = 1; i <= kPixels / 8; ++i) eighth[i] = step.eighth(eighth[i - 1]);
   Vec weight[kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) weight[v] = load(w + (kDepth * kVectors + v) * kLanes);
 #pragma GCC unroll 28
   for (int p = 0; p < kPixels; ++p) {
-    const Vec value = broadcast(row[p][kDepth]);
+    const Vec value = broadcast(step.value(eighth[p / 8] + kDepth, p % 8));
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) acc[v][p] = fma(value, weight[v], acc[v][p]);
   }
 }
 
-// Four values of depth, from kDepth on, and the `bytes` that are prefetched with them.
-template <int kDepth, int kVectors, int kPixels>
-ENGINE_ALWAYS_INLINE void add_four(const float* const (&row)[kPixels], const float* w, const char*& next,
-                                   std::int64_t bytes, Accumulators<kVectors, kPixels>& acc) {
-  for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
-  next += bytes;
-  add_depth<kDepth, kVectors>(row, w, acc);
-  add_depth<kDepth + 1, kVectors>(row, w, acc);
-  add_depth<kDepth + 2, kVectors>(row, w, acc);
-  add_depth<kDepth + 3, kVectors>(row, w, acc);
-}
-
-// The products of rows at a fixed distance. Their pointers do not fit into registers besides the rest, so each is
-// loaded once for 16 values; with one vector, whose multiply-adds wait for their own loads, for four.
+// The products of rows at a fixed distance.
 template <int kVectors, int kPixels>
 ENGINE_ALWAYS_INLINE void add_rows(const TileCall& call, Accumulators<kVectors, kPixels>& acc) {
-  const float* row[kPixels];
-#pragma GCC unroll 28
-  for (int p = 0; p < kPixels; ++p) row[p] = call.x + p * call.x_pixel;
-  const char* next = call.next;
+  AnyStep step(std::int64_t{4} * call.x_pixel);
+  const float* x = call.x;
   const float* w = call.w;
+  const char* next = call.next;
   const std::int64_t ahead = std::int64_t{call.next_step} * 4;
   std::int64_t depth = std::int64_t{16} * (call.blocks - 1) + call.last_depth;
-  constexpr int kUnrolled = kVectors == 1 ? 4 : 16;
-  for (; depth >= kUnrolled; depth -= kUnrolled) {
-    add_four<0, kVectors>(row, w, next, ahead, acc);
-    if constexpr (kUnrolled > 4) {
-      add_four<4, kVectors>(row, w, next, ahead, acc);
-      add_four<8, kVectors>(row, w, next, ahead, acc);
-      add_four<12, kVectors>(row, w, next, ahead, acc);
-    }
-    w += kUnrolled * kVectors * kLanes;
-#pragma GCC unroll 28
-    for (int p = 0; p < kPixels; ++p) row[p] += kUnrolled;
+  for (; depth >= 4; depth -= 4) {
+    step.forget();
+    for (std::int64_t i = 0; i < ahead; i += 64) __builtin_prefetch(next + i, 0, 2);
+    next += ahead;
+    add_depth<0, kVectors>(x, step, w, acc);
+    add_depth<1, kVectors>(x, step, w, acc);
+    add_depth<2, kVectors>(x, step, w, acc);
+    add_depth<3, kVectors>(x, step, w, acc);
+    w += 4 * kVectors * kLanes;
+    x += 4;
   }
   for (; depth > 0; --depth) {
-    add_depth<0, kVectors>(row, w, acc);
+    step.forget();
+    add_depth<0, kVectors>(x, step, w, acc);
     w += kVectors * kLanes;
-#pragma GCC unroll 28
-    for (int p = 0; p < kPixels; ++p) ++row[p];
+    ++x;
   }
 }
 
+// `step`: the floats between pixels if kStep does not say so.
 template <int kVectors, int kPixels, int kStep>
-ENGINE_ALWAYS_INLINE void add_taps(const TileCall& call, Accumulators<kVectors, kPixels>& acc) {
+ENGINE_ALWAYS_INLINE void add_taps(const TileCall& call, [[maybe_unused]] int step,
+                                   Accumulators<kVectors, kPixels>& acc) {
   constexpr bool kIsIndirect = kStep == kIndirect;
   const std::int64_t next_step = call.next_step;
   const char* next = next_step != 0 ? call.next : reinterpret_cast<const char*>(call.w);
+  [[maybe_unused]] AnyStep any(std::int64_t{4} * step);
   const float* block = call.x;
   for (int b = 0; b < call.blocks; ++b, block += call.x_block) {
     const bool is_last = b == call.blocks - 1;
@@ -139,14 +155,19 @@ ENGINE_ALWAYS_INLINE void add_taps(const TileCall& call, Accumulators<kVectors, 
 #pragma GCC unroll 2
           for (int d = 0; d < depth; ++d, ++at) {
             ENGINE_FORGET(at);
-            Vec weight[kVectors];
+            if constexpr (kStep == kAnyStep) {
+              any.forget();
+              add_depth<0, kVectors>(at, any, w, acc);
+            } else {
+              Vec weight[kVectors];
 #pragma GCC unroll 4
-            for (int v = 0; v < kVectors; ++v) weight[v] = load(w + v * kLanes);
+              for (int v = 0; v < kVectors; ++v) weight[v] = load(w + v * kLanes);
 #pragma GCC unroll 28
-            for (int p = 0; p < kPixels; ++p) {
-              const Vec value = broadcast(at[p * kStep]);
+              for (int p = 0; p < kPixels; ++p) {
+                const Vec value = broadcast(at[p * kStep]);
 #pragma GCC unroll 4
-              for (int v = 0; v < kVectors; ++v) acc[v][p] = fma(value, weight[v], acc[v][p]);
+                for (int v = 0; v < kVectors; ++v) acc[v][p] = fma(value, weight[v], acc[v][p]);
+              }
             }
             w += kVectors * kLanes;
             __builtin_prefetch(next, 0, 2);
@@ -170,7 +191,7 @@ ENGINE_NOINLINE void run(const TileCall& call, [[maybe_unused]] PixelStep step) 
     for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
   }
   if constexpr (kIsBlocked1) {
-    add_taps<kVectors, kPixels, 16>(call, acc);
+    add_taps<kVectors, kPixels, 16>(call, 16, acc);
   } else if (step == PixelStep::kRows) {
     if (call.adds_to_y) {
 #pragma GCC unroll 4
@@ -182,14 +203,14 @@ ENGINE_NOINLINE void run(const TileCall& call, [[maybe_unused]] PixelStep step) 
     }
     add_rows<kVectors>(call, acc);
   } else if constexpr (kVectors <= kMaxVectors) {
-    if (step == PixelStep::kBlocked2)
-      add_taps<kVectors, kPixels, 32>(call, acc);
-    else if (step == PixelStep::kPlanar1)
-      add_taps<kVectors, kPixels, 1>(call, acc);
-    else if (step == PixelStep::kPlanar2)
-      add_taps<kVectors, kPixels, 2>(call, acc);
+    if (step == PixelStep::kIndirect)
+      add_taps<kVectors, kPixels, kIndirect>(call, 0, acc);
     else
-      add_taps<kVectors, kPixels, kIndirect>(call, acc);
+      add_taps<kVectors, kPixels, kAnyStep>(call,
+                                            step == PixelStep::kBlocked2  ? 32
+                                            : step == PixelStep::kPlanar1 ? 1
+                                                                          : 2,
+                                            acc);
   }
 
   const EpilogueArgs& epilogue = *call.epilogue;
@@ -247,6 +268,8 @@ struct CountTo<0, kIndices...> {
 template <int kVectors, PixelStep kStep, int... kPixels>
 TileFn pick(int pixels, Indices<kPixels...>) {
   static const TileFn table[] = {&tile<kVectors, kPixels, kStep>...};
+  if constexpr (kVectors == 1 && kLongPixels > 0 && kStep != PixelStep::kRows)
+    if (pixels == kLongPixels) return &tile<kVectors, kLongPixels, kStep>;
   return pixels >= 1 && pixels <= static_cast<int>(sizeof...(kPixels)) ? table[pixels - 1] : nullptr;
 }
 
@@ -268,7 +291,8 @@ TileFn pick(int pixels, PixelStep step) {
 
 const TileTraits tile_traits = {
     kLanes,       kMaxVectors,        {kMaxPixels[0], kMaxPixels[1], kMaxPixels[2], kMaxPixels[3]},
-    kBestVectors, /*weight_bytes=*/4, kMaxProductVectors};
+    kBestVectors, /*weight_bytes=*/4, kMaxProductVectors,
+    kLongPixels};
 
 TileFn tile_kernel(int vectors, int pixels, PixelStep step) {
   switch (vectors) {

@@ -91,7 +91,13 @@ struct TileTraits {
   std::int32_t best_vectors;   // the shape that comes closest to the CPU's peak
   std::int32_t weight_bytes = 4;
   std::int32_t max_product_vectors = max_vectors;  // with PixelStep::kRows and kBlocked1
+  std::int32_t long_pixels = 0;                    // tiles of convolutions exist with one vector and this many, too
 };
+
+// Whether tiles of `long_pixels` cover the pixels without a rest.
+static inline bool has_long_tiles(const TileTraits& traits, std::int64_t pixels) {
+  return traits.long_pixels > 0 && pixels % traits.long_pixels == 0;
+}
 
 namespace ENGINE_ISA_NS {
 

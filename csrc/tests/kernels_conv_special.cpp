@@ -119,6 +119,10 @@ void planar_geometry(const Target& target) {
           for (const std::int64_t w : {7, 16, 33})
             check<kIsBf16>(target, shape(3, 40, 1, 11, w, kernel, stride, pad, dilation), {true, false, false}, {});
   check<kIsBf16>(target, shape(3, 24, 1, 32, 48, 16, 16, 0, 1), {true, false, false}, {});  // patches
+  const std::int64_t pixels = target.traits<TileTraits>(kIsBf16 ? "conv_planar_bf16" : "conv_planar_f32").long_pixels;
+  for (const std::int64_t stride : {1, 2, 3})
+    if (pixels > 0)
+      check<kIsBf16>(target, shape(3, 16, 1, 11, 2 * pixels * stride, 3, stride, 1, 1), {true, true, true}, {});
 }
 
 template <bool kIsBf16>

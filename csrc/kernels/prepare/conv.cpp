@@ -30,6 +30,8 @@ ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, 
   const std::int64_t by_rows = shape.out_h * divide_up(shape.out_w, tiling.pixels);
   const std::int64_t flat = divide_up(shape.out_h * shape.out_w, tiling.pixels);
   tiling.flat = is_dense_across_rows || flat * 10 < by_rows * 9;
+  const std::int64_t segment = tiling.flat ? shape.out_h * shape.out_w : shape.out_w;
+  if (tiling.vectors == 1 && has_long_tiles(traits, segment)) tiling.pixels = traits.long_pixels;
   const std::int64_t weights =
       shape.out_channels * (shape.in_channels / shape.groups) * shape.kernel_h * shape.kernel_w * traits.weight_bytes;
   tiling.tile_block = tiling.channel_split = 1;

@@ -14,7 +14,7 @@ PlanarConvArgs make_planar_conv_args(const ConvShape& shape, const ConvOperands&
   args.epilogue = epilogue;
   vectors = vectors == 0 ? traits.best_vectors : vectors;
   while (vectors > 1 && (vectors - 1) * traits.lanes >= shape.out_channels) --vectors;
-  args.pixels = traits.max_pixels[vectors];
+  args.pixels = vectors == 1 && has_long_tiles(traits, shape.out_w) ? traits.long_pixels : traits.max_pixels[vectors];
   PackArgs& pack = args.pack;
   pack.groups = 1;
   pack.channels = shape.out_channels;
