@@ -159,6 +159,7 @@ void every_tile(const Target& target) {
         const std::int64_t w = tiles * traits.long_pixels * stride;
         check(target, {shape(19, 16, 7, w, 3, stride, 1), {true, true, residual}, {}, {}});
         check(target, {shape(19, 16, 7, w, 1, stride), {true, false, residual}, {}, {}});
+        check(target, {shape(19, 16, 7, w + 3, 3, stride, 1), {true, true, residual}, {}, {1, traits.long_pixels}});
       }
 }
 

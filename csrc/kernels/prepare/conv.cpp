@@ -17,6 +17,10 @@ constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
 // The input pixels of several tiles, beside larger weights; and the tiles that are enough for all workers.
 constexpr std::int64_t kCachedTileBytes = 512 * 1024, kManyTiles = 48;
 
+bool uses_long_tiles(const ConvShape& shape, const ConvTiling& tiling, const TileTraits& traits) {
+  return tiling.vectors == 1 && has_long_tiles(traits, tiling.flat ? shape.out_h * shape.out_w : shape.out_w);
+}
+
 }  // namespace
 
 ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, std::int32_t vectors) {
@@ -30,8 +34,7 @@ ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, 
   const std::int64_t by_rows = shape.out_h * divide_up(shape.out_w, tiling.pixels);
   const std::int64_t flat = divide_up(shape.out_h * shape.out_w, tiling.pixels);
   tiling.flat = is_dense_across_rows || flat * 10 < by_rows * 9;
-  const std::int64_t segment = tiling.flat ? shape.out_h * shape.out_w : shape.out_w;
-  if (tiling.vectors == 1 && has_long_tiles(traits, segment)) tiling.pixels = traits.long_pixels;
+  if (uses_long_tiles(shape, tiling, traits)) tiling.pixels = traits.long_pixels;
   const std::int64_t weights =
       shape.out_channels * (shape.in_channels / shape.groups) * shape.kernel_h * shape.kernel_w * traits.weight_bytes;
   tiling.tile_block = tiling.channel_split = 1;
@@ -56,6 +59,9 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
   args.operands = operands;
   args.epilogue = epilogue;
   args.tiling = tiling.vectors == 0 ? choose_conv_tiling(shape, traits) : tiling;
+  // It may have been chosen for another shape.
+  const std::int32_t most = traits.max_pixels[args.tiling.vectors];
+  if (args.tiling.pixels > most && !uses_long_tiles(shape, args.tiling, traits)) args.tiling.pixels = most;
 
   const std::int64_t in_channels = shape.in_channels / shape.groups;
   const std::int64_t taps = shape.kernel_h * shape.kernel_w;
