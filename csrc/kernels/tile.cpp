@@ -8,6 +8,7 @@
 #include "kernels/tile.hpp"
 
 #include "kernels/activation.hpp"
+#include "kernels/tile_step.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -46,37 +47,17 @@ constexpr int kIndirect = 0, kAnyStep = -1;
 template <int kVectors, int kPixels>
 using Accumulators = Vec[kVectors][kPixels];
 
-// A step between pixels that is known at run time, in bytes. A pointer for each pixel would not fit into registers
-// besides the rest, but some multiples of the step do, which addresses scale by 1, 2, 4 or 8.
-struct AnyStep {
-  std::int64_t one, three, five, seven;
-  explicit AnyStep(std::int64_t bytes) : one(bytes), three(3 * bytes), five(5 * bytes), seven(7 * bytes) {}
-  // Or the compiler would compute all multiples in advance, for which there are no registers.
-  ENGINE_ALWAYS_INLINE void forget() { __asm__ volatile("" : "+r"(one), "+r"(three), "+r"(five), "+r"(seven)); }
-  ENGINE_ALWAYS_INLINE const float* eighth(const float* from) const {
-    return reinterpret_cast<const float*>(reinterpret_cast<const char*>(from) + 8 * one);
-  }
-  // A pixel less than 8 from `from`.
-  ENGINE_ALWAYS_INLINE float value(const float* from, int pixel) const {
-    const int odd = pixel % 2 == 1 ? pixel : pixel == 6 ? 3 : 1;
-    const std::int64_t multiple = odd == 7 ? seven : odd == 5 ? five : odd == 3 ? three : one;
-    return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(from) + multiple * (pixel / odd));
-  }
-};
-
 // Adds to `acc` value `kDepth` of each row times the weights of that depth.
 template <int kDepth, int kVectors, int kPixels>
 ENGINE_ALWAYS_INLINE void add_depth(const float* x, const AnyStep& step, const float* w,
                                     Accumulators<kVectors, kPixels>& acc) {
-  const float* eighth[kPixels / 8 + 1] = {x};
-#pragma GCC unroll 4
-  for (int i = 1; i <= kPixels / 8; ++i) eighth[i] = step.eighth(eighth[i - 1]);
+  const StepPixels<float, kPixels> pixels(x, step);
   Vec weight[kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) weight[v] = load(w + (kDepth * kVectors + v) * kLanes);
 #pragma GCC unroll 28
   for (int p = 0; p < kPixels; ++p) {
-    const Vec value = broadcast(step.value(eighth[p / 8] + kDepth, p % 8));
+    const Vec value = broadcast(pixels(p)[kDepth]);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) acc[v][p] = fma(value, weight[v], acc[v][p]);
   }

@@ -3,6 +3,7 @@
 #include "kernels/tile_bf16.hpp"
 
 #include "kernels/activation.hpp"
+#include "kernels/tile_step.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -19,6 +20,14 @@ constexpr bool kHasPairDots = false;
 #endif
 // Larger tiles are no faster (tile.cpp), and take long to compile.
 constexpr int kMaxVectors = 2;
+// As in tile.cpp.
+#if defined(__AVX512BF16__) && !defined(ENGINE_SMALL_TILES)
+constexpr int kLongPixels = 28;
+#else
+constexpr int kLongPixels = 0;
+#endif
+// In place of the elements between pixels.
+constexpr int kIndirect = 0, kAnyStep = -1;
 
 alignas(64) const Bf16 kZeros[16] = {};
 
@@ -44,6 +53,17 @@ struct DensePixels {
   int step;
   ENGINE_ALWAYS_INLINE const Bf16* operator()(int p) const { return at + p * step; }
 };
+
+template <int kStep, bool kIsOdd, int kVectors, int kPixels>
+ENGINE_INLINE void multiply_dense(const Bf16* w, const Bf16* first, [[maybe_unused]] AnyStep& any,
+                                  Vec (&acc)[kVectors][kPixels]) {
+  if constexpr (kStep == kAnyStep) {
+    any.forget();
+    multiply<kIsOdd>(w, StepPixels<Bf16, kPixels>(first, any), acc);
+  } else {
+    multiply<kIsOdd>(w, DensePixels{first, kStep}, acc);
+  }
+}
 
 template <int kPixels>
 struct IndirectPixels {
@@ -103,9 +123,10 @@ ENGINE_INLINE void store_tile(const TileCallBf16& call, Vec low, Vec high, Vec (
   }
 }
 
-// step: elements between pixels; 0 for indirect pixels.
-template <int kVectors, int kPixels>
-ENGINE_INLINE void add_taps(const TileCallBf16& call, int step, Vec (&acc)[kVectors][kPixels]) {
+// step: the elements between pixels if kStep does not say so.
+template <int kStep, int kVectors, int kPixels>
+ENGINE_INLINE void add_taps(const TileCallBf16& call, [[maybe_unused]] int step, Vec (&acc)[kVectors][kPixels]) {
+  [[maybe_unused]] AnyStep any(std::int64_t{2} * step);
   constexpr int kStride = kVectors * kLanes * 2;
   const Bf16* block = call.x;
   for (int b = 0; b < call.blocks; ++b) {
@@ -123,7 +144,7 @@ ENGINE_INLINE void add_taps(const TileCallBf16& call, int step, Vec (&acc)[kVect
     for (int r = 0; r < at->rows; ++r) {
       const Bf16* x = row;
       for (int c = 0; c < at->cols; ++c) {
-        if (step == 0) {
+        if constexpr (kStep == kIndirect) {
           IndirectPixels<kPixels> pixels;
           pixels.depth = 0;
 #pragma GCC unroll 28
@@ -143,14 +164,14 @@ ENGINE_INLINE void add_taps(const TileCallBf16& call, int step, Vec (&acc)[kVect
             w += kStride;
           }
         } else {
-          DensePixels pixels = {x, step};
+          const Bf16* first = x;
           int d = 0;
-          for (; d + 1 < depth; d += 2, pixels.at += 2, w += kStride) {
-            ENGINE_FORGET(pixels.at);
-            multiply<false>(w, pixels, acc);
+          for (; d + 1 < depth; d += 2, first += 2, w += kStride) {
+            ENGINE_FORGET(first);
+            multiply_dense<kStep, false>(w, first, any, acc);
           }
           if (d < depth) {
-            multiply<true>(w, pixels, acc);
+            multiply_dense<kStep, true>(w, first, any, acc);
             w += kStride;
           }
         }
@@ -174,25 +195,12 @@ ENGINE_NOINLINE void run(const TileCallBf16& call, [[maybe_unused]] int step) {
     for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
   }
 
-  if constexpr (!kHasPairDots) {
-    add_taps(call, step, acc);
-  } else if constexpr (kIsBlocked1) {
-    add_taps(call, 16, acc);
-  } else {
-    switch (step) {  // a constant for each loop
-      case 32:
-        add_taps(call, 32, acc);
-        break;
-      case 1:
-        add_taps(call, 1, acc);
-        break;
-      case 2:
-        add_taps(call, 2, acc);
-        break;
-      default:
-        add_taps(call, 0, acc);
-    }
-  }
+  if constexpr (kIsBlocked1)
+    add_taps<16>(call, 16, acc);
+  else if (step == kIndirect)
+    add_taps<kIndirect>(call, 0, acc);
+  else
+    add_taps<kAnyStep>(call, step, acc);
 
   if (call.scale) {
 #pragma GCC unroll 4
@@ -239,6 +247,8 @@ struct CountTo<0, kIndices...> {
 template <int kVectors, int kStep, int... kPixels>
 TileBf16Fn pick(int pixels, Indices<kPixels...>) {
   static const TileBf16Fn table[] = {&tile<kVectors, kPixels, kStep>...};
+  if constexpr (kVectors == 1 && kLongPixels > 0)
+    if (pixels == kLongPixels) return &tile<kVectors, kLongPixels, kStep>;
   return pixels >= 1 && pixels <= static_cast<int>(sizeof...(kPixels)) ? table[pixels - 1] : nullptr;
 }
 
@@ -265,7 +275,8 @@ TileBf16Fn pick(int pixels, PixelStep step) {
 
 }  // namespace
 
-const TileTraits tile_bf16_traits = {kLanes, kMaxVectors, {0, kMaxPixels[1], kMaxPixels[2]}, kMaxVectors, sizeof(Bf16)};
+const TileTraits tile_bf16_traits = {
+    kLanes, kMaxVectors, {0, kMaxPixels[1], kMaxPixels[2]}, kMaxVectors, sizeof(Bf16), kMaxVectors, kLongPixels};
 
 TileBf16Fn tile_bf16_kernel(int vectors, int pixels, PixelStep step) {
   switch (vectors) {

@@ -123,6 +123,16 @@ void every_tile(const Target& target) {
           check(target, {shape(19, 80, 7, 31, 3, stride, 1), {true, true, true}, {}, tiling});
           if (stride == 1) check(target, {shape(19, 80, 7, 31, 1), {true, false, true}, {}, tiling});
         }
+  // Chosen where they cover the pixels without a rest.
+  if (traits.long_pixels == 0) return;
+  for (const std::int64_t tiles : {1, 2})
+    for (const std::int64_t stride : {1, 2, 3})
+      for (const bool residual : {false, true}) {
+        const std::int64_t w = tiles * traits.long_pixels * stride;
+        check(target, {shape(19, 16, 7, w, 3, stride, 1), {true, true, residual}, {}, {}});
+        check(target, {shape(19, 16, 7, w, 1, stride), {true, false, residual}, {}, {}});
+        check(target, {shape(19, 16, 7, w + 3, 3, stride, 1), {true, true, residual}, {}, {1, traits.long_pixels}});
+      }
 }
 
 void kernels_strides_dilations(const Target& target) {
