@@ -4,6 +4,7 @@
 #include "kernels/tile_int8.hpp"
 
 #include "kernels/requantize_vector.hpp"
+#include "kernels/tile_step.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
@@ -64,6 +65,9 @@ ENGINE_INLINE void multiply(const std::uint8_t* w, const Pixel& pixel, VecInt (&
 #pragma GCC unroll 14
   for (int p = 0; p < kPixels; ++p) add_products<kPairsFit>(pixel(p), weight, acc, p);
 }
+
+// In place of the bytes between pixels; StepPixels then knows them.
+constexpr int kAnyStep = -1;
 
 template <int kStep>
 struct DensePixels {
@@ -172,10 +176,15 @@ ENGINE_INLINE void prefetch_weights(const char* next, std::int64_t bytes) {
 // Any depth. Both functions advance w.
 template <int kStep, bool kPairsFit, int kVectors, int kPixels>
 ENGINE_INLINE void multiply_depth(const std::uint8_t* x, const std::uint8_t*& w, int depth,
-                                  VecInt (&acc)[kVectors][kPixels]) {
+                                  [[maybe_unused]] AnyStep& any, VecInt (&acc)[kVectors][kPixels]) {
   for (int d = 0; d < depth; d += kDepth, x += kDepth, w += kVectors * kLanes * kDepth) {
     ENGINE_FORGET(x);
-    multiply<kPairsFit>(w, DensePixels<kStep>{x}, acc);
+    if constexpr (kStep == kAnyStep) {
+      any.forget();
+      multiply<kPairsFit>(w, StepPixels<std::uint8_t, kPixels>(x, any), acc);
+    } else {
+      multiply<kPairsFit>(w, DensePixels<kStep>{x}, acc);
+    }
   }
 }
 
@@ -220,12 +229,14 @@ ENGINE_INLINE void multiply_single_tap(const TileCallInt8& call, VecInt (&acc)[k
     x += x_block;
   }
   ENGINE_FORGET(rest);
-  if (rest != 0) multiply_depth<kBlock, kPairsFit>(x, w, rest, acc);
+  AnyStep none(0);
+  if (rest != 0) multiply_depth<kBlock, kPairsFit>(x, w, rest, none, acc);
 }
 
 // Any taps; pixels at a fixed distance.
 template <int kStep, bool kPairsFit, int kVectors, int kPixels>
-ENGINE_INLINE void multiply_taps(const TileCallInt8& call, VecInt (&acc)[kVectors][kPixels]) {
+ENGINE_INLINE void multiply_taps(const TileCallInt8& call, int step, VecInt (&acc)[kVectors][kPixels]) {
+  AnyStep any(step);
   const std::uint8_t *block = call.x, *w = call.w;  // weights are contiguous, since no tap is skipped
   for (int b = 0; b < call.blocks; ++b) {
     // The call's fields are reloaded where they are needed: keeping them in registers would spill accumulators.
@@ -244,10 +255,10 @@ ENGINE_INLINE void multiply_taps(const TileCallInt8& call, VecInt (&acc)[kVector
     for (int r = 0; r < at->rows; ++r) {
       const std::uint8_t* x = row;
       for (int c = 0; c < at->cols; ++c) {
-        if (kUnrollsBlocks && kStep >= kBlock && depth == kBlock)
+        if (kUnrollsBlocks && kStep == kBlock && depth == kBlock)
           multiply_block<kStep, kPairsFit>(x, w, acc);
         else
-          multiply_depth<kStep, kPairsFit>(x, w, depth, acc);
+          multiply_depth<kStep, kPairsFit>(x, w, depth, any, acc);
         ENGINE_FORGET(at);
         x += at->x_col;
       }
@@ -293,11 +304,11 @@ ENGINE_INLINE void multiply_indirect(const TileCallInt8& call, VecInt (&acc)[kVe
 
 // Pixels `kStep` bytes apart.
 template <int kStep, bool kPairsFit, int kVectors, int kPixels>
-ENGINE_INLINE void multiply_all(const TileCallInt8& call, VecInt (&acc)[kVectors][kPixels]) {
+ENGINE_INLINE void multiply_all(const TileCallInt8& call, int step, VecInt (&acc)[kVectors][kPixels]) {
   if constexpr (kUnrollsBlocks && kStep == kBlock) {
     if (call.rows * call.cols == 1) return multiply_single_tap<kPairsFit>(call, acc);
   }
-  multiply_taps<kStep, kPairsFit>(call, acc);
+  multiply_taps<kStep, kPairsFit>(call, step, acc);
 }
 
 // step: bytes between pixels; 0 for indirect pixels. Tiles of all steps share the ends, which are longer than the
@@ -312,22 +323,12 @@ ENGINE_NOINLINE void run(const TileCallInt8& call, int step) {
     for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
   }
 
-  switch (step) {
-    case kBlock:
-      multiply_all<kBlock, kPairsFit>(call, acc);
-      break;
-    case 2 * kBlock:
-      multiply_all<2 * kBlock, kPairsFit>(call, acc);
-      break;
-    case 4:
-      multiply_all<4, kPairsFit>(call, acc);
-      break;
-    case 8:
-      multiply_all<8, kPairsFit>(call, acc);
-      break;
-    default:
-      multiply_indirect<kPairsFit>(call, acc);
-  }
+  if (step == kBlock)
+    multiply_all<kBlock, kPairsFit>(call, step, acc);
+  else if (step == 0)
+    multiply_indirect<kPairsFit>(call, acc);
+  else
+    multiply_all<kAnyStep, kPairsFit>(call, step, acc);
 
   const RequantizeArgs& args = *call.requantize;
   const bool is_common = args.epilogue.activation == Activation::kClip && element_bytes_of(args.y) == 1 &&
