@@ -66,6 +66,13 @@ def violations(root: Path) -> list[str]:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """Forget the trees in the end: a million objects, through which each later collection of garbage would go."""
+    yield
+    nodes_of.cache_clear()
+
+
 def distribution_folders(root: Path) -> list[Path]:
     """The folders of the plugins and of the applications."""
     return sorted(path for kind in ("plugins", "apps") for path in (root / kind).glob("*") if path.is_dir())
