@@ -141,7 +141,7 @@ def check_command(line: str, where: str) -> None:
         if program == "engine":
             make_parser([*list_commands()[0], *APPS]).parse_args(arguments)
         elif program == "python" and arguments[0] == "-m":
-            assert list(ROOT.glob(f"{arguments[1].replace('.', '/')}*")), f"{where}: {line}"
+            assert arguments[1] == "pytest" or list(ROOT.glob(f"{arguments[1].replace('.', '/')}*")), f"{where}: {line}"
         elif program == "python" or "/" in program:
             script = arguments[0] if program == "python" else program
             assert (ROOT / script).is_file(), f"{where}: {line}"
