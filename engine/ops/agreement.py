@@ -13,6 +13,7 @@ from typing import Final
 from engine.errors import InputError
 from engine.ir import Constant, Dimension, Node, PartialShape, as_dimension
 from engine.ops.attention import AttentionSpec
+from engine.ops.axes import notation_of
 from engine.ops.conv import DeformConvSpec
 from engine.ops.recurrent import RecurrentSpec
 from engine.ops.reduce import ArgReduceSpec
@@ -21,25 +22,6 @@ from engine.ops.rotary import RotarySpec
 from engine.ops.rules import fail, normalize_axis, tensor_type
 from engine.ops.sample import CenterCropPadSpec
 from engine.ops.training import PER_TENSOR
-
-# The layout of each input, in order. Equal names mean equal lengths, `4*H` four times H, `...` any number of axes.
-_LAYOUTS: Final = {
-    "BatchNormalization": ("N C ...", "C", "C", "C", "C"),
-    "InstanceNormalization": ("N C ...", "C", "C"),
-    "GlobalAveragePool": ("N C ...",),
-    "GlobalLpPool": ("N C ...",),
-    "GlobalMaxPool": ("N C ...",),
-    "LRN": ("N C ...",),
-    "MaxRoiPool": ("N C H W", "rois 5"),
-    "AffineGrid": ("N r s",),
-    "RoiAlign": ("N C H W", "rois 4", "rois"),
-    "NonMaxSuppression": ("batch boxes 4", "batch classes boxes"),
-    "Trilu": ("... rows columns",),
-    "RNN": ("S B I", "D H I", "D H H", "D 2*H", "B", "D B H"),
-    "GRU": ("S B I", "D 3*H I", "D 3*H H", "D 6*H", "B", "D B H"),
-    "LSTM": ("S B I", "D 4*H I", "D 4*H H", "D 8*H", "B", "D B H", "D B H", "D 3*H"),
-}
-_BATCH_FIRST: Final = {"S B I": "B S I", "D B H": "B D H"}
 
 
 def _shape(node: Node, index: int) -> PartialShape | None:
@@ -59,15 +41,15 @@ def _is_single(shape: PartialShape) -> bool:
 def _compare_channels(node: Node) -> None:
     shape = _shape(node, 0)
     if shape is not None and len(shape) == 1:
-        _compare_layouts(node, ["N", *["1"] * 4], {})  # for one channel, its axis may be missing
+        _compare_layouts(node, [("N",), *[("1",)] * 4], {})  # for one channel, its axis may be missing
         return
-    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    _compare_layouts(node, notation_of(node), {})
 
 
 @compares("AffineGrid")
 def _compare_thetas(node: Node) -> None:
     theta, size = _shape(node, 0), _shape(node, 1)
-    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    _compare_layouts(node, notation_of(node), {})
     for rank, rows in ((4, 2), (5, 3)):
         wanted = PartialShape([None, rows, rows + 1])
         if (
@@ -83,7 +65,7 @@ def _compare_thetas(node: Node) -> None:
 
 @compares("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LRN", "MaxRoiPool", "NonMaxSuppression")
 def _compare_fixed(node: Node) -> None:
-    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    _compare_layouts(node, notation_of(node), {})
     data = _shape(node, 0)
     unknown = {"GlobalAveragePool": "mean", "GlobalMaxPool": "maximum"}.get(node.op_type)
     if unknown is not None and data is not None and data.is_static:
@@ -129,7 +111,7 @@ def _compare_optimized(node: Node) -> None:
 
 @compares("Trilu")
 def _compare_diagonal(node: Node) -> None:
-    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    _compare_layouts(node, notation_of(node), {})
     diagonal = _shape(node, 1)
     if diagonal is not None and not _is_single(diagonal):
         fail(node, f"k has shape {diagonal}; expected one number")
@@ -137,28 +119,26 @@ def _compare_diagonal(node: Node) -> None:
 
 @compares("RNN", "GRU", "LSTM")
 def _compare_recurrent(node: Node) -> None:
-    spec, layouts = RecurrentSpec.of(node), _LAYOUTS[node.op_type]
-    if spec.batch_first:
-        layouts = tuple(_BATCH_FIRST.get(layout, layout) for layout in layouts)
+    spec = RecurrentSpec.of(node)
     lengths = {"D": as_dimension(len(spec.is_reversed))}
     if spec.hidden_size is not None:
         lengths["H"] = as_dimension(spec.hidden_size)
-    _compare_layouts(node, layouts, lengths)
+    _compare_layouts(node, notation_of(node), lengths)
 
 
-def _compare_layouts(node: Node, layouts: Sequence[str], lengths: dict[str, Dimension]) -> None:
+def _compare_layouts(node: Node, layouts: Sequence[Sequence[str]], lengths: dict[str, Dimension]) -> None:
     """Fail if an input has another layout, or a length that contradicts `lengths` or an earlier input."""
-    for index, layout in enumerate(layouts[: node.num_inputs]):
+    for index, names in enumerate(layouts[: node.num_inputs]):
         shape = _shape(node, index)
-        if shape is None:
+        if shape is None or not names:
             continue
-        names = layout.split()
         count = len(names) - ("..." in names)
         if len(shape) != count if count == len(names) else len(shape) < count:
             fail(node, f"input {index} has shape {shape}; expected [{', '.join(names)}]")
         dims = shape.dims if names[0] != "..." else shape.dims[len(shape) - count :]
         for name, dim in zip([name for name in names if name != "..."], dims, strict=False):
             if not _bind(name, dim, lengths):
+                layout = " ".join(names)
                 known = ", ".join(f"{key} = {value}" for key, value in lengths.items() if key in layout)
                 fail(node, f"input {index} has shape {shape}; expected [{', '.join(names)}], where {known or layout}")
 
@@ -253,7 +233,7 @@ def _compare_new_axes(node: Node) -> None:
 
 @compares("RoiAlign")
 def _compare_regions(node: Node) -> None:
-    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+    _compare_layouts(node, notation_of(node), {})
     data = _shape(node, 0)
     if data is not None and 0 in (data[2].max, data[3].max):
         fail(node, f"X has shape {data}; expected a height and width of 1 or more")

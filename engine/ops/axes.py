@@ -8,6 +8,7 @@ that slices may be reordered, added or computed apart. (An input of length 1 bro
 the same axis, but its elements depend on several ones of the input, or on their places. `...` stands for any number of
 axes, aligned at the last one, `*` for any number without names. What is not named has no relation to the others.
 
+Names may also say more of lengths, for the checks of `engine.ops.agreement`: "4*H" is four times H, and "4" is 4.
 A pointwise operator needs no declaration. Of others without one, nothing is known.
 """
 
@@ -111,6 +112,13 @@ def axes_of(node: Node) -> AxisMapping | None:
         return _pointwise(node)
     found = declared(node) if callable(declared) else declared
     return _expanded(node, found) if isinstance(found, str) else found
+
+
+def notation_of(node: Node) -> tuple[tuple[str, ...], ...]:
+    """The names of the axes of each input as its operator declares them; no names for one without relations."""
+    declared = _AXES.get((node.domain, node.op_type))
+    found = declared(node) if callable(declared) else declared
+    return _parsed(found)[0] if isinstance(found, str) else ()
 
 
 def has_axes(op_type: str, domain: str = "") -> bool:

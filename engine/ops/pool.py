@@ -29,7 +29,7 @@ declare("MaxPool", "MaxRoiPool", inflates=True)
 declare("MaxUnpool", addresses=1, inflates=True)
 declare_axes("AveragePool", "LpPool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", axes="N C ... -> N C ...'")
 declare_axes("MaxPool", axes="N C ... -> N C ...', N' C' ...'")  # indices count through the whole tensor
-declare_axes("MaxRoiPool", axes="batch C *, R box -> R C *")
+declare_axes("MaxRoiPool", axes="N C H W, rois 5 -> rois C *")
 
 
 @specifies("AveragePool", "LpPool", "MaxPool")

@@ -445,12 +445,20 @@ def _time(node: Node) -> float:
     return _operations(node) / 2 + 4 * CALL * directions * steps
 
 
-@maps_axes("GRU", "LSTM", "RNN")
+_INPUTS: Final = {
+    "RNN": "D H I, D H H, D 2*H, B",
+    "GRU": "D 3*H I, D 3*H H, D 6*H, B",
+    "LSTM": "D 4*H I, D 4*H H, D 8*H, B",
+}
+"""The axes of weights and biases, and of the lengths of sequences."""
+
+
+@maps_axes(*_INPUTS)
 def _axes(node: Node) -> Axes:
     """Steps depend on each other, and one of two directions begins at the end."""
     if node.attributes.get("layout"):
-        return "B S I, D *, D *, D *, B, B D *, B D *, D * -> B S' D' H, B D' H, B D' H"
-    return "S B I, D *, D *, D *, B, D B *, D B *, D * -> S' D' B H, D' B H, D' B H"
+        return f"B S I, {_INPUTS[node.op_type]}, B D H, B D H, D 3*H -> B S' D' H', B D' H', B D' H'"
+    return f"S B I, {_INPUTS[node.op_type]}, D B H, D B H, D 3*H -> S' D' B H', D' B H', D' B H'"
 
 
 @suspects("GRU", "LSTM", "RNN")

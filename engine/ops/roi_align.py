@@ -21,7 +21,7 @@ _MAX_SAMPLES: float = 1e15
 
 
 declare("RoiAlign", addresses=2, inflates=True)
-declare_axes("RoiAlign", axes="batch C *, R box, R -> R C *")
+declare_axes("RoiAlign", axes="N C H W, rois 4, rois -> rois C *")
 
 
 @evaluates_with_spec("RoiAlign")

@@ -43,7 +43,7 @@ TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
 declare("AffineGrid", "CenterCropPad", inflates=True)
 declare("DeformConv", product=(0, 1), inflates=True, vectorized=True)
 declare_axes("GridSample", axes="N C *, N ... xy -> N C ...")
-declare_axes("AffineGrid", axes="N *, -> N *")
+declare_axes("AffineGrid", axes="N r s, -> N *")
 
 
 @specifies("GridSample")

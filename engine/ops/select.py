@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, Node, Output, ValueType
-from engine.ops.axes import Axes, along, maps_axes
+from engine.ops.axes import Axes, along, declare_axes, maps_axes
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.cost import lengths_of, more_time, number_of
 from engine.ops.interruption import current_check
@@ -24,6 +24,7 @@ from engine.ops.traits import Moves, declare
 
 declare("Compress", addresses=1, moves=Moves.SELECTION, keeps_zero=True, vectorized=True)
 declare("NonZero", vectorized=True)
+declare_axes("NonMaxSuppression", axes="batch boxes 4, batch classes boxes -> selected 3")
 
 
 @specifies("TopK")
