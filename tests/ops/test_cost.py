@@ -13,8 +13,9 @@ from engine import Core, ops
 from engine.errors import PassError
 from engine.ir import Constant, Model, Node, Parameter, f32, i64
 from engine.limits import Limits, compilation
-from engine.ops import select
+from engine.ops import Traits, select
 from engine.ops.cost import evaluation_time
+from engine.ops.extension import Operator, define
 from engine.passes import folding
 from engine.passes.folding import constant_fold
 
@@ -134,6 +135,21 @@ def test_pointwise_operators_cost_a_few_passes_over_their_elements() -> None:
     assert {name: evaluation_time(make(weights(1000))) for name, make in by_element.items()} == dict.fromkeys(
         by_element, 16000
     )
+
+
+def test_an_operator_of_an_extension_folds_if_it_is_declared_pointwise() -> None:
+    """Without that, its evaluation may loop over the elements, which takes longer than a compilation may."""
+
+    def operator(name: str, **facts: Any) -> Operator:
+        return Operator(
+            name=name, domain="test.cost", inputs=["x"], infer=lambda types, _: types[0], evaluate=np.negative, **facts
+        )
+
+    define([operator("Fast", traits=Traits(pointwise=True)), operator("Unknown")], "cost 1")
+    fast, unknown = (ops.create(name, [weights(10_000_000)], domain="test.cost") for name in ("Fast", "Unknown"))
+    with compilation(Limits(), lambda: 40_000_000):
+        assert constant_fold(fast) is not None
+        assert constant_fold(unknown) is None
 
 
 class Alarm(Exception):
