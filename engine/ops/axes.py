@@ -1,15 +1,9 @@
 """How the axes of a node's results follow from its inputs' axes, declared in the file of the operator's family.
 
-    declare_axes("Conv", "N C ..., M *, M -> N M ...'")
+    declare_axes("InstanceNormalization", axes="N C ..., C, C -> N C ...'")
 
-Each input and output has a list of its axes. A name that an input and an output share is one axis, whose indices are
-independent: index i of the output depends on index i of all inputs with that name alone, and on i itself not at all, so
-that slices may be reordered, added or computed apart. (An input of length 1 broadcasts.) A name with a prime, "H'", is
-the same axis, but its elements depend on several ones of the input, or on their places. `...` stands for any number of
-axes, aligned at the last one, `*` for any number without names. What is not named has no relation to the others.
-
+`AxisMapping` explains the notation. A pointwise operator needs no declaration. Of others without one, nothing is known.
 Names may also say more of lengths, for the checks of `engine.ops.agreement`: "4*H" is four times H, and "4" is 4.
-A pointwise operator needs no declaration. Of others without one, nothing is known.
 """
 
 from __future__ import annotations
@@ -33,7 +27,13 @@ _MIXED: Final = "'"
 
 
 class AxisMapping(NamedTuple):
-    """The names of the axes of all inputs and outputs of a node.
+    """The names of the axes of all inputs and outputs of a node, which are written "N C ..., M *, M -> N M ...'".
+
+    A name that an input and an output share is one axis, whose indices are independent: index i of the output depends
+    on index i of all inputs with that name alone, and on i itself not at all, so that slices may be reordered, added or
+    computed apart. (An input of length 1 broadcasts.) A name with a prime, "H'", is the same axis, but its elements
+    depend on several ones of the input, or on their places. `...` stands for any number of axes, aligned at the last
+    one, `*` for any number without names. What is not named has no relation to the others.
 
     Attributes:
         inputs: for each input.

@@ -111,7 +111,7 @@ class Operator:
         doc: what it computes.
         kernel: set for operators of a library; see `Extension`.
         traits: what is promised of all nodes, so that passes move and fold them.
-        axes: how axes of the outputs follow from the inputs' axes, as `engine.ops.axes` writes it: "N C, C -> N C'".
+        axes: how axes of the outputs follow from the inputs' axes, as `AxisMapping` writes it: "N C, C -> N C'".
             `engine.testing.facts.check_facts` finds promises that are not kept.
 
     Raises `ExtensionError` if a name or an attribute is not valid.
