@@ -21,7 +21,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Signal:
-    """What threads wait for, as for a `threading.Condition`, with a lock of C code that its owner also uses.
+    """A condition that threads wait for, like a `threading.Condition`, with a C lock that its owner also uses.
 
     Args:
         lock: guards what the threads wait for. It is reentrant if the collector may run code that takes it.

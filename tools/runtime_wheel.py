@@ -98,7 +98,7 @@ class _Modules:
         self._refused: dict[str, str] = {}
 
     def imports(self, name: str) -> Imports:
-        """What a module imports."""
+        """The imports of a module."""
         if name not in self._imports:
             self._imports[name] = _imports_of(name, self._files[self.paths[name]], self.paths)
         return self._imports[name]
@@ -229,7 +229,7 @@ def _hash(data: bytes) -> str:
 
 
 def files_of_wheel(wheel: Path) -> dict[str, bytes]:
-    """What a wheel installs, without its metadata."""
+    """The files that a wheel installs, without its metadata."""
     with zipfile.ZipFile(wheel) as archive:
         return {
             name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name and name[-1] != "/"
@@ -237,7 +237,7 @@ def files_of_wheel(wheel: Path) -> dict[str, bytes]:
 
 
 def files_of_checkout(root: Path) -> dict[str, bytes]:
-    """What a checkout with a compiled core would install of the engine and the CPU plugin."""
+    """The files of the engine and the CPU plugin that a checkout with a compiled core would install."""
     found = {}
     for base, package in ((root, "engine"), (root / "plugins" / "cpu" / "src", "engine_cpu")):
         for path in sorted((base / package).rglob("*")):

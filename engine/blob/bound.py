@@ -43,7 +43,7 @@ class WeightsFile(ABC):
 
     @abstractmethod
     def find(self, sha256: str, size: int) -> Mapping[str, Any] | None:
-        """What `read` needs to find the bytes with this hash and size, as JSON values; None if they are not there."""
+        """The place, as JSON values for `read`, of the bytes with this hash and size; None if they are not there."""
 
     @abstractmethod
     def read(self, place: Mapping[str, Any], size: int) -> memoryview:
@@ -74,7 +74,7 @@ class Bound:
 
     @classmethod
     def of(cls, manifest: BlobManifest) -> Bound | None:
-        """What a manifest says; None if the blob contains all its sections. Raises `BlobFormatError`."""
+        """The bound sections of a manifest; None if the blob contains all its sections. Raises `BlobFormatError`."""
         entry: Any = manifest.metadata.get(_KEY)
         if entry is None:
             return None

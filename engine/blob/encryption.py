@@ -53,7 +53,7 @@ class AesGcmKey(SectionTransform):
         return b"".join(pieces)
 
     def restore(self, data: memoryview, context: bytes) -> bytes:
-        """What was encrypted. Raises `BlobTransformError` if it was not encrypted with this key in this place."""
+        """The decrypted bytes. Raises `BlobTransformError` if it was not encrypted with this key in this place."""
         from cryptography.exceptions import InvalidTag
 
         stored = PIECE + _NONCE + _TAG

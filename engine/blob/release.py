@@ -55,7 +55,7 @@ class BlobRelease:
 
     @classmethod
     def of(cls, manifest: BlobManifest) -> BlobRelease | None:
-        """What a manifest says; None if it says nothing. Raises `BlobFormatError`."""
+        """The release that a manifest states; None if it states none. Raises `BlobFormatError`."""
         entry: Any = manifest.metadata.get(_KEY)
         if entry is None:
             return None

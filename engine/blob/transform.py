@@ -31,7 +31,7 @@ _HEX: Final = re.compile(r"(?:[0-9a-f]{2})*")
 
 
 class SectionTransform(ABC):
-    """What a blob's sections go through when they are written and read: a cipher, or a compression.
+    """The transform of a blob's sections when they are written and read: a cipher, or a compression.
 
     Attributes:
         name: what the manifest says; an import needs a transform of the same name. The name of a cipher includes the id
@@ -69,7 +69,7 @@ class Transformed:
 
     @classmethod
     def of(cls, manifest: BlobManifest) -> Transformed | None:
-        """What a manifest says; None if its sections are stored as they are. Raises `BlobTransformError`."""
+        """The transform that a manifest states; None if there is none. Raises `BlobTransformError`."""
         entry: Any = manifest.metadata.get(_KEY)
         if entry is None:
             return None

@@ -1,4 +1,4 @@
-"""What `engine benchmark` prints."""
+"""The text that `engine benchmark` prints."""
 
 from __future__ import annotations
 

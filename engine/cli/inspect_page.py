@@ -1,4 +1,4 @@
-"""What `engine inspect` found, as a page."""
+"""The findings of `engine inspect`, as a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a command's arguments to a network and its inputs."""
+"""Makes a network and its inputs from a command's arguments."""
 
 from __future__ import annotations
 

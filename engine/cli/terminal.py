@@ -1,4 +1,4 @@
-"""What a terminal shows beyond plain text: coloured tables and progress, by `rich` if it is installed.
+"""Terminal output beyond plain text: coloured tables and progress, by `rich` if it is installed.
 
 Output that is piped, and terminals without `rich`, get the same text plainly. `rich` is imported when it is first
 needed, since it takes a third of the time in which `engine --help` has to start.
@@ -40,7 +40,7 @@ _STYLES = {"faster": "green", "slower": "red", "undecided": "yellow"}
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """What has been done, on standard error while it is a terminal and `rich` is installed; else nothing.
+    """A progress bar on standard error while it is a terminal and `rich` is installed; else nothing.
 
     It is drawn only when it is told of progress, between the blocks of a measurement, so that it does not disturb one.
     """

@@ -71,7 +71,7 @@ def parse_device(text: object, known: Iterable[str] = ()) -> DeviceName:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """What the user may have meant by a name that no plugin has, as a part of a message; "" for nothing similar."""
+    """The names similar to one that no plugin has, as a part of a message; "" if there are none."""
     wanted, names = name.strip().upper(), list(known)
     if wanted in _GPUS and _GPU_DEVICE in names:
         return f"; {_GPU_DEVICE} runs models on GPUs"

@@ -9,7 +9,7 @@ from engine.plugin_api import ExecutableNetwork, RemoteContext
 
 
 class Compiling(Protocol):
-    """What is needed of the core."""
+    """The part of the core that is needed."""
 
     def compile_part(
         self, model: Any, device: str | RemoteContext | None = None, config: Mapping[str, object] | None = None
@@ -31,5 +31,5 @@ class PluginCore:
     def compile_model(
         self, model: Any, device: str | RemoteContext | None = None, config: Mapping[str, object] | None = None
     ) -> ExecutableNetwork:
-        """As `Core.compile_model`, without a warning."""
+        """Compile like `Core.compile_model`, without a warning."""
         return self._core.compile_part(model, device, config)

@@ -74,7 +74,7 @@ def stated_config(plugin: Plugin, target: DeviceName, config: Mapping[str, objec
 
 
 def exported_config(plugin: Plugin, exported: Mapping[str, Any]) -> dict[str, Any]:
-    """What a blob may state of the configuration in its manifest; the rest is up to the application that imports it."""
+    """The configuration that a blob may state in its manifest; the rest is up to the application that imports it."""
     declared = plugin.declared
     return {k: v for k, v in exported.items() if k not in declared or declared[k].is_portable}
 

@@ -1,4 +1,4 @@
-"""What would change if a model were compiled for other devices, with another configuration, or without a pass."""
+"""The changes if a model were compiled for other devices, with another configuration, or without a pass."""
 
 from __future__ import annotations
 

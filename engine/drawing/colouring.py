@@ -1,4 +1,4 @@
-"""What the colours of a graph's nodes mean: devices, times, precisions or operators."""
+"""The meaning of the colours of a graph's nodes: devices, times, precisions or operators."""
 
 from __future__ import annotations
 

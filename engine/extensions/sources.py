@@ -1,4 +1,4 @@
-"""What `Core.add_extension` accepts: an extension, operators, a module, a Python file, or a shared library."""
+"""The arguments of `Core.add_extension`: an extension, operators, a module, a Python file, or a shared library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where models are read from, and why a file cannot be opened."""
+"""The places that models are read from, and the reasons why a file cannot be opened."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _ONLY: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class GenaiFolder:
-    """What `genai_config.json` says of a language model.
+    """The description of a language model in `genai_config.json`.
 
     Attributes:
         folder: where the files are.

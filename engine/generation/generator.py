@@ -378,7 +378,7 @@ class _Sequences:
         )
 
     def compacted(self) -> _Sequences:
-        """With the padding behind all tokens, also behind those that were appended to padded prompts."""
+        """The sequences with the padding behind all tokens, also behind tokens appended to padded prompts."""
         columns = np.argsort(~self.mask, axis=1, kind="stable")
         kept = (self.ids, self.mask, self.positions)
         ids, mask, positions = (np.take_along_axis(each, columns, axis=1) for each in kept)

@@ -12,7 +12,7 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 class Tokenizer(Protocol):
-    """What is used of a tokenizer, as `tokenizers.Tokenizer` has it."""
+    """The methods of `tokenizers.Tokenizer` that are used."""
 
     def encode(self, sequence: str) -> Any:
         """Return an object whose `ids` are the tokens of a text."""

@@ -23,7 +23,7 @@ class NodeCounts:
 
 
 class Summarised(Protocol):
-    """What a summary needs of a network."""
+    """The members of a network that a summary needs."""
 
     remarks: list[str]
 
@@ -38,7 +38,7 @@ class Summarised(Protocol):
         """The networks on which it runs."""
 
     def node_counts(self) -> NodeCounts | None:
-        """What it counts itself."""
+        """The counts of its own nodes."""
 
 
 def summary_of(network: Summarised) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def summary_of(network: Summarised) -> dict[str, Any]:
 
 
 def remarks_of(network: Summarised) -> list[str]:
-    """What a user should know of a network and of those that it runs on, one sentence each."""
+    """The remarks for the user about a network and the networks that it runs on, one sentence each."""
     told: dict[tuple[str, str], list[str]] = {}
     for name, part in network.parts().items():
         for remark in remarks_of(part):

@@ -303,7 +303,7 @@ class Model(Subgraph):
         return found[name]
 
     def constants(self, names: Iterable[str]) -> dict[str, Constant]:
-        """Those of these names that are constants, as `constant` finds each, by one walk over the nodes.
+        """The constants among these names, as `constant` finds each, by one walk over the nodes.
 
         Raises `GraphError` if bodies have different constants of one name.
         """

@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(slots=True)
 class FoldingBudget:
-    """What one compilation may still fold. It depends on the model alone, so that equal models compile equally.
+    """The folding left to one compilation. It depends on the model alone, so that equal models compile equally.
 
     Constants of the model are free, and allow more: `BYTES_PER_BYTE` and `WORK_PER_BYTE`. Not thread-safe.
 

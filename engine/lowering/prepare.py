@@ -1,4 +1,4 @@
-"""From a model to a graph that can be lowered: the path that queries and compilation share."""
+"""Prepares a graph for lowering from a model: the path that queries and compilation share."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class LibraryKernel:
     def prepare(
         self, node: Node, attributes: Sequence[KernelAttribute], constants: Mapping[int, Array], title: str
     ) -> _core.ExtensionCall:
-        """What computes a node of known shapes: `token` names it in steps of kernel "extension".
+        """A prepared computation of a node of known shapes: `token` names it in steps of kernel "extension".
 
         `constants` are the values of constant inputs. `title` begins the messages of failures. Raises `DeviceError`
         with the kernel's message.

@@ -1,4 +1,4 @@
-"""What a model notes of its inputs and outputs, layouts and preparation, in the metadata of a file."""
+"""The notes of a model about its inputs and outputs, layouts and preparation, in the metadata of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What later releases of ONNX may add, and this version does not know: a file that uses it is refused by name.
+"""Additions of later releases of ONNX, which this version does not know: a file with one is refused by name.
 
 The onnx package may be newer than this version, or older than the file; protobuf reads fields that it does not know as
 fields without a name. What they ask for must not be ignored.
@@ -90,7 +90,7 @@ def check_release(label: str, proto: onnx.ModelProto, opsets: Mapping[str, int])
 
 
 def additions() -> list[str]:
-    """What the installed onnx package has and this version does not know, sorted.
+    """The additions of the installed onnx package that this version does not know, sorted.
 
     Operators as `Relu-14`, element types as `type FLOAT16`, and fields of the file format as `field NodeProto.name`.
     """

@@ -1,4 +1,4 @@
-"""Where a model's file, and the files beside it, have the tensors: positions of bytes, without reading them."""
+"""The positions of the tensors' bytes in a model's file and the files beside it, without reading them."""
 
 from __future__ import annotations
 

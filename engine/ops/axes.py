@@ -101,7 +101,7 @@ def declare_parameter(*op_types: str, parameter: AxisParameter) -> None:
 
 
 def parameter_of(node: Node) -> AxisParameter | None:
-    """Where a node states its axes; None if that is not declared."""
+    """The parameter that states a node's axes; None if it is not declared."""
     return None if node.domain else _PARAMETERS.get(node.op_type)
 
 

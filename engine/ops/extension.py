@@ -68,7 +68,7 @@ class OperatorKernel(Protocol):
     def prepare(
         self, node: Node, attributes: Sequence[KernelAttribute], constants: Mapping[int, Any], title: str
     ) -> Any:
-        """What computes the node, of which all shapes are known; `constants` are known inputs. Raises `DeviceError`."""
+        """The computation of a node of known shapes; `constants` are known inputs. Raises `DeviceError`."""
         ...
 
 

@@ -14,7 +14,7 @@ NUM_FIXED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LoopForm:
-    """What decides how often a Loop's body runs.
+    """The inputs that decide how often a Loop's body runs.
 
     Attributes:
         count: the largest number of iterations; None if only the condition ends the loop.

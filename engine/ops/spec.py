@@ -247,7 +247,7 @@ def _find(node: Node, cls: Any) -> tuple[_Known, tuple[object, ...] | None, dict
 
 
 def attribute_key(node: Node) -> list[object]:
-    """What distinguishes operator, attributes and the number of outputs of a node; not hashable for a tensor."""
+    """A key of the operator, the attributes and the number of outputs of a node; not hashable for a tensor."""
     key: list[object] = [node.op_type, node.domain, node.num_outputs]
     for name, value in node.attributes.items():
         key += name, type(value), _exact(value)

@@ -64,7 +64,7 @@ class Stacks:
 
 
 def empty_stacks(body: Model, shapes: Sequence[Sequence[int] | Array | None], axes: Sequence[int]) -> list[Array]:
-    """What a loop stacks that runs no iteration: arrays of length 0 along `axes`, one for each of the last results.
+    """The stacks of a loop that runs no iteration: arrays of length 0 along `axes`, one for each of the last results.
 
     ONNX says only that they are empty. Their other lengths are the lengths of the elements that the first iteration
     would stack, as far as inference finds them by the shapes of its inputs, and 0 where it does not (as onnxruntime's

@@ -22,7 +22,7 @@ EVERY: Final = sys.maxsize
 
 
 class Moves(IntEnum):
-    """Which elements of its data a node that only moves them gives, each kind including the ones before it."""
+    """The elements that a node which only moves them keeps, each kind including the ones before it."""
 
     VIEW = 1
     """All, in their order."""

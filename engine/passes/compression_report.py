@@ -1,4 +1,4 @@
-"""What `compress_weights` returns: the model, and a report of its layers."""
+"""The result of `compress_weights`: the model, and a report of its layers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SkippedLayer:
 
 @dataclass(frozen=True, slots=True)
 class CompressedModel:
-    """What `compress_weights` returns. Its text is a table of the layers.
+    """The result of `compress_weights`. Its text is a table of the layers.
 
     Attributes:
         model: the compressed model.

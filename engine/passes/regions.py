@@ -1,4 +1,4 @@
-"""Which passes run in this process: those that are recorded to change a model, or all but some.
+"""The passes that run in this process: recorded ones that change a model, or all but some.
 
 Every transformation is a region with its name, also within a `GraphRewrite` or a nested manager.
 `ENGINE_PASSES_RECORD=file` appends the name of each region that changed a model in this process, one per line.
@@ -29,7 +29,7 @@ _announced: set[Selection] = set()
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which passes run, by name: `only`, or all if it is None, except `without`."""
+    """The passes that run, by name: `only`, or all if it is None, except `without`."""
 
     only: frozenset[str] | None
     without: frozenset[str]
@@ -55,7 +55,7 @@ def fired(names: Iterable[str]) -> None:
 
 
 def selection() -> Selection | None:
-    """What the environment says; None if all passes may run. Raises `PassError` for an unreadable file."""
+    """The environment's selection; None if all passes may run. Raises `PassError` for an unreadable file."""
     found = _stated()
     if found is None:
         return None

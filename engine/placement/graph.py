@@ -16,7 +16,7 @@ ANYWHERE = "computed wherever needed"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is known of an operation: device, subgraph, and details to show when it is selected."""
+    """The marks of an operation: device, subgraph, and details to show when it is selected."""
 
     device: str
     part: str = ""

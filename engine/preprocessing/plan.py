@@ -1,4 +1,4 @@
-"""What is asked for an input or an output: the application's tensor, and the steps."""
+"""The plan for an input or an output: the application's tensor, and the steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def located(where: str) -> Iterator[None]:
 
 @dataclass(slots=True)
 class InputPlan:
-    """What an application passes for an input, and the steps to the model's input; "" and None are the model's."""
+    """The tensor that an application passes, and the steps to the model's input; "" and None are the model's."""
 
     name: str
     element_type: ElementType | None = None

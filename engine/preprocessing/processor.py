@@ -115,7 +115,7 @@ class PrePostProcessor:
 
 
 class Steps:
-    """What steps before an input and steps after an output have in common."""
+    """The steps that inputs and outputs have in common."""
 
     def __init__(self, processor: PrePostProcessor, plan: InputPlan | OutputPlan) -> None:
         self._processor = processor

@@ -11,7 +11,7 @@ from engine.preprocessing.plan import InputPlan
 
 
 def passed_shape(plan: InputPlan, goal: PartialShape, goal_layout: str, layout: str, suffix: str) -> PartialShape:
-    """What follows from the model for the application's tensor, and what was given for it."""
+    """The shape of the application's tensor, from the model and from the given shape."""
     known = _derived(plan, goal, goal_layout, layout, suffix) if layout else goal
     if plan.shape is None:
         return known

@@ -19,7 +19,7 @@ _Call: TypeAlias = "tuple[str, list[Any], dict[str, Any]]"
 
 @dataclass(frozen=True, slots=True)
 class StepsText:
-    """What a text asks for: `kind` is input or output, `calls` are the names and arguments of the calls, in order."""
+    """The request of a text: `kind` is input or output, `calls` are the names and arguments of the calls, in order."""
 
     text: str
     name: str

@@ -1,4 +1,4 @@
-"""What is installed for the engine (`installed`), and the plugins of a core (`plugins`).
+"""The distributions installed for the engine (`installed`), and the plugins of a core (`plugins`).
 
 Nothing is imported here: `installed` needs the standard library alone.
 """

@@ -37,7 +37,7 @@ _log = logging.getLogger("engine.registry")
 
 @dataclass(frozen=True, slots=True)
 class PluginOrigin:
-    """Where a plugin comes from: an object in a module, of a distribution unless registered at run time."""
+    """The origin of a plugin: an object in a module, of a distribution unless registered at run time."""
 
     target: str
     distribution: str = ""
@@ -71,7 +71,7 @@ class PluginRegistry(Participant):
         return list(self._found())
 
     def origins(self, name: str) -> tuple[PluginOrigin, ...]:
-        """Where the plugin `name` comes from; several origins if they conflict. Raises `DeviceNotFoundError`."""
+        """The origin of the plugin `name`; several origins if they conflict. Raises `DeviceNotFoundError`."""
         return self._entry(name).origins
 
     def get(self, name: str) -> Plugin:

@@ -1,4 +1,4 @@
-"""What applications use first, in the help of classes that plugins derive."""
+"""The section on first use, in the help of classes that plugins derive."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from engine.runtime.values import Array, Value
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Of which numbers random values are.
+    """The ranges of random values.
 
     Attributes:
         reals: the bounds of a uniform distribution; by default, those with mean 0 and variance 1.

@@ -65,7 +65,7 @@ class TransferProfile:
 
 
 class InferenceProfile(Protocol):
-    """What tables and traces read of a profile, which is a `ProfilingInfo`."""
+    """The members of a profile (`ProfilingInfo`) that tables and traces read."""
 
     @property
     def request_id(self) -> int:

@@ -109,7 +109,7 @@ class ProfilingInfo:
 
     @property
     def duration_ns(self) -> int:
-        """From the start of the inference to the end of its last stage."""
+        """The time from the start of the inference to the end of its last stage."""
         return max((stage.end_ns for stage in self.stages), default=self.begun_ns) - self.begun_ns
 
     def table(self, most: int | None = None) -> str:

@@ -59,7 +59,7 @@ class ShadowDifference:
 
 @dataclass(slots=True)
 class ShadowStatistics:
-    """What a shadow has seen since it began.
+    """The counts of a shadow since it began.
 
     Attributes:
         inferences: that the live network finished.

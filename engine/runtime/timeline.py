@@ -1,4 +1,4 @@
-"""From profiles of inferences to a timeline: requests, stages, waits, steps, transfers and memory."""
+"""Makes a timeline of profiles of inferences: requests, stages, waits, steps, transfers and memory."""
 
 from __future__ import annotations
 

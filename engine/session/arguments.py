@@ -1,4 +1,4 @@
-"""What a session tells of its model: inputs and outputs in onnxruntime's words, and the file's metadata."""
+"""A session's description of its model: inputs and outputs in onnxruntime's words, and the file's metadata."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def shape_of(value_type: ValueType) -> list[int | str | None]:
 
 @dataclass(slots=True)
 class ModelMetadata:
-    """What the model's file says of itself."""
+    """The metadata of the model's file."""
 
     custom_metadata_map: dict[str, str] = field(default_factory=dict)
     description: str = ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Bound(Protocol):
-    """What a binding needs of its session."""
+    """The members of a session that a binding needs."""
 
     @property
     def network(self) -> ExecutableNetwork:

@@ -47,7 +47,7 @@ def get_device() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a session runs.
+    """The device and the configuration of a session.
 
     Attributes:
         device: the device string.

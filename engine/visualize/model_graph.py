@@ -1,4 +1,4 @@
-"""From models to graphs as plain data."""
+"""Makes graphs as plain data from models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FEW: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class GraphOptions:
-    """What a graph says of nodes besides operators and names.
+    """The details that a graph shows of nodes besides operators and names.
 
     Attributes:
         shapes, types, rt_info: what static pictures show.

@@ -1,4 +1,4 @@
-"""From the graphs that networks keep to graphs as plain data."""
+"""Makes graphs as plain data from the graphs that networks keep."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def describe_circumstances(
     cores: Sequence[int],
     warm_up: int,
 ) -> dict[str, Any]:
-    """What is needed to repeat a measurement, as it is before it; `sources` are the files of inputs."""
+    """The circumstances needed to repeat a measurement, as they are before it; `sources` are the files of inputs."""
     return {
         "schema": SCHEMA,
         "label": subject.label,

@@ -1,4 +1,4 @@
-"""What a measurement depends on beside the model: the machine, the versions, the clocks."""
+"""The circumstances of a measurement beside the model: the machine, the versions, the clocks."""
 
 from __future__ import annotations
 

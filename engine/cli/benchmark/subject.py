@@ -1,4 +1,4 @@
-"""What is measured: a model in an engine with a configuration; and opening it."""
+"""The subject of a measurement: a model in an engine with a configuration; and opening it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """What the user called it, else the engine or device, and its settings."""
+        """The user's name for it, else the engine or device, and its settings."""
         if self.words:
             return self.words
         settings = ",".join(f"{key}={value}" for key, value in self.config.items())

@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What `--what-if` changes."""
+    """The changes of `--what-if`."""
 
     text: str
     device: str | None

@@ -1,4 +1,4 @@
-"""What was found, in words, as a table, as JSON and as a page with a picture of the error by layer."""
+"""The findings, in words, as a table, as JSON and as a page with a picture of the error by layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RIGHT: Final = frozenset(range(2, 7))
 
 
 def verdict(found: Difference) -> list[str]:
-    """What was found, in a few lines: the first node that goes wrong, or why there is none."""
+    """The findings, in a few lines: the first node that goes wrong, or why there is none."""
     examined, reference = found.labels
     if (first := found.first) is not None:
         assert first.own is not None

@@ -20,7 +20,7 @@ _SAME: Final = 4.0
 
 @dataclass(slots=True)
 class Difference:
-    """What two sides make of one model and the same inputs.
+    """The comparison of two sides on one model and the same inputs.
 
     Attributes:
         labels: of the examined side and of the reference.

@@ -21,7 +21,7 @@ Run: TypeAlias = Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What computes models, and what the user called it."""
+    """A device or engine that computes models, and the user's name for it."""
 
     label: str
     run: Run

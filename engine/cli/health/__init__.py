@@ -1,4 +1,4 @@
-"""What is installed here, whether it works, and how to mend what does not: the checks of `engine doctor`.
+"""The checks of `engine doctor`: the installed distributions, whether they work, and remedies for faults.
 
 Devices are tried in processes of their own, which a driver may crash or block. Nothing of the engine that needs the
 native core is imported in this process before that core has been tried.

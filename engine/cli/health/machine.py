@@ -21,7 +21,7 @@ _LITTLE_MEMORY: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the engine runs.
+    """The machine that the engine runs on.
 
     Attributes:
         python, system: such as "3.11.7" and "Linux-6.1-x86_64".

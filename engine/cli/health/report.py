@@ -14,7 +14,7 @@ from engine.cli.health.surroundings import Cache, examine_caches, examine_variab
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """What is here, and what is wrong with it."""
+    """The examined machine and devices, and the problems found."""
 
     machine: Machine
     plugins: tuple[TriedPlugin, ...]

@@ -31,7 +31,7 @@ class Keys:
 
 
 def added_mask(call: ContribCall, index: int, *, keys: Keys, like: Output, has_pairs: bool = False) -> Output | None:
-    """What input `index` adds to the scores [B, H, S, T]; None if it masks nothing.
+    """The numbers that input `index` adds to the scores [B, H, S, T]; None if it masks nothing.
 
     It is [B, T] or [B, S, T] and 0 for keys that are masked, or [B], the number of valid keys. With `has_pairs`, it may
     be [2 * B], the ends of the valid keys and then their starts, or [B, 1] or [1, 1], which mask nothing.

@@ -57,7 +57,7 @@ class CompressedGatherSpec(OperatorSpec):
 
     @property
     def indices(self) -> Output:
-        """Of any shape."""
+        """The indices, of any shape."""
         return self.node.input_value(1)
 
     @property

@@ -108,7 +108,7 @@ class _Pair:
 
     @property
     def shape(self) -> PartialShape:
-        """That of the input."""
+        """The shape of the input."""
         return self.parameter.output(0).shape
 
     @property

@@ -1,4 +1,4 @@
-"""Which operations stay in f32 when a model is computed in a narrower type, and why."""
+"""Rules for the operations that stay in f32 when a model is computed in a narrower type."""
 
 from __future__ import annotations
 

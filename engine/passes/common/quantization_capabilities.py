@@ -49,7 +49,7 @@ class Granularity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRestriction:
-    """What a device's integer kernels for one operator compute; what they do not stays in f32.
+    """The nodes of one operator that a device's integer kernels compute; the others stay in f32.
 
     Attributes:
         operator: "Conv"; "MatMul", which also stands for Gemm, MatMulInteger and fused forms; "AveragePool", also for

@@ -17,7 +17,7 @@ _TOKENS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """That the next value is the former one with more behind it.
+    """A value whose next version is the former one with more behind it.
 
     Attributes:
         axis: the dimension that grows.

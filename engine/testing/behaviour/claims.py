@@ -140,7 +140,7 @@ def lengths_model(operators: Sequence[BasicOperator], symbols: Sequence[str]) ->
 
 
 def lengths_answer(operators: Sequence[BasicOperator], x: Array) -> Array:
-    """What `lengths_model` gives."""
+    """The expected results of `lengths_model`."""
     value = x
     for operator in operators:
         value = operator.compute((value, x))

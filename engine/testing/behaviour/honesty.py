@@ -26,7 +26,7 @@ _TERMS: Final = 512
 
 
 class HonestyChecks(DeviceChecks):
-    """What is claimed compiles, computes, and runs as was said; what is refused has a cause, and is refused again."""
+    """Claimed nodes compile, compute, and run as claimed; refused nodes have a cause, and are refused again."""
 
     area: ClassVar[str] = "query"
 

@@ -73,7 +73,7 @@ def settled(expected: list[threading.Thread], limit: float) -> list[threading.Th
 
 
 def state() -> dict[str, str]:
-    """What a library must leave as it finds it, by a name for people."""
+    """The state that a library must leave as it finds it, by a readable name."""
     smallest = np.full(1, 1e-40, np.float32)
     mask = os.umask(0)
     os.umask(mask)

@@ -16,7 +16,7 @@ from engine.testing.behaviour.window_cases import WINDOWS
 
 
 class OperatorChecks(DeviceChecks):
-    """What the device claims of an operator is right for every attribute; the rest is skipped with its reason."""
+    """The operators that the device claims are right for every attribute; others are skipped with the reason."""
 
     area: ClassVar[str] = "operators"
 

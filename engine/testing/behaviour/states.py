@@ -49,7 +49,7 @@ def history_model() -> onnx.ModelProto:
 
 
 class History:
-    """What `history_model` should give for the inputs of one request so far."""
+    """The expected results of `history_model` for the inputs of one request so far."""
 
     def __init__(self, batch: int = 1) -> None:
         self.tokens = np.zeros((batch, 0, _WIDTH), np.float32)

@@ -32,7 +32,7 @@ _REPORT_LIMIT: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ConformanceOptions:
-    """What to run, and which reports to write.
+    """The checks to run, and the reports to write.
 
     Attributes:
         device: the device string.

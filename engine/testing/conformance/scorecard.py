@@ -124,7 +124,7 @@ class Scorecard:
 
     @property
     def faults(self) -> list[Fault]:
-        """What to mend, first things first: by area, and in it the reason of most failures first."""
+        """The faults in the order in which to mend them: by area, in it the reason of most failures first."""
         groups: dict[tuple[str, str], list[CheckResult]] = {}
         for each in self.results:
             if each.outcome == "failed":
@@ -158,7 +158,7 @@ class Scorecard:
         return [each.message for each in self.results if each.outcome == "skipped"]
 
     def to_json(self) -> dict[str, Any]:
-        """As a value of JSON."""
+        """The scorecard as a JSON value."""
         return {
             "device": self.device,
             "description": self.description,

@@ -156,7 +156,7 @@ def _message(report: pytest.TestReport) -> str:
 
 
 def in_words(message: str) -> str:
-    """What a check expected of an error, in one line, where pytest speaks of its own functions."""
+    """The expectation of a check about an error, in one line, instead of pytest's text about its functions."""
     if found := _WRONG_MESSAGE.match(message):
         return f"the message of the error must match {found['expected']}; it is {found['actual']}"
     if found := _NO_ERROR.match(message):

@@ -1,4 +1,4 @@
-"""What the options of pytest select, for the suite that pytest collects."""
+"""The selection by pytest's options, for the suite that pytest collects."""
 
 from __future__ import annotations
 

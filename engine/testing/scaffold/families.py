@@ -1,4 +1,4 @@
-"""Which operators the scaffold knows, and to which file of a plugin each belongs."""
+"""The operators that the scaffold knows, and the file of a plugin that each belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every worker of a predictor needs, and how it gets its network."""
+"""The job of every worker of a predictor, and how the worker gets its network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REUSE_CHOICE: Final = "REUSE_CHOICE"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker needs; it travels to each of them, so large data is referred to.
+    """The data that a worker needs; it travels to each worker, so large data is referred to.
 
     Attributes:
         name: of the network, for messages.

@@ -1,4 +1,4 @@
-"""Which nodes of a cluster could run a worker, and how many."""
+"""The nodes of a cluster that could run workers, and how many workers each."""
 
 from __future__ import annotations
 

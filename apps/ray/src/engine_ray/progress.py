@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """What one worker process has computed.
+    """The progress of one worker process.
 
     Attributes:
         host, process: the host's name and the process id.
@@ -31,7 +31,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What all workers of a dataset of results have computed so far.
+    """The progress of all workers of a dataset of results so far.
 
     Attributes:
         workers: every process that has imported the network, also those that have ended.
@@ -108,7 +108,7 @@ class Journal:
         worker.busy_seconds += seconds
 
     def progress(self, run: str) -> Progress:
-        """What was computed so far."""
+        """The progress so far."""
         found = self.runs.get(run, _Run())
         workers = (
             WorkerProgress(w.host, process, w.node, w.how, w.items, w.batches, w.busy_seconds)

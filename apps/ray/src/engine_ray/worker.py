@@ -150,7 +150,7 @@ class Predictor:
 
     @classmethod
     def progress(cls) -> Progress:
-        """What the workers have computed so far; may be called while they work, from any thread.
+        """The progress of the workers so far; may be called while they work, from any thread.
 
         Those of the dataset of this class's last `predict`; or, if there was none, of all datasets that were made by
         `map_batches` with this class.

@@ -25,7 +25,7 @@ _OUTPUT: Final = frozenset({"name", "parameters"})
 
 
 class DataPlane(KServeDataPlane):  # type: ignore[misc]
-    """What both protocols call."""
+    """The interface that both protocols call."""
 
     def __init__(self, repository: Repository, is_ready: Callable[[], bool], is_live: Callable[[], bool]) -> None:
         super().__init__(repository)

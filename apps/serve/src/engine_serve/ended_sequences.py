@@ -27,7 +27,7 @@ class EndedSequences:
         return len(self._told)
 
     def told(self, identity: Identity) -> str | None:
-        """What has become of a sequence, such as "has ended: ..."; None if it is not known."""
+        """The fate of a sequence, such as "has ended: ..."; None if it is not known."""
         return self._told.get(identity)
 
     def note(self, identity: Identity, what: str) -> None:

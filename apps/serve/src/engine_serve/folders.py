@@ -1,4 +1,4 @@
-"""What a model repository has on disk: a folder for each model, and in it one for each version.
+"""The layout of a model repository on disk: a folder for each model, and in it one for each version.
 
 models/
     resnet/
@@ -69,7 +69,7 @@ def check_name(name: str) -> None:
 
 
 def read_folder(root: Path, name: str) -> ModelFolder:
-    """What a repository has of a model.
+    """Read a model's folder in a repository.
 
     Raises `RepositoryError` for a name that is not valid, a folder that does not exist, cannot be read or has no
     version, a version without a model or with two, and a configuration that is not valid or asks for a version that

@@ -50,7 +50,7 @@ class Piece:
 
 
 class Sequences:
-    """Which sequences a model has, as `RequestQueue` tells it of inferences."""
+    """The sequences of a model, counted as `RequestQueue` counts inferences."""
 
     def __init__(self, slots: int) -> None:
         self._slots, self.count = slots, 0
@@ -126,7 +126,7 @@ class GenerativeModel(ServedModel):
         return "" if self._scheduler.failure is None else str(self._scheduler.failure)
 
     def prompt(self, given: str | Sequence[int], parameters: Mapping[str, Any]) -> Prompt:
-        """What a request asks for; a parameter of None is as if it were left out.
+        """The prompt and the parameters of a request; a parameter of None is as if it were left out.
 
         Raises `InputError`, also for a parameter that is not supported; `TooLargeError`; and `UnsupportedError` for a
         text without a tokenizer.

@@ -99,7 +99,7 @@ class _NoMessage:
 
 
 class Interceptor(ExceptionToStatusInterceptor):  # type: ignore[misc]
-    """Around every method. What the client did wrong has a status, and no traceback."""
+    """Wraps every method. What the client did wrong has a status, and no traceback."""
 
     def __init__(self, ending: Ending, tokens: Tokens | None) -> None:
         super().__init__()

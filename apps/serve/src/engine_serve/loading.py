@@ -1,4 +1,4 @@
-"""From a file of a repository to a network, compiled or imported as the model's configuration says."""
+"""Loading: a file of a repository becomes a network, compiled or imported as the model's configuration says."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def load_network(core: Core, name: str, path: Path, config: ModelConfig, blobs: 
 
 
 def file_identity(path: Path) -> tuple[Any, ...]:
-    """What changes when a file is written again; since a model may have external data, all files of its folder.
+    """An identity that changes when a file of the model's folder, such as external data, is written again.
 
     Raises `RepositoryError` if they cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What the server measures, for Prometheus. The route `/metrics` is KServe's; it shows the registry of the process."""
+"""The server's metrics, for Prometheus. The route `/metrics` is KServe's; it shows the registry of the process."""
 
 from __future__ import annotations
 

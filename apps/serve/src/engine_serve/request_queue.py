@@ -26,7 +26,7 @@ class Times:
 
 
 class QueueState(Protocol):
-    """What metrics and health ask a queue for."""
+    """The state of a queue, for metrics and health."""
 
     @property
     def waiting(self) -> int:

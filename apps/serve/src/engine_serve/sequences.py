@@ -25,7 +25,7 @@ _LONGEST: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a request says about its sequence."""
+    """The parameters of a request about its sequence."""
 
     identity: Identity
     is_first: bool | None

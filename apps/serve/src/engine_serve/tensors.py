@@ -1,4 +1,4 @@
-"""From the protocol's tensors to numpy arrays, and back."""
+"""Converts the protocol's tensors to numpy arrays, and back."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from engine_auto.devices import Device
 
 
 class State(enum.Enum):
-    """Where a candidate is."""
+    """The state of a candidate."""
 
     WAITING = "waiting"
     COMPILING = "compiling"

@@ -1,4 +1,4 @@
-"""What the device tells: the logger, and warnings."""
+"""The messages of the device: the logger, and warnings."""
 
 from __future__ import annotations
 

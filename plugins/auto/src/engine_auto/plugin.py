@@ -19,7 +19,7 @@ from engine_auto.properties import OWN_PROPERTIES
 
 
 class AutoPlugin(Plugin):
-    """Whichever device is the fastest for a model."""
+    """Runs a model on the device that is fastest for it."""
 
     name = "AUTO"
     version = "0.1.0"

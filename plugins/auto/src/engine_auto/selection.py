@@ -1,4 +1,4 @@
-"""Which device runs a network's inferences: the first that is ready, then the fastest, then the next if one fails."""
+"""Selects the device for a network's inferences: the first one ready, then the fastest, then the next if one fails."""
 
 from __future__ import annotations
 
@@ -413,7 +413,7 @@ class Selection(Participant):
 
     @property
     def executor(self) -> Executor:
-        """That of the device on which inferences begin."""
+        """The executor of the device on which inferences begin."""
         with self.lock:  # a device that fails meanwhile has none any more
             executor = self.current.executor
         assert executor is not None

@@ -27,7 +27,7 @@ class SequenceSelection(Selection):
         self._places: WeakSet[SequencePlace] = WeakSet()
 
     def new_place(self, request: SyncInferRequest) -> SequencePlace:
-        """What the selection keeps of a request, which owns it."""
+        """The selection's record of a request, which owns it."""
         place = SequencePlace(request)
         with self.lock:
             self._places.add(place)
@@ -71,7 +71,7 @@ class SequenceSelection(Selection):
 
 
 class SequencePlace:
-    """Where the sequence of one request is, and whether it is in one."""
+    """The device of the sequence of one request, and whether it is in one."""
 
     def __init__(self, request: SyncInferRequest) -> None:
         self.home: Candidate | None = None

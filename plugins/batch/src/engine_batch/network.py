@@ -107,7 +107,7 @@ class BatchNetwork(ExecutableNetwork):
         return {"full": networks.full, **rest}
 
     def node_counts(self) -> NodeCounts:
-        """Those of one of the networks, which are made of one model."""
+        """The counts of one of the networks, which are made of one model."""
         summary = self._networks.full.get_metric(EXECUTION_SUMMARY.name)
         return NodeCounts(*(summary[each.name] for each in fields(NodeCounts)))
 

@@ -1,4 +1,4 @@
-"""Which convolutions run as one step, by strips of rows, so that the maps between them need not leave a cache."""
+"""Chains of convolutions that run as one step, by strips of rows: the maps between them need not leave a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network was compiled for, as its blob records it."""
+"""The circumstances that a network was compiled for, as its blob records them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Compilation:
 
     @classmethod
     def of(cls, blob: BlobReader) -> Compilation:
-        """What a blob says. Raises `BlobFormatError`."""
+        """The circumstances that a blob states. Raises `BlobFormatError`."""
         try:
             read = json.loads(bytes(blob.section(SECTION)))
             made = cls(read["isa"], read["precision"], read["threads"], dict(read["choices"]), read["is_accurate"])
@@ -55,7 +55,7 @@ class Compilation:
 
 
 def requirements_of(isa: str) -> Mapping[str, str | Sequence[str]]:
-    """What a machine needs: the instruction set of kernels and packed weights, the version of the weight formats."""
+    """The requirements on a machine: the instruction set of kernels and weights, the version of the weight formats."""
     return {"architecture": ARCHITECTURE, "isa": [isa], "packed weights": FORMATS}
 
 

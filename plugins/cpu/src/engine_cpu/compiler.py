@@ -1,4 +1,4 @@
-"""From a prepared graph with known input shapes to a program."""
+"""Compiles a prepared graph with known input shapes to a program."""
 
 from __future__ import annotations
 

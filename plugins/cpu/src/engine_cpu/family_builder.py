@@ -31,7 +31,7 @@ Range: TypeAlias = "tuple[Lengths, Lengths]"
 
 
 class ProgramBuilder(Protocol):
-    """What builds programs: the `Compiler` of a network, which documents the methods."""
+    """The builder of programs: the `Compiler` of a network, which documents the methods."""
 
     threads: int
     streams: int

@@ -1,4 +1,4 @@
-"""From recorded plans for several lengths to one family of plans, whose numbers are polynomials of the lengths.
+"""Fits one family of plans to recorded plans for several lengths: its numbers are polynomials of the lengths.
 
 The plans must have the same steps over the same buffers. Each size and attribute is then a constant, or the polynomial
 that its values at the first samples determine, and it must have the right values at the others. The first samples are

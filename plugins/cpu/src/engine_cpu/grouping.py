@@ -1,4 +1,4 @@
-"""Which nodes of a segment are lowered together."""
+"""Groups the nodes of a segment that are lowered together."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class ItemLowering(Protocol):
         ...
 
     def placements(self, spec: Any, option: LayoutOption) -> Sequence[int | None]:
-        """Where each input lies within output 0."""
+        """The place of each input within output 0."""
         ...
 
     def item_layouts(self, item: Item) -> Sequence[LayoutOption]:

@@ -1,4 +1,4 @@
-"""What an error of an inference calls a step: the model's node, and the input that has the wrong index."""
+"""Names of steps in errors of an inference: the model's node, and the input that has the wrong index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a prepared static graph to a plan."""
+"""Compiles a prepared static graph to a plan."""
 
 from __future__ import annotations
 

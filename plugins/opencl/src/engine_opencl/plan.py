@@ -126,7 +126,7 @@ class LaunchPlan:
         return max(needed, default=(0, ""))
 
     def summary(self) -> str:
-        """What an inference costs, for the log."""
+        """The cost of an inference, for the log."""
         local, kernel = self.local_memory
         return (
             f"{len(self.launches)} launches, which read and write {shown_bytes(self.moved_bytes)} of values, and need "

@@ -27,7 +27,7 @@ _C = TypeVar("_C")
 
 
 class LaunchPlanBuilder:
-    """What lowerings talk to: values become buffers, operations become launches.
+    """The interface for lowerings: values become buffers, operations become launches.
 
     `decisions` are those for the nodes of the graph. `choices`: the texts of candidates by site; sites that are not
     there get their defaults.
@@ -75,7 +75,7 @@ class LaunchPlanBuilder:
         return [None if value is None else self.constant(value) for value in inputs]
 
     def input(self, value: Output) -> Buffer:
-        """Where a value is. A constant is uploaded once for all inferences."""
+        """The buffer of a value. A constant is uploaded once for all inferences."""
         buffer = self._values.get(value)
         if buffer is None:
             assert isinstance(value.node, Constant), value

@@ -76,7 +76,7 @@ class TemplateTensor(RemoteTensor):
 
     @property
     def handle(self) -> int:
-        """What the application passes to `wrap`, or to the device's own library. Raises `ContextClosed`."""
+        """The handle that the application passes to `wrap`, or to the device's own library. Raises `ContextClosed`."""
         self.context.require_open()
         return self.address
 

@@ -59,7 +59,7 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
         return TemplateInferRequest(self, self.program)
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:
-        """Which executor runs which stage of an asynchronous request.
+        """The stages of an asynchronous request, each with its executor.
 
         Host stages run on the network's task executor and device stages on the device's queue, so while the device
         computes for one request the host prepares another. A device whose requests have a single stage omits this.

@@ -68,7 +68,7 @@ class _Maps:
 
     @property
     def nbytes(self) -> int:
-        """Of the blocks of a slice."""
+        """The bytes of the blocks of a slice."""
         return 4 * self.blocks * self.pixels * self.lanes
 
     def pairs(self, image: int, first: int, count: int, at: int = 0) -> Iterator[tuple[Strided, Strided]]:

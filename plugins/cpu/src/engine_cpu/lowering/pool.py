@@ -38,7 +38,7 @@ class _MapLowering(OpLowering[SpecT]):
 
 @lowers("MaxPool", "AveragePool", "LpPool", spec=PoolSpec)
 class PoolLowering(_MapLowering[PoolSpec]):
-    """Of one and two axes, in blocks of channels; of three axes, norms, and maxima with indices, in PLAIN."""
+    """Pools of one and two axes, in blocks of channels; of three axes, norms, and maxima with indices, in PLAIN."""
 
     def check(self, spec: PoolSpec) -> Refusal | None:
         """See `OpLowering`."""

@@ -89,7 +89,7 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """From elements of one buffer to elements of another, of equal shapes."""
+    """A copy of elements of one buffer to elements of another, of equal shapes."""
 
     source: int
     elements: Strided

@@ -1,4 +1,4 @@
-"""Which Einsum nodes are not decomposed because their direct kernel is faster."""
+"""The Einsum nodes that are not decomposed, because their direct kernel is faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which convolutions and products between quantizations have kernels that multiply integers."""
+"""The convolutions and products between quantizations that have kernels which multiply integers."""
 
 from __future__ import annotations
 

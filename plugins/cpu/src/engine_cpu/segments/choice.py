@@ -49,7 +49,7 @@ class ChoiceSegment(NodeSegment):
 
     @property
     def plans(self) -> list[Plan]:
-        """Those of both branches."""
+        """The plans of both branches."""
         return [plan for branch in self._branches if isinstance(branch, Body) for plan in branch.plans]
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:

@@ -20,7 +20,7 @@ from engine_cpu.weights import WeightStore
 
 
 class SegmentCompiler(Protocol):
-    """What compiling segments needs of the compiler of a network."""
+    """The members of a network's compiler that compiling segments needs."""
 
     weights: WeightStore
     threads: int
@@ -44,7 +44,7 @@ class SegmentCompiler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What the segments of one program are made with.
+    """The inputs for making the segments of one program.
 
     With `keeps_calls`, plans keep how they are built. What is decided by size is added to `choices`.
     """

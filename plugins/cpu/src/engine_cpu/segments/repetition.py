@@ -57,7 +57,7 @@ class RepetitionSegment(NodeSegment):
 
     @property
     def plans(self) -> list[Plan]:
-        """Those of the body."""
+        """The plans of the body."""
         return self._body.plans
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:

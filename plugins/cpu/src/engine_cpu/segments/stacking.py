@@ -1,4 +1,4 @@
-"""What a loop stacks, one element of each trip, within the memory that is available."""
+"""The stacks of a loop, one element of each trip, within the memory that is available."""
 
 from __future__ import annotations
 

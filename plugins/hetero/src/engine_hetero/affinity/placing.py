@@ -1,4 +1,4 @@
-"""From the devices' answers to a device for each operation."""
+"""Chooses a device for each operation from the devices' answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a device for each operation to subgraphs."""
+"""Forms subgraphs from the devices of the operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From subgraphs to parts: one model per subgraph.
+"""Makes parts of subgraphs: one model per subgraph.
 
 Constants and shape arithmetic are cloned into every part that reads them. If a part needs only the lengths of a tensor,
 the host passes these, and the tensor is not moved.

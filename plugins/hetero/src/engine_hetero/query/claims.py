@@ -1,4 +1,4 @@
-"""What the devices say about each operation of a model."""
+"""The devices' answers about each operation of a model."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a query answers: where each operation runs, and why."""
+"""The answer to a query: where each operation runs, and why."""

@@ -1,4 +1,4 @@
-"""From parts to their connections."""
+"""Connects parts."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where a tensor lies.
+    """The memory of a tensor.
 
     Attributes:
         buffer: the `pyopencl.Buffer`.
@@ -76,7 +76,7 @@ class OpenclTensor(RemoteTensor):
 
     @property
     def memory(self) -> Memory:
-        """Where the tensor lies. Raises `ContextClosed`."""
+        """The memory of the tensor. Raises `ContextClosed`."""
         memory = self._memory
         if memory is None:
             raise ContextClosed(f"{self}: the context is closed")
