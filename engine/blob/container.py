@@ -98,8 +98,8 @@ def read_prologue(source: Source) -> Prologue:
         raise BlobFormatError(f"{source.where}: {e}") from e
     if is_sealed(manifest) is not has_seal:
         raise BlobFormatError(
-            f"{source.where}: format version {version} is of blobs {'with' if has_seal else 'without'} a seal, "
-            f"and the manifest has {'none' if has_seal else 'one'}; {_AGAIN}"
+            f"{source.where}: format version {version} is for blobs {'with' if has_seal else 'without'} a seal, "
+            f"but the manifest has {'none' if has_seal else 'one'}; {_AGAIN}"
         )
     if data_start + data_size != blob_size:
         raise BlobFormatError(

@@ -86,7 +86,7 @@ def read_trusted_keys(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Trus
     for path in paths:
         key, where = _read_key(path), f"key file {os.fspath(path)}"
         if isinstance(key, AesGcmKey):
-            raise BlobSignatureError(f"{where}: a key of {key.algorithm} encrypts, and verifies nothing")
+            raise BlobSignatureError(f"{where}: a key of {key.algorithm} encrypts, and cannot verify")
         if not isinstance(key, TrustedKey):
             raise BlobSignatureError(f"{where}: a private key belongs where blobs are signed; trust its public key")
         if key.key_id in keys:

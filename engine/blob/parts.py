@@ -1,6 +1,6 @@
 """The blobs in a blob, which are the parts of a device that runs on others: their manifests, from front to back.
 
-Sections are skipped, not read, but those that are stored in another form, whose content shows only when it is restored.
+Sections are skipped, not read, except sections stored in another form, whose content shows only when it is restored.
 """
 
 from __future__ import annotations

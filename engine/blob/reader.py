@@ -38,9 +38,8 @@ class BlobReader:
     All methods may be called from any thread.
 
     Raises `BlobFormatError` if the bytes are not a blob, are truncated or contradict themselves,
-    `BlobIncompatibleError` for another format version, `BlobError` if the file or stream cannot be read. Whether
-    `transform` and `weights` are those that the blob needs is checked when a section is used, at the latest: see
-    `authenticate`.
+    `BlobIncompatibleError` for another format version, `BlobError` if the file or stream cannot be read. `transform`
+    and `weights` are checked against the blob when a section is used, at the latest: see `authenticate`.
     """
 
     __slots__ = (
@@ -156,9 +155,9 @@ class BlobReader:
         The section's hash is verified on first use, by one thread while others that request the same
         section wait. The view stays valid after `close`.
 
-        Raises `BlobFormatError` if there is no such section, `BlobCorruptError` if the content does
-        not match its hash, `BlobTransformError` if it cannot be restored, `BlobIncompatibleError` if it is in another
-        file, which was not passed, `BlobError` after `close`.
+        Raises `BlobFormatError` if the section does not exist, `BlobCorruptError` if the content does not match its
+        hash, `BlobTransformError` if it cannot be restored, `BlobIncompatibleError` if it is in another file, which was
+        not passed, `BlobError` after `close`.
         """
         entry = self._entries.get(name)
         if entry is None:
@@ -214,7 +213,7 @@ class BlobReader:
         if not own:
             raise BlobTransformError(
                 f"{self._where}: it has neither a seal nor a section that is stored by "
-                f"{self._transformed and self._transformed.name!r}, so that anybody can have made it; export the "
+                f"{self._transformed and self._transformed.name!r}, so anyone could have made it; export the "
                 "network again"
             )
         self._content_of(min(own, key=lambda entry: entry.section.size))

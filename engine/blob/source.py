@@ -116,7 +116,7 @@ class ViewSource:
 
 
 class StreamSource:
-    """A blob in a stream; `size` counts from the current position, and is None if the stream cannot tell."""
+    """A blob in a stream; `size` counts from the current position, and is None if the stream does not know it."""
 
     def __init__(self, stream: BinaryIO, where: str, size: int | None, *, is_exact: bool) -> None:
         self.where = where
@@ -241,7 +241,7 @@ def _flat(source: object) -> memoryview | None:
 
 
 def _remaining(stream: BinaryIO, where: str) -> int | None:
-    """Bytes from the stream's position to its end; None if the stream cannot tell."""
+    """Bytes from the stream's position to its end; None if the stream does not know."""
     if not _can_seek(stream):
         return None
     try:

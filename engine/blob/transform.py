@@ -135,7 +135,7 @@ def why_not_restored(manifest: BlobManifest, transform: SectionTransform | None)
     if found is None:
         if transform is None:
             return None
-        return f"the blob is stored as it is, and not by {transform.name!r}; omit the key or the transform"
+        return f"the blob is not stored by {transform.name!r}; omit the key or the transform"
     if transform is None:
         return f"the blob is stored by {found.name!r}; pass the key or the transform with which it was exported"
     if transform.name != found.name:

@@ -42,7 +42,7 @@ _STYLES = {"faster": "green", "slower": "red", "undecided": "yellow"}
 def progress_bar() -> Iterator[Progress]:
     """A progress bar on standard error while it is a terminal and `rich` is installed; else nothing.
 
-    It is drawn only when it is told of progress, between the blocks of a measurement, so that it does not disturb one.
+    It is drawn only when progress is reported, between the blocks of a measurement, so that it does not disturb one.
     """
     if _rich(sys.stderr) is None:
         yield lambda _what, _share: None

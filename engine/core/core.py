@@ -150,7 +150,7 @@ class Core:
         The requests of a network that is compiled for a context take the context's tensors as inputs and outputs.
 
         `config` overrides the defaults that `set_property` has set. If CACHE_DIR is set and the device can export
-        networks, the result of an equal compilation is loaded from there, as the metric LOADED_FROM_CACHE tells. The
+        networks, the result of an equal compilation is loaded from there; the metric LOADED_FROM_CACHE reports it. The
         model is not changed, and later changes to it do not affect the network. An `EngineWarning` says what a user
         should know of it, such as that nodes run on the reference evaluator; EXECUTION_SUMMARY has the same.
 
@@ -313,8 +313,8 @@ class Core:
         from a stream that cannot seek.
 
         `device` defaults to the one that the blob was compiled for; `transform`, `weights` and `release` mean the same
-        as for `import_model`. The position of a seekable stream is restored. It also tells whether a trusted key has
-        signed the blob. Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be
+        as for `import_model`. The position of a seekable stream is restored. The answer also says whether a trusted key
+        has signed the blob. Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be
         read.
         """
         target = None if device is None else self._parse(device)

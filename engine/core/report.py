@@ -29,7 +29,7 @@ def report(network: ExecutableNetwork, what: str) -> None:
 
 
 def warn_of(network: ExecutableNetwork, stacklevel: int = 3) -> None:
-    """Issue an `EngineWarning`, if there is anything to tell, at the line that called the function that calls this.
+    """Issue an `EngineWarning`, if there are remarks, at the line that called the function that calls this.
 
     With a larger `stacklevel`, as of `warnings.warn`, it is at the line of an outer caller.
     """

@@ -62,7 +62,7 @@ def stated_config(plugin: Plugin, target: DeviceName, config: Mapping[str, objec
     if target.targets:
         if DEVICE_PRIORITIES not in plugin.declared:
             raise DeviceNotFoundError(
-                f"device {str(target)!r}: {target.name} takes no list of devices; use {target.name!r}"
+                f"device {str(target)!r}: {target.name} does not take a list of devices; use {target.name!r}"
             )
         stated[DEVICE_PRIORITIES.name] = target.priorities
     for name, value in stated.items():

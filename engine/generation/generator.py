@@ -116,7 +116,7 @@ class Generator:
         self._sequences.ended = [False] * len(rows)
 
     def fork(self) -> Generator:
-        """A generator that goes on from the same tokens; neither sees what the other adds."""
+        """A generator that continues from the same tokens; neither sees the other's further tokens."""
         made = object.__new__(Generator)
         made.__dict__.update(self.__dict__)
         made._request = self._request.fork()
@@ -148,7 +148,7 @@ class Generator:
         self._sequences = shortened
 
     def reorder(self, indices: Sequence[int]) -> None:
-        """Let sequence i go on from what sequence `indices[i]` was, as beam search does. Raises `StateError`."""
+        """Continue sequence i from the tokens of sequence `indices[i]`, as beam search does. Raises `StateError`."""
         self._request.reorder(indices)
         if self._sequences is not None:
             self._sequences = self._sequences.reordered(indices)

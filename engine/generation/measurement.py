@@ -41,7 +41,8 @@ def measure_generation(
     """
     if min((*contexts, rounds)) < 1 or tokens < 2:
         raise InputError(
-            f"measured are prompts of {list(contexts)} tokens, {tokens} tokens, {rounds} rounds; expected prompts and "
+            f"the measurement has prompts of {list(contexts)} tokens, {tokens} tokens, {rounds} rounds; expected "
+            "prompts and "
             "rounds of 1 or more, and 2 tokens or more"
         )
     generator = Generator(network)

@@ -424,7 +424,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
     def memory_statistics(self) -> dict[str, int]:
         """Return the memory that the network holds now, in bytes by purpose: such as "weights", and "arena".
 
-        Only what the device tells; tensors of requests are not included. Raises `PluginContractError`.
+        Only the memory that the device reports; tensors of requests are not included. Raises `PluginContractError`.
         """
         with plugin_errors(self.plugin.name, "memory"):
             found = self.memory()

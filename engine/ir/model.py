@@ -250,8 +250,8 @@ class Model(Subgraph):
     def add_output(self, value: str, name: str | None = None) -> Result:
         """Make a value inside the model another output: by its tensor's name, or by the name of a node with one output.
 
-        The output is called `name`, or like the value. Raises `GraphError` with similar names if there is no such
-        value, or if the model has an output of this name.
+        The output is called `name`, or like the value. Raises `GraphError` with similar names if the value does not
+        exist, or if the model has an output of this name.
         """
         made: Result = _editing().add_output(self, value, name)
         return made
@@ -287,8 +287,8 @@ class Model(Subgraph):
     def set_constant(self, name: str, value: ArrayLike) -> None:
         """Replace the value of a constant, which is converted to its element type, and has the same shape.
 
-        Raises `GraphError` if there is no such constant, or for another shape; `ModelError` if `value` is not a tensor,
-        or not representable in the element type.
+        Raises `GraphError` if the constant does not exist, or for another shape; `ModelError` if `value` is not a
+        tensor, or not representable in the element type.
         """
         _editing().set_constant(self, name, value)
 

@@ -90,7 +90,7 @@ def _stored(name: str, values: Sequence[Any]) -> tuple[float, ...]:
         for value in values:
             if abs(value) > _LARGEST and value not in (math.inf, -math.inf):
                 raise ModelError(
-                    f"attribute {name!r} is {value!r:.40}, beyond f32, which ONNX's float attributes are; "
+                    f"attribute {name!r} is {value!r:.40}, beyond f32, the type of ONNX's float attributes; "
                     f"expected -{_LARGEST:g}..{_LARGEST:g}, or an infinity"
                 )
     return stored

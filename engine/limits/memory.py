@@ -38,7 +38,7 @@ def _check(nbytes: int, what: object, limit: int, memory: Callable[[], int]) -> 
         )
     if nbytes >= LARGE_BYTES and nbytes > (there_is := memory()):
         raise OutOfMemoryError(
-            f"{what}: its result takes {shown_bytes(nbytes)}, and there are {shown_bytes(there_is)} of memory; "
+            f"{what}: its result takes {shown_bytes(nbytes)}, but the memory has {shown_bytes(there_is)}; "
             "use smaller inputs, or a machine with more memory"
         )
 
@@ -56,7 +56,7 @@ def check_growth(what: object, wanted: int = 0) -> None:
 def available_memory() -> int:
     """Bytes that this process can allocate now: the least of the machine's, its control group's and its own limit.
 
-    Takes 0.1 ms. Where the system does not tell, the result is 2**62.
+    Takes 0.1 ms. Where the system does not report it, the result is 2**62.
     """
     machine = _meminfo("MemAvailable:") + _meminfo("SwapFree:", 0)
     return max(0, min(machine, _address_space_available(), *map(_group_available, _groups())))

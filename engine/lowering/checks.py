@@ -127,7 +127,7 @@ def require_elements(node: Node, lengths: Iterable[int], wanted: str) -> None:
 
 
 def check_parts(spec: SplitSpec) -> Refusal | None:
-    """A refusal if the operator does not allow the parts: the evaluation tells that, if it comes to the node."""
+    """A refusal if the operator does not allow the parts: the evaluation reports that if it reaches the node."""
     shape = spec.node.input_value(0).shape
     if spec.node.has_input(1) or shape.rank.is_dynamic:
         return None

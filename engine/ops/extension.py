@@ -205,7 +205,7 @@ class Operator:
         ]
 
     def kernel_types(self, node: Node) -> tuple[TensorType, ...] | None:
-        """The types of the outputs that a kernel computes for these inputs; None if the type rule does not tell them.
+        """The types of a kernel's outputs for these inputs; None if the type rule does not determine them.
 
         They come from the type rule, since the kernel writes as many elements, whatever a file declares. Raises
         `ModelError` unless the node has all outputs, which the kernel writes.

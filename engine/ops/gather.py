@@ -202,7 +202,7 @@ class TensorScatterSpec(OperatorSpec):
 
 @infers("TensorScatter")
 def _infer_tensor_scatter(node: Node) -> Sequence[ValueType]:
-    """The type of the cache; what is written tells the lengths that the cache leaves open, except along the axis."""
+    """The type of the cache; the update determines the lengths that the cache leaves open, except along the axis."""
     check_inputs(node, get_op("TensorScatter"))
     past, update = tensor_type(node, 0), tensor_type(node, 1)
     if past.shape.rank.is_dynamic or update.shape.rank.is_dynamic:

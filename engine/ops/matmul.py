@@ -189,7 +189,7 @@ def _time_of_determinants(node: Node) -> float:
 
 @maps_axes("MatMul", "MatMulInteger", "QLinearMatMul")
 def _product_axes(node: Node) -> Axes:
-    """Zero points and scales of rows or columns have axes of the factors, which are not told apart: without them."""
+    """Zero points and scales of rows or columns have axes of the factors, which are not distinguished: without them."""
     first, second = (0, 3) if node.op_type == "QLinearMatMul" else (0, 1)
     others = [value for index, value in enumerate(node.input_values) if index not in (first, second)]
     ranks = [rank_of_value(node.input_value(index)) for index in (first, second)]

@@ -213,7 +213,7 @@ def register_op(op: OpDef) -> None:
 def attribute(node: Node, name: str) -> Any:
     """The value of an attribute of `node`, or its default in the schema; None if there is neither.
 
-    Raises `ModelError` if the operator has no such attribute, or requires it but the node lacks it.
+    Raises `ModelError` if the operator does not have the attribute, or requires it but the node lacks it.
     """
     value = node.attributes.get(name)
     if value is not None:

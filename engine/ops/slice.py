@@ -127,7 +127,7 @@ def _infer_slice(node: Node) -> Sequence[ValueType]:
 
 
 def _slice_count(node: Node) -> int | None:
-    """The number of slices, as far as the shapes of the inputs tell. Fails if they contradict each other."""
+    """The number of slices, as far as the shapes of the inputs determine it. Fails if they contradict each other."""
     shapes = [tensor_type(node, index).shape for index in range(1, node.num_inputs) if node.has_input(index)]
     lengths = {shape.size() for shape in shapes if shape.is_static}
     if len(lengths) > 1:

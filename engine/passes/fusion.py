@@ -162,7 +162,7 @@ def scalar(value: Output | None) -> float | None:
 
 
 def float_attribute(number: float, value: Output) -> float | None:
-    """`number` as a float attribute, which is f32, of an operator on `value`; None if f64 data tell the difference."""
+    """`number` as a float attribute (f32) of an operator on `value`; None if the difference shows in f64 data."""
     with np.errstate(over="ignore"):
         stored = float(np.float32(number))
     return None if value.element_type is f64 and stored != number else stored

@@ -1,4 +1,4 @@
-"""`read_layout`: the layout in which a model reads an input, as far as its operators tell."""
+"""`read_layout`: the layout in which a model reads an input, as far as its operators determine it."""
 
 from __future__ import annotations
 

@@ -56,10 +56,10 @@ class ToColour(Step):
             weights = np.array([[_GREY.get(letter, 0.0) for letter in x.colour]])
             return replace(_mixed(x, weights, np.zeros(1)), colour="GREY")
         if x.colour == "GREY" and self.colour not in ("RGB", "BGR"):
-            raise PreprocessingError(f"cannot make {self.colour} of {x.colour}; RGB and BGR can be")
+            raise PreprocessingError(f"cannot convert {x.colour} to {self.colour}; only to RGB or BGR")
         missing = set(self.colour) - set(x.colour) if x.colour != "GREY" else set()
         if missing:
-            raise PreprocessingError(f"cannot make {self.colour} of {x.colour}, which has no {min(missing)}")
+            raise PreprocessingError(f"cannot convert {x.colour} to {self.colour}: it has no {min(missing)}")
         order = [0, 0, 0] if x.colour == "GREY" else [x.colour.index(letter) for letter in self.colour]
         return replace(x.with_value(ops.Gather(x.value, numbers(*order), axis=x.axis("C"))), colour=self.colour)
 
@@ -84,7 +84,7 @@ def _mixed(x: Tensor, weights: Array, offsets: Array) -> Tensor:
 def _from_video(x: Tensor, colour: str) -> Tensor:
     """RGB or BGR, 0 to 255, of luma and chroma; each chroma sample counts for its two rows and columns."""
     if colour not in ("RGB", "BGR"):
-        raise PreprocessingError(f"cannot make {colour} of {x.colour}; RGB and BGR can be")
+        raise PreprocessingError(f"cannot convert {x.colour} to {colour}; only to RGB or BGR")
     x = x.in_layout("NHWC") if not x.planes else x
     if x.layout != "NHWC":
         raise PreprocessingError(f"{x.colour} needs layout NHWC, got {x}")

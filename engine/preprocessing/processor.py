@@ -67,7 +67,7 @@ class PrePostProcessor:
             colour: GREY, RGB, BGR, RGBA or BGRA; NV12 or I420 for a tensor [N, H * 3 / 2, W, 1]; NV12_TWO_PLANES makes
                 inputs `name/y` and `name/uv`, I420_THREE_PLANES `name/y`, `name/u` and `name/v`.
             model_layout: the layout of the model's input. By default, the one that is stored with the model, or that
-                its operators tell: a convolution reads NCHW.
+                its operators determine: a convolution reads NCHW.
         """
         plan = InputPlan(self._model.parameter(_only(name, self._model.parameters, "input")).friendly_name)
         if any(plan.name == variable.parameter for variable in self._model.variables):
@@ -101,7 +101,7 @@ class PrePostProcessor:
         return OutputSteps(self, plan)
 
     def build(self) -> Model:
-        """The model with all steps; what inputs and outputs it has, its `parameters` and `results` tell.
+        """The model with all steps; its `parameters` and `results` are its inputs and outputs.
 
         Layouts and steps of inputs and outputs are in `rt_info`, so that `port.layout` and `port.preprocess` of every
         network and blob of the model, and a file that it is saved to, have them.
@@ -208,7 +208,7 @@ class InputSteps(Steps):
     """The steps before an input; each method adds one and returns this."""
 
     def to_colour(self, colour: str) -> InputSteps:
-        """Convert the colours that `input` was told: to GREY, RGB, BGR, RGBA or BGRA.
+        """Convert the colours that `input` states to GREY, RGB, BGR, RGBA or BGRA.
 
         Grey is 0.299 R + 0.587 G + 0.114 B, and becomes f32. Video (NV12, I420) becomes RGB or BGR in f32, 0 to 255 and
         not rounded, as ITU-R BT.601 has it for luma of 16..235: with y = 255 / 219 (Y - 16), R = y + 1.596 (V - 128),

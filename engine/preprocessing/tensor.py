@@ -47,7 +47,7 @@ class Tensor:
         return self.layout.index(letter)
 
     def length(self, letter: str) -> int | None:
-        """The length of an axis; None if it is unknown. Raises `PreprocessingError` if there is no such axis."""
+        """The length of an axis; None if it is unknown. Raises `PreprocessingError` if the axis does not exist."""
         dim = self.value.shape[self.axis(letter)]
         return dim.get_length() if dim.is_static else None
 

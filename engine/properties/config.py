@@ -156,7 +156,7 @@ class Config(Mapping[str, Any]):
         return self._explicit.get(name, declared.default)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of `key`, or `default` if there is no such key."""
+        """Return the value of `key`, or `default` if the key does not exist."""
         if key not in self:
             return default
         return self[key]

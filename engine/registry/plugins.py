@@ -119,8 +119,8 @@ class PluginRegistry(Participant):
     def unload(self, name: str) -> None:
         """Discard the plugin's instance or its failure; it is created again on next use.
 
-        Its networks and requests stay usable. The name may be registered again. Raises
-        `DeviceNotFoundError` if there is no such plugin.
+        Its networks and requests stay usable. The name may be registered again. Raises `DeviceNotFoundError` if the
+        plugin does not exist.
         """
         with self._lock:
             entry = self._entry(name)

@@ -393,7 +393,7 @@ class AsyncInferRequest(Participant):
         self._states().rewind(count)
 
     def reorder(self, indices: Sequence[int] | Array) -> None:
-        """Let sequence i go on from what sequence `indices[i]` was, as beam search does; indices may repeat.
+        """Continue sequence i from the values of sequence `indices[i]`, as beam search does; indices may repeat.
 
         Raises `Busy`, and `StateError` for an index that does not exist, which leaves all values unchanged.
         """
@@ -711,7 +711,7 @@ Callback: TypeAlias = Callable[[AsyncInferRequest, EngineError | None], object]
 
 
 def wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:
-    """Let coroutines of any event loops go on; of a loop that was closed, nothing waits."""
+    """Let coroutines of any event loops continue; nothing waits in a closed loop."""
     for future in waiters:
         try:
             future.get_loop().call_soon_threadsafe(wake, future)

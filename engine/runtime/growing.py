@@ -51,8 +51,8 @@ class GrowingSet:
 
     Their elements lie in one block of memory, each value's elements together, with the dimension that grows first, so
     that a longer value needs no other distances between elements; the block has room for more. `extended` gives a set
-    that shares the block, with new positions to be written; sets that go on from the same one do not see each other's.
-    A place that another set has is not given again: then the block is copied, as it is when its room is used up.
+    that shares the block, with new positions to be written; sets that continue the same one do not see each other's. A
+    place that another set has is not given again: then the block is copied, as it is when its room is used up.
 
     Attributes:
         length: of all values, in the dimension that grows.

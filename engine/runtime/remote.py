@@ -91,7 +91,9 @@ class RemoteContext(ABC):
 
     def wrap_impl(self, handle: object, element_type: ElementType, shape: tuple[int, ...]) -> RemoteTensor:
         """Optional. A tensor in memory that exists already. Raises `InputError` if it is not such memory."""
-        raise UnsupportedError(f"{self.device} wraps no memory of others; use create_tensor and copy_from")
+        raise UnsupportedError(
+            f"{self.device} does not wrap memory of other libraries; use create_tensor and copy_from"
+        )
 
     def close_impl(self) -> None:  # noqa: B027
         """Optional. Release the context's own resources; its tensors have been released."""

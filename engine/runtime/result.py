@@ -84,7 +84,7 @@ def _shown(value: Any) -> tuple[str, str]:
 
 
 class UnknownOutputError(InputError, KeyError):
-    """The network has no such output."""
+    """The network does not have this output."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)

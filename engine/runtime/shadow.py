@@ -162,7 +162,7 @@ class Shadow(Participant):
     def close(self, timeout: float | None = None) -> bool:
         """Take no more inferences, compare those that wait, and end; whether it did within `timeout` (s).
 
-        What is left after the timeout is dropped. Can be called again.
+        Inferences left after the timeout are dropped. Can be called again.
         """
         self._detach()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Files with the values of a request's variables, which another request, in another process, can go on with.
+"""Files with the values of a request's variables, from which another request, in another process, can continue.
 
 A file has the format of a blob: a manifest and checked sections. It belongs to the model whose identity it names, and
 to no device.

@@ -290,7 +290,7 @@ def plain(value: Any) -> Any:
 
 
 def _initial(port: StatePort, lengths: Mapping[str, int]) -> Array:
-    """The initial value, repeated where other inputs tell a length."""
+    """The initial value, repeated where other inputs determine a length."""
     shape = list(port.variable.initial.shape)
     for axis, dim in enumerate(port.before.shape):
         if shape[axis] == 1 and dim.symbol is not None and axis != port.variable.axis:

@@ -46,7 +46,7 @@ class IOBinding:
     # -- inputs -------------------------------------------------------------------------------------------
 
     def bind_cpu_input(self, name: str, arr_on_cpu: NDArray[Any]) -> None:
-        """Bind an array. Raises `InputError` if the model has no such input, or the array does not fit it."""
+        """Bind an array. Raises `InputError` if the model does not have the input, or the array does not fit it."""
         self.request.set_input_tensor(name, feeds_of({name: arr_on_cpu}, self._ports)[name])
         self._inputs[name] = arr_on_cpu
 
@@ -80,7 +80,7 @@ class IOBinding:
     ) -> None:
         """Ask for an output: a new array in each run, or with an address this memory, which must outlive the binding.
 
-        Raises `InputError` if the model has no such output.
+        Raises `InputError` if the model does not have the output.
         """
         require_host(device_type)
         if buffer_ptr is None:

@@ -32,7 +32,7 @@ def replace_onnxruntime() -> ModuleType:
     """Make `import onnxruntime` import this engine's sessions from now on, in this process; return the module.
 
     Its submodules for Python code, below `onnxruntime.capi`, also exist, with the names of exceptions. Raises
-    `UnsupportedError` if onnxruntime was imported before: code that has its names would go on with it.
+    `UnsupportedError` if onnxruntime was imported before: code that has its names would continue to use it.
     """
     session = sys.modules[__name__.rpartition(".")[0]]  # which has imported this module
     before = sys.modules.get("onnxruntime")

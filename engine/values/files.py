@@ -1,8 +1,8 @@
 """Values in files: .npy, .npz, ONNX's .pb, folders of .pb files as ONNX lays out its test data, images, raw bytes.
 
-The path "-" is standard input, whose first bytes tell which of these it is. A .pb file contains a `TensorProto`,
-`SequenceProto`, `OptionalProto` or `MapProto`, so it can store every type. A folder contains `input_0.pb` and so
-on, or `output_0.pb`, by position. A .npz archive contains tensors by name. Only .pb files need the onnx package.
+The path "-" is standard input, whose first bytes determine which of these it is. A .pb file contains a `TensorProto`,
+`SequenceProto`, `OptionalProto` or `MapProto`, so it can store every type. A folder contains `input_0.pb` and so on, or
+`output_0.pb`, by position. A .npz archive contains tensors by name. Only .pb files need the onnx package.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _read_standard_input(types: Types, kind: Kind, scale: PixelScale | None) -> 
 
 
 def _from_content(content: bytes, value_type: ValueType, scale: PixelScale | None) -> Any:
-    """A value from bytes whose beginning tells the format: .npy, an image; else raw bytes if the size fits, or .pb."""
+    """A value from bytes, by their beginning: .npy, an image; else raw bytes if the size fits, or .pb."""
     if content.startswith(_NUMPY_MAGIC):
         return _typed(_load_numpy(BytesIO(content)), value_type)
     if content.startswith(_IMAGE_MAGICS):

@@ -15,7 +15,7 @@ def network_graph(graph: object, name: str, devices: Sequence[str], options: Gra
     """The graph that a network runs: its `graph`, which is a model, or a sequence of them for one that runs on others.
 
     `name` is the network's; `devices` has the device of each of the models. Raises `UnsupportedError` if the network
-    keeps no such graph.
+    does not keep a graph.
     """
     models = graph if isinstance(graph, (tuple, list)) else (graph,)
     if not all(isinstance(model, Model) for model in models):

@@ -53,7 +53,7 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "batch of a device": ("run basic.onnx -d TEMPLATE(4)", 3, ("parentheses", "'TEMPLATE'")),
     "unknown device": ("run basic.onnx -d TEMPLATES", 3, ("TEMPLATES", "TEMPLATE")),
     "unknown device id": ("run basic.onnx -d TEMPLATE.7", 3, ("'7'", "devices: 0")),
-    "list of devices": ("run basic.onnx -d TEMPLATE:CPU", 3, ("takes no list of devices",)),
+    "list of devices": ("run basic.onnx -d TEMPLATE:CPU", 3, ("does not take a list of devices",)),
     "blob of another device": ("run basic.blob -d NO_SUCH", 3, ("NO_SUCH",)),
     "config without value": ("run basic.onnx -d TEMPLATE -c PERF_COUNT", 2, ("KEY=VALUE", "PERF_COUNT")),
     "unknown config": ("run basic.onnx -d TEMPLATE -c PERF=1", 3, ("'PERF'", "PERF_COUNT", "allowed")),

@@ -112,11 +112,11 @@ def test_query_answers_by_friendly_name(core: Core, model: onnx.ModelProto) -> N
         ("SCALE:A(1)(2)", "an argument of letters, digits"),
         ("SCALE:A(a b)", "an argument of letters, digits"),
         ("SCALE:a(1)", "upper-case"),
-        ("SCALE:A.0(1)", "SCALE takes no list of devices"),
+        ("SCALE:A.0(1)", "SCALE does not take a list of devices"),
         ("SCALE(1)", "is for a device that runs on this one"),
         ("SCALE:a", "part 'a'"),
         ("SCALE: A", "part ' A'"),
-        ("SCALE:A", "SCALE takes no list of devices"),
+        ("SCALE:A", "SCALE does not take a list of devices"),
         ("scale", "did you mean 'SCALE'"),
         ("scale.0", "did you mean 'SCALE'"),
         (" SCALE", "did you mean 'SCALE'"),
@@ -135,7 +135,7 @@ def test_a_wrong_device_string_says_what_is_wrong_and_what_there_is(
         with pytest.raises(DeviceNotFoundError) as caught:
             use(model, device)
         assert words in str(caught.value)
-        if "takes no list" not in words:
+        if "does not take a list" not in words:
             assert "available devices: " in str(caught.value)
             assert "SCALE" in str(caught.value).partition("available devices: ")[2]
 
@@ -306,7 +306,7 @@ def test_metrics_and_ids_are_read_by_device_string(core: Core, scale: Scale) -> 
     assert core.get_property("SCALE.1", "DEVICE_ID") == "1"
     assert core.get_property("SCALE", "IMPORT_EXPORT_SUPPORT") is True
     assert core.get_property("CACHE_DIR") == ""
-    with pytest.raises(DeviceNotFoundError, match="takes no list of devices"):
+    with pytest.raises(DeviceNotFoundError, match="does not take a list of devices"):
         core.get_property("SCALE:CPU", "FULL_DEVICE_NAME")
 
 

@@ -90,7 +90,7 @@ def test_without_the_key_there_is_one_clear_error(keys: Path, tmp_path: Path, ke
         core.import_model(path, transform=None if key is None else keys / key)
     assert "\n" not in str(error.value)
     core.compile_model(light_model("squeezenet"), "TEMPLATE").export_model(tmp_path / "plain.blob")
-    with pytest.raises(BlobTransformError, match="not by 'aes-256-gcm prod'; omit the key"):
+    with pytest.raises(BlobTransformError, match="not stored by 'aes-256-gcm prod'; omit the key"):
         core.import_model(tmp_path / "plain.blob", transform=keys / "right.key")
 
 

@@ -166,7 +166,7 @@ def test_what_was_encrypted_before_is_read_where_a_section_proves_its_manifest(b
         np.testing.assert_array_equal(imported({"x": X})["y"], expected)
     forged = bound_to(base)
     assert Bound.of(forged)
-    with pytest.raises(BlobTransformError, match=r"neither a seal nor a section .* anybody can have made it"):
+    with pytest.raises(BlobTransformError, match=r"neither a seal nor a section .* anyone could have made it"):
         core.import_model(before(forged, {}), transform=KEY, weights=base)
 
 
@@ -209,7 +209,7 @@ def test_the_format_version_says_whether_there_is_a_seal(base: Path, sign: Any) 
 
         head = blob[:8] + struct.pack("<Q", 1) + blob[16:64]
         with pytest.raises(
-            BlobFormatError, match="format version 1 is of blobs without a seal, and the manifest has one"
+            BlobFormatError, match="format version 1 is for blobs without a seal, but the manifest has one"
         ):
             BlobReader(head + hashlib.sha256(head).digest() + blob[96:])
 

@@ -82,10 +82,10 @@ def refusal(model: Model, add: Callable[[PrePostProcessor], Any]) -> str:
         (lambda p: p.input("x", "u8").pad((1, 1), (1, 1), value=0.5), "0.5 is not a number of u8"),
         (lambda p: p.input("x").letter_box(position="end"), "expected position of centre, start, got 'end'"),
         (lambda p: p.input("x").to_colour("RGB"), "the colours of f32[1,?,8,8] NCHW are unknown"),
-        (lambda p: p.input("x", colour="BGR").to_colour("RGBA"), "cannot make RGBA of BGR, which has no A"),
-        (lambda p: p.input("x", colour="GREY").to_colour("RGBA"), "cannot make RGBA of GREY"),
+        (lambda p: p.input("x", colour="BGR").to_colour("RGBA"), "cannot convert BGR to RGBA: it has no A"),
+        (lambda p: p.input("x", colour="GREY").to_colour("RGBA"), "cannot convert GREY to RGBA"),
         (lambda p: p.input("x", colour="NV12"), "the model does not read NV12; convert it"),
-        (lambda p: p.input("x", colour="NV12").to_colour("GREY"), "cannot make GREY of NV12"),
+        (lambda p: p.input("x", colour="NV12").to_colour("GREY"), "cannot convert NV12 to GREY"),
         (lambda p: p.input("x", colour="NV12").scale(2).to_colour("RGB"), "needs its colours converted first"),
         (
             lambda p: p.output("y").top_k(0),

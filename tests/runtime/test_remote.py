@@ -233,7 +233,7 @@ def test_what_a_plugin_gets(core: Core) -> None:
         core.create_context("LEAST", {"SHOP": store})
     with pytest.raises(PropertyError, match="NUM_STREAMS"):
         core.create_context("LEAST", {"NUM_STREAMS": -1})
-    with pytest.raises(UnsupportedError, match=r"wraps no memory of others; use create_tensor"):
+    with pytest.raises(UnsupportedError, match=r"does not wrap memory of other libraries; use create_tensor"):
         context.wrap(store, f32, [3])
 
 

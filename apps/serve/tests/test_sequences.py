@@ -350,7 +350,7 @@ def test_what_keeps_no_state_refuses_sequences_and_what_does_refuses_others(serv
     assert (code, "leave `sequence_end`, `sequence_start` out" in said) == (400, True), said
     code, said = post(server, "history", {})
     assert (code, "needs `sequence_id`" in said) == (400, True), said
-    assert "`sequences` is set, and the model has no variables" in server.log
+    assert "`sequences` is set, but the model has no variables" in server.log
 
 
 def test_limits_and_the_bound_of_the_variables(server: Running, ask: Callable[..., Any]) -> None:

@@ -30,7 +30,7 @@ class Layer:
 
     Attributes:
         status: "native", "reference", or the device's own term.
-        kernel: the device's name of what computed it; empty if the device does not tell.
+        kernel: the device's name of the kernel; empty if the device does not report it.
         milliseconds: the median over the profiled inferences.
         share: of the sum of all layers.
         operations: multiplications and additions of the direct algorithm; None for a blob, and for a name that the

@@ -226,7 +226,7 @@ def _subject(args: argparse.Namespace) -> Subject:
 
 
 def _measure_one(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure in this process, and print what is known as soon as it is."""
+    """Measure in this process, and print each result as soon as it is known."""
     from engine.cli.benchmark import measure_alone, pin_new_threads, restrict_to_cores, thread_ids
     from engine.cli.networks import make_core, network_inputs, open_network
     from engine.cli.terminal import progress_bar

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.runtime import Port
 
     if len(args.device) != 2:
-        raise UsageError(f"-d is given {len(args.device)} times; give it twice: what is examined, and the reference")
+        raise UsageError(f"-d is given {len(args.device)} times; give it twice: the side to examine, and the reference")
     if args.html:
         require_folder(args.html)
     if is_blob(args.model):

@@ -104,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
         count = min(count, folder.max_length - len(prompt))
         if count < 1:
             raise InputError(
-                f"the prompt has {len(prompt)} tokens; expected fewer than {folder.max_length}, the most of a sequence "
+                f"the prompt has {len(prompt)} tokens; expected fewer than {folder.max_length}, the maximum of a "
+                "sequence "
                 f"by {folder.folder}"
             )
     network = open_network(make_core(args), args, change).network

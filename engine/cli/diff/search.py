@@ -77,9 +77,9 @@ def find_difference(
     """Run a model on two sides and compare every value by its name; find the first node that goes wrong by itself.
 
     Values inside the model are made outputs, in groups of at most `memory_bytes` on both sides together. If all do not
-    fit into one group, some of them are compared, and the search goes on between the last one that agrees and the first
-    that does not. A node whose value is off runs once more alone, on the examined side, with the reference's values as
-    its inputs: that is its own error, the rest is propagated. `factor` multiplies all tolerances.
+    fit into one group, some of them are compared, and the search continues between the last one that agrees and the
+    first that does not. A node whose value is off runs once more alone, on the examined side, with the reference's
+    values as its inputs: that is its own error, the rest is propagated. `factor` multiplies all tolerances.
 
     Neither model nor inputs are changed. Raises `InputError` if a side's inputs differ, and the errors of both sides.
     """

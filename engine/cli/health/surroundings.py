@@ -56,7 +56,7 @@ def _of_variable(name: str, value: str) -> Finding:
         return Finding(Level.NOTE, name, f"it is set to {value!r}: {VARIABLES[name]}", "unset it if that is not wanted")
     close = difflib.get_close_matches(name, VARIABLES, n=1)
     hint = f"did you mean {close[0]}?" if close else f"the engine reads {', '.join(VARIABLES)}"
-    return Finding(Level.NOTE, name, "it is set, and the engine does not read it", hint)
+    return Finding(Level.NOTE, name, "it is set, but the engine does not read it", hint)
 
 
 def examine_caches() -> tuple[list[Cache], list[Finding]]:

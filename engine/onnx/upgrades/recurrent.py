@@ -8,7 +8,7 @@ from engine.onnx.upgrades.call import OldCall, upgrade
 @upgrade("LSTM", "RNN", since=1, to=7)
 @upgrade("GRU", since=3, to=7)
 def _without_output_sequence(call: OldCall) -> OldCall:
-    """`output_sequence` told whether Y is needed, which is redundant with the list of outputs."""
+    """`output_sequence` said whether Y is needed, which is redundant with the list of outputs."""
     return call.at(7, drop=["output_sequence"])
 
 

@@ -1,4 +1,4 @@
-"""`ConvInputFusion`: what is done to each channel before a convolution goes into its weights and bias.
+"""`ConvInputFusion`: operations on each channel before a convolution go into its weights and bias.
 
 Let y[c] = a[c] x[p[c]] + b[c] be what products, sums and a Gather of channels compute of x. Then W y + d = W' x + d',
 where W'[m, k] is the sum of W[m, c] a[c] over all c with p[c] = k, and d'[m] is d[m] plus the sum of W[m, c] b[c].

@@ -57,7 +57,7 @@ def _forget_condition(body: Model) -> bool:
 
 
 def _kept_outputs(node: Node) -> list[int]:
-    """The indices of the outputs that the node keeps: those that are read, and those that are required."""
+    """The indices of the outputs that the node keeps: read or required ones."""
     count = node.num_outputs
     read = [output.num_consumers > 0 for output in node.outputs]
     if not any(read):

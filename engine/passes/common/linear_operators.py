@@ -262,7 +262,7 @@ def _split(node: Node) -> _Exchange | None:
 
 
 def _parts(product: ChannelProduct) -> list[_Part]:
-    """The inputs of the Concat whose only consumer is the product; none if there is no such Concat."""
+    """The inputs of the Concat whose only consumer is the product; empty if there is none."""
     node = product.x.node
     if node.op_type != "Concat" or node.domain or product.x.num_consumers > 1:
         return []

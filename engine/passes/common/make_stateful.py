@@ -28,7 +28,7 @@ class MakeStateful(ModelPass):
     """Makes inputs and outputs that an application would pass from one inference to the next variables of the model.
 
     A compiled network then shows neither: its requests keep the values. A variable whose output appends to its input
-    (Concat, or Attention with a past) grows along that dimension, from length 0 unless told otherwise. One into which
+    (Concat, or Attention with a past) grows along that dimension, from length 0 unless stated otherwise. One into which
     the model writes at positions (TensorScatter, ScatterND, ScatterElements) keeps its length, and begins with zeros.
 
     Not part of any pipeline: run it on a model before compiling it. Raises `PassError` if the model has no pairs, or
@@ -175,9 +175,9 @@ def _with_symbols(parameter: Parameter, taken: set[str]) -> list[Dimension]:
 
 
 def _state_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> None:
-    """Give inputs the lengths that the model tells of them elsewhere, such as the size of heads.
+    """Give inputs the lengths that the model determines elsewhere, such as the size of heads.
 
-    An exporter may name it instead ("kv_cache_dim"), so that the input alone does not tell it.
+    An exporter may name it instead ("kv_cache_dim"), so that the input alone does not determine it.
     """
     told = {pair.name: [_told(pair, axis, tied) for axis in range(len(pair.shape))] for pair in pairs}
     by_symbol: dict[str, set[int]] = {}
@@ -198,7 +198,7 @@ def _state_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> None
 
 
 def _told(pair: _Pair, axis: int, tied: set[str]) -> Dimension:
-    """A length of the input: its own, or what the values that it is joined with tell."""
+    """A length of the input: its own, or the one of the values that it is joined with."""
     own = pair.shape[axis]
     if own.is_static or own.symbol in tied or axis == pair.axis:
         return own
@@ -263,7 +263,7 @@ def _variable(pair: _Pair, tied: set[str], bound: int | None) -> Variable:
 
 
 def _require_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> None:
-    """Raise `GraphError` for a length that stays the same, and that nothing tells."""
+    """Raise `GraphError` for a length that stays the same, and that nothing determines."""
     unknown = {pair.name: _unknown_axes(pair, tied) for pair in pairs if pair.written is None}
     is_grown = {pair.name: pair.axis is not None for pair in pairs}
     empty = _empty_axes(model, pairs, {name: axes for name, axes in unknown.items() if axes and not is_grown[name]})
@@ -277,7 +277,7 @@ def _require_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> No
 
 
 def _unknown_axes(pair: _Pair, tied: set[str]) -> list[int]:
-    """The dimensions that do not grow, and whose lengths neither the input nor another one tells."""
+    """The dimensions that do not grow, and whose lengths neither the input nor another one determines."""
     return [
         axis for axis, dim in enumerate(pair.shape) if dim.is_dynamic and axis != pair.axis and dim.symbol not in tied
     ]
@@ -286,7 +286,7 @@ def _unknown_axes(pair: _Pair, tied: set[str]) -> list[int]:
 def _empty_axes(model: Model, pairs: Sequence[_Pair], unknown: dict[str, list[int]]) -> dict[str, list[int]]:
     """The dimensions that remain of length 0 in all inferences if the unknown ones begin with it.
 
-    The types of a model with these lengths tell it. A dimension that becomes longer, such as of a window that slides
+    The types of a model with these lengths show it. A dimension that becomes longer, such as of a window that slides
     over what it is joined with, may make others longer in the next inference.
     """
     while unknown:

@@ -125,7 +125,7 @@ class Matcher:
         return dict(self._state.symbols)
 
     def block(self, name: str) -> dict[str, Output]:
-        """The parts of the block `name` in the last match. Raises `PassError` if it has no such block."""
+        """The parts of the block `name` in the last match. Raises `PassError` if it does not have the block."""
         for node in self._state.values:
             if isinstance(node, Block) and node.friendly_name == name:
                 return {k: self._state.values[v] for k, v in node.parts.items() if v in self._state.values}

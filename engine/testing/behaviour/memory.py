@@ -219,7 +219,7 @@ def _traced() -> int:
 
 
 def _resident() -> int:
-    """The resident memory in bytes; 0 where the system does not tell."""
+    """The resident memory in bytes; 0 where the system does not report it."""
     try:
         return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE
     except OSError:
@@ -227,7 +227,7 @@ def _resident() -> int:
 
 
 def _open_files() -> int:
-    """The number of open files; 0 where the system does not tell."""
+    """The number of open files; 0 where the system does not report it."""
     try:
         return len(os.listdir(_FILES))
     except OSError:

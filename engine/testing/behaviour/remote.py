@@ -270,7 +270,7 @@ class RemoteChecks(DeviceChecks):
         try:
             same = context.wrap(tensor.handle, f32, (2, 2))
         except UnsupportedError as e:
-            pytest.skip(f"{self.device} wraps no handles: {e}")
+            pytest.skip(f"{self.device} does not wrap handles: {e}")
         same.copy_from(np.arange(4, dtype=np.float32).reshape(2, 2))
         self.assert_value(tensor.to_host(), np.arange(4, dtype=np.float32), "the tensor")
         assert same.shares_memory(tensor)

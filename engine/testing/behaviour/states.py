@@ -149,7 +149,7 @@ class StateChecks(DeviceChecks):
         self.step(request, History(), chunk(1, start=7.0))
 
     def test_set_values(self, core: Core) -> None:
-        """A request goes on from values that are set; those that do not fit are refused and leave the former ones."""
+        """A request continues from set values; values that do not fit are refused and leave the former ones."""
         request = self.stateful(core).create_infer_request()
         state, history = request.query_state(), History()
         history.tokens = chunk(2, start=5.0)
@@ -166,7 +166,7 @@ class StateChecks(DeviceChecks):
         self.check_values(request, history)
 
     def test_fork(self, core: Core) -> None:
-        """A fork goes on from the same values; neither sees what the other adds."""
+        """A fork continues from the same values; neither sees the other's further values."""
         request, history = self.stateful(core).create_infer_request(), History()
         self.step(request, history, chunk(3))
         other, others = request.fork(), History()
@@ -201,7 +201,7 @@ class StateChecks(DeviceChecks):
         self.step(request, History(), chunk(4))
 
     def test_save_and_load(self, core: Core, tmp_path: Path) -> None:
-        """Another request goes on from a file or a stream; a damaged one, or one of another model, changes nothing."""
+        """Another request continues from a file or a stream; a damaged or foreign one changes nothing."""
         network = self.stateful(core)
         request, history = network.create_infer_request(), History()
         self.step(request, history, chunk(3))

@@ -102,7 +102,7 @@ def _decoded(body: bytes, stated: str, model_name: str) -> InferRequest:
         raise InputError("the request has no list `inputs`")
     _require_keys(head, _REQUEST, "the request")
     if head.get("model_name") not in (None, model_name.partition("/")[0]):  # which KServe's clients send
-        raise InputError(f"`model_name` is {head['model_name']!r:.80}, and the request is sent to model `{model_name}`")
+        raise InputError(f"`model_name` is {head['model_name']!r:.80}, but the request is sent to model `{model_name}`")
     inputs = _inputs(head["inputs"], memoryview(body)[length:])
     parameters, identity = head.get("parameters"), head.get("id")
     if not isinstance(parameters, dict | None) or not isinstance(identity, str | None):

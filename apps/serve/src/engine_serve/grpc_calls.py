@@ -27,7 +27,7 @@ class Ending:
     gRPC's core forgets the calls that it has received and not handed on when its server is shut down, and clients send
     further ones until they have learned of it; both would end as CANCELLED. So, before that, calls are *held*: those
     that come are accepted and wait, and answers wait, so that no client has a reason for another call. When all clients
-    have been told, they go on.
+    know of the end, the held calls continue.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Ending:
         self._may_pass.clear()
 
     def release(self) -> None:
-        """Let them go on. Streams without a request in progress end."""
+        """Let held calls continue. Streams without a request in progress end."""
         self._may_pass.set()
         self.begins.set()
 

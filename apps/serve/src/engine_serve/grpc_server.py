@@ -73,7 +73,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
     async def model_stream_infer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """Answer each request: with a response for each token if the model generates tokens, else with one.
 
-        A request that is refused has a message, and the stream goes on, as Triton's clients expect it.
+        A refused request gets a message, and the stream continues, as Triton's clients expect.
         """
         async for request in requests:
             try:

@@ -12,7 +12,7 @@ _log = logging.getLogger("engine.serving")
 
 
 class LimitedLog:
-    """Writes a line now, and then at most one in 10 seconds, with the number of those that were left out.
+    """Writes a line now, and then at most one in 10 seconds, with the number of lines left out.
 
     Used by one event loop.
     """

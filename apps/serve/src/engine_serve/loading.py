@@ -56,7 +56,7 @@ def load_network(core: Core, name: str, path: Path, config: ModelConfig, blobs: 
             f"compile --sign FILE --release {release}`"
         )
     if config.sequences is not None and not network.variables:
-        raise RepositoryError(f"{path}: `sequences` is set, and the model has no variables; leave it out")
+        raise RepositoryError(f"{path}: `sequences` is set, but the model has no variables; leave it out")
     for kind, ports in (("input", network.inputs), ("output", network.outputs)):
         for port in ports:
             _require_tensor(path, kind, port)
@@ -100,13 +100,13 @@ def _imported(
     made_for = check.manifest.device
     if config.batching is not None and not made_for.startswith("BATCH"):
         raise RepositoryError(
-            f"{path}: `batching` is set, and the blob was compiled for {made_for}, which makes no batches; compile it "
+            f"{path}: `batching` is set, but the blob was compiled for {made_for}, which makes no batches; compile it "
             f"with `-d BATCH:{made_for}({config.batching.size})`, or serve the model itself"
         )
     network = core.import_model(path, config.device, config.properties, transform=decrypt, release=release)
     if config.generation is not None and not network.variables:
         raise RepositoryError(
-            f"{path}: `generation` is set, and the blob has no variables; compile it with `--stateful`"
+            f"{path}: `generation` is set, but the blob has no variables; compile it with `--stateful`"
         )
     return network
 

@@ -16,7 +16,7 @@ _OWN: Final = ("model", "status", "path")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and what the message tells beside its text."""
+    """One JSON object a line: time, level, logger, message, and the message's fields beside its text."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""

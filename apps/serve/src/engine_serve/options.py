@@ -21,7 +21,8 @@ class ServerOptions:
         max_requests: how many requests may be in memory at once; further ones are refused.
         body_seconds: how long a client may take to send a body, and (on Linux, HTTP) take nothing of an answer.
         grace_seconds: how long requests that were accepted may take after the signal to end.
-        drain_seconds: how long the server goes on to accept requests after the signal, not ready any more.
+        drain_seconds: how long the server still accepts requests after the signal, while it reports that it is not
+            ready.
         stuck_seconds: an inference that takes longer makes the server not alive.
         allows_loading: whether clients may load, reload and unload models.
         certificate, private_key: files in PEM form, for TLS with both protocols; None for none.

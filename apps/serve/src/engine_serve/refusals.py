@@ -1,4 +1,4 @@
-"""Errors as both protocols tell them: a status of gRPC, and one of HTTP."""
+"""Errors in both protocols: a status of gRPC, and one of HTTP."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Refused(GrpcException):  # type: ignore[misc]
 
 
 def unexpected(error: Exception, where: str) -> Refused:
-    """An error that is not one of the SDK, such as a plugin's: logged with its traceback, and told with its class."""
+    """An error that is not the SDK's, such as a plugin's: logged with its traceback, and answered with its class."""
     _log.error("%s failed: %s: %s", where, type(error).__name__, error, exc_info=error)
     return Refused(ServingError(f"{where} failed: {type(error).__name__}: {error}"), is_logged=True)
 

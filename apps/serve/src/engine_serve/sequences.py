@@ -126,7 +126,7 @@ class Sequences:
     ) -> AnswerT:
         """Run a request of a sequence; gives what `answered` makes of its result.
 
-        Raises `StateError` if there is no such sequence, or if it was begun already; `Busy` if there are too many
+        Raises `StateError` if the sequence does not exist, or was begun already; `Busy` if there are too many
         sequences, too many bytes in them, or too many requests that wait; the errors of `RequestQueue.infer`, and of
         `answered`, after which the sequence has ended: its state has changed, and the client does not know to what.
         """

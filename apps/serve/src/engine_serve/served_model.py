@@ -71,7 +71,7 @@ class ServedModel(Model):  # type: ignore[misc]
         return self._outputs
 
     def retire(self, why: str) -> None:
-        """Another model has taken its place, or none. What was accepted goes on, and keeps the network until then.
+        """Another model has taken its place, or none. Accepted requests continue, and keep the network until they end.
 
         Args:
             why: what clients are told of their sequences.

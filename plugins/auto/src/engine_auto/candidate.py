@@ -1,4 +1,4 @@
-"""One device of a network: what is known of it, and its network while there is one."""
+"""One device of a network: its state, and its network while there is one."""
 
 from __future__ import annotations
 

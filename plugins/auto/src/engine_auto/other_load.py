@@ -13,8 +13,8 @@ _IDLE: Final = (3, 4)
 class OtherLoad:
     """Measures the share of processor time that other processes use, from the creation of the object on.
 
-    Processes that this one has started count as its own once they have ended. Where the system does not tell, the share
-    is 0. Resolution: 10 ms of processor time.
+    Processes that this one has started count as its own once they have ended. Where the system does not report it, the
+    share is 0. Resolution: 10 ms of processor time.
     """
 
     def __init__(self) -> None:

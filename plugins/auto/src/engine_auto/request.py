@@ -67,7 +67,7 @@ class AutoInferRequest(SyncInferRequest):
                 raise
 
     def infer_postprocess(self) -> None:
-        """The sequence may have ended; until then, the values of the variables tell."""
+        """The sequence may have ended; the values of the variables show it."""
         if self._sequence is not None:
             self._sequence.is_running = False
 

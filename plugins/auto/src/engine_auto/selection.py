@@ -96,7 +96,7 @@ class Selection(Participant):
     def start(self) -> None:
         """Have a network that is ready, on the device that was chosen earlier, or else the first that is ready.
 
-        Raises the error of the device if there is one device; else one that tells the errors of all of them.
+        Raises the error of the device if there is one device; else one with the errors of all of them.
         """
         try:
             self._find_first()
@@ -155,7 +155,7 @@ class Selection(Participant):
         self.changed.wait_for(lambda: self._current is not None or not self._pending)
 
     def _try_in_turn(self, name: str) -> None:
-        """A task of the executor; the last one goes on with measuring."""
+        """A task of the executor; the last one continues with measuring."""
         self._try_name(name)
         with self.lock:
             is_over = self._is_closed or self.is_final or self._is_busy_measuring
@@ -211,7 +211,7 @@ class Selection(Participant):
             return candidate
 
     def _compile(self, candidate: Candidate) -> bool:
-        """Compile in this thread; False if that fails, which the candidate then tells."""
+        """Compile in this thread; False if that fails; the candidate then has the reason."""
         assert self._model is not None
         candidate.state = State.COMPILING
         begun = time.perf_counter()
@@ -230,7 +230,7 @@ class Selection(Participant):
                 candidate.take(network, executor, why, begun)
                 if self._current is None:
                     self._current = candidate
-                    self.reason = f"{self._why_now}; others are compiled for in the background, and then measured"
+                    self.reason = f"{self._why_now}; others are compiled in the background, and then measured"
             else:
                 candidate.error = failure
                 is_refusal = isinstance(failure, UnsupportedError)
@@ -325,7 +325,7 @@ class Selection(Participant):
         inputs = inputs_for(next(iter(networks.values())).inputs, shapes)
         if inputs is None:
             if shapes:  # of values that cannot be made at random
-                self._settle(current, f"{self._why_now}; there are no random values for inputs of these types")
+                self._settle(current, f"{self._why_now}; random values cannot be made for inputs of these types")
                 return
             with self.lock:
                 self.wants_shapes = True
@@ -345,7 +345,7 @@ class Selection(Participant):
     def _give_up_measuring(self, trials: Trials) -> None:
         """Keep the device: its time has passed, whether or not the inference ends that is being measured."""
         late = f": the first inference on {trials.begun} took longer; raise MEASURE_SECONDS" if trials.begun else ""
-        self._settle(self.current, f"{self._why_now}; there is no measurement in {self._seconds:g} s{late}")
+        self._settle(self.current, f"{self._why_now}; no measurement finished in {self._seconds:g} s{late}")
         trials.stop()
 
     def _decide(

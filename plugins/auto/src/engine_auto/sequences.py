@@ -15,10 +15,10 @@ from engine_auto.selection import Selection
 class SequenceSelection(Selection):
     """A selection whose device changes only while no request is in mid-sequence.
 
-    Devices differ in rounding, so a sequence must not go on on another one than its state was computed on. All
-    sequences of a network are on one device, its home, because requests also copy sequences from each other (`fork`,
-    `take_sequence`). A sequence begins with an inference from the initial values of the variables, and ends when they
-    have these values again.
+    Devices differ in rounding, so a sequence must not continue on another device than the one that computed its state.
+    All sequences of a network are on one device, its home, because requests also copy sequences from each other
+    (`fork`, `take_sequence`). A sequence begins with an inference from the initial values of the variables, and ends
+    when they have these values again.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -50,7 +50,7 @@ class SequenceSelection(Selection):
             if home.network is None:
                 raise StateError(
                     f"{self.owner}: {home.name}, where this sequence began, is not used any more: {home.why}; a "
-                    "sequence cannot go on on another device: begin a new one with reset_state, which runs on "
+                    "sequence cannot continue on another device: begin a new one with reset_state, which runs on "
                     f"{self.current.name}"
                 )
             if (

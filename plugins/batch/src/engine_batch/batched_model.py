@@ -189,7 +189,7 @@ def _require_batch(model: Model, result: Result, symbol: str) -> None:
 def _refuse_along_batch(model: Model, symbol: str) -> None:
     """Refuse operators that compute along the batch, and whose types do not show it.
 
-    Of an operator whose axes are not known, types tell.
+    For an operator whose axes are not known, its types decide.
     """
     for node in model.ordered_nodes():
         mapping = None if traits_of(node).moves is Moves.VIEW else axes_of(node)

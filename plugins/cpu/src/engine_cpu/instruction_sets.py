@@ -44,7 +44,7 @@ def _isa_of(precision: str, available: str, is_integer: bool) -> str:
 def why_lower(used: str) -> str:
     """Why kernels of a lower instruction set than the CPU's are used; "" if they are not, and after the first call.
 
-    A limit that the user has set by ENGINE_MAX_ISA is not told.
+    A limit that the user has set by ENGINE_MAX_ISA is not reported.
     """
     cpu = cpu_features()
     if cpu.isa == cpu.highest_isa or used != cpu.isa or used in _told:

@@ -100,7 +100,7 @@ def _accepted(programs: Programs) -> LengthVector | None:
 def _changed(programs: Programs, base: LengthVector, group: int) -> tuple[tuple[int, ...], LengthVector] | None:
     """Groups and lengths, the one of `group` being greater, with other groups' if the model needs that.
 
-    The group whose length is the least comes first. None if the model takes no such lengths.
+    The group whose length is the least comes first. None if the model does not take such lengths.
     """
     first = 0 if programs.lengths.has_past else 1
     others = [each for each in range(first, programs.lengths.count) if each != group]
