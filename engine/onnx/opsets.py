@@ -16,8 +16,9 @@ def resolve_version(op_type: str, domain: str, opset: int) -> int:
 
     `domain` is one of `CANONICAL_VERSIONS`; versions of other domains are unknown.
 
-    Raises: UnknownOperatorError: the opset does not have the operator, or no longer has it. UnsupportedError: the
-        domain is unknown, or the opset or the operator's version is too new.
+    Raises:
+        UnknownOperatorError: the opset does not have the operator, or no longer has it.
+        UnsupportedError: the domain is unknown, or the opset or the operator's version is too new.
     """
     domain_opset = _canonical_opset(domain)
     newest = newest_opset(domain)
