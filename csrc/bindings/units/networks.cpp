@@ -2,4 +2,3 @@
 #include "bindings/extensions.cpp"
 #include "bindings/families.cpp"
 #include "bindings/routines.cpp"
-#include "bindings/seats.cpp"

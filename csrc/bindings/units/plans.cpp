@@ -3,3 +3,4 @@
 #include "bindings/attributes.cpp"
 #include "bindings/module.cpp"
 #include "bindings/running.cpp"
+#include "bindings/seats.cpp"
