@@ -358,3 +358,14 @@ def test_operators_that_disagree_tell_no_layout() -> None:
     del both, straight
     assert read_layout(x.output(0)) == "NWCH"
     assert read_layout(turned.output(0)) == ""
+
+
+def test_a_layout_is_read_through_every_operator_that_keeps_axes() -> None:
+    """Also where it computes along one of them, as a softmax does; a matrix product does not keep its last axis."""
+    x, y = Parameter(f32, [1, 8, 8, 3], "x"), Parameter(f32, [1, 3, 8, 8], "y")
+    weights = Constant(np.zeros((4, 3, 1, 1), np.float32))
+    kept = ops.Softmax(ops.HardSwish(ops.Max(x, Constant(np.float32(0)))), axis=3)
+    rows = ops.ReduceMean(kept, Constant(np.array([1])), keepdims=1)
+    product = ops.MatMul(y, Constant(np.zeros((8, 8), np.float32)))
+    readers = ops.Conv(ops.Transpose(rows, perm=[0, 3, 1, 2]), weights), ops.Conv(product, weights)
+    assert [read_layout(value.output(0)) for value in (x, y)] == ["NHWC", ""], readers
