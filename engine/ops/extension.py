@@ -110,7 +110,8 @@ class Operator:
         is_deterministic: whether equal inputs give equal outputs; otherwise nodes are neither folded nor merged.
         doc: what it computes.
         kernel: set for operators of a library; see `Extension`.
-        traits: what is promised of all nodes, so that passes move and fold them.
+        traits: what is promised of all nodes, so that passes move and fold them; nothing of one that is not
+            deterministic.
         axes: how axes of the outputs follow from the inputs' axes, as `AxisMapping` writes it: "N C, C -> N C'".
             `engine.testing.facts.check_facts` finds promises that are not kept.
 
@@ -444,7 +445,7 @@ def define(operators: Sequence[Operator], extension: str) -> None:
                 "this one another name or version, or add all operators at once"
             )
         for op in [operator._definition(extension) for operator in fresh]:
-            traits = op.definition.traits._replace(random=not op.definition.is_deterministic)
+            traits = op.definition.traits if op.definition.is_deterministic else Traits(random=True)
             declare_traits((op.name,), traits, op.domain)
             if op.definition.axes is not None:
                 declare_axes(op.name, axes=op.definition.axes, domain=op.domain)
