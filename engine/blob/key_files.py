@@ -61,7 +61,7 @@ def read_encryption_key(path: str | os.PathLike[str]) -> AesGcmKey:
 
 
 def transform_of(given: SectionTransform | str | os.PathLike[str] | None) -> SectionTransform | None:
-    """A transform that a caller gave, or the key in the file of which it gave the path.
+    """A transform that a caller gave, or the key in the file whose path it gave.
 
     Raises `BlobTransformError` for anything else, or a transform without a name, and the errors of
     `read_encryption_key`.

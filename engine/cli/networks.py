@@ -171,7 +171,7 @@ def port_inputs(ports: Sequence[Port], args: argparse.Namespace) -> dict[str, An
 def _of_one_sample(
     others: Sequence[Port], given: Mapping[str, Any], ports: Sequence[Port]
 ) -> dict[str, tuple[int, ...]]:
-    """Shapes of random inputs of which only the batch, their first dimension, is open: it is 1, and a note says so.
+    """Shapes of random inputs with an open batch, their first dimension: it is 1, and a note says so.
 
     A symbol that a given value has fixed keeps that length.
     """

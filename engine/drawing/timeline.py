@@ -24,7 +24,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Spans of which each lies in another one, or beside it; in order of their start, an outer one first."""
+    """Spans that each lie in another one, or beside it; in order of their start, an outer one first."""
 
     name: str
     spans: tuple[Span, ...]

@@ -98,7 +98,7 @@ class Generator:
         ones are padded, and the padding is masked. Later, all sequences get the same number of tokens.
 
         Raises `InputError` for tokens that the model does not have, another number of sequences, different lengths
-        later or for a model without `attention_mask`, and for a batch of which a sequence has ended.
+        later or for a model without `attention_mask`, and for a batch in which a sequence has ended.
         """
         rows = checked_rows(tokens, self._vocabulary, self._largest)
         known = self._sequences or _Sequences.empty(len(rows), self.sampling.seed)

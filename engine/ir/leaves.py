@@ -346,7 +346,7 @@ def _converted(data: Array, element_type: ElementType) -> Array:
 
 
 def _to_odd(data: Array) -> Array:
-    """Numbers of f64 as f32, of which rounding to a narrower type gives what rounding once gives.
+    """Numbers of f64 as f32; rounding them to a narrower type gives the same as rounding once.
 
     What f32 cannot hold becomes the neighbor towards zero with its last bit set ("round to odd"), so that it is not a
     tie of the narrower type.

@@ -400,7 +400,7 @@ def _products(node: Node) -> float:
 
 @more_time("Attention")
 def _time(node: Node) -> float:
-    """A score for each query and key, of which there are several passes, and two products."""
+    """A score for each query and key, computed in several passes, and two products."""
     rows, keys, sizes = _extents(node)
     return rows * keys * (128 + sizes)
 

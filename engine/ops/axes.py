@@ -78,7 +78,7 @@ class AxisParameter(NamedTuple):
 def declare_axes(*op_types: str, axes: str | AxesFunction, domain: str = "") -> None:
     """Declare the axes of operators: in the notation above, or by a function of the node.
 
-    The function returns the notation, a mapping, or None for a node of which nothing is known.
+    The function returns the notation, a mapping, or None for a node without known axes.
     """
     for op_type in op_types:
         if _AXES.setdefault((domain, op_type), axes) != axes:

@@ -49,7 +49,7 @@ class LinkedTrees:
 
     Attributes:
         modes: indices of `MODES`.
-        features, values: [nodes], or fewer if the last nodes are leaves, of which they are not read.
+        features, values: [nodes], or fewer if the last nodes are leaves, whose values are not read.
         true, false: the positions of the branches; as long as `features`.
         missing: whether a NaN takes the true branch; as long as `features`.
         members: the values with which a node of mode BRANCH_MEMBER compares, by its position.

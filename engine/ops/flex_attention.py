@@ -116,7 +116,7 @@ def _flex_attention(
 
 @more_time("FlexAttention", domain=_DOMAIN)
 def _time(node: Node) -> float:
-    """A score for each query and key, of which there are several passes, and two products."""
+    """A score for each query and key, computed in several passes, and two products."""
     query, key, value = (lengths_of(node.input_value(index)) for index in range(3))
     keys = key[-2] if len(key) > 1 else 1
     return math.prod(query[:-1]) * keys * (128 + sum(query[-1:]) + sum(value[-1:]))

@@ -15,7 +15,7 @@ def widened(x: Array) -> Array:
 
 
 def rounded_to_odd(x: Array) -> Array:
-    """Numbers in f32, of which a further rounding to 22 digits or less gives the nearest ones to `x`.
+    """Numbers in f32; rounding them further to 22 digits or less gives the nearest ones to `x`.
 
     ml_dtypes rounds f64 and integers to f32 first, and a number next to a tie of its type may become that tie.
     Here the last digit of what f32 cannot hold is 1 instead, so that no tie arises (Boldo and Melquiond, 2008).

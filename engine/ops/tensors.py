@@ -199,7 +199,7 @@ def _strings(items: Sequence[bytes], shape: tuple[int, ...], name: str) -> Array
 
 
 def _bytes(items: Sequence[int], element_type: ElementType, shape: tuple[int, ...], name: str) -> bytes:
-    """The bytes of packed elements, of which each item holds one."""
+    """The bytes of packed elements; each item holds one byte."""
     expected = element_type.byte_size(_count(shape, name))
     if len(items) != expected:
         raise ModelReadError(

@@ -21,7 +21,7 @@ from engine.ops.tensors import Array, encode_text
 
 @infers("StringNormalizer")
 def _infer_string_normalizer(node: Node) -> Sequence[ValueType]:
-    """[C] or [1, C], of which stop words remove some; ONNX rejects an unknown first dimension."""
+    """[C] or [1, C], some removed as stop words; ONNX rejects an unknown first dimension."""
     check_inputs(node, get_op("StringNormalizer"))
     shape = tensor_type(node, 0).shape
     if shape.rank.is_dynamic:

@@ -231,7 +231,7 @@ def _padded(x: Tensor, begins: Sequence[Length], ends: Sequence[Length], mode: s
 def _of_size(x: Tensor, value: Output, size: Sequence[int | None]) -> Tensor:
     """`value` with this height and width, None if unknown, which may not follow from the types of its operators.
 
-    An image of which a crop keeps less has fewer elements, so that the Reshape refuses it.
+    If a crop keeps less of an image, it has fewer elements, so the Reshape refuses it.
     """
     done = x.with_value(value)
     lengths = [(letter, length) for letter, length in zip("HW", size, strict=True) if length is not None]

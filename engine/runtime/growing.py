@@ -45,7 +45,7 @@ class GrowingForm:
 
 
 class GrowingSet:
-    """Values of equal length, of which longer ones may begin with the same memory.
+    """Values of equal length; longer ones may begin with the same memory.
 
     Immutable, as variables' values are; but see `with_sequence`.
 

@@ -145,7 +145,7 @@ class QuantizeHoisting(MatcherPass):
     """Turns QuantizeLinear(Reshape(x)) into Reshape(QuantizeLinear(x)), likewise for every operator of `MOVERS`.
 
     Only if nothing else reads the operator's result, and the result has no more elements than the input. It also moves
-    past a Concat of which an input is dequantized.
+    past a Concat with a dequantized input.
     """
 
     def __init__(self) -> None:

@@ -53,8 +53,8 @@ class PrecisionRestriction:
 
     Attributes:
         operator: "Conv"; "MatMul", which also stands for Gemm, MatMulInteger and fused forms; "AveragePool", also for
-            global ones; "Add" or "Mul" of two maps; "Softmax" along the last axis. What follows is for Conv and MatMul
-            only.
+            global ones; "Add" or "Mul" of two maps; "Softmax" along the last axis. The following fields are for Conv
+            and MatMul only.
         activations: the integer types of x.
         weights: the integer types of constant weights in the model; kernels receive i8.
         granularity: the scales of weights, per tensor or per channel.
@@ -89,7 +89,7 @@ class QuantizationCapabilities:
     Args:
         device: the device's name, for reasons.
         restrictions: at most one for each operator; an operator without one stays in f32.
-        moved: the integer types of which the device has kernels for data movement: quantization moves past it.
+        moved: the integer types that the device's kernels for data movement take: quantization moves past it.
         tables: the device has a kernel for `engine.ByteTable`, functions of one 8-bit tensor.
     """
 

@@ -73,7 +73,7 @@ def _keeps_checks(
 
 
 def _squeezes_unknown(node: Node) -> bool:
-    """Whether a Squeeze removes a dimension of which only the inference shows that its length is 1."""
+    """Whether a Squeeze removes a dimension whose length of 1 only the inference shows."""
     before, after = dims_of(node.input_value(0)), dims_of(node.output(0))
     if before is None or after is None:
         return True

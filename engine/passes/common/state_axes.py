@@ -1,4 +1,4 @@
-"""How a model makes the next value of an input: which dimension grows or is written, and what it is made of."""
+"""How a model makes the next value of an input: which dimension grows or is written, and from which values."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class RandomModel:
 
 
 def claimed(supports: Callable[[onnx.ModelProto], bool]) -> list[BasicOperator]:
-    """The operators of the basic model that a device claims, of the shape of which it claims most."""
+    """The operators of the basic model that a device claims, in the shape for which it claims most."""
     found = [each for each in OPERATORS if supports(_chain([each], each.shape, 0).model)]
     shapes = [each.shape for each in found]
     return [each for each in found if each.shape == max(shapes, key=shapes.count)]

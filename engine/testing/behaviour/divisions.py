@@ -1,4 +1,4 @@
-"""Checks of parts: a model that is divided between this device and another gives what it gives undivided."""
+"""Checks of parts: a model divided between this device and another gives the same results as undivided."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ _NAMED: Final = [case for case in CASES if case.name in ("elementwise", "convolu
 class ProfileChecks(DeviceChecks):
     """A profile names nodes of the user's model, and its times are possible.
 
-    A device that runs a model on others may also record its subgraphs, with the operator `Subgraph`, and append
-    ` (subgraph N)` to the name of a node of which it runs parts in several.
+    A device that runs a model on others may also record its subgraphs, with the operator `Subgraph`, and append `
+    (subgraph N)` to the name of a node whose parts run in several.
     """
 
     area: ClassVar[str] = "profiles"

@@ -73,7 +73,7 @@ class RemoteChecks(DeviceChecks):
             self.assert_value(other.to_host(), array, f"a copy of {tensor}")
 
     def test_chain_in_device_memory(self, core: Core, context: RemoteContext) -> None:
-        """Two networks chained by a tensor give what they give by way of the host, and nothing is copied there."""
+        """Two networks chained by a tensor give the same results as through the host, and nothing is copied there."""
         first, second = self.compile_in(core, context), self.compile_in(core, context)
         sample = self.basic.sample()
         given = self.tensors(context, sample)

@@ -139,7 +139,7 @@ class Scorecard:
 
     @property
     def skipped_operators(self) -> list[tuple[str, int]]:
-        """The operators of which the device does not run a form itself, with the number of checks, most first."""
+        """The operators with a form that the device does not run itself, with the number of checks, most first."""
         found = (_OPERATOR.match(message) for message in self._skips)
         return Counter(match[1] for match in found if match).most_common()
 

@@ -130,7 +130,7 @@ def _require_device(core: Core, name: str, device: str) -> None:
 
 
 def _turn(config: Mapping[str, Any]) -> ExitStack:
-    """Processes with one CACHE_DIR compile after each other, so that all but the first load what that has stored."""
+    """Processes with one CACHE_DIR compile after each other, so all but the first load the first one's network."""
     stack, folder = ExitStack(), config.get(CACHE_DIR.name)
     if folder:
         try:

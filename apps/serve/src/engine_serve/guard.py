@@ -49,7 +49,7 @@ class Guard:
         admission: if it is full, the answer is 503.
         is_ending: whether the server has stopped to accept requests: who is cancelled then has used up the grace
             period.
-        tokens: of which a request must have one, except those for health; else the answer is 401. None for none.
+        tokens: a request must have one of them, except for health; else the answer is 401. None for none.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class BlobOptions:
 
     Attributes:
         decrypt: the key that decrypts them.
-        releases: by the name of a model, the release of which it must be, or a later one.
+        releases: by the name of a model, its required release; a later one is also accepted.
     """
 
     decrypt: str | None = None

@@ -26,7 +26,7 @@ class ServerOptions:
         stuck_seconds: an inference that takes longer makes the server not alive.
         allows_loading: whether clients may load, reload and unload models.
         certificate, private_key: files in PEM form, for TLS with both protocols; None for none.
-        tokens: a file with a token in each line, one of which a request must have; None for no such requirement.
+        tokens: a file with a token in each line; a request must have one of them; None for no such requirement.
     """
 
     host: str = "127.0.0.1"

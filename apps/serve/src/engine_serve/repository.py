@@ -141,7 +141,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         return names
 
     async def load_all(self, names: list[str]) -> None:
-        """Load models one after the other. What fails is logged, and known as not ready."""
+        """Load models one after the other. A model that fails is logged, and known as not ready."""
         for name in names:
             try:
                 await self.load(name)

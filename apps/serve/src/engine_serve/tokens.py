@@ -19,7 +19,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{16,4096}")
 
 
 class Tokens:
-    """The tokens of which a request must have one, in its header `authorization`: `Bearer TOKEN`."""
+    """Tokens; a request must have one of them, in its header `authorization`: `Bearer TOKEN`."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self._digests = [_digest(token) for token in tokens]

@@ -1,4 +1,4 @@
-"""The executable network: one device after the other, of which one runs each inference."""
+"""The executable network: one device after the other; each inference runs on one of them."""
 
 from __future__ import annotations
 

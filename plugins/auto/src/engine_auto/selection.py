@@ -281,7 +281,7 @@ class Selection(Participant):
         self._settle(candidate, reason)
 
     def forget_model(self) -> None:
-        """Keep no reference to the model, of which there will be no other network."""
+        """Keep no reference to the model: no other network will be made of it."""
         self._model = None
 
     @property
@@ -357,8 +357,8 @@ class Selection(Participant):
     ) -> None:
         failed = "".join(f"; {name} failed with random inputs: {error}" for name, error in errors.items())
         if times is None or current.name not in times:
-            why = f"no measurement in {self._seconds:g} s" if times is None and not errors else "no measurement"
-            self._settle(current, f"{self._why_now}; there is {why}{failed}")
+            time = f" in {self._seconds:g} s" if times is None and not errors else ""
+            self._settle(current, f"{self._why_now}; no measurement finished{time}{failed}")
             return
         self._note_times(times)
         best = min(times, key=times.__getitem__)

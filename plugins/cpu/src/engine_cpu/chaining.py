@@ -42,7 +42,7 @@ def join_chains(
         choices: which chains were joined for other lengths.
 
     Returns:
-        The items, of which some stand for a chain at the place of its last node, and their options.
+        The items, some of which stand for a chain at the place of its last node, and their options.
     """
     chains = _Chains(items, options, frozenset(outputs), threads, choices)
     joined = {chain[-1]: chain for chain in chains.found()}

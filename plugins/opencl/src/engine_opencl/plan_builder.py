@@ -204,8 +204,8 @@ class LaunchPlanBuilder:
         """Launch what was chosen among `candidates` for what is computed here, else the first; see `Site`.
 
         `launch(builder, candidate)` is also called to measure candidates, with another builder: all that it launches
-        goes there. Its kernels may write what they read of an inference's own buffers only where that does not
-        change what they do, and may take indices from weights alone: measuring runs them over arbitrary numbers.
+        goes there. Its kernels may write buffers of an inference that they also read only where that does not change
+        their work, and may take indices from weights alone: measuring runs them over arbitrary numbers.
         """
         assert self._node is not None
         key = f"{key} accurate" if self.facts.is_accurate else key

@@ -207,7 +207,7 @@ def _copied_in(
 
 
 def _chunks(window: WindowGeometry, x_bytes: int, y_bytes: int) -> Iterator[range]:
-    """The slices of a result in parts, of which the maps, of so many bytes a slice, fit a cache."""
+    """The slices of a result in parts whose maps, of so many bytes a slice, fit a cache."""
     count, stride = window.outputs[0], window.strides[0]
     more = max(0, window.kernel[0] - stride) * x_bytes  # slices that two parts read
     size = max(1, (_CHUNK_BYTES - more) // (stride * x_bytes + y_bytes))

@@ -143,7 +143,7 @@ def _multiply(
 
 
 def _with_bias(node: Node, layer: _Unrolled, b: SegmentBuilder, bias: Output | None) -> int:
-    """The buffer of [outputs, depth], of which the last column is the bias if there is one."""
+    """The buffer of [outputs, depth]; its last column is the bias if there is one."""
     w = node.input_value(_W)
     if bias is None:
         return b.input(w)

@@ -39,7 +39,7 @@ def is_up_to_own(mask: Output, state: InPlace) -> bool:
 
 
 def _viewed(value: Output) -> Output:
-    """The value of which this one has the elements, in the same order."""
+    """The value whose elements this one has, in the same order."""
     while value.node.op_type in _VIEWS and not value.node.domain:
         value = value.node.input_value(0)
     return value

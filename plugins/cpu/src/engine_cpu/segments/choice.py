@@ -1,4 +1,4 @@
-"""`ChoiceSegment`: an If, of which both branches are compiled."""
+"""`ChoiceSegment`: an If, both branches of which are compiled."""
 
 from __future__ import annotations
 

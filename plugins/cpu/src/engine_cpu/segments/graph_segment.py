@@ -18,7 +18,7 @@ class GraphSegment:
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> GraphSegment:
-        """Find what these nodes read and what others read of them."""
+        """Find the values that these nodes read, and the values that others read of them."""
         inside = set(nodes)
         inputs = {
             value: None

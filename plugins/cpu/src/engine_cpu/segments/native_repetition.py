@@ -1,4 +1,4 @@
-"""`NativeRepetition`: a Loop or a Scan of which the native core runs all iterations."""
+"""`NativeRepetition`: a Loop or a Scan whose iterations all run in the native core."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Segment(ABC):
 
     @abstractmethod
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """Run; returns the outputs, of which those with a target are written there."""
+        """Run; returns the outputs; outputs with a target are written there."""
 
     def run_new(self, inputs: Sequence[Value], inference: Inference) -> list[Value]:
         """Run without a profile; returns new values."""

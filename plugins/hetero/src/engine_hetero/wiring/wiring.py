@@ -83,7 +83,7 @@ class Wiring:
 
     @property
     def devices_that_read_themselves(self) -> tuple[str, ...]:
-        """The devices of which one part reads a value of another."""
+        """The devices on which one part reads a value of another."""
         return tuple(
             dict.fromkeys(p.device for p in self.parts if any(self.stays_on_device(p, source) for source in p.inputs))
         )

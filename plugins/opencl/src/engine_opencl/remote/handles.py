@@ -1,4 +1,4 @@
-"""The native handles that a context takes: what they are checked for, and the memory that they name."""
+"""The native handles that a context takes: their checks, and the memory that they name."""
 
 from __future__ import annotations
 
