@@ -35,7 +35,7 @@ class Command(Protocol):
     SUMMARY: str
     """One line, for the list of commands."""
     DESCRIPTION: str
-    """What the command does and prints."""
+    """The text of `--help`: the command's work and output."""
     EXAMPLES: str
     """Example command lines, one per line, each with its purpose after `#`."""
 

@@ -14,7 +14,7 @@ from engine.registry.plugins import is_device_name
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _ARGUMENT = re.compile(r"(?P<device>[^()]*)\((?P<argument>[A-Za-z0-9_-]+)\)")
 _GPUS: Final = frozenset({"GPU", "CUDA", "ROCM", "DIRECTML", "DML", "METAL", "IGPU", "DGPU", "CL"})
-"""What other products call devices for GPUs."""
+"""Other products' names for devices on GPUs."""
 _GPU_DEVICE: Final = "OPENCL"
 _SIMILAR: Final = 0.7
 _FORMS = '"CPU", "OPENCL.1" or "HETERO:OPENCL.1,CPU"'

@@ -11,7 +11,7 @@ from engine.drawing.graph import Graph, GraphNode
 from engine.drawing.svg import palette
 
 PLAIN: Final = "#ffffff"
-"""The colour of a node that has none."""
+"""The colour of a node without one."""
 _ROLES: Final = {"input": "#dff0df", "output": "#f4dede", "constant": "#ececec"}
 _SHARES: Final = (
     (0.2, "20 % or more of the time", "#e4572e"),

@@ -14,7 +14,7 @@ _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-"""What a browser lets the page do: show itself and run its own script. It cannot send anything anywhere."""
+"""The page's permissions in a browser: show itself and run its own script. It cannot send anything anywhere."""
 _STYLE = """\
 :root { color-scheme: light dark; --text: #1c2430; --faint: #5b6675; --ground: #fff; --raised: #f5f7f9;
   --line: #d5dbe2; --accent: #1764ab; --good: #1c7c3c; --bad: #b00020; }

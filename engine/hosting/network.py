@@ -111,7 +111,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self.open_weights: Callable[[str | os.PathLike[str]], WeightsFile] = BlobWeights
         """Opens a file that has sections of a blob; set by the core, which also reads models."""
         self.remarks: list[str] = []
-        """What a user should know of how the network runs, one sentence each: the core warns of them, once."""
+        """Remarks for the user on how the network runs, one sentence each: the core warns of them, once."""
         self.overrides: Overrides | None = None
         """The initializers that inferences may give other values; set by the core."""
         self.extensions = _extensions_of(source)

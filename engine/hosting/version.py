@@ -11,8 +11,8 @@ API_VERSION: Final = 1
 
 
 DISTRIBUTIONS: Final = ("engine-sdk", "engine-runtime")
-"""What installs the engine: all of it, or what running blobs needs. They have the same modules, so one excludes the
-other."""
+"""The distributions of the engine: all of it, or only its runtime for blobs. They have the same modules, so one
+excludes the other."""
 
 
 @functools.cache

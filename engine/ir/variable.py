@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 _AXES: Final = ("axis", "batch_axis", "written_axis")
 _MAX_ELEMENTS: Final = 2**31
-"""Of an initial value in a file. Most have none; this only refuses absurd numbers."""
+"""The limit of an initial value in a file. Most files have none; it only refuses absurd numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

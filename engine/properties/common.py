@@ -66,7 +66,7 @@ EXECUTION_SUMMARY = Property(
     dict,
     {},
     METRIC,
-    "How the network runs: `device`, `precision`, `fallbacks` (what warnings told, also of its parts), the number of "
+    "How the network runs: `device`, `precision`, `fallbacks` (the warnings, including its parts'), the number of "
     "`nodes`, of `reference_nodes` that run on the reference evaluator, and their share, the same for the estimated "
     "`work`, and `parts`: the summaries of the networks on which it runs.",
 )

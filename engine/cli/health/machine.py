@@ -15,7 +15,7 @@ from engine.hosting.version import installed_distributions
 from engine.limits.memory import available_memory, total_memory
 
 _NEEDED: Final = {"engine-sdk": ("numpy", "onnx", "ml_dtypes"), "engine-runtime": ("numpy",)}
-"""What each distribution of the engine needs."""
+"""The distributions that each distribution of the engine needs."""
 _LITTLE_MEMORY: Final = 256 << 20
 
 

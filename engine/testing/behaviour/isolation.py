@@ -22,7 +22,7 @@ from engine.testing.behaviour.cases import CASES
 _PROGRAM: Final = Path(__file__).with_name("observed_process.py")
 _CONSTANTS: Final = next(case for case in CASES if case.name == "elementwise")
 _observed: Final[dict[tuple[str, str], _Observed]] = {}
-"""What was observed, by device string and configuration: a process takes a second to start."""
+"""Observations, by device string and configuration: a process takes a second to start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ AREAS: Final[Mapping[str, str]] = {
     "memory": "nothing is kept for ever",
     "isolation": "nothing else in the process is touched",
 }
-"""What each area is about, in the order in which to mend them: later areas rest on earlier ones."""
+"""The areas and their subjects, in the order in which to mend them: later areas rest on earlier ones."""
 
 _OPERATOR: Final = re.compile(r"(\w+): (?:refused|reference) on ")
 """How the message of a check begins that was skipped for an operator."""

@@ -12,7 +12,7 @@ from engine_ray.required import ray_package
 
 _ANSWER_SECONDS: Final = 300.0
 RESOURCES: Final = {"num_cpus": "CPU", "num_gpus": "GPU"}
-"""What a worker takes, by the argument of `map_batches`, and Ray's name for it."""
+"""The resources of a worker, by the argument of `map_batches`, and Ray's name for each."""
 _NODE_ID: Final = "ray.io/node-id"
 
 

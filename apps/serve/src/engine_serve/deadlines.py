@@ -10,7 +10,7 @@ from typing import Any, Final
 from engine.errors import InputError
 
 CALL_SECONDS: Final[ContextVar[float | None]] = ContextVar("CALL_SECONDS", default=None)
-"""What remains of the deadline of a call of gRPC, in seconds."""
+"""The remaining time of a gRPC call's deadline, in seconds."""
 
 _ENVOY: Final = "x-envoy-expected-rq-timeout-ms"
 _GRPC: Final = "grpc-timeout"

@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 Identity: TypeAlias = int | str
 
 _REMEMBERED: Final = 65536
-"""How many ids of sequences that have ended are known of a version."""
+"""How many ids of ended sequences are kept for a version."""
 _UNSERVED: Final = 2 * _REMEMBERED
-"""How many are known of all versions that are not served, together."""
+"""How many are kept for all versions that are not served, together."""
 
 
 class EndedSequences:

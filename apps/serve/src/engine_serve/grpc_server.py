@@ -31,11 +31,11 @@ from engine_serve.tokens import Tokens
 
 _SERVICE: Final = "inference.GRPCInferenceService"
 _HELD_SECONDS: Final = 0.25
-"""Longer than what clients have sent takes to arrive."""
+"""Longer than messages in transit take to arrive."""
 _TOLD_SECONDS: Final = 0.05
-"""In which gRPC's core writes to every client that the server ends."""
+"""The time for gRPC's core to tell every client that the server ends."""
 _CANCELLING_SECONDS: Final = 5.0
-"""In which calls end that are cancelled; those that do not are ended by gRPC's core."""
+"""The time for cancelled calls to end; gRPC's core ends the others."""
 
 
 class Servicer(InferenceServicer):  # type: ignore[misc]

@@ -192,7 +192,7 @@ class _TooLarge(Exception):
 
 
 _FOR_ALL: Final = ("/v2/health/live", "/v2/health/ready")
-"""What probes ask for, which have no token."""
+"""The routes of probes, which have no token."""
 WITHOUT_TOKEN: Final = "NotAllowedError: the header `authorization` must be `Bearer` and a token of the server's"
 _JSON: Final = (b"content-type", b"application/json")
 

@@ -85,7 +85,7 @@ def _required(path: Path, configured: BlobRelease | None, given: BlobRelease | N
         return configured or given
     if configured.name != given.name:
         raise RepositoryError(
-            f"{path}: {CONFIG_FILE} requires a release of {configured.name}, and the server one of {given.name}, which "
+            f"{path}: {CONFIG_FILE} requires a release of {configured.name}, but the server one of {given.name}, which "
             "no blob can be at once; let them agree"
         )
     return max(configured, given, key=lambda release: release.version)

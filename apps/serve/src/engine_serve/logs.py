@@ -12,7 +12,7 @@ from typing import Final
 from engine_serve.tracing import current_trace
 
 _OWN: Final = ("model", "status", "path")
-"""What messages of ours tell beside their text."""
+"""The fields of our messages beside their text."""
 
 
 class JsonFormatter(logging.Formatter):

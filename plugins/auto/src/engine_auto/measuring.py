@@ -20,7 +20,7 @@ from engine.runtime.values import Value
 
 _ROUNDS: Final = 5
 _LONGEST_TURN: Final = 0.05
-"""Seconds of one turn of one network, in which at least one inference runs."""
+"""Seconds of one turn of one network; at least one inference runs in it."""
 _HOPELESS: Final = 3.0
 _AGAIN: Final = 0.1
 """Seconds after which an inference that has not ended is cancelled again."""

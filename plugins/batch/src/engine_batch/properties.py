@@ -52,7 +52,7 @@ PARTIAL_BATCHES = Property(
     str,
     "",
     METRIC,
-    "How batches run that are not full: `one network` for all sizes, or `one by one`, if the device does not take "
+    "How partial batches run: `one network` for all sizes, or `one by one`, if the device does not take "
     "models whose batch is not fixed.",
 )
 MAX_BATCH_SIZE = Property("MAX_BATCH_SIZE", int, 1, METRIC, "How many requests a full batch has.", minimum=1)
