@@ -1,4 +1,4 @@
-"""What all tests share: an OpenCL runtime that pip has installed, which the loader does not look for, is found; modules
+"""Set-up of all tests: an OpenCL runtime that pip has installed, which the loader does not look for, is found; modules
 are compiled once, not in each process; the garbage collector does not go through the tests that were collected; of
 suites that many devices repeat, a share runs by default."""
 

@@ -1,4 +1,4 @@
-"""What exporters write for constructs that need special code in them, and whether it runs here.
+"""Models that exporters write for constructs that need special code in them, and whether they run here.
 
     pip install torch onnxscript skl2onnx onnxmltools lightgbm xgboost catboost pandas onnxruntime onnxconverter-common
     python benchmarks/exporters.py write FOLDER     # in an environment of its own; what is not installed is left out

@@ -1,4 +1,4 @@
-"""What a length that was not seen before costs, and what a plan for many lengths costs beside one for a single length.
+"""The cost of a new length, and of a plan for many lengths beside one for a single length.
 
     python benchmarks/lengths.py                                     # BERT's length, ResNet-50's batch
     python benchmarks/lengths.py --networks vit_b16 --lengths 2,4,8 --clock cpu --threads 1

@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def counts(networks: Sequence[str], *, small: bool) -> str:
-    """What the plans of networks for a large GPU cost."""
+    """The cost of the plans of networks for a large GPU."""
     rows = []
     for name in networks:
         model = read_model(seeded_network(name, small=small).model)

@@ -150,7 +150,7 @@ def checked(folder: Path, path: Path, devices: Sequence[str], seconds: int) -> C
 
 
 def measured(folder: Path, path: Path) -> dict[str, dict[str, float]]:
-    """What `publishing.first` finds for this engine and its peers; without those that cannot run the model."""
+    """The findings of `publishing.first` for this engine and its peers; without those that cannot run the model."""
     from publishing.check import open_session
     from publishing.inputs import inputs_of
 

@@ -515,7 +515,7 @@ def _precompiled(
 
 
 def _large_headers(flags: tuple[str, ...]) -> tuple[str, ...]:
-    """What most units with these flags include. check_compiler.py, by Clang, finds missing includes.
+    """The headers that most units with these flags include. check_compiler.py, by Clang, finds missing includes.
 
     Kernels include no templates. The bindings are few, and reading their headers is a small part of their work.
     """

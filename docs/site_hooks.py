@@ -1,4 +1,4 @@
-"""What the documentation site adds to MkDocs: pages from files outside of `docs`, and links to them.
+"""The documentation site's additions to MkDocs: pages from files outside of `docs`, and links to them.
 
 Documents link to each other by their places in the repository, so that links also work in a checkout.
 """

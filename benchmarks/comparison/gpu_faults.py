@@ -1,4 +1,4 @@
-"""What a driver may not survive: each trial runs in a process of its own, which may crash or block.
+"""Operations that a driver may not survive: each trial runs in a process of its own, which may crash or block.
 
 python -m comparison.gpu_faults --device OPENCL           # from the folder benchmarks; a row for each trial
 python -m comparison.gpu_faults --device OPENCL --trial "a fork"
@@ -190,7 +190,7 @@ _LEFT_OUT: Final = 77
 
 
 def outcome(name: str, device: str) -> str:
-    """What became of a trial in a process of its own."""
+    """The outcome of a trial in a process of its own."""
     command = [sys.executable, "-m", "comparison.gpu_faults", "--device", device, "--trial", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)

@@ -66,7 +66,7 @@ class Checked:
 
 
 def entries_of(folder: Path) -> list[dict[str, Any]]:
-    """What `write_all` noted."""
+    """The notes of `write_all`."""
     return list(json.loads((folder / "written.json").read_text()).values())
 
 

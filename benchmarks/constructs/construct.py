@@ -16,7 +16,7 @@ import onnx
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a construct makes.
+    """The files that a construct makes.
 
     Attributes:
         model: the model as the exporter wrote it: a proto, its bytes, or a path.

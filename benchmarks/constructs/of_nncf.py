@@ -1,4 +1,4 @@
-"""What nncf writes for ONNX models."""
+"""Models that nncf writes for ONNX models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What onnxruntime's quantizers write: dynamic, static, 16 bits, 4 bits, and conversion to f16."""
+"""Models that onnxruntime's quantizers write: dynamic, static, 16 bits, 4 bits, and conversion to f16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What skl2onnx writes for scikit-learn's estimators and pipelines."""
+"""Models that skl2onnx writes for scikit-learn's estimators and pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch's two exporters write: control flow, complex numbers, quantized modules, and others."""
+"""Models that PyTorch's two exporters write: control flow, complex numbers, quantized modules, and others."""
 
 from __future__ import annotations
 

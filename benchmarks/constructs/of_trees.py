@@ -1,4 +1,4 @@
-"""What onnxmltools writes for LightGBM and XGBoost, and CatBoost by itself: categories and missing values."""
+"""Models that onnxmltools writes for LightGBM and XGBoost, and CatBoost by itself: categories and missing values."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def tables(found: Sequence[Checked]) -> dict[str, str]:
 
 
 def _tables_in(page: str) -> dict[str, str]:
-    """What `tables` gave for a page."""
+    """The result of `tables` for a page."""
     inside = page.partition(MARKS[0])[2].partition(MARKS[1])[0]
     parts = inside.split(f"\n{_HEADING}")[1:]
     return {part.partition("\n")[0]: f"{_HEADING}{part.strip()}" for part in parts}

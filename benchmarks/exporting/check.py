@@ -1,4 +1,4 @@
-"""What this engine does with an exported network: its results beside onnxruntime's, and which nodes are not native."""
+"""Checks this engine on an exported network: its results beside onnxruntime's, and which nodes are not native."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _lengthened(value: np.ndarray, shape: list[Any]) -> np.ndarray:
 
 
 def tolerance_of(path: Path) -> float:
-    """What two correct results in f32 may deviate by, relative to the largest value.
+    """The deviation of two correct results in f32, relative to the largest value.
 
     As `engine.testing.networks.rounding_tolerance`: a sum of K terms is off by about u sqrt(K) of its spread, and
     errors of layers are independent; but K counts for each node, known or not, and elementwise nodes, softmaxes and

@@ -1,4 +1,4 @@
-"""What a recipe is: a function that makes a network with seeded weights, and the exporters that it is for."""
+"""A recipe: a function that makes a network with seeded weights, and the exporters that it is for."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def write_json(path: Path, found: Sequence[Checked]) -> None:
 
 
 def read_json(path: Path) -> list[Checked]:
-    """What `write_json` wrote; nothing if there is no such file."""
+    """The findings that `write_json` wrote; empty if the file does not exist."""
     if not path.exists():
         return []
     entries = json.loads(path.read_text())

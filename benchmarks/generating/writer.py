@@ -72,7 +72,7 @@ class ModelWriter(ABC):
         ]
 
     def lengths(self) -> None:
-        """What the attentions of all layers read besides keys, values and positions."""
+        """The inputs of all layers' attentions besides keys, values and positions."""
         one = self.tensor("one", np.array([1], np.int64))
         counted = self.node("ReduceSum", f"attention_mask {one}", "counted", keepdims=1)
         self.node("Cast", self.node("Sub", f"{counted} {one}", "last"), "seqlens_k", to=TensorProto.INT32)

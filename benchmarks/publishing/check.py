@@ -1,4 +1,4 @@
-"""What this engine does with one published model: results on each device beside onnxruntime's, blobs, state, nodes."""
+"""Checks this engine on one published model: results on each device beside onnxruntime's, blobs, state, nodes."""
 
 from __future__ import annotations
 

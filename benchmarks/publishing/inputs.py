@@ -65,7 +65,7 @@ def measurements(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the rules do not know of the models whose paths match `pattern`.
+    """Facts that the rules lack about the models whose paths match `pattern`.
 
     Attributes:
         pattern: of the path within the folder of packages.
@@ -131,7 +131,7 @@ _LIMIT: Final = 2
 
 
 def case_of(name: str) -> Case:
-    """What is known of the model at this path within the folder of packages."""
+    """The facts about the model at this path within the folder of packages."""
     return next((case for case in CASES if fnmatch(name, case.pattern)), Case(""))
 
 

@@ -21,7 +21,7 @@ _SECONDS: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a package returned with both.
+    """The results of a package with both.
 
     Attributes:
         name: of the package, with its version.

@@ -63,7 +63,7 @@ def summary(found: Sequence[Checked]) -> str:
 
 
 def packages_table(packages: Sequence[Package]) -> str:
-    """What was fetched."""
+    """The fetched packages."""
     rows = [[each.name, each.version, each.registry, each.what] for each in packages]
     return markdown(["package", "version", "from", "models"], rows)
 
@@ -93,7 +93,7 @@ def _by_result(each: Checked) -> list[tuple[str, str]]:
 
 
 def result_text(found: OnDevice) -> str:
-    """What the page says of one device."""
+    """The page's text about one device."""
     if found.problem:
         return found.problem[:200]
     blob = f", but a blob has {found.blob}" if found.blob else ""

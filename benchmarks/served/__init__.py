@@ -1,1 +1,1 @@
-"""What `benchmarks/serving.py` runs: a server with onnxruntime as a device, and clients."""
+"""The programs of `benchmarks/serving.py`: a server with onnxruntime as a device, and clients."""

@@ -1,4 +1,4 @@
-"""What a fork server loads before it forks workers: the network, from the blob that the environment names."""
+"""A fork server loads this before it forks workers: the network, from the blob that the environment names."""
 
 import gc
 import os

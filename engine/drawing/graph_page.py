@@ -69,7 +69,7 @@ def _data(graph: Graph, first: str | None) -> str:
 
 
 def _node(node: GraphNode) -> dict[str, Any]:
-    """What the page's script reads; what is empty is left out."""
+    """The data of a node for the page's script; empty entries are left out."""
     described: dict[str, Any] = {
         "name": printable(node.name, _LONGEST),
         "kind": printable(node.kind, _LONGEST),

@@ -94,7 +94,7 @@ def _replace_in(graph: Model, by_name: Mapping[str, list[Constant]], value_of: C
 
 
 class _Captures:
-    """What a body captures of the values that replace constants: those that it reads."""
+    """The values that replace constants and that a body captures: the ones that it reads."""
 
     __slots__ = ("_outer", "made")
 

@@ -116,7 +116,7 @@ class LinearClassifierSpec(OperatorSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SupportVectorSpec(OperatorSpec):
-    """What both operators on support vectors have; `kernel_params` are gamma, coef0 and degree."""
+    """The attributes of both operators on support vectors; `kernel_params` are gamma, coef0 and degree."""
 
     coefficients: tuple[float, ...] | None
     kernel_params: tuple[float, ...] | None

@@ -374,7 +374,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What a kernel has prepared for known shapes, and the types of its outputs."""
+    """A kernel's preparation for known shapes, and the types of its outputs."""
 
     call: Any
     outputs: Sequence[TensorType]

@@ -79,7 +79,7 @@ class _Places:
 
 
 def _places(begin: float, size: float, samples: float, length: int) -> _Places:
-    """Those at begin + (i + 0.5) * size / samples, of i below `samples`."""
+    """The places begin + (i + 0.5) * size / samples, of i below `samples`."""
     first, last = 0, int(min(max(samples, 0.0), _MAX_SAMPLES))
     step = float(size) / samples if samples >= 1 else 0.0
     if step > 0:  # one more on each side, for rounding

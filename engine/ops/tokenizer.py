@@ -149,7 +149,7 @@ def _splitter(node: Node, spec: TokenizerSpec) -> Callable[[str], Sequence[str]]
 
 
 def _parts(pattern: Any, piece: bytes) -> list[bytes]:
-    """What is before, between and after the matches."""
+    """The parts before, between and after the matches."""
     parts, start = [], 0
     for match in pattern.finditer(piece):
         if match.end() == match.start():

@@ -75,7 +75,7 @@ class TreeSpec(OperatorSpec):
 
 
 def _shortened(value: Any) -> Any:
-    """What a message shows of an attribute."""
+    """An attribute as a message shows it."""
     length = np.size(value) if isinstance(value, (tuple, np.ndarray)) else 0
     return f"{length} values" if length > 8 else value
 

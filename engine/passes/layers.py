@@ -102,7 +102,7 @@ def _value_of(name: str, values: Mapping[str, Output]) -> Output | None:
 
 
 def _read_back(value: Output) -> Output:
-    """What the next layer reads: the value after quantization and dequantization, if it is quantized."""
+    """The value that the next layer reads: after quantization and dequantization, if it is quantized."""
     for quantize in (t.node for t in value.target_inputs if t.node.op_type == "QuantizeLinear"):
         for target in quantize.output(0).target_inputs:
             if target.node.op_type == "DequantizeLinear":

@@ -25,7 +25,7 @@ PLANES: Final = {
 }
 """The colours with luma of full and chroma of half height and width: what is appended to the names of their inputs."""
 CHROMA: Final = ("/uv", "/u", "/v")
-"""Those of half height and width."""
+"""The planes of half height and width."""
 PLANE_CHANNELS: Final = {"": 1, "/y": 1, "/uv": 2, "/u": 1, "/v": 1}
 
 _GREY: Final = {"R": 0.299, "G": 0.587, "B": 0.114}

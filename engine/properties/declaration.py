@@ -153,7 +153,7 @@ def shown(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """What an enumeration member, a numpy scalar or a path object stands for."""
+    """The plain value of an enumeration member, a numpy scalar or a path object."""
     if isinstance(value, enum.Enum) and not isinstance(value, (str, int)):
         value = value.value
     if isinstance(value, os.PathLike):

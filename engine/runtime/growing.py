@@ -171,7 +171,7 @@ class GrowingArray:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What does not change of a value: its form, a shape, and the shape and type of what is kept for a position."""
+    """The constant properties of a value: its form, a shape, and the shape and type of what is kept for a position."""
 
     form: GrowingForm
     like: tuple[int, ...]

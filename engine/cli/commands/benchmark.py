@@ -327,7 +327,7 @@ def _ports(args: argparse.Namespace) -> list[Port]:
 def _circumstances(
     args: argparse.Namespace, inputs: Mapping[str, Any], ports: Sequence[Port], requests: int
 ) -> dict[str, Any]:
-    """What is needed to repeat the measurement, as it is before it. Refuses earlier results that do not compare."""
+    """The circumstances to repeat the measurement, as before it. Refuses earlier results that do not compare."""
     from engine.cli.benchmark import describe_circumstances, read_earlier, require_comparable
     from engine.cli.networks import input_sources
 

@@ -252,7 +252,7 @@ def _draw(model: Model, answer: QueryResult, path: str, device: str) -> bool:
 
 
 def _lengths(core: Core, model: Model, device: str, config: Mapping[str, Any]) -> Sequence[str]:
-    """What the device says about the unknown lengths of the inputs; empty if there are none, or it says nothing."""
+    """The device's report on the unknown lengths of the inputs; empty if there are none, or no report."""
     from engine.ir import TensorType
     from engine.properties import SUPPORTED_METRICS, VARYING_LENGTHS
 

@@ -111,7 +111,7 @@ def gap(actual: Any, expected: Any, scale: float = 0.0) -> Gap:
 
 
 def _worst(gaps: Sequence[Gap]) -> Gap:
-    """Those of the elements of a sequence as one."""
+    """The statistics of a sequence's elements as one."""
     if not gaps:
         return Gap()
     return Gap(

@@ -73,7 +73,7 @@ def _device(core: Core, device: str) -> dict[str, Any]:
 
 
 def _run(core: Core, device: str) -> str:
-    """What is wrong with the result of a small model, which fills rows with sums; "" if it is right."""
+    """The fault in the result of a small model, which fills rows with sums; "" if it is right."""
     import numpy as np
 
     try:
@@ -92,7 +92,7 @@ def _run(core: Core, device: str) -> str:
 
 
 def _run_kernel() -> str:
-    """What is wrong with a kernel of the native core; "" if it computes what it should."""
+    """The fault of a kernel of the native core; "" if its result is right."""
     import numpy as np
 
     from engine.native import run_kernel

@@ -151,7 +151,7 @@ def _split(call: ContribCall, projected: Output, heads: int) -> Sequence[Output]
 def _added(
     call: ContribCall, mask: int, bias: int | None, keys: Keys, like: Output, *, has_pairs: bool = False
 ) -> Output | None:
-    """What the mask and the bias of the scores, inputs of these indices, add to the scores."""
+    """The numbers that the mask and the bias of the scores, inputs of these indices, add to the scores."""
     first = added_mask(call, mask, keys=keys, like=like, has_pairs=has_pairs) if call.has_input(mask) else None
     if bias is None or not call.has_input(bias):
         return first
@@ -160,7 +160,7 @@ def _added(
 
 
 def _causal_mask(q: Output, keys: Keys, past: Output) -> Output:
-    """What forbids keys after the position of a query, [S, T], if there are more or fewer keys than queries.
+    """The mask of keys after the position of a query, [S, T], if there are more or fewer keys than queries.
 
     In onnxruntime, the last query then sees all keys, which is what a single query of a step needs; the positions of
     the others are counted from the first key that is not past, as in ONNX's operator.

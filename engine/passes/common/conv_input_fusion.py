@@ -231,7 +231,7 @@ def _changed(weights: Constant, chain: _Chain, channels: int) -> Constant:
 
 
 def _by_source(chain: _Chain, shifts: Array, channels: int) -> Array | None:
-    """What is added to each channel of x; None if one channel is read with several sums."""
+    """The number added to each channel of x; None if one channel is read with several sums."""
     added = np.zeros(channels)
     added[chain.source] = shifts
     return added if np.array_equal(added[chain.source], shifts) else None
@@ -249,7 +249,7 @@ def _is_exact_enough(x: Output, shifts: Array) -> bool:
 
 
 def _bound(value: Output) -> float | None:
-    """What no element exceeds in size; None if that is not known."""
+    """A bound on the size of all elements; None if it is not known."""
     filled = 0.0
     for _ in range(_MAX_NODES):
         if value.element_type is u8 or value.element_type is i8:

@@ -25,7 +25,8 @@ FUNCTIONS: Final = (
 HannWindow and its like are excluded: for a negative size, which is an error, their definitions are empty.
 """
 _WIDE: Final = ("Attention", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
-"""Those that are computed in at least f32: scores, or sums of losses and of weights, may not fit f16 if results do."""
+"""The operators that are computed in at least f32: scores, or sums of losses and of weights, may not fit f16 if results
+do."""
 _DOMAIN: Final = "engine.definitions"
 
 

@@ -117,7 +117,7 @@ class Movement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What a rule knows of an operator: see `Movement`.
+    """A rule's knowledge of an operator: see `Movement`.
 
     Attributes:
         touched: the axes of the input along which positions change.

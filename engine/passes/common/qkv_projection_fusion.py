@@ -82,7 +82,7 @@ def _projection(node: Node) -> _Projection | None:
 
 
 def _form(weights: Output) -> object:
-    """What weights must have in common to be joined; None if they cannot be."""
+    """The form that weights must share to be joined; None if they cannot be joined."""
     if isinstance(weights.node, Constant):
         return "constant"
     node = operation(weights, "DequantizeLinear")

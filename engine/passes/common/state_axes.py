@@ -49,7 +49,7 @@ _Step = tuple[int | None, bool, list[PartialShape]]
 
 
 def _steps(past: Output, present: Output) -> Iterator[_Step | None]:
-    """What each node does from `present` back to `past`; None at the end if one does anything else."""
+    """The step of each node from `present` back to `past`; None at the end if one is not such a step."""
     value = present
     while value != past:
         node = value.node

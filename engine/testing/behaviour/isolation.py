@@ -27,7 +27,7 @@ _observed: Final[dict[tuple[str, str], _Observed]] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """What a process that used the device wrote, left behind and changed."""
+    """The output, files and changes of a process that used the device."""
 
     stdout: str
     stderr: str
@@ -42,7 +42,7 @@ class IsolationChecks(DeviceChecks):
     area: ClassVar[str] = "isolation"
 
     def test_cores_have_properties_of_their_own(self) -> None:
-        """What is set in one core is not seen in another, nor by its networks."""
+        """A setting in one core is not seen in another, nor by its networks."""
         first, second = self.make_core(), self.make_core()
         before = {name: second.get_property(self.device, name) for name in ("NUM_STREAMS", "PERF_COUNT")}
         first.set_property(self.plugin_name, {"NUM_STREAMS": 3, "PERF_COUNT": True})
@@ -138,7 +138,7 @@ class IsolationChecks(DeviceChecks):
         assert not left, f"after networks were compiled, used and dropped, these threads remain: {left}"
 
     def _observe(self, folder: Path) -> _Observed:
-        """What a process that compiles, infers and drops everything does; run once for a device."""
+        """Observe a process that compiles, infers and drops everything; once for a device."""
         key = self.device, repr(dict(self.config))
         if key not in _observed:
             _observed[key] = self._run(folder)

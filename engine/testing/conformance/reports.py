@@ -56,7 +56,7 @@ def score_line(card: Scorecard) -> str:
 
 
 def _skips(card: Scorecard) -> Iterator[str]:
-    """What did not apply: one paragraph for operators, and a line for each of the other reasons."""
+    """The checks that did not apply: one paragraph for operators, and a line for each of the other reasons."""
     if not card.skips:
         return
     yield "did not apply:"

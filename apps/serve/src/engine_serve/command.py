@@ -174,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _releases(args: argparse.Namespace) -> dict[str, BlobRelease]:
-    """What `--release` requires of each model. One that names no model would protect none."""
+    """The releases that `--release` requires, by model. A release without a model would protect nothing."""
     from engine.blob import BlobRelease
 
     found: dict[str, BlobRelease] = {}

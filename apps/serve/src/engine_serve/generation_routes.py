@@ -115,7 +115,7 @@ def _prompt(body: dict[str, Any], key: str) -> str | list[Any]:
 
 
 def _parameters(body: dict[str, Any], key: str) -> dict[str, Any]:
-    """What a body says beside its prompt: all of it in a completion, else its `parameters`. Raises `InputError`."""
+    """The parameters in a body: in a completion, all but the prompt; else `parameters`. Raises `InputError`."""
     if key == "prompt":
         return {name: value for name, value in body.items() if name not in _COMPLETION}
     for name in body:

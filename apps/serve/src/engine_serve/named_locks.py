@@ -12,7 +12,7 @@ class NamedLocks:
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-        """With how many hold it or wait for it."""
+        """Each lock, with the number of its holders and waiters."""
 
     def __len__(self) -> int:
         return len(self._locks)

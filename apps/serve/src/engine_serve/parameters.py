@@ -14,7 +14,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from engine.errors import InputError
 
 REQUEST: Final = frozenset({"timeout", "binary_data_output", "priority"})
-"""Of a request, whatever its model."""
+"""The parameters of a request, whatever its model."""
 SEQUENCE: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 INPUT: Final = frozenset({"binary_data_size", "binary_data"})
 """Of an input."""

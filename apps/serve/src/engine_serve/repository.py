@@ -72,7 +72,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self._ended = EndedTables()
         self._locks, self._threads = NamedLocks(), DaemonThreads("engine-loading")
         self._next_loads: dict[str, asyncio.Task[bool]] = {}
-        """Those that have not begun."""
+        """The ones that have not begun."""
 
     # -- what KServe asks for -------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class RequestQueue:
         self._name, self._network, self._slots, self._size = name, network, slots, size
         self._size_bytes, self._waiting_bytes = size_bytes, 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-        """What wakes a request, and the bytes of its inputs."""
+        """The event that wakes a request, and the bytes of its inputs."""
         self._began: dict[int, float] = {}
         self._count = 0
         self._taken = 0

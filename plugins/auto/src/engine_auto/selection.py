@@ -84,7 +84,7 @@ class Selection(Participant):
         self._errors: dict[str, EngineError] = {}
         """Of names whose devices cannot be found."""
         self.remarks: list[str] = []
-        """What the user should know of devices that were left."""
+        """Remarks for the user on devices that are no longer used."""
         self._is_started = False
         """Whether warnings are issued at once; until then they wait, since there are none if `start` fails."""
         self.lock = ForkSafeLock()

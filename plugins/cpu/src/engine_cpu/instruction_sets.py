@@ -10,7 +10,8 @@ from engine.ir import Model
 from engine.native import cpu_features, features, isas_within, kernel_isas
 
 ARCHITECTURE: Final = platform.machine().lower()
-"""What a blob needs besides an instruction set: `generic` kernels of each architecture pack weights differently."""
+"""The requirement of a blob besides an instruction set: `generic` kernels of each architecture pack weights
+differently."""
 
 _INTEGER: Final = frozenset(
     {"QuantizedConv", "QuantizedMatMul", "QuantizedProduct", "MatMulInteger", "ConvInteger", "CompressedMatMul"}

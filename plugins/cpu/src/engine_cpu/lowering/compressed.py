@@ -203,7 +203,7 @@ class _Codes:
 
     @property
     def _offset(self) -> int:
-        """What is added to signed numbers, so that the smallest becomes 0 or, with 2 bits, 6."""
+        """The number added to signed numbers, so that the smallest becomes 0 or, with 2 bits, 6."""
         if not self.codes.element_type.is_signed:
             return 0
         return 128 if self._is_byte else 8

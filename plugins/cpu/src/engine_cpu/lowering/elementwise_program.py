@@ -145,7 +145,7 @@ class _Instruction:
     sources: tuple[Value, ...]
     result: Value
     rounding: int = 0
-    """Of a cast to f8e8m0: the part of its format that says how it rounds."""
+    """The part of a cast's format to f8e8m0 that says how it rounds."""
 
 
 class ElementwiseProgram:

@@ -25,9 +25,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 AXES: Final = 4
 """The most spatial axes of the kernels."""
 _SLAB_BYTES: Final = 4 << 20
-"""Of unrolled windows that are multiplied at a time: they stay in a cache."""
+"""Bytes of unrolled windows that are multiplied at a time: they stay in a cache."""
 _MAX_SLABS: Final = 256
-"""Of a node: each is a few steps."""
+"""The limit of a node: each slab is a few steps."""
 _X, _W, _BIAS, _RESIDUAL = range(4)
 
 
