@@ -440,7 +440,7 @@ def _check_version(command: tuple[str, ...]) -> None:
 
 @cache
 def _version(command: tuple[str, ...]) -> tuple[str, int]:
-    """The compiler's kind and major version. Raises BuildError if it is no such compiler."""
+    """The compiler's kind and major version. Raises BuildError if it is not such a compiler."""
     asked = [*command, "-dM", "-E", "-x", "c++", os.devnull]
     result = subprocess.run(asked, capture_output=True, text=True, check=False)
     for name, macro in (("Clang", "__clang_major__"), ("GCC", "__GNUC__")):

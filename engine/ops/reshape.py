@@ -88,7 +88,7 @@ def _balance(
     if -1 not in values:
         copied = [
             index for index in copied if known[index].is_dynamic
-        ]  # any number of them is no elements, if one is 0
+        ]  # any number of them makes no elements, if one is 0
     taken = [dim for index, dim in enumerate(dims) if dim is not None and index not in copied]
     left = [dim for index, dim in enumerate(known) if index not in copied]  # copied ones cancel out, even if they are 0
     divisor = prod(dim.min for dim in taken)

@@ -23,7 +23,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, isa: str, highest: str) -> None:
 
 def test_a_build_without_the_kernels_of_this_cpu_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "generic", "amx")
-    told = "this CPU has amx, and the engine was built without its kernels: those of generic are used"
+    told = "this CPU has amx, and the engine was built without its kernels: the ones for generic are used"
     assert why_lower("generic").startswith(told)
     assert why_lower("generic") == ""
 
