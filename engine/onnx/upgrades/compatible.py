@@ -182,3 +182,11 @@ COMPATIBLE: Final[dict[str, dict[str, tuple[int, ...]]]] = {
     },
 }
 """By domain and op type: versions in which a call of the version before has the same meaning."""
+
+CONSUMING: Final = (
+    "Abs", "Add", "BatchNormalization", "Ceil", "Div", "Dropout", "Elu", "Exp", "Floor", "HardSigmoid",
+    "InstanceNormalization", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mul", "Neg", "PRelu", "Reciprocal", "Relu",
+    "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh",
+)  # fmt: skip
+"""Operators whose version 1 means the same in version 6 but for the attribute `consumed_inputs`, which allowed an
+executor to work in place, and never changed a result."""

@@ -10,6 +10,7 @@ import onnx
 
 from engine.ir import Output, f32, f64, undefined
 from engine.onnx.upgrades.call import OldCall, Upgraded, upgrade
+from engine.onnx.upgrades.compatible import CONSUMING
 from engine.onnx.upgrades.emit import (
     cast,
     emit,
@@ -26,13 +27,9 @@ from engine.onnx.upgrades.emit import (
 _F32_MAX: Final = float(np.finfo(np.float32).max)
 
 
-@upgrade(
-    "Abs", "Add", "BatchNormalization", "Ceil", "Div", "Dropout", "Elu", "Exp", "Floor", "HardSigmoid",
-    "InstanceNormalization", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mul", "Neg", "PRelu", "Reciprocal", "Relu",
-    "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh", since=1, to=6,
-)  # fmt: skip
+@upgrade(*CONSUMING, since=1, to=6)
 def _without_consumed_inputs(call: OldCall) -> OldCall:
-    """`consumed_inputs` allowed an executor to work in place; it never changed a result."""
+    """See `CONSUMING`."""
     return call.at(6, drop=["consumed_inputs"])
 
 
