@@ -1,7 +1,8 @@
-"""Activations: specs of the ones with attributes; evaluation where `onnx.reference` is wrong, slow or has none."""
+"""Activations: facts and specs; evaluation where `onnx.reference` is wrong, slow or has none."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.ir import Node
+from engine.ops.elementwise import unary
 from engine.ops.precision import truncated, widened
 from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, specifies
@@ -92,6 +94,24 @@ class GeluSpec(OperatorSpec):
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
         check_choice(node, "approximate", given["approximate"], ("none", "tanh"))
+
+
+unary("Celu", keeps_zero=True)
+unary("Elu", keeps_zero=True, activation=("alpha",))
+unary("Gelu", keeps_zero=True, activation=())
+unary("HardSigmoid", monotonic=True, range=(0.0, 1.0), activation=("alpha", "beta"))
+unary("HardSwish", keeps_zero=True, activation=())
+unary("LeakyRelu", keeps_zero=True, activation=("alpha",))
+unary("Mish", keeps_zero=True, activation=())
+unary("Relu", monotonic=True, keeps_zero=True, range=(0.0, math.inf), activation=())
+unary("Selu", keeps_zero=True)
+unary("Shrink")
+unary("Sigmoid", monotonic=True, range=(0.0, 1.0), activation=())
+unary("Softplus", monotonic=True, range=(0.0, math.inf))
+unary("Softsign", monotonic=True, keeps_zero=True, range=(-1.0, 1.0))
+unary("Swish", keeps_zero=True, activation=("alpha",))
+unary("Tanh", monotonic=True, keeps_zero=True, range=(-1.0, 1.0), activation=())
+unary("ThresholdedRelu", keeps_zero=True)
 
 
 # W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969): erf up to 0.46875,

@@ -9,23 +9,15 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, Node, Output
+from engine.ops import activations as _activations  # noqa: F401  it declares them
 from engine.ops.create import create
 from engine.ops.registry import attribute
 from engine.ops.spec import check_choice, refuse
+from engine.ops.traits import operators_with, traits_of_operator
 
 ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {
-    "Relu": (),
-    "Sigmoid": (),
-    "Tanh": (),
-    "HardSwish": (),
-    "Mish": (),
-    "Gelu": (),
+    **{name: traits_of_operator(name).activation or () for name in operators_with(lambda t: t.activation is not None)},
     "GeluTanh": (),
-    "LeakyRelu": ("alpha",),
-    "Elu": ("alpha",),
-    "Swish": ("alpha",),
-    "HardSigmoid": ("alpha", "beta"),
-    "Clip": ("min", "max"),
 }
 """The parameters of each activation by name. `GeluTanh` is Gelu with `approximate="tanh"`; others are as in ONNX."""
 

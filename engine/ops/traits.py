@@ -69,6 +69,7 @@ class Traits(NamedTuple):
         keeps_zero: data of zeros gives zeros; if pointwise, at each place.
         range: the least and the greatest result, if there are such bounds.
         growth: see `Growth`.
+        activation: fused operators apply it to their results, with these attributes as the parameters.
         quantizes: converts real numbers to the codes of a quantization, or back, or computes on codes.
         addresses: the input with indices, lengths or conditions, which may be out of range when a node runs.
         inflates: the results may be larger than the inputs by any factor, which attributes or values of inputs tell.
@@ -92,6 +93,7 @@ class Traits(NamedTuple):
     keeps_zero: bool = False
     range: tuple[float, float] | None = None
     growth: Growth = Growth.KEEPS
+    activation: tuple[str, ...] | None = None
     quantizes: bool = False
     addresses: int | None = None
     inflates: bool = False
