@@ -183,6 +183,12 @@ PYBIND11_MODULE(_core_of_main_interpreter, module) {
       for (std::size_t i = 0; i < codes.names.size(); ++i) all[codes.enumeration][codes.names[i]] = static_cast<int>(i);
     return all;
   });
+  module.def("pointwise_functions", [] {
+    std::vector<std::tuple<std::string, std::string, int, std::string, bool>> all;
+    for (const PointwiseFunction& each : pointwise_functions())
+      all.emplace_back(each.operation, each.opcode, each.sources, each.expression, each.is_activation);
+    return all;
+  });
   module.def("cores", [] { return CoreSet::shared().cores(); });
   module.def("started_threads", [] { return CoreSet::shared().started_threads(); });
   module.def("lay_out_arena", lay_out, py::arg("buffers"));

@@ -2,43 +2,23 @@
 #pragma once
 
 #include "kernels/tile.hpp"
-#include "simd/vec.hpp"
+#include "simd/pointwise.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-ENGINE_INLINE simd::Vec activate(Activation activation, float alpha, float beta, simd::Vec x) {
+ENGINE_INLINE simd::Vec activate(Activation activation, float alpha, float beta, simd::Vec a) {
   using namespace simd;
+  [[maybe_unused]] const Vec b = broadcast(alpha), c = broadcast(beta);
   switch (activation) {
-    case Activation::kClip:
-      return min(broadcast(beta), max(broadcast(alpha), x));
-    case Activation::kLeakyRelu:
-      return x < 0.0f ? alpha * x : x;
-    case Activation::kSigmoid:
-      return sigmoid(x);
-    case Activation::kTanh:
-      return tanh(x);
-    case Activation::kGeluErf:
-      return gelu(x);
-    case Activation::kGeluTanh:
-      return gelu_tanh(x);
-    case Activation::kSilu:
-      return x * sigmoid(alpha * x);
-    case Activation::kHardSigmoid:
-      return min(broadcast(1.0f), max(zero(), alpha * x + beta));
-    case Activation::kHardSwish:
-      return x * min(broadcast(1.0f), max(zero(), alpha * x + beta));
-    case Activation::kElu:
-      return x < 0.0f ? alpha * exp_minus_one(x) : x;
-    case Activation::kMish: {
-      // tanh(log(1 + e)) is n / (n + 2) with n = e (e + 2), and rounds to 1 in f32 from x = 20. NaN passes the bound.
-      const Vec e = exp(min(broadcast(20.0f), x)), n = e * (e + 2.0f);
-      return x * (n / (n + 2.0f));
-    }
+#define ENGINE_ACTIVATION(Name, name, sources, cost, ...) \
+  case Activation::k##Name:                               \
+    return __VA_ARGS__;
+#include "pointwise.def"
     case Activation::kCount:
       break;
   }
-  return x;
+  return a;
 }
 
 template <Activation kActivation>
@@ -57,25 +37,14 @@ ENGINE_NOINLINE void finish_with(const EpilogueArgs& epilogue, int count, float*
 [[maybe_unused]] ENGINE_NOINLINE void finish_column(const EpilogueArgs& epilogue, int count, float* y,
                                                     std::int64_t y_step, const float* residual,
                                                     std::int64_t residual_step) {
-#define ENGINE_FINISH(name) \
-  case Activation::name:    \
-    return finish_with<Activation::name>(epilogue, count, y, y_step, residual, residual_step)
   switch (epilogue.activation) {
-    ENGINE_FINISH(kClip);
-    ENGINE_FINISH(kLeakyRelu);
-    ENGINE_FINISH(kSigmoid);
-    ENGINE_FINISH(kTanh);
-    ENGINE_FINISH(kGeluErf);
-    ENGINE_FINISH(kGeluTanh);
-    ENGINE_FINISH(kSilu);
-    ENGINE_FINISH(kHardSigmoid);
-    ENGINE_FINISH(kHardSwish);
-    ENGINE_FINISH(kElu);
-    ENGINE_FINISH(kMish);
+#define ENGINE_ACTIVATION(Name, name, sources, cost, ...) \
+  case Activation::k##Name:                               \
+    return finish_with<Activation::k##Name>(epilogue, count, y, y_step, residual, residual_step);
+#include "pointwise.def"
     case Activation::kCount:
       break;
   }
-#undef ENGINE_FINISH
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/elementwise_strip.hpp"
+#include "kernels/pointwise_scalar.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
@@ -82,7 +83,7 @@ ENGINE_OP2(Min, a < b ? a : b)
 ENGINE_OP2(Max, a > b ? a : b)
 ENGINE_OP2(RealMin, a < b || a != a ? a : b)
 ENGINE_OP2(RealMax, a > b || a != a ? a : b)
-ENGINE_OP3(Clip, (a < b ? b : a) > c ? c : (a < b ? b : a))
+ENGINE_OP3(IntegerClip, scalar::clip(a, b, c))
 ENGINE_OP3(MulAdd, Add::apply(Mul::apply(a, b), c))
 ENGINE_COMPARE(Equal, a == b)
 ENGINE_COMPARE(Less, a < b)
@@ -147,46 +148,19 @@ struct Pow {
 };
 
 // Functions of f64.
-#define ENGINE_REAL1(name, expression)                   \
-  struct name {                                          \
-    static double apply(double x) { return expression; } \
+using namespace scalar;
+#define ENGINE_POINTWISE(Name, name, sources, cost, ...)                                               \
+  struct Name {                                                                                        \
+    static __attribute__((always_inline)) inline double apply(double a, [[maybe_unused]] double b = 0, \
+                                                              [[maybe_unused]] double c = 0) {         \
+      return __VA_ARGS__;                                                                              \
+    }                                                                                                  \
   };
-ENGINE_REAL1(Sqrt, sqrt(x))
-ENGINE_REAL1(Reciprocal, 1 / x)
-ENGINE_REAL1(Exp, exp(x))
-ENGINE_REAL1(Log, log(x))
-ENGINE_REAL1(Erf, erf(x))
-ENGINE_REAL1(Tanh, tanh(x))
-ENGINE_REAL1(Sigmoid, 1 / (1 + exp(-x)))
-ENGINE_REAL1(Softplus, (x < 0 ? 0 : x) + log1p(exp(-fabs(x))))
-ENGINE_REAL1(Softsign, x / (1 + fabs(x)))
-ENGINE_REAL1(Mish, x* tanh(Softplus::apply(x)))
-ENGINE_REAL1(HardSwish, x* Clip::apply(x / 6 + 0.5, 0.0, 1.0))
-ENGINE_REAL1(Gelu, 0.5 * x * (1 + erf(x * 0.70710678118654752440)))
-ENGINE_REAL1(GeluTanh, 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))))
-ENGINE_REAL1(Floor, floor(x))
-ENGINE_REAL1(Ceil, ceil(x))
-ENGINE_REAL1(Round, nearbyint(x))
-ENGINE_REAL1(Sin, sin(x))
-ENGINE_REAL1(Cos, cos(x))
-ENGINE_REAL1(Tan, tan(x))
-ENGINE_REAL1(Asin, asin(x))
-ENGINE_REAL1(Acos, acos(x))
-ENGINE_REAL1(Atan, atan(x))
-ENGINE_REAL1(Sinh, sinh(x))
-ENGINE_REAL1(Cosh, cosh(x))
-ENGINE_REAL1(Asinh, asinh(x))
-ENGINE_REAL1(Acosh, acosh(x))
-ENGINE_REAL1(Atanh, atanh(x))
-ENGINE_OP2(Prelu, a < 0 ? a * b : a)
-ENGINE_OP2(Elu, a < 0 ? b * expm1(a) : a)
-ENGINE_OP2(Celu, a < 0 ? b * expm1(a / b) : a)
-ENGINE_OP2(ThresholdedRelu, a > b ? a : 0)
-ENGINE_OP2(Swish, a / (1 + exp(-(a * b))))
-ENGINE_OP3(RoundClip, a != a ? T(0) : Clip::apply(T(nearbyint(a)), b, c))
-ENGINE_OP3(Selu, c*(a <= 0 ? b * expm1(a) : a))
-ENGINE_OP3(HardSigmoid, Clip::apply(b* a + c, 0.0, 1.0))
-ENGINE_OP3(Shrink, a < -b ? a + c : (a > b ? a - c : 0))
+#define ENGINE_LIBRARY(Name, name, function)              \
+  struct Name {                                           \
+    static double apply(double x) { return function(x); } \
+  };
+#include "pointwise.def"
 
 struct IsNan {
   static std::uint8_t apply(double x) { return x != x; }
@@ -254,7 +228,6 @@ constexpr void add_numbers(StripTable& table) {
   ENGINE_ROW2(Div);
   ENGINE_ROW2(Pow);
   ENGINE_ROW2(Fmod);
-  ENGINE_ROW3(Clip);
   ENGINE_ROW3(MulAdd);
   ENGINE_ROW_BOOL(Equal);
   ENGINE_ROW_BOOL(Less);
@@ -269,6 +242,7 @@ constexpr StripTable integer_table() {
   ENGINE_ROW2(Min);
   ENGINE_ROW2(Max);
   ENGINE_ROW2(Mod);
+  ENGINE_ROW(Clip, (strip3<T, T, IntegerClip>));
   ENGINE_ROW1(BitNot);
   ENGINE_ROW2(BitAnd);
   ENGINE_ROW2(BitOr);
@@ -285,42 +259,9 @@ constexpr StripTable f64_table() {
   add_numbers<double>(table);
   ENGINE_ROW(Min, (strip2<T, T, RealMin>));
   ENGINE_ROW(Max, (strip2<T, T, RealMax>));
-  ENGINE_ROW1(Sqrt);
-  ENGINE_ROW1(Reciprocal);
-  ENGINE_ROW1(Exp);
-  ENGINE_ROW1(Log);
-  ENGINE_ROW1(Erf);
-  ENGINE_ROW1(Tanh);
-  ENGINE_ROW1(Sigmoid);
-  ENGINE_ROW1(Softplus);
-  ENGINE_ROW1(Softsign);
-  ENGINE_ROW1(Mish);
-  ENGINE_ROW1(HardSwish);
-  ENGINE_ROW1(Gelu);
-  ENGINE_ROW1(GeluTanh);
-  ENGINE_ROW1(Floor);
-  ENGINE_ROW1(Ceil);
-  ENGINE_ROW1(Round);
-  ENGINE_ROW1(Sin);
-  ENGINE_ROW1(Cos);
-  ENGINE_ROW1(Tan);
-  ENGINE_ROW1(Asin);
-  ENGINE_ROW1(Acos);
-  ENGINE_ROW1(Atan);
-  ENGINE_ROW1(Sinh);
-  ENGINE_ROW1(Cosh);
-  ENGINE_ROW1(Asinh);
-  ENGINE_ROW1(Acosh);
-  ENGINE_ROW1(Atanh);
-  ENGINE_ROW2(Prelu);
-  ENGINE_ROW2(Elu);
-  ENGINE_ROW2(Celu);
-  ENGINE_ROW2(ThresholdedRelu);
-  ENGINE_ROW2(Swish);
-  ENGINE_ROW3(RoundClip);
-  ENGINE_ROW3(Selu);
-  ENGINE_ROW3(HardSigmoid);
-  ENGINE_ROW3(Shrink);
+#define ENGINE_POINTWISE(Name, name, sources, cost, ...) ENGINE_ROW##sources(Name);
+#define ENGINE_LIBRARY(Name, name, function) ENGINE_ROW1(Name);
+#include "pointwise.def"
   ENGINE_ROW(IsNan, (strip1<std::uint8_t, T, IsNan>));
   ENGINE_ROW(IsPositiveInf, (strip1<std::uint8_t, T, IsPositiveInf>));
   ENGINE_ROW(IsNegativeInf, (strip1<std::uint8_t, T, IsNegativeInf>));

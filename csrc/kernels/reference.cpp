@@ -4,45 +4,22 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/pointwise_scalar.hpp"
+
 namespace engine::reference {
-namespace {
 
-double clip(double x, double low, double high) {
-  if (std::isnan(x)) return x;
-  return std::min(std::max(x, low), high);
-}
-
-}  // namespace
-
-double activate(const EpilogueArgs& epilogue, double x) {
-  const double alpha = epilogue.alpha, beta = epilogue.beta;
+double activate(const EpilogueArgs& epilogue, double a) {
+  using namespace scalar;
+  const double b = epilogue.alpha, c = epilogue.beta;
   switch (epilogue.activation) {
-    case Activation::kClip:
-      return clip(x, alpha, beta);
-    case Activation::kLeakyRelu:
-      return x < 0 ? alpha * x : x;
-    case Activation::kSigmoid:
-      return 1 / (1 + std::exp(-x));
-    case Activation::kTanh:
-      return std::tanh(x);
-    case Activation::kGeluErf:
-      return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
-    case Activation::kGeluTanh:
-      return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::kSilu:
-      return x / (1 + std::exp(-alpha * x));
-    case Activation::kHardSigmoid:
-      return clip(alpha * x + beta, 0, 1);
-    case Activation::kHardSwish:
-      return x * clip(alpha * x + beta, 0, 1);
-    case Activation::kElu:
-      return x < 0 ? alpha * std::expm1(x) : x;
-    case Activation::kMish:
-      return x * std::tanh(std::log1p(std::exp(x)));
+#define ENGINE_ACTIVATION(Name, name, sources, cost, ...) \
+  case Activation::k##Name:                               \
+    return __VA_ARGS__;
+#include "pointwise.def"
     case Activation::kCount:
       break;
   }
-  return x;
+  return a;
 }
 
 double finish(const EpilogueArgs& epilogue, double accumulator, const float* scale, const float* bias,

@@ -97,25 +97,14 @@ void dispatch(const void* raw, void* const* buffers, const KernelContext& contex
   const auto& args = *static_cast<const ScaleShiftArgs*>(raw);
   const Operands<Map> o = {static_cast<const Map*>(buffers[0]), static_cast<const float*>(buffers[1]),
                            static_cast<const float*>(buffers[2]), static_cast<Map*>(buffers[3])};
-#define ENGINE_SCALE_SHIFT(name) \
-  case Activation::name:         \
-    return scale_shift<Activation::name, kBlocked>(args, o, context)
   switch (args.epilogue.activation) {
-    ENGINE_SCALE_SHIFT(kClip);
-    ENGINE_SCALE_SHIFT(kLeakyRelu);
-    ENGINE_SCALE_SHIFT(kSigmoid);
-    ENGINE_SCALE_SHIFT(kTanh);
-    ENGINE_SCALE_SHIFT(kGeluErf);
-    ENGINE_SCALE_SHIFT(kGeluTanh);
-    ENGINE_SCALE_SHIFT(kSilu);
-    ENGINE_SCALE_SHIFT(kHardSigmoid);
-    ENGINE_SCALE_SHIFT(kHardSwish);
-    ENGINE_SCALE_SHIFT(kElu);
-    ENGINE_SCALE_SHIFT(kMish);
+#define ENGINE_ACTIVATION(Name, name, sources, cost, ...) \
+  case Activation::k##Name:                               \
+    return scale_shift<Activation::k##Name, kBlocked>(args, o, context);
+#include "pointwise.def"
     case Activation::kCount:
       break;
   }
-#undef ENGINE_SCALE_SHIFT
 }
 
 }  // namespace

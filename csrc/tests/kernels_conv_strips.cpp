@@ -117,7 +117,7 @@ AttributeMap attributes_of(const Chain& c, const std::vector<Stage>& stages) {
       own["alpha"] = static_cast<double>(c.epilogue.alpha);
       own["beta"] = static_cast<double>(c.epilogue.beta);
     } else {
-      own["activation"] = std::string("silu");
+      own["activation"] = std::string("swish");
       own["alpha"] = 1.0;
     }
     own["residual_after"] = std::int64_t{c.epilogue.residual_after};
@@ -225,7 +225,7 @@ void channel_tails(const Target& target) {
 }
 
 void residuals_and_activations(const Target& target) {
-  for (const Activation activation : {Activation::kClip, Activation::kSilu})
+  for (const Activation activation : {Activation::kClip, Activation::kSwish})
     for (const bool after : {false, true})
       for (const std::int64_t batch : {1, 3}) {
         Chain chain;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/pointwise_scalar.hpp"
 #include "kernels_elementwise_common.hpp"
 
 using namespace engine;
@@ -21,17 +22,22 @@ struct RealOperation {
   int sources;
 };
 
-double clip(double x, double low, double high) {
-  return std::isnan(x) ? x : std::min(std::max(x, low), high);
-}
-double softplus(double x) {
-  return std::isnan(x) ? x : std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)));
-}
-double sigmoid(double x) {
-  return 1 / (1 + std::exp(-x));
-}
+using namespace scalar;
 
-constexpr double kRounding = 1.3e-7, kFunction = 5e-7;
+constexpr double kRounding = 1.3e-7, kOfFunction = 5e-7;
+// By the costs of pointwise.def: each parameter takes part in one more operation.
+constexpr double kExact(int) {
+  return 0;
+}
+constexpr double kArithmetic(int) {
+  return 3 * kRounding;
+}
+constexpr double kDivision(int) {
+  return kRounding;
+}
+constexpr double kFunction(int sources) {
+  return kOfFunction * sources;
+}
 const RealOperation kReal[] = {
     {Opcode::kCopy, "copy", 0, [](double a, double, double) { return a; }, 1},
     {Opcode::kNeg, "neg", 0, [](double a, double, double) { return -a; }, 1},
@@ -40,63 +46,21 @@ const RealOperation kReal[] = {
                                                                      : a < 0 ? -1
                                                                              : a; }, 1},
     {Opcode::kRelu, "relu", 0, [](double a, double, double) { return a < 0 ? 0 : a; }, 1},
-    {Opcode::kSqrt, "sqrt", kRounding, [](double a, double, double) { return std::sqrt(a); }, 1},
-    {Opcode::kReciprocal, "reciprocal", kRounding, [](double a, double, double) { return 1 / a; }, 1},
-    {Opcode::kExp, "exp", kFunction, [](double a, double, double) { return std::exp(a); }, 1},
-    {Opcode::kLog, "log", kFunction, [](double a, double, double) { return std::log(a); }, 1},
-    {Opcode::kErf, "erf", kFunction, [](double a, double, double) { return std::erf(a); }, 1},
-    {Opcode::kTanh, "tanh", kFunction, [](double a, double, double) { return std::tanh(a); }, 1},
-    {Opcode::kSigmoid, "sigmoid", kFunction, [](double a, double, double) { return sigmoid(a); }, 1},
-    {Opcode::kSoftplus, "softplus", kFunction, [](double a, double, double) { return softplus(a); }, 1},
-    {Opcode::kSoftsign, "softsign", kRounding, [](double a, double, double) { return a / (1 + std::fabs(a)); }, 1},
-    {Opcode::kMish, "mish", kFunction, [](double a, double, double) { return a * std::tanh(softplus(a)); }, 1},
-    {Opcode::kHardSwish, "hard swish", 3 * kRounding,
-     [](double a, double, double) { return a * clip(a / 6 + 0.5, 0, 1); }, 1},
-    {Opcode::kGelu, "gelu", kFunction,
-     [](double a, double, double) { return a / 2 * (1 + std::erf(a / std::sqrt(2.0))); }, 1},
-    {Opcode::kGeluTanh, "gelu tanh", 2 * kFunction,
-     [](double a, double, double) { return a / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (a + 0.044715 * a * a * a))); },
-     1},
-    {Opcode::kFloor, "floor", 0, [](double a, double, double) { return std::floor(a); }, 1},
-    {Opcode::kCeil, "ceil", 0, [](double a, double, double) { return std::ceil(a); }, 1},
-    {Opcode::kRound, "round", 0, [](double a, double, double) { return std::nearbyint(a); }, 1},
-    {Opcode::kSin, "sin", kRounding, [](double a, double, double) { return std::sin(a); }, 1},
-    {Opcode::kCos, "cos", kRounding, [](double a, double, double) { return std::cos(a); }, 1},
-    {Opcode::kTan, "tan", kRounding, [](double a, double, double) { return std::tan(a); }, 1},
-    {Opcode::kAsin, "asin", kRounding, [](double a, double, double) { return std::asin(a); }, 1},
-    {Opcode::kAcos, "acos", kRounding, [](double a, double, double) { return std::acos(a); }, 1},
-    {Opcode::kAtan, "atan", kRounding, [](double a, double, double) { return std::atan(a); }, 1},
-    {Opcode::kSinh, "sinh", 3 * kRounding, [](double a, double, double) { return std::sinh(a); }, 1},
-    {Opcode::kCosh, "cosh", 3 * kRounding, [](double a, double, double) { return std::cosh(a); }, 1},
-    {Opcode::kAsinh, "asinh", 3 * kRounding, [](double a, double, double) { return std::asinh(a); }, 1},
-    {Opcode::kAcosh, "acosh", 3 * kRounding, [](double a, double, double) { return std::acosh(a); }, 1},
-    {Opcode::kAtanh, "atanh", 3 * kRounding, [](double a, double, double) { return std::atanh(a); }, 1},
     {Opcode::kAdd, "add", kRounding, [](double a, double b, double) { return a + b; }, 2},
     {Opcode::kSub, "sub", kRounding, [](double a, double b, double) { return a - b; }, 2},
     {Opcode::kMul, "mul", kRounding, [](double a, double b, double) { return a * b; }, 2},
     {Opcode::kDiv, "div", kRounding, [](double a, double b, double) { return a / b; }, 2},
-    {Opcode::kPow, "pow", kFunction, [](double a, double b, double) { return std::pow(a, b); }, 2},
+    {Opcode::kPow, "pow", kOfFunction, [](double a, double b, double) { return std::pow(a, b); }, 2},
     {Opcode::kFmod, "fmod", 0, [](double a, double b, double) { return std::fmod(a, b); }, 2},
     {Opcode::kMin, "min", 0, [](double a, double b, double) { return std::isnan(a) || a < b ? a : b; }, 2},
     {Opcode::kMax, "max", 0, [](double a, double b, double) { return std::isnan(a) || a > b ? a : b; }, 2},
-    {Opcode::kPrelu, "prelu", kRounding, [](double a, double b, double) { return a < 0 ? a * b : a; }, 2},
-    {Opcode::kElu, "elu", kFunction, [](double a, double b, double) { return a < 0 ? b * std::expm1(a) : a; }, 2},
-    {Opcode::kCelu, "celu", 3 * kFunction, [](double a, double b, double) { return a < 0 ? b * std::expm1(a / b) : a; },
-     2},
-    {Opcode::kThresholdedRelu, "thresholded relu", 0, [](double a, double b, double) { return a > b ? a : 0; }, 2},
-    {Opcode::kSwish, "swish", 2 * kFunction, [](double a, double b, double) { return a / (1 + std::exp(-a * b)); }, 2},
-    {Opcode::kClip, "clip", 0, [](double a, double b, double c) { return clip(a, b, c); }, 3},
-    {Opcode::kRoundClip, "round and clip", 0,
-     [](double a, double b, double c) { return std::isnan(a) ? 0 : clip(std::nearbyint(a), b, c); }, 3},
-    {Opcode::kSelu, "selu", 2 * kFunction,
-     [](double a, double b, double c) { return c * (a <= 0 ? b * std::expm1(a) : a); }, 3},
-    {Opcode::kHardSigmoid, "hard sigmoid", 2 * kRounding,
-     [](double a, double b, double c) { return clip(b * a + c, 0, 1); }, 3},
-    {Opcode::kShrink, "shrink", kRounding,
-     [](double a, double b, double c) { return a < -b  ? a + c
-                                               : a > b ? a - c
-                                                       : 0; }, 3},
     {Opcode::kMulAdd, "multiply and add", 2 * kRounding, [](double a, double b, double c) { return a * b + c; }, 3},
+#define ENGINE_POINTWISE(Name, name, sources, cost, ...) \
+  {Opcode::k##Name, name, k##cost(sources),              \
+   [](double a, [[maybe_unused]] double b, [[maybe_unused]] double c) -> double { return __VA_ARGS__; }, sources},
+#define ENGINE_LIBRARY(Name, name, function) \
+  {Opcode::k##Name, name, 3 * kRounding, [](double a, double, double) { return function(a); }, 1},
+#include "pointwise.def"
 };
 
 std::vector<float> varied(std::size_t count, std::uint32_t seed, float scale) {
@@ -189,7 +153,7 @@ void relative_accuracy(const Target& target) {
         return;
     }
   };
-  check(Opcode::kSoftplus, x, softplus);
+  check(Opcode::kSoftplus, x, [](double v) { return std::fmax(v, 0) + std::log1p(std::exp(-std::fabs(v))); });
   check(Opcode::kLog, tiny, [](double v) { return std::log(v); });
   check(Opcode::kExp, x, [](double v) { return std::exp(v); });
   for (float& v : tiny) v = -v;

@@ -358,7 +358,7 @@ void parts_of_depth(const Target& target) {
         for (const std::int64_t n : {32, 51})
           for (const bool has_scale : {false, true})
             for (const bool is_blocked : {false, true}) {
-              Gemm g{m, n, k, {true, has_scale, true}, {Activation::kSilu, 1.0f, 0.0f, n == 51}};
+              Gemm g{m, n, k, {true, has_scale, true}, {Activation::kSwish, 1.0f, 0.0f, n == 51}};
               g.tiling = {2, 4, 2, depth};
               g.c.is_blocked = g.residual.is_blocked = is_blocked;
               check(target, g);

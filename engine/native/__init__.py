@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from engine.errors import PropertyError
 from engine.native.cancellation import CancelFlag
@@ -43,12 +43,13 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "NO_VALUE", "Attribute", "CancelFlag", "Context", "CpuFeatures", "FamilyRunner", "KernelLibrary",
-    "LibraryKernel", "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner", "ProductRates",
+    "NO_VALUE", "Attribute", "CancelFlag", "Context", "CpuFeatures", "FamilyRunner", "KernelLibrary", "LibraryKernel",
+    "Number", "Packing", "Plan", "PlanBuilder", "PlanFamily", "PlanRunner", "PointwiseFunction", "ProductRates",
     "Repetition", "RepetitionRun", "RepetitionRunner", "Routine", "RoutineBuilder", "SequenceAxis", "StepInfo",
     "Varying", "VaryingAttribute", "built_isas", "codes", "cores", "cpu_features", "default_isa", "empty_aligned",
     "empty_huge", "features", "has_feature", "isas_within", "kernel_isas", "kernels", "lay_out_arena",
-    "left_out_kernels", "load_kernel_library", "pack", "product_rates", "run_kernel", "run_packings", "started_threads",
+    "left_out_kernels", "load_kernel_library", "pack", "pointwise_functions", "product_rates", "run_kernel",
+    "run_packings", "started_threads",
 ]  # fmt: skip
 
 Form: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
@@ -172,6 +173,30 @@ def codes(enumeration: str) -> Mapping[str, int]:
     Attributes of steps use the names; only the programs of `elementwise` use the numbers.
     """
     return MappingProxyType(_core.codes()[enumeration])
+
+
+class PointwiseFunction(NamedTuple):
+    """A row of csrc/pointwise.def: a function of real numbers, which kernels have for f32 and f64.
+
+    Attributes:
+        operation: the name of the ONNX operator, if there is one of this meaning.
+        opcode: its name in the programs of `elementwise`, and as the attribute `activation`.
+        sources: how many there are: the operator's inputs, then its attributes.
+        expression: its value in C, for sources `a`, `b`, `c`; `real(x)` is a number of their type.
+        is_activation: whether products and convolutions apply it to their results, with `alpha` = b and `beta` = c.
+    """
+
+    operation: str
+    opcode: str
+    sources: int
+    expression: str
+    is_activation: bool
+
+
+@cache
+def pointwise_functions() -> Mapping[str, PointwiseFunction]:
+    """Return the rows of csrc/pointwise.def by `operation`."""
+    return MappingProxyType({row[0]: PointwiseFunction(*row) for row in _core.pointwise_functions()})
 
 
 def cores() -> int:

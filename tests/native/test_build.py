@@ -68,7 +68,7 @@ def small(tmp_path: Path) -> Path:
     """A checkout that compiles fast: one kernel family, `copy`, and one file of the executor."""
     for folder in ("executor", "kernels"):
         shutil.copytree(CSRC / folder, tmp_path / "csrc" / folder)
-    for name in ("native_build.py", "isas.def", "codes.def"):
+    for name in ("native_build.py", "isas.def", "codes.def", "pointwise.def"):
         shutil.copy(CSRC / name, tmp_path / "csrc")
     for path in (tmp_path / "csrc").rglob("*.cpp"):
         if path.stem not in ("copy", "memory"):

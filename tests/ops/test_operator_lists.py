@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,22 @@ def test_few_lists_of_operators_stand_elsewhere() -> None:
         found.extend(f"{path}:{node.lineno}" for node in literals(tree) if not is_matcher(path, node))
     assert len(found) <= MOST, "\n".join(found)
     assert found, "the test reads no file"
+
+
+def test_a_pointwise_operator_is_in_four_files() -> None:
+    """As docs/architecture.md says. `Elu` has what there is: an attribute, several versions, a use as an activation."""
+    vocabulary = "engine/onnx/contrib/"  # what onnxruntime's operators may have as an attribute
+    files = [*ROOT.glob("csrc/**/*.*"), *ROOT.glob("engine/**/*.py"), *ROOT.glob("plugins/*/src/**/*.*")]
+    named = {
+        path
+        for file in files
+        if file.suffix in {".py", ".def", ".cpp", ".hpp", ".cl"}
+        and not (path := file.relative_to(ROOT).as_posix()).startswith((vocabulary, "csrc/tests/"))
+        and re.search(r"\bk?Elu\b", file.read_text(encoding="utf-8"))
+    }
+    assert named == {
+        "csrc/pointwise.def",
+        "engine/onnx/upgrades/compatible.py",
+        "engine/ops/activations.py",
+        "engine/ops/cases/elementwise.py",
+    }

@@ -30,6 +30,16 @@ enum class Enumeration : std::size_t {
   }
 #include "codes.def"
 
+const std::vector<PointwiseFunction>& pointwise_functions() {
+  static const auto& all = *new std::vector<PointwiseFunction>{
+#define ENGINE_POINTWISE(Name, name, sources, cost, ...) {#Name, name, sources, #__VA_ARGS__, false},
+#define ENGINE_ACTIVATION(Name, name, sources, cost, ...) {#Name, name, sources, #__VA_ARGS__, true},
+#define ENGINE_LIBRARY(Name, name, function) {#Name, name, 1, #function "(a)", false},
+#include "pointwise.def"
+  };
+  return all;
+}
+
 int read_code(const Attributes& attributes, std::string_view attribute, const CodeNames& codes,
               const std::vector<int>& allowed) {
   const std::string& given = attributes.text(attribute);

@@ -18,6 +18,17 @@ struct CodeNames {
 // All enumerations, in the order of codes.def.
 const std::vector<CodeNames>& code_names();
 
+// A row of pointwise.def.
+struct PointwiseFunction {
+  const char* operation;  // the ONNX operator's name, if there is one
+  const char* opcode;
+  int sources;
+  const char* expression;
+  bool is_activation;
+};
+
+const std::vector<PointwiseFunction>& pointwise_functions();
+
 // The names of one enumeration of codes.def.
 template <class Code>
 const CodeNames& names_of();

@@ -116,6 +116,14 @@ int last_direct_read(const Program& program, const std::vector<bool>& direct, co
   return latest;
 }
 
+// The costs of the rows of pointwise.def.
+enum class Cost { kExact, kArithmetic, kDivision, kFunction };
+
+int cost_of(Cost cost, bool is_f32, int width) {
+  if (cost == Cost::kFunction) return is_f32 ? 10 : 100;
+  return cost == Cost::kDivision ? 4 * width : width;
+}
+
 StripFn find_small_cast(const Instruction& instruction, const CastTable& table) {
   for (const SmallCasts& casts : table.small) {
     if (casts.format != instruction.format) continue;
@@ -194,13 +202,24 @@ StripOperation find_operation(const Instruction& instruction, const KernelLookup
 int instruction_cost(const Instruction& instruction) {
   const Opcode opcode = instruction.opcode;
   const int width = instruction.type == ElementCode::kF32 || element_bytes(instruction.type) < 4 ? 1 : 2;
-  if (opcode >= Opcode::kSin && opcode <= Opcode::kAtanh) return 100;
-  if (opcode == Opcode::kPow || opcode == Opcode::kFmod || opcode == Opcode::kMod) return 50;
-  const bool is_function = (opcode >= Opcode::kExp && opcode <= Opcode::kGeluTanh) || opcode == Opcode::kElu ||
-                           opcode == Opcode::kCelu || opcode == Opcode::kSwish || opcode == Opcode::kSelu;
-  if (is_function) return instruction.type == ElementCode::kF32 ? 10 : 100;
-  if (opcode == Opcode::kDiv || opcode == Opcode::kSqrt || opcode == Opcode::kReciprocal) return 4 * width;
-  return width;
+  const bool is_f32 = instruction.type == ElementCode::kF32;
+  switch (opcode) {
+#define ENGINE_POINTWISE(Name, name, sources, cost, ...) \
+  case Opcode::k##Name:                                  \
+    return cost_of(Cost::k##cost, is_f32, width);
+#define ENGINE_LIBRARY(Name, name, function) \
+  case Opcode::k##Name:                      \
+    return 100;
+#include "pointwise.def"
+    case Opcode::kPow:
+    case Opcode::kFmod:
+    case Opcode::kMod:
+      return 50;
+    case Opcode::kDiv:
+      return cost_of(Cost::kDivision, is_f32, width);
+    default:
+      return width;
+  }
 }
 
 Places place_results(const Program& program, const std::vector<bool>& direct) {

@@ -11,6 +11,7 @@ from engine_cpu.assignment import assign_layouts
 from engine_cpu.grouping import group_nodes
 from engine_cpu.layout import Layout
 from engine_cpu.lowering import decisions
+from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.reshape import IdentityLowering
 from engine_cpu.segment import LoweredSegment, lower_segment
 from engine_cpu.tuning import CpuTuner
@@ -20,8 +21,9 @@ from engine import ops
 from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, PartialShape, f32, i64
 from engine.ir.element_type import bf16, boolean, f16, f64, string, u8
 from engine.lowering import Decisions, LoweringTable
-from engine.native import Context, default_isa
+from engine.native import Context, codes, default_isa, pointwise_functions
 from engine.ops import evaluate_model
+from engine.ops.fused_activation import ACTIVATIONS, Activation
 from engine.ops.spec import OperatorSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -272,3 +274,11 @@ def test_refusals() -> None:
     assert cause(ops.Relu(Parameter(f32, [-1, -1], "dynamic"))) is None
     assert cause(ops.Dropout(x)) is None
     assert cause(ops.Dropout(x, None, Constant(np.array(True)))) == "attribute"
+
+
+def test_kernels_have_the_activations_that_operators_declare() -> None:
+    rows = {name for name, row in pointwise_functions().items() if row.is_activation}
+    assert rows == {*ACTIVATIONS} - {"Relu"}  # a Clip
+    for name, parameters in ACTIVATIONS.items():
+        attributes = activation_attributes(Activation(name, (0.5, 0.75)[: len(parameters)]))
+        assert attributes["activation"] in codes("Activation")

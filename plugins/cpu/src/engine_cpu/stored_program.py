@@ -28,7 +28,7 @@ DATA: Final = "program/data"
 """The arrays of plans that no other section has."""
 WHY_NOT: Final = "program/none"
 """In place of a program, why the blob has none."""
-FORMAT: Final = "1"
+FORMAT: Final = "2"
 """Increment it whenever the meaning of a kernel's attributes, or of this section, changes."""
 
 _ALIGNMENT: Final = 64

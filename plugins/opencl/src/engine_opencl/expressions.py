@@ -41,7 +41,14 @@ Read: TypeAlias = "Leaf | Computed"
 
 _REAL: Final = """
 inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
+inline float mul_add(float x, float y, float z) { return x * y + z; }
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+inline float swish(float x, float beta) { return x * sigmoid(beta * x); }
+inline float mish(float x) { return x * tanh(x > 20.0f ? x : log1p(exp(x))); }
+inline float gelu(float x) { return 0.5f * x * (1.0f + erf(x * 0.70710678118654752f)); }
+inline float gelu_tanh(float x) {
+  return 0.5f * x * (1.0f + tanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+}
 inline float clip(float x, float a, float b) { return isnan(x) ? x : fmin(fmax(x, a), b); }
 inline float larger(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fmax(a, b)); }
 inline float smaller(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fmin(a, b)); }
@@ -80,7 +87,9 @@ inline float rounded_to_half(float x) {{
 """
 """Maxima and limits propagate NaN, as in ONNX. Integer division by zero, which ONNX does not define, gives 0.
 A power of reals may be off by 16 units in the last place, so a result that close to an integer is rounded to it."""
-_DOUBLE_NAMES: Final = re.compile(r"\b(relu|sigmoid|clip|larger|smaller|floor_remainder|real_power)\(")
+_DOUBLE_NAMES: Final = re.compile(
+    r"\b(relu|mul_add|sigmoid|swish|mish|gelu|gelu_tanh|clip|larger|smaller|floor_remainder|real_power)\("
+)
 _FLOAT_NUMBERS: Final = re.compile(r"(?<![\w.])(\d+\.\d+)f\b")
 
 

@@ -11,10 +11,12 @@ import numpy as np
 
 from engine.ir import Constant, ElementType
 from engine.ir.element_type import bf16, boolean, f8e8m0, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from engine.native import pointwise_functions
 from engine.ops.activations import ActivationSpec, GeluSpec
 from engine.ops.elementwise import BitShiftSpec, ConversionSpec, IsInfSpec, ModSpec
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.spec import OperatorSpec
+from engine.ops.traits import traits_of_operator
 from engine_cpu.lowering.elementwise_program import SMALL_INTEGERS, SMALL_REALS, ElementwiseProgram, Opcode, Value
 
 REALS: Final = frozenset({f32, f64, f16, bf16})
@@ -67,13 +69,15 @@ def _chained(opcode: Opcode) -> Emit:
     return lambda p, spec, x: functools.reduce(functools.partial(p.op, opcode), x)
 
 
-def _with_parameters(opcode: Opcode) -> Emit:
-    """The instruction on the input and the parameters of an activation."""
+def _with_parameters(opcode: str) -> Emit:
+    """The instruction on the inputs and, of an activation, its parameters."""
 
-    def emit(p: ElementwiseProgram, spec: ActivationSpec, x: Sequence[Value]) -> Value:
+    def emit(p: ElementwiseProgram, spec: OperatorSpec, x: Sequence[Value]) -> Value:
+        if not isinstance(spec, ActivationSpec):
+            return p.op(opcode, *x)
         # Attributes are f32, even of f64 nodes.
         numbers = [float(np.float32(number)) for number in spec.parameters]
-        return p.op(opcode, x[0], *(p.parameter(number, x[0]) for number in numbers))
+        return p.op(opcode, *x, *(p.parameter(number, x[0]) for number in numbers))
 
     return emit
 
@@ -89,19 +93,14 @@ def _celu(p: ElementwiseProgram, spec: ActivationSpec, x: Sequence[Value]) -> Va
     return p.op(Opcode.ADD, p.op(Opcode.MAX, x[0], zero), p.op(Opcode.MUL, scale, powers))
 
 
+for _function in pointwise_functions().values():
+    if traits_of_operator(_function.operation).pointwise:
+        _add(_function.operation, REALS, _with_parameters(_function.opcode))
 for _names, _types, _opcode in (
     ("Neg", NUMBERS, Opcode.NEG), ("Abs", NUMBERS, Opcode.ABS), ("Sign", NUMBERS, Opcode.SIGN),
-    ("Relu", NUMBERS, Opcode.RELU), ("Sqrt", REALS, Opcode.SQRT), ("Reciprocal", REALS, Opcode.RECIPROCAL),
-    ("Exp", REALS, Opcode.EXP), ("Log", REALS, Opcode.LOG), ("Erf", REALS, Opcode.ERF),
-    ("Tanh", REALS, Opcode.TANH), ("Sigmoid", REALS, Opcode.SIGMOID), ("Softplus", REALS, Opcode.SOFTPLUS),
-    ("Softsign", REALS, Opcode.SOFTSIGN), ("Mish", REALS, Opcode.MISH), ("HardSwish", REALS, Opcode.HARD_SWISH),
-    ("Floor", REALS, Opcode.FLOOR), ("Ceil", REALS, Opcode.CEIL), ("Round", REALS, Opcode.ROUND),
-    ("Sin", REALS, Opcode.SIN), ("Cos", REALS, Opcode.COS), ("Tan", REALS, Opcode.TAN),
-    ("Asin", REALS, Opcode.ASIN), ("Acos", REALS, Opcode.ACOS), ("Atan", REALS, Opcode.ATAN),
-    ("Sinh", REALS, Opcode.SINH), ("Cosh", REALS, Opcode.COSH), ("Asinh", REALS, Opcode.ASINH),
-    ("Acosh", REALS, Opcode.ACOSH), ("Atanh", REALS, Opcode.ATANH), ("IsNaN", REALS, Opcode.IS_NAN),
+    ("Relu", NUMBERS, Opcode.RELU), ("IsNaN", REALS, Opcode.IS_NAN),
     ("Not", BOOLEANS, Opcode.NOT), ("BitwiseNot", INTEGERS, Opcode.BIT_NOT),
-    ("Sub", NUMBERS, Opcode.SUB), ("Div", NUMBERS, Opcode.DIV), ("PRelu", REALS, Opcode.PRELU),
+    ("Sub", NUMBERS, Opcode.SUB), ("Div", NUMBERS, Opcode.DIV),
     ("Equal", ALL, Opcode.EQUAL), ("Less", NUMBERS, Opcode.LESS), ("LessOrEqual", NUMBERS, Opcode.LESS_OR_EQUAL),
     ("And", BOOLEANS, Opcode.AND), ("Or", BOOLEANS, Opcode.OR), ("Xor", BOOLEANS, Opcode.XOR),
     ("BitwiseAnd", INTEGERS, Opcode.BIT_AND), ("BitwiseOr", INTEGERS, Opcode.BIT_OR),
@@ -115,14 +114,7 @@ _add("Mul", NUMBERS, _plain(Opcode.MUL))
 _add("Sum", NUMBERS, _chained(Opcode.ADD))
 _add("Min", NUMBERS, _chained(Opcode.MIN))
 _add("Max", NUMBERS, _chained(Opcode.MAX))
-_add("LeakyRelu", REALS, _with_parameters(Opcode.PRELU))
-_add("Elu", REALS, _with_parameters(Opcode.ELU))
 _add("Celu", REALS, _celu)
-_add("ThresholdedRelu", REALS, _with_parameters(Opcode.THRESHOLDED_RELU))
-_add("Swish", REALS, _with_parameters(Opcode.SWISH))
-_add("Selu", REALS, _with_parameters(Opcode.SELU))
-_add("HardSigmoid", REALS, _with_parameters(Opcode.HARD_SIGMOID))
-_add("Shrink", REALS, _with_parameters(Opcode.SHRINK))
 
 
 @_emits("Gelu", REALS)

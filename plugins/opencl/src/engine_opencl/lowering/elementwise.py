@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from typing import Final
 
 import numpy as np
@@ -10,8 +10,11 @@ import numpy as np
 from engine.ir import ElementType, Node, Output
 from engine.ir.element_type import boolean
 from engine.lowering import Refusal
+from engine.native import pointwise_functions
+from engine.ops.activations import ActivationSpec
 from engine.ops.internal import Activation, activation_of
 from engine.ops.spec import OperatorSpec, SpecT
+from engine.ops.traits import traits_of_operator
 from engine_opencl.conversions import register_type
 from engine_opencl.elements import CONVERTED, INTEGERS, REALS, c_type
 from engine_opencl.expressions import Expression, Leaf, Operation, for_type
@@ -23,21 +26,14 @@ NUMBERS: Final = REALS | INTEGERS
 ANY: Final = NUMBERS | {boolean}
 BOOLEAN: Final = frozenset({boolean})
 
-UNARY_REAL: Final = {
-    "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
-    "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "Log": "log",
-    "Round": "rint", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
-}  # fmt: skip
 # Operator: its supported types, and the code with operands {0}, {1} ...; {T} is the C type of its result.
 CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
-    **{name: (REALS, f"{function}({{0}})") for name, function in UNARY_REAL.items()},
     "Add": (NUMBERS, "({0} + {1})"),
     "Sub": (NUMBERS, "({0} - {1})"),
     "Mul": (NUMBERS, "({0} * {1})"),
     "Div": (NUMBERS, "quotient_{T}({0}, {1})"),
     "Neg": (NUMBERS, "(-{0})"),
     "Abs": (NUMBERS, "magnitude_{T}({0})"),
-    "Reciprocal": (REALS, "(1.0f / {0})"),
     "Sign": (NUMBERS, "({0} != {0} ? {0} : ({T})(({0} > 0) - ({0} < 0)))"),
     "BitwiseAnd": (INTEGERS, "({0} & {1})"),
     "BitwiseOr": (INTEGERS, "({0} | {1})"),
@@ -54,24 +50,10 @@ CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
     "GreaterOrEqual": (NUMBERS, "({0} >= {1})"),
     "IsNaN": (REALS, "(isnan({0}) != 0)"),
     "Where": (ANY | CONVERTED, "({0} ? {1} : {2})"),
-    "PRelu": (REALS, "({0} < 0.0f ? {0} * {1} : {0})"),
-    "Softplus": (REALS, "(fmax({0}, 0.0f) + log1p(exp(-fabs({0}))))"),
-    "Softsign": (REALS, "({0} / (1.0f + fabs({0})))"),
 }
-ACTIVATION_CODES: Final[dict[str, Callable[..., str]]] = {
-    "Relu": lambda x: f"relu({x})",
-    "Sigmoid": lambda x: f"sigmoid({x})",
-    "Tanh": lambda x: f"tanh({x})",
-    "HardSwish": lambda x: f"({x} * clip({x} * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f))",
-    "Mish": lambda x: f"({x} * tanh({x} > 20.0f ? {x} : log1p(exp({x}))))",
-    "Gelu": lambda x: f"(0.5f * {x} * (1.0f + erf({x} * 0.70710678118654752f)))",
-    "GeluTanh": lambda x: f"(0.5f * {x} * (1.0f + tanh(0.79788456080286536f * ({x} + 0.044715f * {x} * {x} * {x}))))",
-    "LeakyRelu": lambda x, a: f"({x} < 0.0f ? {a} * {x} : {x})",
-    "Elu": lambda x, a: f"({x} < 0.0f ? {a} * expm1({x}) : {x})",
-    "Swish": lambda x, a: f"({x} * sigmoid({a} * {x}))",
-    "HardSigmoid": lambda x, a, b: f"clip({a} * {x} + {b}, 0.0f, 1.0f)",
-    "Clip": lambda x, a, b: f"clip({x}, {a}, {b})",
-}
+_REAL: Final = re.compile(r"\breal\(([^()]*)\)")
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
+_SOURCE: Final = re.compile(r"\b[abc]\b")
 
 
 def literal(value: float) -> str:
@@ -84,9 +66,22 @@ def literal(value: float) -> str:
     return f"({float(single).hex()}f)"
 
 
+def pointwise_code(name: str, *operands: str) -> str:
+    """The code of a function of `engine.native.pointwise_functions`; each operand may be evaluated several times."""
+    code = _REAL.sub(_as_float, pointwise_functions()[name].expression)
+    sources = dict(zip("abc", operands, strict=False))
+    return f"({_SOURCE.sub(lambda found: sources[found[0]], code)})"
+
+
+def _as_float(real: re.Match[str]) -> str:
+    return "(" + _NUMBER.sub(lambda number: f"{float(number[0])}f", real[1]) + ")"
+
+
 def activation_code(activation: Activation, x: str) -> str:
     """The code of an activation of `x`, which may be evaluated several times."""
-    return ACTIVATION_CODES[activation.name](x, *map(literal, activation.parameters))
+    if activation.name == "Relu":
+        return f"relu({x})"
+    return pointwise_code(activation.name, x, *map(literal, activation.parameters))
 
 
 class JoinableLowering(OpLowering[SpecT]):
@@ -110,18 +105,26 @@ class ElementwiseLowering(JoinableLowering[OperatorSpec]):
         finish(spec.output(), Operation(code, operands, result), b)
 
 
-@lowers("Relu", "Sigmoid", "HardSwish", "Mish", "Gelu", "LeakyRelu", "Elu", "Swish", "HardSigmoid")
-class ActivationLowering(JoinableLowering[OperatorSpec]):
-    """Activations with constant parameters."""
+@lowers("Relu", *(name for name in pointwise_functions() if name != "Clip" and traits_of_operator(name).pointwise))
+class PointwiseLowering(JoinableLowering[OperatorSpec]):
+    """Functions of real numbers."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types((*spec.node.input_values, *spec.node.outputs), REALS)
 
     def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
-        activation, result = activation_of(spec.node), c_type(spec.output().element_type)
-        assert activation is not None
-        x = operand(spec.node.input_value(0), b)
-        finish(spec.output(), Operation(for_type(activation_code(activation, "{0}"), result), (x,), result), b)
+        operands = tuple(operand(value, b) for value in spec.node.input_values if value is not None)
+        result = register_type(spec.output().element_type)
+        finish(spec.output(), Operation(for_type(_code_of(spec), result), operands, result), b)
+
+
+def _code_of(spec: OperatorSpec) -> str:
+    activation = activation_of(spec.node)
+    if activation is not None:
+        return activation_code(activation, "{0}")
+    inputs = [f"{{{index}}}" for index in range(spec.node.num_inputs)]
+    parameters = map(literal, spec.parameters) if isinstance(spec, ActivationSpec) else ()
+    return pointwise_code(spec.op_type, *inputs, *parameters)
 
 
 @lowers("Sum", "Max", "Min", "Mean")

@@ -6,13 +6,12 @@ from abc import abstractmethod
 
 from engine.ir.element_type import f64, u64
 from engine.lowering import Refusal
-from engine.ops.activations import ActivationSpec
 from engine.ops.elementwise import BitShiftSpec, IsInfSpec, ModSpec
 from engine.ops.internal import activation_of
 from engine.ops.spec import OperatorSpec, SpecT
 from engine_opencl.elements import FLOATS, INTEGERS, REALS, c_type
 from engine_opencl.expressions import Expression, Operation, for_type
-from engine_opencl.lowering.elementwise import NUMBERS, JoinableLowering, activation_code, finish, literal, operand
+from engine_opencl.lowering.elementwise import NUMBERS, JoinableLowering, activation_code, finish, operand
 from engine_opencl.lowering.registry import check_types, lowers
 from engine_opencl.plan_builder import LaunchPlanBuilder
 
@@ -32,21 +31,6 @@ class ParametricLowering(JoinableLowering[SpecT]):
         y = spec.output()
         computed = [value.element_type for value in spec.node.input_values if value is not None][-1]
         finish(y, Operation(for_type(self.code(spec), c_type(computed)), operands, c_type(y.element_type)), b)
-
-
-@lowers("Celu", "Selu", "ThresholdedRelu", "Shrink", spec=ActivationSpec)
-class RareActivationLowering(ParametricLowering[ActivationSpec]):
-    """Rarely used activations."""
-
-    def code(self, spec: ActivationSpec) -> str:
-        a, *others = map(literal, spec.parameters)
-        if spec.op_type == "Celu":
-            return f"({{0}} < 0.0f ? {a} * expm1({{0}} / {a}) : {{0}})"
-        if spec.op_type == "ThresholdedRelu":
-            return f"({{0}} > {a} ? {{0}} : 0.0f)"
-        if spec.op_type == "Shrink":
-            return f"({{0}} < -{a} ? {{0}} + {others[0]} : ({{0}} > {a} ? {{0}} - {others[0]} : 0.0f))"
-        return f"({others[0]} * ({{0}} > 0.0f ? {{0}} : {a} * expm1({{0}})))"
 
 
 @lowers("IsInf", spec=IsInfSpec)
