@@ -94,7 +94,7 @@ def test_what_others_own(own: Path, name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_folder_in_one_where_all_may_create_is_the_owners(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in /tmp: only the owner of an entry can replace it. Such a folder is no cache itself."""
+    """As in /tmp: only the owner of an entry can replace it. Such a folder is not a cache itself."""
     own.chmod(0o1777)
     (own / "mine").mkdir(0o700)
     assert exposure(own / "mine") is None

@@ -1,4 +1,4 @@
-"""Initializers that a file lists as inputs, too: constants, unless an inference gives them another value."""
+"""Initializers that a file also lists as inputs: constants, unless an inference gives them another value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def info(name: str, shape: Any = (2, 3), kind: int = TensorProto.FLOAT) -> onnx.
 def model_of(
     nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], constants: dict[str, Any], ir_version: int = 8
 ) -> onnx.ModelProto:
-    """`constants` are initializers, and those in `inputs` inputs, too; the output is `y`."""
+    """`constants` are initializers, the ones in `inputs` also inputs; the output is `y`."""
     tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "g", inputs, [info("y", None)], tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir_version)

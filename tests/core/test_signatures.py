@@ -45,7 +45,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs permissions of POSI
 
 
 class Keys:
-    """The files of one key: that of whoever signs, and that of whoever verifies."""
+    """The files of one key: for signing, and for verifying."""
 
     def __init__(self, folder: Path, key_id: str, algorithm: str) -> None:
         self.id = key_id

@@ -45,7 +45,7 @@ WEIGHTS = (5, 3, 3, 2, 3, 5)
 
 
 def prepare(devices: tuple[str, ...]) -> None:
-    """The devices are those of the models."""
+    """The devices are the models'."""
     served.require_packages()
 
 

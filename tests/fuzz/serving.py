@@ -44,7 +44,7 @@ _totals: Counter[str] = Counter()
 
 
 def prepare(devices: tuple[str, ...]) -> None:
-    """The devices are those of the models."""
+    """The devices are the models'."""
     served.require_packages()
 
 

@@ -181,7 +181,7 @@ def test_clone_is_deep_and_shares_constant_data() -> None:
 
 
 def test_a_clone_infers_what_its_original_has_not_yet() -> None:
-    """A constant that takes the place of a value of the same type decides more lengths, in a clone, too."""
+    """A constant that takes the place of a value of the same type decides more lengths, also in a clone."""
     x, lengths = Parameter(f32, [4, 1], "x"), Parameter(i64, [2], "lengths")
     shaped = ops.Reshape(x, lengths, friendly_name="shaped")
     model = Model([shaped], [x, lengths])

@@ -523,7 +523,7 @@ def test_loops_carry_state_and_captures() -> None:
 
 
 def test_values_that_are_listed_as_outputs_twice_have_names_of_their_own() -> None:
-    """PyTorch's older exporter writes this for `return y, y`; onnxruntime gives both, too."""
+    """PyTorch's older exporter writes this for `return y, y`; onnxruntime also gives both."""
     listed = [value(name) for name in ("y", "x", "y", "y_1", "y", "w")]
     nodes = [node("Neg", "x", "y"), node("Abs", "x", "y_1")]
     weight = numpy_helper.from_array(np.float32([[1, 2, 3]] * 2), "w")

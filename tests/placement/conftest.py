@@ -39,7 +39,7 @@ def report() -> PlacementReport:
 
 @pytest.fixture
 def chain() -> PlacementReport:
-    """A thousand subgraphs of two operations, one after the other; some values are read further on, too."""
+    """A thousand subgraphs of two operations, one after the other; some values are also read further on."""
     count = 1000
     subgraphs = [
         PlacedSubgraph(i, "AB"[i % 2], (f"a{i}", f"b{i}"), tuple(range(max(0, i - 1 - i % 3), i))) for i in range(count)

@@ -79,7 +79,7 @@ def is_native(model: Model) -> bool:
 
 
 def assert_like_others(model: Model, feeds: dict[str, Any], *, peer: bool = True) -> list[Array]:
-    """The outputs on CPU, also after export, are those of the reference and of onnxruntime."""
+    """The outputs on CPU, also after export, equal the reference's and onnxruntime's."""
     names = [parameter.friendly_name for parameter in model.parameters]
     expected = ops.evaluate_model(model, [feeds[name] for name in names])
     network = Core().compile_model(model, "CPU")
@@ -192,7 +192,7 @@ def repeat(trip: Output, go: Output, carried: Sequence[Output], captured: Sequen
 
 
 def captured_as_state(trip: Output, go: Output, carried: Sequence[Output], captured: Sequence[Output]) -> Any:
-    """The second value is the captured one after the first iteration; a constant is carried, too."""
+    """The second value is the captured one after the first iteration; a constant is also carried."""
     a, _, _ = carried
     return [go, ops.Add(a, captured[0]), captured[0], Constant(np.full([2], 3, np.float32))], [captured[0]]
 
@@ -300,7 +300,7 @@ def test_what_a_scan_over_nothing_stacks_does_not_depend_on_what_the_model_state
 
 
 def test_what_a_loop_without_iterations_stacks() -> None:
-    """A carried value that grows has another length in each iteration: the stack's is that of the first."""
+    """A carried value that grows has another length in each iteration: the stack has the first one's."""
 
     def build(trip: Output, go: Output, carried: Sequence[Output], captured: Sequence[Output]) -> Any:
         return [go, ops.Concat(carried[0], carried[0], axis=0)], [ops.Concat(carried[0], carried[0], axis=0)]

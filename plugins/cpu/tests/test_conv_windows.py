@@ -52,7 +52,7 @@ def windows_of(x: Array, pad: int = 1) -> Array:
 def check_windows(x: Array, w: Array, y: Array, group: int = 1) -> None:
     """Against sums in f64, within rounding errors of the largest product in the window of each output.
 
-    They are ten times as large as those of a direct sum.
+    They are ten times as large as in a direct sum.
     """
     axes = "".join("efg"[: x.ndim - 2])
     taps = axes.upper()

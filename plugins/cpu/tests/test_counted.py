@@ -32,7 +32,7 @@ def compiled(op_type: str, inputs: list[Array | None], attributes: dict[str, Any
 
 
 def run(op_type: str, *inputs: Array | None, outputs: int = 1, fixed: bool = True, **attributes: Any) -> list[Array]:
-    """The results, which are those of the evaluation."""
+    """The results, which equal the evaluation's."""
     network, node = compiled(op_type, list(inputs), attributes, outputs, fixed)
     found = list(network([x for x in inputs if x is not None]).values())
     for got, wanted in zip(found, ops.evaluate(node, list(inputs)), strict=True):

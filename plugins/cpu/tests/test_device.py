@@ -316,7 +316,7 @@ def test_a_blob_gives_the_same_bits_and_packs_nothing_again(core: Core, monkeypa
 @pytest.mark.parametrize(("compiled", "imported"), [(1, 2), (2, 1)])
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "lstm"])
 def test_a_blob_runs_on_another_number_of_threads(core: Core, name: str, compiled: int, imported: int) -> None:
-    """Build and production machines have different cores; kernels and packed weights are those of the blob."""
+    """Build and production machines have different cores; kernels and packed weights come from the blob."""
     made = seeded_network(name, small=True)
     stream = io.BytesIO()
     network = core.compile_model(made.model, "CPU", {"INFERENCE_NUM_THREADS": compiled})

@@ -359,7 +359,7 @@ def halved(name: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("precision", ["f32", "int8"])
 @pytest.mark.parametrize("name", ["llama.dynamo20", "llama.dynamo23", "gpt2.dynamo23"])
 def test_variables_of_f16_grow_in_place(name: str, precision: str) -> None:
-    """They keep f16 unless fewer bits are asked for; the answers are those of the reference, up to f16's rounding."""
+    """They keep f16 unless fewer bits are asked for; the answers equal the reference's, up to f16's rounding."""
     proto, found = halved(name), []
     for device, config in (("CPU", {"KV_CACHE_PRECISION": precision}), ("TEMPLATE", {})):
         model = Core().read_model(proto)

@@ -465,7 +465,8 @@ def test_squeeze_and_excitation_stays_in_codes() -> None:
 def test_integer_convolutions(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], kinds: tuple[ElementType, ...]
 ) -> None:
-    """Zero points of x are computed, as in dynamic quantization; those of weights 0, in the middle, or at the end."""
+    """Zero points of x are computed, as in dynamic quantization; zero points of weights are 0, in the middle, or at the
+    end."""
     x, zero = Parameter(kinds[0], x_shape, "x"), Parameter(kinds[0], (), "zero")
     limits = np.iinfo(kinds[1].numpy)
     codes = Constant(random(7).integers(limits.min, limits.max + 1, w_shape).astype(kinds[1].numpy))

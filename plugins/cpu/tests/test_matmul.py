@@ -113,7 +113,7 @@ def test_the_factor_of_what_is_computed_from_lengths_is_kept() -> None:
 
 @pytest.mark.parametrize("has_other_product", [False, True])
 def test_a_network_that_has_counted_rows_can_be_exported_again(has_other_product: bool) -> None:
-    """Lengths that follow from data are known in an inference, whose plans read the packed matrix, too."""
+    """Lengths that follow from data are known in an inference, whose plans also read the packed matrix."""
     a, weights = parameter("a", [None, 64]), Constant(values(64, 96) / 8)
     positive = ops.Greater(ops.ReduceSum(a, Constant(np.array([1])), keepdims=0), Constant(np.float32(0)))
     results = [ops.MatMul(ops.Compress(a, positive, axis=0), weights)]

@@ -100,7 +100,7 @@ def test_an_exported_network_gives_the_very_answer(core: Core) -> None:
 @pytest.mark.parametrize("rows", [1, 3, 8, 12, 40])
 @pytest.mark.parametrize("element_type", [f16, bf16], ids=str)
 def test_large_weights_stay_in_16_bits(core: Core, element_type: ElementType, rows: int) -> None:
-    """They are half of an export, and half of what few rows have to read; the answer is that of the same in f32."""
+    """They are half of an export, and half of what few rows have to read; the answer equals the same in f32."""
     random = np.random.default_rng(rows)
     k, n = 1700, 300  # long enough for several parts of K, with a partial tile of columns
     weights = (random.standard_normal((k, n)) / k**0.5).astype(element_type.numpy)

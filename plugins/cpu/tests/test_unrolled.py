@@ -211,7 +211,7 @@ def test_regions(mode: str, transform: str, samples: int) -> None:
 
 
 def test_regions_of_any_size() -> None:
-    """They are as quick as small ones; a region that is no number has no average."""
+    """They are as quick as small ones; a region that is not a number has no average."""
     x = np.ones((1, 2, 4, 4), np.float32)
     regions = np.array([[-1e9, -1e9, 1e9, 1e9], [0, 0, np.nan, 1], [0, 0, np.inf, 1]], np.float32)
     inputs = [Parameter(ElementType.from_numpy(a.dtype), PartialShape(a.shape)) for a in (x, regions, np.zeros(3, int))]

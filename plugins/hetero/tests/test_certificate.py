@@ -20,7 +20,7 @@ Sections = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def blob() -> bytes:
-    """x -> Neg (CPU) -> Neg (TEMPLATE) -> Neg (CPU), with the middle value read by the last part, too."""
+    """x -> Neg (CPU) -> Neg (TEMPLATE) -> Neg (CPU), with the middle value also read by the last part."""
     core = Core()
     nodes = [
         helper.make_node("Neg", ["x"], ["a"], name="first"),

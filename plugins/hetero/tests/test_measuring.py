@@ -269,7 +269,7 @@ def test_a_time_is_divided_among_the_members_of_an_atom(reported: dict[str, floa
 
 
 def test_what_is_not_reported_runs_as_a_part_of_what_comes_next() -> None:
-    """The sum of times stays that of the report."""
+    """The sum of times stays as in the report."""
     found = attributed(subject_of(layers(2)), Timing(1.0, {"relu0": 0.6, "product1": 0.35}), 0.0)
     assert found == pytest.approx({0: 0.2, 1: 0.4, 2: 0.35 * 3 / 7, 3: 0.35 * 4 / 7})
 

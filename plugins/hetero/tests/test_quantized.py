@@ -1,4 +1,4 @@
-"""A quantized network divided between devices: codes cross the borders, and the answer stays that of the network.
+"""A quantized network divided between devices: codes cross the borders, and the answer stays the network's.
 
 If this fails, codes are read with another sign or scale on the other side, or a network has to stay on one device.
 """
@@ -92,7 +92,7 @@ def test_what_crosses_is_as_small_as_its_codes(border: str) -> None:
 
 
 def test_each_part_is_computed_on_integers() -> None:
-    """A convolution whose codes come from another device is an integer product, too."""
+    """A convolution whose codes come from another device is also an integer product."""
     model = divided("second.codes", ("TEMPLATE", "CPU"))
     answer = Core().query_model(model, "HETERO:TEMPLATE,CPU")
     assert answer["inner"].precision == "i8"

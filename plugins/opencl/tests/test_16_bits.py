@@ -42,7 +42,7 @@ def real(request: pytest.FixtureRequest) -> ElementType:
 
 
 def values_of(*shape: int) -> NDArray[np.float16]:
-    """Numbers of f16 that bf16 has, too."""
+    """Numbers of f16 that bf16 also has."""
     numbers = np.random.default_rng(sum(shape)).standard_normal(shape)
     return numbers.astype(bf16.numpy).astype(np.float16)
 
@@ -57,7 +57,7 @@ def answers(device: str, build: Build, values: Sequence[NDArray[Any]], real: Ele
 
 
 def check(real: ElementType, build: Build, *values: NDArray[Any], roundings: int = 1) -> None:
-    """The answer equals that of CPU in f32, up to rounding to `real`, by half a unit of the largest value each."""
+    """The answer equals CPU's in f32, up to rounding to `real`, by half a unit of the largest value each."""
     pairs = zip(answers("OPENCL", build, values, real), answers("CPU", build, values, f32), strict=True)
     for found, expected in pairs:
         assert found.dtype == (real.numpy if expected.dtype == np.float32 else expected.dtype)

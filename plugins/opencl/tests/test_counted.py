@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 @pytest.fixture(params=MEMORY_KINDS)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The device poses as one of this kind, which is right on every device whose memory is that of the host."""
+    """The device poses as one of this kind, which is right on every device whose memory is the host's."""
     device = find_devices()[0]
     if MEMORY_KINDS.index(request.param) < MEMORY_KINDS.index(device.memory_kind):
         pytest.skip(f"{device.facts.name} has memory of the kind `{device.memory_kind}`")
@@ -51,7 +51,7 @@ def suppressing(
 
 
 def check(*inputs: Array | None, fixed: Sequence[int] = (2, 3, 4), **attributes: Any) -> Array:
-    """The result, which is that of the evaluation."""
+    """The result, which equals the evaluation's."""
     node, model = suppressing(inputs, fixed, **attributes)
     network = Core().compile_model(model, "OPENCL")
     given = [value for index, value in enumerate(inputs) if value is not None and index not in fixed]

@@ -44,7 +44,7 @@ def values(*shape: int) -> np.ndarray:
 
 
 def check(build: Build, *inputs: np.ndarray, terms: int) -> None:
-    """All results are those of CPU, up to the rounding of sums of so many terms."""
+    """All results equal CPU's, up to the rounding of sums of so many terms."""
     parameters = [Parameter(ElementType.from_numpy(each.dtype), each.shape) for each in inputs]
     model = Model([Result(each) for each in build(*parameters)], parameters, name="case")
     expected, found = (Core().compile_model(model, device)(list(inputs)).values() for device in ("CPU", "OPENCL"))

@@ -22,7 +22,7 @@ from engine.testing.models import light_answer, light_input, light_model, light_
 from engine.testing.networks import NETWORKS, rounding_tolerance, seeded_network
 
 SIZED = ("bert_base", "vit_b16", "unet", "mobilenet_v2")
-"""Those that are compared in their real sizes, too."""
+"""The networks that are also compared in their real sizes."""
 LIGHT = ("densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet")
 """Networks that people published; the others are chains of the same operators, with more weights."""
 QUICK = ("shufflenet", "squeezenet")

@@ -30,7 +30,7 @@ def random_values(*shape: int) -> np.ndarray:
 
 
 def check(build: Any, *values: np.ndarray) -> None:
-    """The device's answer is that of CPU, up to rounding."""
+    """The device's answer equals CPU's, up to rounding."""
     parameters = [Parameter(f32, value.shape) for value in values]
     node: Node = build(*parameters)
     model = Model([Result(node)], parameters, name="case")

@@ -44,7 +44,7 @@ def device() -> OpenclDevice:
 
 @pytest.fixture(params=MEMORY_KINDS)
 def kind(request: pytest.FixtureRequest, device: OpenclDevice, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The device poses as one of this kind, which is right on every device whose memory is that of the host."""
+    """The device poses as one of this kind, which is right on every device whose memory is the host's."""
     if MEMORY_KINDS.index(request.param) < MEMORY_KINDS.index(device.memory_kind):
         pytest.skip(f"{device.facts.name} has memory of the kind `{device.memory_kind}`")
     monkeypatch.setattr(device, "memory_kind", request.param)

@@ -43,7 +43,7 @@ def random_values(*shape: int) -> np.ndarray:
 
 
 def check(build: Any, *values: np.ndarray, tolerance: float = 2e-5) -> None:
-    """All results equal those of CPU, up to rounding."""
+    """All results equal CPU's, up to rounding."""
     parameters = [Parameter(ElementType.from_numpy(value.dtype), value.shape) for value in values]
     built: list[Node | Output] = build(*parameters)
     model = Model([Result(each) for each in built], parameters, name="case")

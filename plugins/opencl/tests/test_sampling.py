@@ -111,7 +111,7 @@ def test_regions_in_half_precision(core: Core) -> None:
 
 
 def test_regions_of_any_size(core: Core) -> None:
-    """They take no longer than small ones; a region that is no number has no average, as on CPU."""
+    """They take no longer than small ones; a region that is not a number has no average, as on CPU."""
     x = np.ones((1, 2, 4, 4), np.float32)
     corners = np.float32([[-1e9, -1e9, 1e9, 1e9], [-1e30, 0, 1e30, 4], [0, 0, np.nan, 1], [0, 0, np.inf, 1]])
     for mode in ("avg", "max"):

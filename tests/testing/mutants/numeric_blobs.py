@@ -167,7 +167,7 @@ class Same(str):
 
 @device
 class ImportsFromEveryVersion(Device):
-    """Its version is that of every blob."""
+    """Every blob has its version."""
 
     class AnyVersion(str):
         def partition(self, *_: Any) -> Any:

@@ -112,7 +112,7 @@ class MixesUpDroppedPlans(TemplateInferRequest):
 
 @network
 class SharesShapesBetweenRequests(Network):
-    """The rows of the request that began last are those of all results."""
+    """All results have the rows of the request that began last."""
 
     rows = 0
 

@@ -65,7 +65,7 @@ TRUST_BLOB = Property(
     False,
     CONFIG,
     "Whether the compiled programs of an imported blob are used. They are code, which computes what its author wants: "
-    "set this only for blobs that you or those whom you trust have written. Otherwise, unless a key of TRUSTED_KEYS "
+    "set this only for blobs written by you or by people you trust. Otherwise, unless a key of TRUSTED_KEYS "
     "has signed the blob, programs are compiled from sources that the engine generates. The programs of a blob are "
     "never kept for other networks.",
     is_local=True,

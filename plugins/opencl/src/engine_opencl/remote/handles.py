@@ -35,7 +35,7 @@ def native_objects(handles: Mapping[str, object]) -> tuple[Any, Any]:
             return context, None
         own = queue.context
     except cl.Error as e:
-        raise InputError(f"OPENCL: the application's context or queue does not exist, or no longer: {e}") from e
+        raise InputError(f"OPENCL: the application's context or queue does not exist, or no longer exists: {e}") from e
     if context is not None and own != context:
         raise InputError(f"OPENCL: {OCL_QUEUE} is of another context than {OCL_CONTEXT}; pass the queue alone")
     return own, queue
