@@ -11,7 +11,7 @@ from engine.ir import Constant, Model, Node, Output, TensorType, ValueType
 from engine.ir.node import new_id
 from engine.ir.walk import all_nodes
 from engine.passes.base import Pass, PassViolation, run_pass
-from engine.passes.compare import Comparison
+from engine.passes.compare import ModelComparison
 from engine.passes.folding import bytes_allowed, is_foldable, known_bytes
 from engine.passes.pattern import Matcher
 from engine.passes.rewrite import GraphRewrite, MatchCallback, MatcherPass
@@ -193,7 +193,7 @@ def _keeps(old: ValueType, new: ValueType) -> bool:
 
 
 def _check_modified(item: Pass, before: Model, after: Model, changed: bool) -> None:
-    comparison = Comparison(exact=True)
+    comparison = ModelComparison(exact=True)
     comparison.models(before, after)
     if changed and not comparison.found:
         raise PassError(f"pass {item.name} returned True and changed nothing")

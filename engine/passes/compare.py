@@ -32,13 +32,13 @@ def compare_models(
     are set in both, rt_info, and types. A constant that several nodes share equals several constants with its value. At
     most 20 differences are listed.
     """
-    comparison = Comparison(attributes, constants, names, rt_info, types)
+    comparison = ModelComparison(attributes, constants, names, rt_info, types)
     comparison.models(a, b)
     return comparison.found[:_MAX]
 
 
 @dataclass(slots=True)
-class Comparison:
+class ModelComparison:
     """A comparison in progress; `exact` also distinguishes set and generated names, shared and equal constants."""
 
     attributes: bool = True

@@ -36,7 +36,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CompressibleMatrix:
     """A constant of real numbers and the nodes that read it as weights."""
 
     constant: Constant
@@ -55,12 +55,12 @@ class Candidate:
         return bool(readers - {use.source for use in self.uses})
 
 
-def candidates(model: Model) -> list[Candidate]:
+def candidates(model: Model) -> list[CompressibleMatrix]:
     """The candidates of a model and of the bodies in it, in the order in which their nodes run."""
     found: dict[Constant, list[Use]] = {}
     for constant, use in _uses(model):
         found.setdefault(constant, []).append(use)
-    return [Candidate(constant, tuple(uses)) for constant, uses in found.items()]
+    return [CompressibleMatrix(constant, tuple(uses)) for constant, uses in found.items()]
 
 
 def _uses(model: Model) -> Iterator[tuple[Constant, Use]]:

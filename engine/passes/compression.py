@@ -17,7 +17,7 @@ from engine.ir.element_type import bf16, i4, u4
 from engine.onnx.exporter import weight_bytes
 from engine.ops.tensors import Array, tensor_from_raw, tensor_to_raw, transposed_matrix
 from engine.passes.block_search import BlockCodes, search_blocks
-from engine.passes.compressible import Candidate, candidates
+from engine.passes.compressible import CompressibleMatrix, candidates
 from engine.passes.compression_report import CompressedLayer, CompressedModel, SkippedLayer
 from engine.passes.runtime_info import copy_runtime_info
 
@@ -76,7 +76,7 @@ def compress_weights(
     skipped: list[SkippedLayer] = []
     for each in found:
         uses = tuple(use for use in each.uses if embeddings or not use.is_embedding)
-        candidate = Candidate(each.constant, uses or each.uses)
+        candidate = CompressibleMatrix(each.constant, uses or each.uses)
         nodes = tuple(use.node.friendly_name for use in candidate.uses)
         if not uses:
             made: CompressedLayer | str = "an embedding; these are compressed only on request"
@@ -109,7 +109,7 @@ def _selected(selection: Selection, names: Iterable[str], argument: str) -> Call
     return lambda node: any(fnmatchcase(node.friendly_name, pattern) for pattern in patterns)
 
 
-def _obstacle(candidate: Candidate, least: int) -> str | None:
+def _obstacle(candidate: CompressibleMatrix, least: int) -> str | None:
     """Why a matrix cannot be compressed; None if it can."""
     constant = candidate.constant
     if len(constant.shape) != 2:
@@ -124,7 +124,7 @@ def _obstacle(candidate: Candidate, least: int) -> str | None:
 
 
 def _compress(
-    candidate: Candidate, nodes: tuple[str, ...], element_type: ElementType, group: int
+    candidate: CompressibleMatrix, nodes: tuple[str, ...], element_type: ElementType, group: int
 ) -> CompressedLayer | str:
     """Replace a matrix; or the reason why not."""
     constant, axis = candidate.constant, candidate.axis
@@ -196,7 +196,7 @@ def _packed(array: Array) -> Constant:
     )
 
 
-def _replace(candidate: Candidate, made: Node) -> None:
+def _replace(candidate: CompressibleMatrix, made: Node) -> None:
     users = [use.node for use in candidate.uses]
     made.friendly_name = f"{users[0].friendly_name}.weights"
     copy_runtime_info(users[:1], made)

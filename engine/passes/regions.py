@@ -24,11 +24,11 @@ WITHOUT = "ENGINE_PASSES_WITHOUT"
 
 _log = logging.getLogger("engine.passes")
 _lock = threading.Lock()
-_announced: set[Selection] = set()
+_announced: set[PassSelection] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class PassSelection:
     """The passes that run, by name: `only`, or all if it is None, except `without`."""
 
     only: frozenset[str] | None
@@ -54,7 +54,7 @@ def fired(names: Iterable[str]) -> None:
             raise PassError(f"{RECORD}={path} cannot be written: {e}") from e
 
 
-def selection() -> Selection | None:
+def selection() -> PassSelection | None:
     """The environment's selection; None if all passes may run. Raises `PassError` for an unreadable file."""
     found = _stated()
     if found is None:
@@ -70,12 +70,12 @@ def selection() -> Selection | None:
     return found
 
 
-def _stated() -> Selection | None:
+def _stated() -> PassSelection | None:
     path, without = os.environ.get(ONLY), os.environ.get(WITHOUT)
     if not path and not without:
         return None
     only = frozenset(_read(ONLY, path)) if path else None
-    return Selection(only, frozenset(name for each in (without or "").split(",") if (name := each.strip())))
+    return PassSelection(only, frozenset(name for each in (without or "").split(",") if (name := each.strip())))
 
 
 @contextmanager

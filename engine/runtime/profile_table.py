@@ -17,7 +17,7 @@ _STAGE = 20
 
 
 @dataclass(slots=True)
-class Layer:
+class NodeTime:
     """The records of one node: in all inferences together, how long it ran, by what, and where."""
 
     name: str
@@ -37,14 +37,14 @@ class Layer:
         return ", ".join(self.parts)
 
 
-def layers_of(profiles: Sequence[InferenceProfile]) -> list[Layer]:
+def layers_of(profiles: Sequence[InferenceProfile]) -> list[NodeTime]:
     """The nodes of inferences of one network, the longest first. Records of whole subgraphs are left out."""
-    found: dict[str, Layer] = {}
+    found: dict[str, NodeTime] = {}
     for profile in profiles:
         for record in profile.nodes:
             if record.op_type == SUBGRAPH:
                 continue
-            layer = found.setdefault(record.node_name, Layer(record.node_name, record.op_type))
+            layer = found.setdefault(record.node_name, NodeTime(record.node_name, record.op_type))
             layer.nanoseconds += record.duration_ns
             layer.kernels[record.kernel or record.status] = None
             if record.part:
@@ -98,7 +98,7 @@ def profile_table(profiles: Sequence[InferenceProfile], most: int | None = None)
     return "\n".join(lines)
 
 
-def _node_table(layers: Sequence[Layer], times: Callable[[int], tuple[str, str]]) -> list[str]:
+def _node_table(layers: Sequence[NodeTime], times: Callable[[int], tuple[str, str]]) -> list[str]:
     """The lines of a table; names have the columns that the others leave."""
     has_parts = any(layer.part for layer in layers)
     others = [

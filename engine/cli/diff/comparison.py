@@ -1,4 +1,4 @@
-"""`Comparison`: both sides with chosen values as outputs, and single nodes alone."""
+"""`SideComparison`: both sides with chosen values as outputs, and single nodes alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALONE: Final = 500
 """The most nodes that are run alone."""
 
 
-class Comparison:
+class SideComparison:
     """Runs both sides with chosen values as outputs, and single nodes alone."""
 
     def __init__(self, model: Model, examined: Side, reference: Side, inputs: Mapping[str, Any], factor: float) -> None:

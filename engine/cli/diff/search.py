@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from engine.cli.diff.comparison import Comparison, Progress
+from engine.cli.diff.comparison import Progress, SideComparison
 from engine.cli.diff.sides import Side
 from engine.cli.diff.statistics import NodeDifference
 from engine.errors import InputError
@@ -84,7 +84,7 @@ def find_difference(
     Neither model nor inputs are changed. Raises `InputError` if a side's inputs differ, and the errors of both sides.
     """
     fixed = _fixed(model, inputs)
-    comparison = Comparison(fixed, examined, reference, inputs, factor)
+    comparison = SideComparison(fixed, examined, reference, inputs, factor)
     outputs = comparison.compare([result.input_value(0) for result in fixed.results], is_plain=True)
     found = Difference((examined.label, reference.label), outputs)
     values = _comparable(fixed)
@@ -141,7 +141,7 @@ def _groups(values: Sequence[Output], memory_bytes: int) -> list[list[Output]]:
 
 
 def _searched(
-    comparison: Comparison, values: Sequence[Output], memory_bytes: int, progress: Progress
+    comparison: SideComparison, values: Sequence[Output], memory_bytes: int, progress: Progress
 ) -> list[NodeDifference]:
     """Compare some values, then some between the last one that agrees and the first that does not, and so on."""
     found: dict[int, NodeDifference] = {}

@@ -10,7 +10,7 @@ LIMIT: Final = 60.0
 
 
 @dataclass(slots=True)
-class Selection:
+class CheckSelection:
     """The device, how long a check may wait for it, and whether checks of memory take thousands of rounds."""
 
     device: str = "TEMPLATE"
@@ -18,5 +18,5 @@ class Selection:
     is_full: bool = False
 
 
-SELECTED: Final = Selection()
+SELECTED: Final = CheckSelection()
 """Set before the suite is collected."""

@@ -12,7 +12,7 @@ from engine.native import Attribute
 from engine.ops.recurrent import RecurrentSpec
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.recurrent_weights import (
-    Layer,
+    RecurrentLayer,
     constant_forms,
     input_bias,
     input_weights,
@@ -70,7 +70,7 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
 
     def pack(self, spec: RecurrentSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
         """See `OpLowering.pack`."""
-        layer = Layer.of_any_lengths(spec)
+        layer = RecurrentLayer.of_any_lengths(spec)
         forms = [] if layer is None else constant_forms(layer, weights)
         for form in forms:
             weights.get(weights.key([form.source], form.recipe), [form.source], form.make)
@@ -78,7 +78,7 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
 
     def lower(self, spec: RecurrentSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
-        layer = Layer.of(spec)
+        layer = RecurrentLayer.of(spec)
         lengths = layer.lengths
         projection = b.temporary(4 * lengths.steps * lengths.batch * layer.columns)
         self._project(layer, b, projection)
@@ -101,7 +101,7 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
                 attributes[name] = 1
         b.step(spec.node, "recurrent_f32", inputs, outputs, **_layer_attributes(layer, b), **attributes)
 
-    def _project(self, layer: Layer, b: SegmentBuilder, projection: int) -> None:
+    def _project(self, layer: RecurrentLayer, b: SegmentBuilder, projection: int) -> None:
         spec, lengths = layer.spec, layer.lengths
         matrix, form = input_weights(layer, b)
         inputs = [b.input(spec.x), matrix]
@@ -113,7 +113,7 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
         )  # fmt: skip
 
 
-def _layer_attributes(layer: Layer, b: SegmentBuilder) -> dict[str, Attribute]:
+def _layer_attributes(layer: RecurrentLayer, b: SegmentBuilder) -> dict[str, Attribute]:
     spec, lengths = layer.spec, layer.lengths
     attributes: dict[str, Attribute] = {
         "cell": layer.cell, "steps": lengths.steps, "batch": lengths.batch, "hidden": lengths.hidden,

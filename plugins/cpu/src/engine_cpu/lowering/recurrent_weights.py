@@ -25,7 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class RecurrentLayer:
     """A layer and its sizes; `wide` is the padded number of units."""
 
     spec: RecurrentSpec
@@ -33,12 +33,12 @@ class Layer:
     wide: int
 
     @classmethod
-    def of(cls, spec: RecurrentSpec) -> Layer:
+    def of(cls, spec: RecurrentSpec) -> RecurrentLayer:
         lengths = spec.at(spec.input_shapes())
         return cls(spec, lengths, padded_channels(lengths.hidden))
 
     @classmethod
-    def of_any_lengths(cls, spec: RecurrentSpec) -> Layer | None:
+    def of_any_lengths(cls, spec: RecurrentSpec) -> RecurrentLayer | None:
         """The layer for one row and step, from the shapes of its weights; None if those are not constant."""
         if not (isinstance(spec.w.node, Constant) and isinstance(spec.r.node, Constant)):
             return None
@@ -76,7 +76,7 @@ class Form:
     make: Callable[[], Array | Packing]
 
 
-def constant_forms(layer: Layer, store: WeightStore) -> list[Form]:
+def constant_forms(layer: RecurrentLayer, store: WeightStore) -> list[Form]:
     """The forms of W, R, B and P, where they are constant."""
     spec = layer.spec
     forms = [_input_form(layer, store), _recurrent_form(layer, store)]
@@ -89,7 +89,7 @@ def constant_forms(layer: Layer, store: WeightStore) -> list[Form]:
     return forms
 
 
-def input_weights(layer: Layer, b: SegmentBuilder) -> tuple[int, dict[str, Attribute]]:
+def input_weights(layer: RecurrentLayer, b: SegmentBuilder) -> tuple[int, dict[str, Attribute]]:
     """W, for the product that projects the inputs, and the attributes that describe it."""
     w, inputs = layer.spec.w, layer.lengths.inputs
     if not b.is_constant(w):
@@ -100,14 +100,14 @@ def input_weights(layer: Layer, b: SegmentBuilder) -> tuple[int, dict[str, Attri
     return _stored(_input_form(layer, b.store), b), {}
 
 
-def input_bias(layer: Layer, bias: Output, b: SegmentBuilder) -> int:
+def input_bias(layer: RecurrentLayer, bias: Output, b: SegmentBuilder) -> int:
     """The sum of both biases of every gate, except the one inside the reset of a GRU."""
     if not b.is_constant(bias):
         return _computed_bias(layer, b.input(bias), b)
     return _stored(_input_bias_form(layer, bias, b.store), b)
 
 
-def recurrent_weights(layer: Layer, b: SegmentBuilder) -> int:
+def recurrent_weights(layer: RecurrentLayer, b: SegmentBuilder) -> int:
     """R, by chunks of 16 units."""
     r, lengths, is_apart = layer.spec.r, layer.lengths, layer.cell == "gru"
     if not b.is_constant(r):
@@ -120,7 +120,7 @@ def recurrent_weights(layer: Layer, b: SegmentBuilder) -> int:
     return _stored(_recurrent_form(layer, b.store), b)
 
 
-def recurrent_bias(layer: Layer, b: SegmentBuilder) -> int:
+def recurrent_bias(layer: RecurrentLayer, b: SegmentBuilder) -> int:
     """The bias inside the reset of a GRU; zero if there is none."""
     bias, directions, hidden = layer.spec.b, layer.lengths.directions, layer.lengths.hidden
     if bias is None:
@@ -131,7 +131,7 @@ def recurrent_bias(layer: Layer, b: SegmentBuilder) -> int:
     return _stored(_recurrent_bias_form(layer, bias, b.store), b)
 
 
-def peephole(layer: Layer, p: Output, b: SegmentBuilder) -> int:
+def peephole(layer: RecurrentLayer, p: Output, b: SegmentBuilder) -> int:
     """P, with padded units."""
     directions, hidden = layer.lengths.directions, layer.lengths.hidden
     if not b.is_constant(p):
@@ -142,7 +142,7 @@ def peephole(layer: Layer, p: Output, b: SegmentBuilder) -> int:
 # -- constants -------------------------------------------------------------------------------------------------------
 
 
-def _input_form(layer: Layer, store: WeightStore) -> Form:
+def _input_form(layer: RecurrentLayer, store: WeightStore) -> Form:
     w, inputs = layer.spec.w, layer.lengths.inputs
 
     def make() -> Packing:
@@ -153,7 +153,7 @@ def _input_form(layer: Layer, store: WeightStore) -> Form:
     return Form(w, f"recurrent input weights of {layer.spec.op_type}", make)
 
 
-def _input_bias_form(layer: Layer, bias: Output, store: WeightStore) -> Form:
+def _input_bias_form(layer: RecurrentLayer, bias: Output, store: WeightStore) -> Form:
     lengths, is_linear = layer.lengths, layer.cell == "gru_linear"
 
     def make() -> Array:
@@ -166,7 +166,7 @@ def _input_bias_form(layer: Layer, bias: Output, store: WeightStore) -> Form:
     return Form(bias, f"recurrent input bias of {layer.spec.op_type}, linear {is_linear:d}", make)
 
 
-def _recurrent_form(layer: Layer, store: WeightStore) -> Form:
+def _recurrent_form(layer: RecurrentLayer, store: WeightStore) -> Form:
     r, lengths, is_apart = layer.spec.r, layer.lengths, layer.cell == "gru"
 
     def make() -> Array:
@@ -179,7 +179,7 @@ def _recurrent_form(layer: Layer, store: WeightStore) -> Form:
     return Form(r, f"recurrent weights of {layer.spec.op_type}, apart {is_apart:d}", make)
 
 
-def _recurrent_bias_form(layer: Layer, bias: Output, store: WeightStore) -> Form:
+def _recurrent_bias_form(layer: RecurrentLayer, bias: Output, store: WeightStore) -> Form:
     directions, hidden = layer.lengths.directions, layer.lengths.hidden
 
     def make() -> Array:
@@ -190,7 +190,7 @@ def _recurrent_bias_form(layer: Layer, bias: Output, store: WeightStore) -> Form
     return Form(bias, "recurrent bias of GRU", make)
 
 
-def _peephole_form(layer: Layer, p: Output, store: WeightStore) -> Form:
+def _peephole_form(layer: RecurrentLayer, p: Output, store: WeightStore) -> Form:
     directions, hidden = layer.lengths.directions, layer.lengths.hidden
 
     def make() -> Array:
@@ -210,7 +210,7 @@ def _data(value: Output, store: WeightStore) -> Array:
     return store.data(value.node)
 
 
-def _by_chunks(array: Array, layer: Layer) -> Array:
+def _by_chunks(array: Array, layer: RecurrentLayer) -> Array:
     """[directions, gates * H, K] as [directions, chunks, gates, 16, K], zero beyond H."""
     lengths, depth = layer.lengths, array.shape[-1]
     wide = np.zeros((lengths.directions, lengths.gates, layer.wide, depth), np.float32)
@@ -221,7 +221,7 @@ def _by_chunks(array: Array, layer: Layer) -> Array:
 # -- steps for what is computed --------------------------------------------------------------------------------------
 
 
-def _computed_bias(layer: Layer, bias: int, b: SegmentBuilder) -> int:
+def _computed_bias(layer: RecurrentLayer, bias: int, b: SegmentBuilder) -> int:
     lengths = layer.lengths
     gates, hidden = lengths.gates, lengths.hidden
     total = b.temporary(4 * layer.planes * hidden)
@@ -239,13 +239,13 @@ def _computed_bias(layer: Layer, bias: int, b: SegmentBuilder) -> int:
     return _moved(layer, b, [(wide, _chunks(layer, 1).permute((0, 2, 1, 3, 4)))])
 
 
-def _chunks(layer: Layer, depth: int) -> Strided:
+def _chunks(layer: RecurrentLayer, depth: int) -> Strided:
     """[directions, gates, padded H, depth] as [directions, gates, chunks, 16, depth]."""
     lengths = layer.lengths
     return Strided.row_major((lengths.directions, lengths.gates, layer.wide // BLOCK, BLOCK, depth))
 
 
-def _padded(layer: Layer, b: SegmentBuilder, source: int, shape: Sequence[int], ends: Sequence[int]) -> int:
+def _padded(layer: RecurrentLayer, b: SegmentBuilder, source: int, shape: Sequence[int], ends: Sequence[int]) -> int:
     """The buffer of an array with zeros at the ends of its axes."""
     if not any(ends):
         return source
@@ -258,7 +258,7 @@ def _padded(layer: Layer, b: SegmentBuilder, source: int, shape: Sequence[int], 
     return wide
 
 
-def _moved(layer: Layer, b: SegmentBuilder, parts: Sequence[tuple[int, Strided]]) -> int:
+def _moved(layer: RecurrentLayer, b: SegmentBuilder, parts: Sequence[tuple[int, Strided]]) -> int:
     """A buffer of these elements, one part after another."""
     target = b.temporary(4 * sum(math.prod(elements.shape) for _, elements in parts))
     copies, offset = [], 0
