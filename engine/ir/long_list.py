@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONG: Final = 4096
-"""Elements of a long list, such as in a tree ensemble; nodes have all tuples of so many as `LongList`s."""
+"""Elements of a long list, such as in a tree ensemble; nodes have all tuples of this length as `LongList`s."""
 
 
 class LongList(tuple[Any, ...]):

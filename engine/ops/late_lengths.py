@@ -18,7 +18,7 @@ Contradiction: TypeAlias = Callable[[Sequence[Any]], bool]
 """Whether the lengths of a node's inputs contradict each other."""
 
 _MAX_VALUES: Final = 64
-"""Type rules read constants with so many elements: shapes, axes, sizes."""
+"""Type rules read constants with up to this many elements: shapes, axes, sizes."""
 _KEPT: Final = 64
 """Sets of shapes that are remembered as valid; a loop may have new ones in each iteration."""
 

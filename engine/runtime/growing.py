@@ -16,12 +16,12 @@ from engine.errors import OutOfMemoryError
 
 Array = NDArray[Any]
 Allocate = Callable[[int], Array]
-"""Returns so many uninitialised bytes. Raises MemoryError."""
+"""Returns this many uninitialised bytes. Raises MemoryError."""
 
 _MIN_ROOM: Final = 64
 _LINE: Final = 64
 _PRUNED: Final = 16
-"""Sets of a block that are gone are forgotten whenever there are so many."""
+"""Sets of a block that are gone are forgotten whenever there are this many."""
 _lock = threading.Lock()
 """Held while a place in a block is given to a set."""
 

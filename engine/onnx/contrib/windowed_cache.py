@@ -94,7 +94,7 @@ class WindowedCache:
         return emit("Max", self.capacity, i64_scalar(self.window))
 
     def _end(self, tokens: Output) -> Output:
-        """How many positions of the buffer have tokens, after so many of a sequence."""
+        """How many positions of the buffer have tokens, after this many tokens of a sequence."""
         room = self._room()
         block = emit("Sub", room, i64_scalar(self.window - 1))
         over = emit("Max", emit("Sub", tokens, room), i64_scalar(0))

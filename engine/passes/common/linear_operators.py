@@ -40,7 +40,7 @@ _MIN_SUMMED: Final = 4
 _WORTHWHILE: Final = 0.9
 """The share of the cost before a rewrite that the cost after it may be."""
 _INFERENCES: Final = 16
-"""The product of two matrices is computed if so many inferences save what it costs."""
+"""The product of two matrices is computed if this many inferences save its cost."""
 _DOUBLE: Final = 2
 """The cost of a multiply-add in f64, in which it is computed, beside one in f32."""
 _PRODUCTS_PER_UNIT: Final = 8

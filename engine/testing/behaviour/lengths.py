@@ -87,7 +87,7 @@ class LengthChecks(DeviceChecks):
             np.testing.assert_array_equal(request.infer(right)[0], expected)
 
     def dynamic(self, core: Core, symbols: int = 1, most: int = 6) -> tuple[ExecutableNetwork, list[BasicOperator]]:
-        """A network of some operators that the device claims with so many symbolic lengths, or the check skipped."""
+        """A network of some operators that the device claims with this many symbolic lengths, or the check skipped."""
         names = ("N", "M")[:symbols]
 
         def supports(operators: Sequence[BasicOperator]) -> bool:

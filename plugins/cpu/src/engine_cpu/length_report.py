@@ -17,7 +17,7 @@ _EACH: Final = "a plan for each value"
 _MAX_GROUPS: Final = 8
 _MAX_PAIRS: Final = 3
 _MAX_OTHERS: Final = 6
-"""Of at most so many lengths, any two others are tried as those that have to vary with one."""
+"""With at most this many lengths, any two others are tried as lengths that have to vary with one."""
 
 
 def describe_lengths(programs: Programs) -> tuple[str, ...]:

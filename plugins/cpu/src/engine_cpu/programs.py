@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("engine.cpu")
 
 _REMEMBERED: Final = 16
-"""The lengths of so many inferences without a program of a family are compared with the next one's."""
+"""The lengths of this many inferences without a program of a family are compared with the next one's."""
 _MIN_RANGE_END: Final = 64
 _MIN_PAST_END: Final = 4096
 """The smallest upper ends of the ranges of a family, for a length and for the past."""

@@ -30,9 +30,12 @@ _CHUNK_BYTES: Final = 16 << 20
 _MAX_STEPS: Final = 512
 """The most steps of a node: one for each slice of the result, or if depthwise, each position of its window."""
 _DEEPEST: Final = 8
-"""The deepest window. If one slice fills a chunk, so many slices of the input are copied for each of the result."""
+"""The deepest window.
+
+If one slice fills a chunk, this many slices of the input are copied for each slice of the result.
+"""
 _PLANAR_CHANNELS: Final = 10
-"""Slices of at most so many channels are not put into blocks, which would be mostly empty."""
+"""Slices of at most this many channels are not put into blocks, which would be mostly empty."""
 _X, _W, _BIAS, _RESIDUAL = range(4)
 
 
@@ -120,7 +123,7 @@ def lower_sliced(spec: ConvSpec, b: SegmentBuilder) -> None:
 
 
 _Compute: TypeAlias = Callable[[int, int | None, int, int], None]
-"""Adds the steps from the slices of the input, and those that are added, to so many slices of the result."""
+"""Adds the steps from the slices of the input, and the added ones, to this many slices of the result."""
 
 
 def _of_all_channels(

@@ -193,7 +193,7 @@ def _lower_transposed(spec: ConvSpec, b: SegmentBuilder) -> None:
 
 
 def _spread(node: Node, layer: _Unrolled, b: SegmentBuilder, slab: _Slab, weights: tuple[int, int], x: int) -> int:
-    """The buffer of what each position of the input adds to its window: the product with so many rows of weights."""
+    """The buffer of what each position of the input adds to its window: the product with this many rows of weights."""
     (factor, rows), count = weights, slab.rows * layer.width
     if not count:
         return b.constant(np.empty(0, np.float32))

@@ -72,7 +72,7 @@ class _Moved:
         self.taps, self.places = math.prod(self._geometry.kernel), math.prod(self._geometry.outputs)
 
     def bytes_of(self, maps: int) -> int:
-        """The memory for so many maps of the result's size."""
+        """The memory for this many maps of the result's size."""
         return maps * self.places * stored_type(self._spec.output()).itemsize
 
     def images_at_once(self) -> int:
