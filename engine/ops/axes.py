@@ -20,8 +20,6 @@ from engine.ops.traits import traits_of
 
 Labels: TypeAlias = "tuple[str, ...] | None"
 """A name for each axis, "" for an axis without one; None for an omitted input, and one of unknown rank."""
-Axes: TypeAlias = "str | AxisMapping | None"
-AxesFunction: TypeAlias = Callable[[Node], Axes]
 
 _MIXED: Final = "'"
 
@@ -59,6 +57,10 @@ class AxisMapping(NamedTuple):
     def _name(self, axis: int, index: int) -> str:
         labels = self.inputs[index] if index < len(self.inputs) else None
         return labels[axis] if labels is not None and -len(labels) <= axis < len(labels) else ""
+
+
+Axes: TypeAlias = str | AxisMapping | None
+AxesFunction: TypeAlias = Callable[[Node], Axes]
 
 
 class AxisParameter(NamedTuple):
