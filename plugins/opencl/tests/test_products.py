@@ -14,7 +14,7 @@ from engine_opencl.devices.device import device_of
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Node, Parameter, Result, f32
-from engine.ops.internal import FusedMatMul
+from engine.ops.internal import ACTIVATIONS, Activation, FusedMatMul, apply_activation
 
 
 @pytest.fixture(params=["cpu", "gpu"])
@@ -154,6 +154,16 @@ def test_transposed_convolution(
     kind: str, x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any], is_constant: bool
 ) -> None:
     check_convolution("ConvTranspose", x, w, w[1] * attributes.get("group", 1), attributes, is_constant)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_of_products(kind: str, name: str) -> None:
+    """Kernels for CPUs apply it to vectors."""
+    activation = Activation(name, (0.25, 0.75)[: len(ACTIVATIONS[name])])
+    rows, columns = random_values(32, 24), Constant(random_values(24, 48))
+    check(lambda x: apply_activation(ops.MatMul(x, columns).output(0), activation).node, rows)
+    image, filters = random_values(1, 16, 7, 7), Constant(random_values(32, 16, 3, 3))
+    check(lambda x: apply_activation(ops.Conv(x, filters).output(0), activation).node, image)
 
 
 def check_convolution(

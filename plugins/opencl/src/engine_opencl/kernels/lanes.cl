@@ -18,8 +18,19 @@ lanes sigmoid_lanes(const lanes x) { return 1.0f / (1.0f + exp(-x)); }
 lanes clip_lanes(const lanes x, const float a, const float b) {
   return isnan(x) ? x : fmin(fmax(x, (lanes)(a)), (lanes)(b));
 }
+lanes swish_lanes(const lanes x, const float beta) { return x * sigmoid_lanes(beta * x); }
+lanes mish_lanes(const lanes x) { return x * tanh(x > 20.0f ? x : log1p(exp(x))); }
+lanes gelu_lanes(const lanes x) { return 0.5f * x * (1.0f + erf(x * 0.70710678118654752f)); }
+lanes gelu_tanh_lanes(const lanes x) {
+  return 0.5f * x * (1.0f + tanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+}
 #define relu relu_lanes
+#define mul_add(x, y, z) ((x) * (y) + (z))
 #define sigmoid sigmoid_lanes
+#define swish swish_lanes
+#define mish mish_lanes
+#define gelu gelu_lanes
+#define gelu_tanh gelu_tanh_lanes
 #define clip clip_lanes
 
 // The first `count` elements from an index on, `step` apart.
