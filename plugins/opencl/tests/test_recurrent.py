@@ -91,6 +91,23 @@ def test_a_layer(name: str, is_sequence: bool, kind: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
+    "activation",
+    ["Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus", "Softsign", "Tanh",
+     "ThresholdedRelu"],
+)  # fmt: skip
+def test_every_activation(activation: str) -> None:
+    """The default parameters; several units in a vector."""
+    generator = np.random.default_rng(len(activation))
+    x = Parameter(f32, [STEPS, BATCH, INPUTS])
+    weights = [Constant(generator.standard_normal((1, 16, size), np.float32) / 4) for size in (INPUTS, 16)]
+    model = Model(ops.RNN(x, *weights, hidden_size=16, activations=[activation], num_outputs=1).outputs, [x])
+    given = generator.standard_normal((STEPS, BATCH, INPUTS), np.float32)
+    (expected,) = Core().compile_model(model, "CPU")([given]).values()
+    (found,) = Core().compile_model(model, "OPENCL", {"KERNEL_TRIAL_SECONDS": 0})([given]).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
     ("facts", "hidden", "batch", "is_sequence"),
     [
         (CPU, 256, 1, True),  # 1 MiB of weights

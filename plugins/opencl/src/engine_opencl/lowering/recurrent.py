@@ -11,10 +11,11 @@ import numpy as np
 from engine.ir import Output
 from engine.ir.element_type import f32, i32
 from engine.lowering import Refusal
+from engine.native import pointwise_functions
 from engine.ops.recurrent import RecurrentActivation, RecurrentLengths, RecurrentSpec
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.elementwise import literal
+from engine_opencl.lowering.elementwise import literal, pointwise_code
 from engine_opencl.lowering.gather.indices import check_lengths
 from engine_opencl.lowering.matmul.block_shapes import best_lanes
 from engine_opencl.lowering.matmul.matmul import launch_product
@@ -30,17 +31,10 @@ from engine_opencl.source import kernel_source, lanes_source, strides_of
 _LENGTHS: Final = 4
 """The index of input sequence_lens."""
 _CODES: Final = {
-    "sigmoid": "sigmoid({x})",
-    "tanh": "tanh({x})",
+    **{name.lower(): pointwise_code(name, "{x}", "{a}", "{b}") for name in pointwise_functions()},
     "relu": "relu({x})",
     "affine": "({a} * {x} + {b})",
-    "leakyrelu": "({x} < 0.0f ? {a} * {x} : {x})",
-    "thresholdedrelu": "({x} > {a} ? {x} : 0.0f)",
     "scaledtanh": "({a} * tanh({b} * {x}))",
-    "hardsigmoid": "clip({a} * {x} + {b}, 0.0f, 1.0f)",
-    "elu": "({x} < 0.0f ? {a} * expm1({x}) : {x})",
-    "softsign": "({x} / (1.0f + fabs({x})))",
-    "softplus": "({x} > 20.0f ? {x} : log1p(exp({x})))",
 }
 """The code of activations, with {x}, {a} and {b}."""
 _SUMS: Final = 16
