@@ -26,6 +26,9 @@ inline double sigmoid(double x) {
 inline double swish(double x, double beta) {
   return x / (1 + exp(-(x * beta)));
 }
+inline double hard_swish(double x) {
+  return x * clip(x / 6 + 0.5, 0.0, 1.0);
+}
 inline double mish(double x) {
   return x * tanh(relu(x) + log1p(exp(-fabs(x))));
 }

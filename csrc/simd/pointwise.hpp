@@ -93,6 +93,10 @@ ENGINE_INLINE Vec clip(Vec x, Vec low, Vec high) {
   return min(high, max(low, x));
 }
 
+ENGINE_INLINE Vec hard_swish(Vec x) {
+  return x * clip(fma(x, broadcast(1.0f / 6.0f), broadcast(0.5f)), zero(), broadcast(1.0f));
+}
+
 // a sigmoid(b a) = a / (1 + e) with e = e^(-b a). An e that 1 absorbs is not computed where it would be a denormal,
 // which takes long. Without a scaling instruction all is halved, so that e / 2 needs one factor: it is finite where e
 // overflows, and infinite soon after.

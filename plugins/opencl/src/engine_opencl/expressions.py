@@ -50,6 +50,7 @@ inline float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + tanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
 }
 inline float clip(float x, float a, float b) { return isnan(x) ? x : fmin(fmax(x, a), b); }
+inline float hard_swish(float x) { return x * clip(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f); }
 inline float larger(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fmax(a, b)); }
 inline float smaller(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fmin(a, b)); }
 inline float quotient_float(float a, float b) { return a / b; }
@@ -88,7 +89,7 @@ inline float rounded_to_half(float x) {{
 """Maxima and limits propagate NaN, as in ONNX. Integer division by zero, which ONNX does not define, gives 0.
 A power of reals may be off by 16 units in the last place, so a result that close to an integer is rounded to it."""
 _DOUBLE_NAMES: Final = re.compile(
-    r"\b(relu|mul_add|sigmoid|swish|mish|gelu|gelu_tanh|clip|larger|smaller|floor_remainder|real_power)\("
+    r"\b(relu|mul_add|sigmoid|swish|mish|gelu|gelu_tanh|hard_swish|clip|larger|smaller|floor_remainder|real_power)\("
 )
 _FLOAT_NUMBERS: Final = re.compile(r"(?<![\w.])(\d+\.\d+)f\b")
 

@@ -24,10 +24,12 @@ lanes gelu_lanes(const lanes x) { return 0.5f * x * (1.0f + erf(x * 0.7071067811
 lanes gelu_tanh_lanes(const lanes x) {
   return 0.5f * x * (1.0f + tanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
 }
+lanes hard_swish_lanes(const lanes x) { return x * clip_lanes(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f); }
 #define relu relu_lanes
 #define mul_add(x, y, z) ((x) * (y) + (z))
 #define sigmoid sigmoid_lanes
 #define swish swish_lanes
+#define hard_swish hard_swish_lanes
 #define mish mish_lanes
 #define gelu gelu_lanes
 #define gelu_tanh gelu_tanh_lanes
