@@ -11,12 +11,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
+from zlib import crc32
 
 import numpy as np
 
 from engine.errors import BlobFormatError, ModelError, PlanError, UnsupportedError
 from engine.ir import ElementType, TensorType
-from engine.native import empty_aligned, left_out_kernels
+from engine.native import codes, empty_aligned, left_out_kernels
 from engine.plugin_api import BlobReader, BlobWriter, NodeCounts, Port
 from engine_cpu.program import PlacedSegment, Program
 from engine_cpu.recording import BufferCall, PlanCalls, StepCall, build_plan
@@ -28,8 +29,9 @@ DATA: Final = "program/data"
 """The arrays of plans that no other section has."""
 WHY_NOT: Final = "program/none"
 """In place of a program, why the blob has none."""
-FORMAT: Final = "2"
-"""Increment it whenever the meaning of a kernel's attributes, or of this section, changes."""
+FORMAT: Final = f"2-{crc32(' '.join(codes('Opcode')).encode()):08x}"
+"""Increment it whenever the meaning of a kernel's attributes, or of this section, changes. Programs of
+`elementwise` have the numbers of opcodes, so it depends on their order."""
 
 _ALIGNMENT: Final = 64
 _EXTENSION: Final = "extension"
