@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,10 +144,11 @@ def test_closing_ends_all(llama: Any) -> None:
 
 def test_a_failure_of_the_thread_reaches_the_readers(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step fails, and so does what would mend the batch after it."""
-    scheduler = Scheduler(llama, 2)
-    monkeypatch.setattr(scheduler, "_step", lambda: 1 / 0)
+    scheduler, submitted = Scheduler(llama, 2), threading.Event()
+    monkeypatch.setattr(scheduler, "_step", lambda: submitted.wait(60) and 1 / 0)
     monkeypatch.setattr(scheduler._batch, "reset_state", lambda: 1 / 0)
     streams = [scheduler.submit([3], 5) for _ in range(3)]
+    submitted.set()
     with pytest.raises(DeviceError, match="computing a token failed: ZeroDivisionError"):
         streams[0].result()
     with pytest.raises(DeviceError, match="the scheduler failed: ZeroDivisionError"):

@@ -144,7 +144,7 @@ RUN = {
     "docs/serving-to-others.md": Document(0, 3),
     "docs/serving.md": Document(10, 3, packages=("kserve", "tritonclient"), install="engine-serve"),
     "docs/remote-tensors.md": Document(6, device="OPENCL"),
-    "docs/extensions.md": Document(7, 4),
+    "docs/extensions.md": Document(8, 4),
     "docs/transformations.md": Document(38),
     "docs/debugging.md": Document(10),
     "docs/low-precision.md": Document(4, 2, prepare=calibrated),

@@ -298,7 +298,10 @@ def cycle(values: list[int]) -> None:
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        (broken("nodes_truenodeids", lambda v: v.__setitem__(0, 99)), "nodes_truenodeids .* names none"),
+        (
+            broken("nodes_truenodeids", lambda v: v.__setitem__(0, 99)),
+            "nodes_truenodeids .* node that does not exist",
+        ),
         (broken("nodes_truenodeids", cycle), "leads back to itself"),
         (broken("nodes_featureids", lambda v: v.__setitem__(0, -1)), "nodes_featureids .* 0 or more"),
         (broken("nodes_values", lambda v: v.pop()), "nodes_values .* values, one for each"),

@@ -179,7 +179,7 @@ def test_a_spec_is_of_its_operators_alone() -> None:
 
 def test_activations_that_do_not_exist_are_refused() -> None:
     bad = node("FusedConv", [1, 2, 8], [2, 2, 3], domain=INTERNAL_DOMAIN, activation="Rely")
-    with pytest.raises(OperatorSpecError, match="attribute activation is 'Rely'; allowed: Relu, Sigmoid"):
+    with pytest.raises(OperatorSpecError, match=r"attribute activation is 'Rely'; allowed: .*Relu, Sigmoid"):
         ConvSpec.of(bad)
     bad = node("FusedConv", [1, 2, 8], [2, 2, 3], domain=INTERNAL_DOMAIN, activation="Clip")
     with pytest.raises(OperatorSpecError, match=r"activation_parameters is \[\]; allowed: \[min, max\] for Clip"):

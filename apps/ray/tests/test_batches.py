@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -352,5 +353,8 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_importing_the_package_does_not_import_ray() -> None:
     program = "import sys, engine, engine_ray; print('ray' in sys.modules, 'ray.data' in sys.modules)"
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
+    paths = [str(Path(__file__).parents[1] / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", program]
+    output = subprocess.run(command, capture_output=True, check=True, text=True, env=environment).stdout
     assert output == "False False\n"

@@ -121,7 +121,7 @@ def test_the_option_holds_whatever_the_folder_says(tmp_path: Path, keys: Path) -
     options = [option for name, release in given.items() for option in ("--release", f"{name}={release}")]
     with running(folder, "--trusted-key", str(keys / "ours"), *options) as server:
         found = reasons(server)
-        assert "config.toml requires a release of n, and the server one of m" in found.pop("another")
+        assert "config.toml requires a release of n, but the server one of m" in found.pop("another")
         assert found.pop("free") == ""
         for name, reason in found.items():
             assert "release m:2; expected m of version 3 or later" in reason, name

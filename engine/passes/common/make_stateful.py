@@ -242,7 +242,7 @@ def _variable(pair: _Pair, tied: set[str], bound: int | None) -> Variable:
         lengths[written] = _fixed_length(name, read.shape[written], bound)
         if 0 in lengths:
             raise GraphError(
-                f"input `{name}` is {read}, into which the model writes, and no other input tells the length of "
+                f"input `{name}` is {read}, into which the model writes, and no other input determines the length of "
                 f"dimension {lengths.index(0)}; export it with a symbol that other inputs have, or with a fixed length"
             )
     batch = next(
