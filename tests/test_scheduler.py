@@ -184,12 +184,14 @@ def test_a_step_without_memory_ends_the_sequences_of_the_batch_only(
     """Where the long sequence has left, and columns are dropped; or where it is looked for who is at fault."""
     with Scheduler(llama, 3) as scheduler:
         arrange, states, left = scheduler._arrange, scheduler._batch.query_state, [1]
+        submitted = threading.Event()
 
         def failing(*args: Any, **options: Any) -> Any:
             left.clear()
             raise MemoryError("none is left")
 
         def arranged(row: int | None = None) -> None:
+            assert submitted.wait(60)  # so that no sequence joins after the failure
             with monkeypatch.context() as patch:
                 if row is None and left and where == "arranging":
                     failing()
@@ -204,6 +206,7 @@ def test_a_step_without_memory_ends_the_sequences_of_the_batch_only(
 
         monkeypatch.setattr(scheduler, "_arrange", arranged)
         streams = [scheduler.submit(*each) for each in ((PROMPTS[6], 2), ([7], 20), ([3], 20))]
+        submitted.set()
         assert streams[0].result() == alone(llama, PROMPTS[6], 2)
         for stream in streams[1:]:
             with pytest.raises(DeviceError, match="computing a token failed: MemoryError: none is left"):
