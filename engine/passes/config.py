@@ -9,13 +9,13 @@ from typing import Final, TypeAlias
 
 from engine.errors import PassError
 from engine.ir import Constant, Node
+from engine.ops.traits import traits_of
 from engine.passes.snapshots import Snapshots
 
 PassLike: TypeAlias = type | str
 """A pass class, or the name of a pass."""
 NodeCallback: TypeAlias = Callable[[Node], bool | str | None]
 _NOTHING: Final[frozenset[str]] = frozenset()
-_SHAPE_SOURCES: Final = frozenset({"Shape", "Size"})
 
 
 class PassConfig:
@@ -193,7 +193,7 @@ def _name(item: object) -> str:
 
 def _is_folded(node: Node, known: dict[Node, bool | None]) -> bool:
     """Whether a value is computed from shapes and constants alone, by the nodes in `known`, which has the answers."""
-    if isinstance(node, Constant) or node.op_type in _SHAPE_SOURCES:
+    if isinstance(node, Constant) or traits_of(node).shape_only:
         return True
     if node not in known:
         return False

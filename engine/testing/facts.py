@@ -31,7 +31,7 @@ from engine.testing.random_nodes import MAKERS, random_node
 from engine.testing.trait_checks import CHECKS
 
 Inputs: TypeAlias = Sequence[Array | None]
-_MOST_ELEMENTS: Final = 20_000
+_MAX_ELEMENTS: Final = 20_000
 
 
 def check_facts(node: Node, inputs: Inputs) -> list[str]:
@@ -67,7 +67,7 @@ def checkable(op: OpDef) -> set[str]:
 def nodes_of(op_type: str, domain: str = "", count: int = 10) -> Iterator[tuple[Node, list[Array | None]]]:
     """Nodes of an operator with inputs: its cases, without the large ones, and random ones."""
     named = [each for each in all_cases().values() if (each.domain, each.op_type) == (domain, op_type)]
-    cases = [each for each in named if _elements(each) <= _MOST_ELEMENTS]
+    cases = [each for each in named if _elements(each) <= _MAX_ELEMENTS]
     if not domain and op_type in MAKERS:
         cases.extend(random_node(op_type, seed) for seed in range(count))
     for case in cases:

@@ -209,6 +209,27 @@ def test_a_branch_of_another_rank_than_its_output_is_declared(device: str) -> No
     assert network({"x": ROW, "c": TRUE})["z"] == 4.0
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_more_positions_than_a_table_has_are_an_error(device: str) -> None:
+    """The first rows of a table, as many as x has, are taken to be as long as x, which a longer x refutes."""
+    model = parser.parse_model(
+        HEADER + "g (float[N,S,2] x, float[1,4,2] t) => (float[A,B,C] y, float[D,E,F] z)"
+        " { a = Constant<value = int64[1] {0}>() b = Constant<value = int64[1] {1}>() n = Shape<start = 1, end = 2>(x)"
+        " f = Slice(t, a, n, b) y = Add(x, f) s = Shape(x) e = Expand(f, s) z = Mul(e, x) }"
+    )
+    network = Core().compile_model(model, device)
+    table = np.arange(8, dtype=np.float32).reshape(1, 4, 2)
+    for length in (0, 1, 2, 3, 4, 5, 6, 4):
+        x = np.ones((2, length, 2), np.float32)
+        if length > 4:
+            with pytest.raises(InputError):
+                network({"x": x, "t": table})
+            continue
+        found = network({"x": x, "t": table})
+        np.testing.assert_array_equal(found["y"], x + table[:, :length])
+        np.testing.assert_array_equal(found["z"], x * table[:, :length])
+
+
 def test_the_types_of_a_model_do_not_depend_on_its_value_info() -> None:
     """ONNX infers nothing of a Range whose length is computed, or of an Einsum, but all that can be said of others."""
     model = parser.parse_model(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import onnx
 
 from engine import ops
-from engine.ir import Constant, Model, Node, Output, Parameter, TensorType, ValueType, f32
+from engine.ir import Constant, Model, Node, Output, Parameter, TensorType, ValueType, f32, f64
 from engine.ops import get_op
+from engine.ops.attention import AttentionSpec, default_scale
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.fusion import fits
 from engine.passes.pattern import Matcher, wrap_type
@@ -54,7 +55,13 @@ def _replace(node: Node, is_kept: Callable[[Node], bool], lowers: Callable[[Sequ
     if any(value.shape.is_static and not value.shape.size() for value in given):
         return False  # ONNX's bodies reshape by 0, which copies a length of other data
     types = [_wide_type(node, value) for value in given]
-    definition = _definition(node, types)
+    scale, attributes = None, dict(node.attributes)
+    if node.op_type == "Attention" and not node.domain and node.input_value(0).element_type is f64:
+        scale = _scale(node)
+        if scale is None:
+            return False
+        attributes["scale"] = 1.0  # the definition computes it in f32
+    definition = _definition(node, types, attributes)
     if definition is None:
         return False
     for inner in definition.ordered_nodes():
@@ -75,6 +82,10 @@ def _replace(node: Node, is_kept: Callable[[Node], bool], lowers: Callable[[Sequ
             cast = ops.Cast(value, to=f32.onnx)
             made.insert(0, cast)
             value = cast.output(0)
+        if scale is not None and parameter is definition.parameters[0]:
+            product = ops.Mul(value, Constant(scale, f64))
+            made.insert(0, product)
+            value = product.output(0)
         parameter.output(0).replace(value)
     for each in made:
         if not isinstance(each, Constant):  # an error of an inference names the user's node
@@ -91,6 +102,16 @@ def _replace(node: Node, is_kept: Callable[[Node], bool], lowers: Callable[[Sequ
     for old, new in zip(read, values, strict=True):
         old.replace(new)
     return True
+
+
+def _scale(node: Node) -> float | None:
+    """The factor of the scores of an Attention; None if the head size, from which it follows, is unknown."""
+    spec = AttentionSpec.of(node)
+    if spec.scale is not None:
+        return spec.scale
+    dims = node.input_value(0).shape.dims
+    heads = 1 if len(dims) == 4 else spec.q_num_heads or 1
+    return default_scale(dims[-1].get_length() // heads) if dims[-1].is_static else None
 
 
 def _wide_type(node: Node, value: Output) -> ValueType:
@@ -116,8 +137,8 @@ def _whole(values: Sequence[Output]) -> list[Node]:
     return list(found)
 
 
-def _definition(node: Node, types: list[ValueType]) -> Model | None:
-    """The function body for the types of the present inputs and the attributes of `node`.
+def _definition(node: Node, types: list[ValueType], attributes: Mapping[str, Any]) -> Model | None:
+    """The function body of `node` for the types of the present inputs and these attributes.
 
     It has a parameter for each present input, a result for each output that is read, and another result.
 
@@ -128,8 +149,8 @@ def _definition(node: Node, types: list[ValueType]) -> Model | None:
     parameters = [Parameter(each, friendly_name=f"input_{index}") for index, each in enumerate(types)]
     left = iter(parameters)
     inputs = [None if value is None else next(left) for value in node.input_values]
-    attributes = {name: value.clone() if isinstance(value, Model) else value for name, value in node.attributes.items()}
-    whole = ops.create(node.op_type, inputs, attributes, num_outputs=node.num_outputs, domain=node.domain)
+    own = {name: value.clone() if isinstance(value, Model) else value for name, value in attributes.items()}
+    whole = ops.create(node.op_type, inputs, own, num_outputs=node.num_outputs, domain=node.domain)
     # The model is written in the lowest opset that has its operators; definitions read parts of shapes.
     part = ops.create("Shape", [parameters[0]], {"start": 1})
     read = [whole.output(output.index) for output in node.outputs if output.num_consumers]
