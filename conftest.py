@@ -86,7 +86,7 @@ def _use_installed_runtime() -> None:
 
 
 def _keep_bytecode() -> None:
-    """Where Python is told to write no bytecode, as in many images, write it below `build`.
+    """Write bytecode below `build` where PYTHONDONTWRITEBYTECODE is set, as in many images.
 
     Compiling the engine's modules takes more than half of the time of each process that a test starts.
     """
