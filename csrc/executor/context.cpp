@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <climits>
 #include <cstring>
 #include <string>
 
@@ -41,67 +40,175 @@ std::size_t scratch_stride(std::size_t bytes) {
 
 }  // namespace
 
-// The state of one run, shared by its workers.
-struct Context::Run {
+// What a run reads and writes.
+struct Context::Work {
   const Plan& plan;
   void* const* pointers;
   std::byte* scratch;
   std::size_t scratch_stride;
   const CancelFlag* cancel;
   std::int64_t* profile;
-  Barrier barrier;
-  // The phase after which all workers stop. A worker that leaves a barrier late may already see the value set at the
-  // next barrier, so it compares phases instead of reading a flag.
-  std::atomic<int> last_phase{INT_MAX};
-  // Set by the first step that claims it; read after all workers have left.
+  // Set by the first step that claims it.
   std::atomic<bool> fault_claimed{false};
   int fault_step = -1;
   Fault fault{};
+  std::atomic<bool> cancelled{false};
 
-  template <bool is_profiled>
-  void work(int worker, int workers) {
-    const int count = static_cast<int>(plan.phases.size());
-    [[maybe_unused]] std::int64_t before = is_profiled && worker == 0 ? nanoseconds() : 0;
-    for (int i = 0; i < count; ++i) {
-      const Phase& phase = plan.phases[static_cast<std::size_t>(i)];
-      const int participants = std::min(workers, phase.max_workers);
-      if (worker < participants) {
-        Fault found;
-        phase.run(
-            phase.args, pointers + phase.first_pointer,
-            KernelContext{worker, participants, scratch + scratch_stride * static_cast<std::size_t>(worker), &found});
-        if (found.found && !fault_claimed.exchange(true, std::memory_order_relaxed)) {
-          fault = found;
-          fault_step = phase.step;
-        }
-      }
-      if (worker == 0 && cancel != nullptr && i + 1 < count && cancel->cancelled() &&
-          last_phase.load(std::memory_order_relaxed) == INT_MAX) {
-        last_phase.store(i, std::memory_order_relaxed);
-      }
-      if (phase.barrier_after) barrier.wait(static_cast<std::uint32_t>(workers));
-      if constexpr (is_profiled) {
-        if (worker == 0) {
-          const std::int64_t now = nanoseconds();
-          profile[phase.step] += now - before;
-          before = now;
-        }
-      }
-      if ((phase.barrier_after || workers == 1) && last_phase.load(std::memory_order_relaxed) <= i) return;
+  // The part of one of `workers` workers in phase `i`.
+  void run_phase(int i, int part, int workers) {
+    const Phase& phase = plan.phases[static_cast<std::size_t>(i)];
+    const int participants = std::min(workers, phase.max_workers);
+    if (part >= participants) return;
+    Fault found;
+    std::byte* own = scratch + scratch_stride * static_cast<std::size_t>(part);
+    phase.run(phase.args, pointers + phase.first_pointer, KernelContext{part, participants, own, &found});
+    if (found.found && !fault_claimed.exchange(true, std::memory_order_relaxed)) {
+      fault = found;
+      fault_step = phase.step;
     }
-    // A flag seen in the last group has no effect: all phases have run.
-    if (worker == 0) last_phase.store(INT_MAX, std::memory_order_relaxed);
   }
 
-  static void enter(void* run, int worker, int workers) {
-    Run& self = *static_cast<Run*>(run);
-    if (self.profile != nullptr) {
-      self.work<true>(worker, workers);
-    } else {
-      self.work<false>(worker, workers);
-    }
+  bool should_stop() {
+    if (cancel != nullptr && cancel->cancelled()) cancelled.store(true, std::memory_order_relaxed);
+    return cancelled.load(std::memory_order_relaxed);
   }
 };
+
+// Attributes the calling thread's time to steps, if the run is profiled.
+class Context::Stopwatch {
+ public:
+  explicit Stopwatch(std::int64_t* profile) : profile_(profile), before_(profile != nullptr ? nanoseconds() : 0) {}
+
+  void begin(int step) {
+    stop();
+    step_ = step;
+  }
+  void stop() {
+    if (profile_ == nullptr || step_ < 0) return;
+    const std::int64_t now = nanoseconds();
+    profile_[step_] += now - before_;
+    before_ = now;
+    step_ = -1;
+  }
+
+ private:
+  std::int64_t* profile_;
+  std::int64_t before_;
+  int step_ = -1;
+};
+
+void Context::run_alone(Work& work) {
+  Stopwatch watch(work.profile);
+  const int count = static_cast<int>(work.plan.phases.size());
+  for (int i = 0; i < count; ++i) {
+    watch.begin(work.plan.phases[static_cast<std::size_t>(i)].step);
+    work.run_phase(i, 0, 1);
+    // A flag that is seen after the last phase has no effect: all phases have run.
+    if (i + 1 < count && work.should_stop()) break;
+  }
+  watch.stop();
+}
+
+// Each group of phases has a part for each worker. Workers begin their own parts, then parts that nobody has begun:
+// other processes may keep a thread from its core for milliseconds, and a whole run may take less.
+class Context::TeamRun final : public Task {
+ public:
+  TeamRun(Work& work, int workers)
+      : work_(work), groups_(work.plan.groups), is_profiled_(work.profile != nullptr), begun_(at(workers)) {}
+
+  // A late worker finds no part to claim, so it does not use what `work_` refers to, which may be gone.
+  void run(int worker, int workers) override {
+    Stopwatch watch(worker == 0 ? work_.profile : nullptr);
+    bool others_are_late = false;
+    const auto count = static_cast<std::uint32_t>(groups_->size());
+    for (std::uint32_t group = done_.value(); group < count;) {
+      const int limit = std::min(workers, (*groups_)[group].workers);
+      if (worker < limit) run_part(group, worker, limit, worker == 0 ? &watch : nullptr);
+      // In a large team, looking at the parts of the others takes longer than they are usually late.
+      if (workers <= kSmallTeam || others_are_late || !done_.spin_while(group, kLateMicroseconds)) {
+        for (int i = 1; i < limit && done_.value() == group; ++i) {
+          const int other = (worker + i) % limit;
+          if (is_profiled_ && other == 0) continue;  // the calling thread measures its phases
+          others_are_late |= run_part(group, other, limit, nullptr);
+        }
+      }
+      const std::uint32_t now = done_.value();
+      group = now != group ? now : done_.wait_while(group);
+      watch.stop();
+    }
+  }
+
+ private:
+  static constexpr int kSmallTeam = 4;
+  static constexpr int kLateMicroseconds = 5;
+
+  struct alignas(64) Begun {
+    std::atomic<std::uint32_t> groups{0};
+  };
+
+  static std::size_t at(int worker) { return static_cast<std::size_t>(worker); }
+
+  // Runs a part of a group, unless somebody has begun it; returns whether it did.
+  bool run_part(std::uint32_t group, int part, int limit, Stopwatch* watch) {
+    std::atomic<std::uint32_t>& begun = begun_[at(part)].groups;
+    std::uint32_t seen = begun.load(std::memory_order_relaxed);
+    if (seen > group || !begun.compare_exchange_strong(seen, group + 1, std::memory_order_acquire)) return false;
+    const PhaseGroup& phases = (*groups_)[group];
+    for (int i = phases.begin; i < phases.end; ++i) {
+      if (watch != nullptr) watch->begin(work_.plan.phases[at(i)].step);
+      work_.run_phase(i, part, static_cast<int>(begun_.size()));
+    }
+    const auto count = static_cast<std::uint32_t>(groups_->size());
+    const bool is_last = group + 1 == count;
+    const bool stops = part == 0 && !is_last && work_.should_stop();
+    if (stops) stopped_.store(true, std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == static_cast<std::uint32_t>(limit) - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      done_.set(stopped_.load(std::memory_order_relaxed) ? count : group + 1);
+    }
+    return true;
+  }
+
+  Work& work_;
+  const std::shared_ptr<const std::vector<PhaseGroup>> groups_;
+  const bool is_profiled_;
+  std::vector<Begun> begun_;  // for each part: the groups whose parts have been begun, or have no such part
+  alignas(64) std::atomic<std::uint32_t> arrived_{0};
+  std::atomic<bool> stopped_{false};
+  Signal done_;  // the number of groups that are done; all of them if the run was cancelled
+};
+
+namespace {
+
+// Longer runs wait for others less than they gain, and must not be delayed by a trial.
+constexpr double kLongRun = 2e6;
+constexpr int kFirstInterval = 8, kLastInterval = 128;
+// Of a new measurement in the usual time. One that was interrupted counts as so many times the usual one at most.
+constexpr double kShare = 0.125, kMost = 8;
+
+}  // namespace
+
+bool Pace::begin() {
+  if (together_ == 0 || together_ > kLongRun) return true;
+  if (alone_ == 0) return false;
+  const bool is_faster_together = together_ <= alone_;
+  if (until_trial_-- > 0) return is_faster_together;
+  interval_ = std::clamp(2 * interval_, kFirstInterval, kLastInterval);
+  until_trial_ = interval_;
+  return !is_faster_together;
+}
+
+void Pace::end(bool is_together, std::int64_t nanoseconds) {
+  const bool was_faster_together = together_ <= alone_;
+  double& usual = is_together ? together_ : alone_;
+  const auto now = static_cast<double>(nanoseconds);
+  usual = usual == 0 ? now : usual + kShare * (std::min(now, kMost * usual) - usual);
+  if (was_faster_together != (together_ <= alone_)) {
+    interval_ = until_trial_ = 0;
+  } else if (is_together != was_faster_together && now < (is_together ? alone_ : together_)) {
+    until_trial_ = 0;  // a trial that was faster than the usual way: try again
+  }
+}
 
 int Context::workers_of(const Plan& plan, int limit, CoreSet* cores) {
   const int all = (cores != nullptr ? *cores : CoreSet::shared()).cores();
@@ -208,15 +315,7 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
                                                                : states)[patch.slot];
     pointers_[patch.pointer] = static_cast<std::byte*>(const_cast<void*>(bound.data)) + patch.offset;
   }
-  Run run{*plan_,
-          pointers_.data(),
-          memory_->scratch.data(),
-          scratch_stride_,
-          options.cancel,
-          options.profile != nullptr ? options.profile->data() : nullptr,
-          {}};
-  lease.run(Run::enter, &run);
-  return finished(run);
+  return run_on(lease, options.cancel, options.profile != nullptr ? options.profile->data() : nullptr);
 }
 
 bool Context::run_leased(CoreSet::Lease& lease, const void* const* inputs, void* const* outputs,
@@ -225,13 +324,26 @@ bool Context::run_leased(CoreSet::Lease& lease, const void* const* inputs, void*
     void* bound = patch.kind == BufferKind::input ? const_cast<void*>(inputs[patch.slot]) : outputs[patch.slot];
     pointers_[patch.pointer] = static_cast<std::byte*>(bound) + patch.offset;
   }
-  Run run{*plan_, pointers_.data(), memory_->scratch.data(), scratch_stride_, cancel, profile, {}};
-  if (plan_->max_workers == 1) {
-    Run::enter(&run, 0, 1);  // without waking the others
+  return run_on(lease, cancel, profile);
+}
+
+bool Context::run_on(CoreSet::Lease& lease, const CancelFlag* cancel, std::int64_t* profile) {
+  Work work{*plan_, pointers_.data(), memory_->scratch.data(), scratch_stride_, cancel, profile};
+  const int workers = std::min(lease.workers(), plan_->max_workers);
+  if (workers == 1) {
+    run_alone(work);  // without waking the others
   } else {
-    lease.run(Run::enter, &run);
+    const auto run = std::make_shared<TeamRun>(work, workers);
+    const std::int64_t before = nanoseconds();
+    const bool is_together = pace_.begin();
+    if (is_together) {
+      lease.run(run, workers);
+    } else {
+      run->run(0, workers);
+    }
+    pace_.end(is_together, nanoseconds() - before);
   }
-  return finished(run);
+  return finished(work);
 }
 
 namespace {
@@ -271,7 +383,7 @@ std::string described(const Fault& fault, const std::string& kernel, const std::
 
 }  // namespace
 
-bool Context::finished(const Run& run) const {
+bool Context::finished(const Work& run) const {
   if (run.fault_step >= 0) {
     if (run.fault.size == kExtensionFault) throw ExtensionFailure(kept_extension_failure(run.fault.index));
     const auto& step = plan_->steps()[static_cast<std::size_t>(run.fault_step)];
@@ -279,7 +391,7 @@ bool Context::finished(const Run& run) const {
     if (reads_lengths(name)) name.resize(name.size() - std::strlen(kLengths));
     throw DataFault(name + ": " + described(run.fault, step.kernel, step.name));
   }
-  return run.last_phase.load(std::memory_order_relaxed) == INT_MAX;
+  return !run.cancelled.load(std::memory_order_relaxed);
 }
 
 void Context::check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs,

@@ -37,6 +37,21 @@ struct RunOptions {
   std::vector<std::int64_t>* profile = nullptr;  // receives the nanoseconds of every step, as measured by worker 0
 };
 
+// Whether short runs are faster with the other workers or without: steps of a few microseconds, and cores that other
+// processes hold, may make it longer to wake workers than to do their parts. Both ways are timed, the slower one
+// rarely.
+class Pace {
+ public:
+  // Whether the next run is to be with the other workers.
+  bool begin();
+  void end(bool is_together, std::int64_t nanoseconds);
+
+ private:
+  double together_ = 0, alone_ = 0;  // the usual nanoseconds of a run; 0: not measured yet
+  int until_trial_ = 0;              // runs in the faster way before one in the other
+  int interval_ = 0;
+};
+
 // One run at a time; the plan and its constants are shared with other contexts.
 class Context {
  public:
@@ -76,7 +91,9 @@ class Context {
     std::size_t slot;
     std::size_t offset;
   };
-  struct Run;
+  struct Work;
+  class Stopwatch;
+  class TeamRun;
   struct Memory {
     AlignedMemory arena;
     AlignedMemory scratch;
@@ -90,12 +107,15 @@ class Context {
     return checked_multiply(scratch_stride_, static_cast<std::size_t>(max_workers_));
   }
   static int workers_of(const Plan& plan, int limit, CoreSet* cores);
-  bool finished(const Run& run) const;
+  bool run_on(CoreSet::Lease& lease, const CancelFlag* cancel, std::int64_t* profile);
+  static void run_alone(Work& work);
+  bool finished(const Work& run) const;
   void point_into_memory();
   void check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs,
                       const std::vector<Binding>& states) const;
 
   std::shared_ptr<const Plan> plan_;
+  Pace pace_;
   CoreSet* cores_;  // null: the process's set, which a forked child replaces
   int limit_;       // of the workers of any plan; 0: all cores
   int max_workers_;

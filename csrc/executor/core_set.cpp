@@ -19,6 +19,8 @@ namespace {
 
 constexpr int kIdleSpinMicroseconds = 100;
 constexpr int kIdleSliceMicroseconds = 10;
+// About a microsecond: a thread that is running leaves a finished task within less.
+constexpr int kLeavingChecks = 32;
 // Setting a cancel flag does not wake a waiting stream, so the stream polls the flag.
 constexpr std::chrono::milliseconds kCancelCheck{2};
 
@@ -47,23 +49,51 @@ class SignalsBlocked {
 
 }  // namespace
 
-// Both signals count tasks: `task` those submitted, `done` those finished.
+// A mailbox for one task. Its content belongs to the owner of the lease while it is `empty`, and to the thread while it
+// is `taken`.
 struct CoreSet::Thread {
-  Signal task;
-  Signal done;
-  TeamFn function = nullptr;  // null: end
-  void* argument = nullptr;
+  enum class Mail { empty, given, taken };
+
+  Signal given;  // counts the tasks that were given
+  std::atomic<Mail> mail{Mail::empty};
+  std::shared_ptr<Task> task;
   int worker = 0;
   int workers = 0;
+  std::atomic<bool> ends{false};
   std::atomic<bool> stays_awake{false};  // during a lease whose owner gives tasks in quick succession
   std::thread handle;
 
-  void give(TeamFn new_function, void* new_argument, int new_worker, int new_workers) {
-    function = new_function;
-    argument = new_argument;
+  // Does nothing if the thread does not leave an earlier task soon.
+  void give(const std::shared_ptr<Task>& new_task, int new_worker, int new_workers) {
+    for (int checks = 0; mail.load(std::memory_order_acquire) != Mail::empty; ++checks) {
+      if (checks == kLeavingChecks) return;
+      relax();
+    }
+    task = new_task;
     worker = new_worker;
     workers = new_workers;
-    task.set(task.value() + 1);
+    mail.store(Mail::given, std::memory_order_release);
+    given.set(given.value() + 1);
+  }
+
+  // Takes a task back that the thread has not begun.
+  void take_back() {
+    Mail expected = Mail::given;
+    if (mail.compare_exchange_strong(expected, Mail::taken, std::memory_order_acquire)) clear();
+  }
+
+  // What the thread does with a task.
+  void run_given() {
+    Mail expected = Mail::given;
+    if (!mail.compare_exchange_strong(expected, Mail::taken, std::memory_order_acquire)) return;
+    task->run(worker, workers);
+    clear();
+  }
+
+ private:
+  void clear() {
+    task.reset();
+    mail.store(Mail::empty, std::memory_order_release);
   }
 };
 
@@ -82,7 +112,10 @@ CoreSet::CoreSet(int cores) : cores_(std::max(1, cores)), free_cores_(cores_) {
 }
 
 CoreSet::~CoreSet() {
-  for (const auto& thread : threads_) thread->give(nullptr, nullptr, 0, 0);
+  for (const auto& thread : threads_) {
+    thread->ends.store(true, std::memory_order_relaxed);
+    thread->given.set(thread->given.value() + 1);
+  }
   for (const auto& thread : threads_) thread->handle.join();
 }
 
@@ -171,25 +204,25 @@ bool CoreSet::start_thread() {
 }
 
 void CoreSet::serve(Thread& thread) {
-  for (std::uint32_t seen = 0;; ++seen) {
-    idle(thread, seen);
-    if (thread.function == nullptr) return;
-    thread.function(thread.argument, thread.worker, thread.workers);
-    thread.done.set(seen + 1);
+  for (std::uint32_t seen = 0;;) {
+    seen = idle(thread, seen);
+    if (thread.ends.load(std::memory_order_relaxed)) return;
+    thread.run_given();
   }
 }
 
-// Returns when there is a task. Spins only while there are unleased cores, or on a core that is leased to it.
-void CoreSet::idle(Thread& thread, std::uint32_t seen) {
+// Returns the number of tasks when it is not `seen`. Spins only while there are unleased cores, or on a core that is
+// leased to it.
+std::uint32_t CoreSet::idle(Thread& thread, std::uint32_t seen) {
   ++awake_;
   bool given = false;
   for (int spun = 0; !given && spun < kIdleSpinMicroseconds; spun += kIdleSliceMicroseconds) {
-    given = thread.task.spin_while(seen, kIdleSliceMicroseconds);
+    given = thread.given.spin_while(seen, kIdleSliceMicroseconds);
     if (awake_ > free_cores_ && !thread.stays_awake.load(std::memory_order_relaxed)) break;
     sched_yield();
   }
   --awake_;
-  if (!given) thread.task.sleep_while(seen);
+  return given ? thread.given.value() : thread.given.sleep_while(seen);
 }
 
 CoreSet::Lease::Lease(Lease&& other) noexcept
@@ -205,15 +238,11 @@ void CoreSet::Lease::stay_awake() {
   for (Thread* thread : threads_) thread->stays_awake.store(true, std::memory_order_relaxed);
 }
 
-void CoreSet::Lease::run(TeamFn function, void* argument) {
-  for (std::size_t i = 0; i < threads_.size(); ++i) {
-    threads_[i]->give(function, argument, static_cast<int>(i) + 1, workers_);
-  }
-  function(argument, 0, workers_);
-  for (Thread* thread : threads_) {
-    const std::uint32_t given = thread->task.value();
-    if (const std::uint32_t done = thread->done.value(); done != given) thread->done.wait_while(done);
-  }
+void CoreSet::Lease::run(const std::shared_ptr<Task>& task, int workers) {
+  const auto threads = static_cast<std::size_t>(std::min(workers, workers_)) - 1;
+  for (std::size_t i = 0; i < threads; ++i) threads_[i]->give(task, static_cast<int>(i) + 1, workers);
+  task->run(0, workers);
+  for (std::size_t i = 0; i < threads; ++i) threads_[i]->take_back();
 }
 
 }  // namespace engine

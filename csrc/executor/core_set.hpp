@@ -28,6 +28,15 @@ class CancelFlag {
   std::atomic<bool> cancelled_{false};
 };
 
+// What a team of workers does. If other processes hold cores, a worker may begin or end `run` after the others have
+// done all of the work, and after the lease has ended. Until it has claimed work, it uses only the task itself.
+class Task {
+ public:
+  virtual ~Task() = default;
+  // Called once by each worker that came in time; the call of worker 0 returns when all work is done. Must not throw.
+  virtual void run(int worker, int workers) = 0;
+};
+
 class CoreSet {
  public:
   // The set of this process, with cpu_features().usable_cores cores. A forked child gets a new set, since threads do
@@ -50,9 +59,6 @@ class CoreSet {
   // The number of threads that have been started; at most cores() - 1.
   int started_threads() const;
 
-  // The function that a team of workers runs; each worker calls it once.
-  using TeamFn = void (*)(void* argument, int worker, int workers);
-
  private:
   struct Thread;
 
@@ -67,8 +73,9 @@ class CoreSet {
     int workers() const { return workers_; }
     // For runs that follow each other closely: idle workers spin for longer between them.
     void stay_awake();
-    // Runs `function` on all workers, and returns when all have finished. The function must not throw.
-    void run(TeamFn function, void* argument);
+    // Runs the task on at most so many workers: the calling thread, as worker 0, and leased threads that have left
+    // earlier tasks.
+    void run(const std::shared_ptr<Task>& task, int workers);
 
    private:
     friend class CoreSet;
@@ -90,7 +97,7 @@ class CoreSet {
   void give_back(Lease& lease);
   bool start_thread();
   void serve(Thread& thread);
-  void idle(Thread& thread, std::uint32_t seen);
+  std::uint32_t idle(Thread& thread, std::uint32_t seen);
 
   const int cores_;
   mutable std::mutex mutex_;

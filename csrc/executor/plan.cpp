@@ -385,8 +385,22 @@ void PlanBuilder::place_phases(Plan& plan) {
                            prepared.max_workers, phases_[i].step, barrier_after});
     args += padded_args(prepared.args.size());
     plan.scratch_bytes = std::max(plan.scratch_bytes, prepared.scratch_bytes);
-    plan.max_workers = std::max(plan.max_workers, prepared.max_workers);
   }
+  plan.group();
+}
+
+void Plan::group() {
+  std::vector<PhaseGroup> made;
+  for (int i = 0, begin = 0; i < static_cast<int>(phases.size()); ++i) {
+    const Phase& phase = phases[static_cast<std::size_t>(i)];
+    if (i == begin) made.push_back({begin, begin, 1});
+    made.back().end = i + 1;
+    made.back().workers = std::max(made.back().workers, phase.max_workers);
+    if (phase.barrier_after) begin = i + 1;
+  }
+  max_workers = 1;
+  for (const PhaseGroup& each : made) max_workers = std::max(max_workers, each.workers);
+  groups = std::make_shared<const std::vector<PhaseGroup>>(std::move(made));
 }
 
 }  // namespace engine

@@ -40,6 +40,12 @@ struct Phase {
   bool barrier_after;
 };
 
+// Phases that run without a barrier between them; `workers` is the largest number that any of them can use.
+struct PhaseGroup {
+  int begin, end;
+  int workers;
+};
+
 struct StepInfo {
   std::string name;
   std::string kernel;
@@ -70,6 +76,7 @@ struct Plan {
   std::vector<Buffer> states;
   std::vector<Operand> operands;
   std::vector<Phase> phases;
+  std::shared_ptr<const std::vector<PhaseGroup>> groups;  // of `phases`, in order
   std::shared_ptr<const std::vector<StepInfo>> step_infos;
   ArenaLayout arena;
   std::size_t scratch_bytes = 0;  // for each worker
@@ -84,6 +91,8 @@ struct Plan {
   std::shared_ptr<const std::vector<std::shared_ptr<const void>>> owners;  // of the constants
 
   const std::vector<StepInfo>& steps() const { return *step_infos; }
+  // Sets what follows from the phases: their groups, and the largest number of workers.
+  void group();
 };
 
 // Collects buffers and steps, checks them, and builds a plan. Used by one thread at a time. All members throw PlanError

@@ -372,8 +372,7 @@ bool PlanFamily::prepare_steps(const Lengths& lengths, Plan& plan) {
     args += padded_args(phase.args.size());
   }
   plan.varying_args_memory = memory;
-  plan.max_workers = 1;
-  for (const Phase& phase : plan.phases) plan.max_workers = std::max(plan.max_workers, phase.max_workers);
+  plan.group();
   return true;
 }
 

@@ -25,15 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kSpinMicroseconds = 15;
 constexpr int kYieldMicroseconds = 150;
 
-// Marks a spinning loop: the core saves power, and the sibling hardware thread gets its share.
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("isb");
-#endif
-}
-
 #if !defined(__linux__)
 // For systems without futexes: a few condition variables shared by all signals, selected by address, so that a signal
 // needs no destructor and fits one cache line.
@@ -117,16 +108,5 @@ void Signal::wake() {
 }
 
 #endif
-
-void Barrier::wait(std::uint32_t workers) {
-  if (workers == 1) return;
-  const std::uint32_t phase = phase_.value();
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == workers - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    phase_.set(phase + 1);
-  } else {
-    phase_.wait_while(phase);
-  }
-}
 
 }  // namespace engine

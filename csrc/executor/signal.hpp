@@ -6,6 +6,15 @@
 
 namespace engine {
 
+// Marks a spinning loop: the core saves power, and the sibling hardware thread gets its share.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");
+#endif
+}
+
 class alignas(64) Signal {
  public:
   std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
@@ -29,16 +38,6 @@ class alignas(64) Signal {
 
   std::atomic<std::uint32_t> value_{0};
   std::atomic<std::uint32_t> sleepers_{0};
-};
-
-// Blocks each thread of a team until all have arrived. Reusable.
-class alignas(64) Barrier {
- public:
-  void wait(std::uint32_t workers);
-
- private:
-  std::atomic<std::uint32_t> arrived_{0};
-  Signal phase_;
 };
 
 }  // namespace engine

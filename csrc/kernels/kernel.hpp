@@ -34,7 +34,7 @@ struct Fault {
 
 // The context of one worker in a step.
 struct KernelContext {
-  int worker;     // 0 <= worker < workers; worker 0 is the thread that called run
+  int worker;     // 0 <= worker < workers; a thread may do the work of several
   int workers;    // the number of workers of this step; it must not affect the result, up to rounding
   void* scratch;  // this worker's memory: at least the phase's scratch_bytes, 64-byte aligned, content undefined
   Fault* fault = nullptr;  // this worker's fault; null if faults are not recorded
@@ -44,8 +44,8 @@ static inline void report_index(const KernelContext& context, std::int64_t index
   if (context.fault != nullptr) *context.fault = {true, index, size};
 }
 
-// Runs one worker's share of a step. Every worker calls it once with the same args and buffers; all workers pass a
-// barrier before a phase that depends on this one starts. There is no barrier inside a phase: a kernel that needs one
+// Runs one worker's share of a step. It is called once for every worker, with the same args and buffers, before a phase
+// that depends on this one starts. There is no barrier inside a phase: a kernel that needs one
 // is split into several phases of one step, with temporaries between them (see prepare.hpp).
 //
 // args     the block that the prepare function filled: constant, shared by all workers and all streams, 64-byte aligned

@@ -200,66 +200,119 @@ void layouts_do_not_overlap() {
   expect_error<PlanError>("overflows", [] { lay_out_arena({{~std::size_t{0}, 64, 0, 1}, {1 << 20, 64, 0, 1}}); });
 }
 
-void teams_meet_at_barriers() {
-  CoreSet cores(4);
-  expect(cores.has_free_core(), "nothing is leased");
-  CoreSet::Lease lease = cores.lease(4);
-  expect(lease.workers() == 4 && cores.started_threads() == 3, "four workers");
-  expect(!cores.has_free_core(), "all cores are leased");
-  struct Shared {
-    Barrier barrier;
-    std::vector<int> values = std::vector<int>(4 * 64, 0);  // written without atomics: ordered by the barrier
-    std::atomic<int> wrong{0};
-  } shared;
-  lease.run(
-      [](void* argument, int worker, int workers) {
-        Shared& data = *static_cast<Shared*>(argument);
-        for (int round = 1; round <= 300; ++round) {
-          data.values[static_cast<std::size_t>(worker) * 64] = round;
-          data.barrier.wait(static_cast<std::uint32_t>(workers));
-          for (int other = 0; other < workers; ++other) {
-            if (data.values[static_cast<std::size_t>(other) * 64] != round) ++data.wrong;
-          }
-          data.barrier.wait(static_cast<std::uint32_t>(workers));
-        }
-      },
-      &shared);
-  expect(shared.wrong == 0, "a worker passed a barrier before the others came");
+// A part for each worker; those who come do what nobody has begun.
+struct Parts : Task {
+  Parts(int parts_, std::function<void()> work_) : parts(parts_), work(std::move(work_)) {}
+
+  void run(int worker, int) override {
+    while (begun.fetch_add(1) < parts) {
+      work();
+      ++done;
+    }
+    while (worker == 0 && done < parts) std::this_thread::yield();
+  }
+
+  const int parts;
+  const std::function<void()> work;
+  std::atomic<int> begun{0}, done{0};
+};
+
+// Whether the lease's second worker comes while the first one waits for it, for up to a second.
+bool comes(CoreSet::Lease& lease) {
+  struct Second : Task {
+    std::atomic<bool> came{false};
+
+    void run(int worker, int) override {
+      if (worker == 1) came = true;
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+      while (!came && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    }
+  };
+  const auto task = std::make_shared<Second>();
+  lease.run(task, 2);
+  return task->came;
 }
 
 void sleeping_threads_wake() {
-  CoreSet cores(2);
+  CoreSet cores(4);
+  expect(cores.has_free_core(), "nothing is leased");
   for (int i = 0; i < 20; ++i) {
-    std::atomic<int> calls{0};
-    CoreSet::Lease lease = cores.lease(2);
-    lease.run([](void* argument, int, int) { ++*static_cast<std::atomic<int>*>(argument); }, &calls);
-    expect(calls == 2, "each worker is called once");
+    CoreSet::Lease lease = cores.lease(4);
+    expect(lease.workers() == 4 && cores.started_threads() == 3, "four workers");
+    expect(!cores.has_free_core(), "all cores are leased");
+    bool came = comes(lease);
+    for (int tries = 0; !came && tries < 60; ++tries) came = comes(lease);
+    expect(came, "a thread that slept comes");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // longer than an idle thread spins
   }
+}
+
+// Its second worker stays until it is let go, as a thread does whose core another process has taken.
+struct Delayed : Task {
+  std::atomic<bool> came{false}, may_leave{false};
+
+  void run(int worker, int) override {
+    if (worker == 0) {
+      while (!came) std::this_thread::yield();
+    } else {
+      came = true;
+      while (!may_leave) std::this_thread::yield();
+    }
+  }
+};
+
+void nothing_waits_for_late_workers() {
+  constexpr int kLength = 12;
+  constexpr std::size_t kCount = 1003;
+  CoreSet cores(2);
+  const auto delayed = std::make_shared<Delayed>();
+  cores.lease(2).run(delayed, 2);
+  Context context(chain(kLength, kCount), 2, &cores);
+  for (int i = 0; i < 50; ++i) expect(run_chain(context, kLength, kCount), "a run without its second thread");
+  delayed->may_leave = true;
+  CoreSet::Lease lease = cores.lease(2);
+  bool came = comes(lease);
+  for (int tries = 0; !came && tries < 60; ++tries) came = comes(lease);
+  expect(came, "the thread takes part again once it has left");
+}
+
+// Measures runs of which those together take `together` and those alone `alone` nanoseconds.
+int runs_alone(Pace& pace, int runs, std::int64_t together, std::int64_t alone) {
+  int found = 0;
+  for (int i = 0; i < runs; ++i) {
+    const bool is_together = pace.begin();
+    if (!is_together) ++found;
+    pace.end(is_together, is_together ? together : alone);
+  }
+  return found;
+}
+
+void short_runs_choose_the_faster_way() {
+  Pace pace;
+  expect(runs_alone(pace, 1000, 50'000, 100'000) < 50, "together, where that is faster");
+  expect(runs_alone(pace, 1000, 400'000, 100'000) > 800, "alone, once other processes hold the cores");
+  expect(runs_alone(pace, 1000, 50'000, 100'000) < 200, "together, once they have gone");
+  Pace of_long_runs;
+  expect(runs_alone(of_long_runs, 100, 20'000'000, 100) == 0, "long runs are not tried alone");
 }
 
 void streams_never_take_more_than_the_cores() {
   CoreSet cores(3);
   std::atomic<int> running{0}, most{0}, runs{0};
-  struct Counters {
-    std::atomic<int>&running, &most, &runs;
-  } counters{running, most, runs};
+  const auto work = [&] {
+    const int others = ++running;
+    for (int seen = most; seen < others && !most.compare_exchange_weak(seen, others);) {
+    }
+    std::this_thread::yield();
+    --running;
+    ++runs;
+  };
   std::vector<std::thread> streams;
   for (int stream = 0; stream < 5; ++stream) {
     streams.emplace_back([&, stream] {
       for (int i = 0; i < 50; ++i) {
         CoreSet::Lease lease = cores.lease(1 + stream % 3);
-        lease.run(
-            [](void* argument, int, int) {
-              auto& [now, top, count] = *static_cast<Counters*>(argument);
-              const int others = ++now;
-              for (int seen = top; seen < others && !top.compare_exchange_weak(seen, others);) {
-              }
-              std::this_thread::yield();
-              --now;
-              ++count;
-            },
-            &counters);
+        lease.run(std::make_shared<Parts>(lease.workers(), work), lease.workers());
       }
     });
   }
@@ -319,12 +372,12 @@ void leases_without_memory() {
   for (int allowed = 0;; ++allowed) {
     CoreSet cores(4);
     allocations_left = allowed;
-    std::atomic<int> calls{0};
     try {
       CoreSet::Lease lease = cores.lease(4);
       allocations_left = -1;
-      lease.run([](void* argument, int, int) { ++*static_cast<std::atomic<int>*>(argument); }, &calls);
-      expect(calls == lease.workers(), "the team is smaller, and runs");
+      const auto task = std::make_shared<Parts>(lease.workers(), [] {});
+      lease.run(task, lease.workers());
+      expect(task->done == lease.workers(), "the team is smaller, and runs");
       if (lease.workers() == 4) break;
     } catch (const std::bad_alloc&) {
       allocations_left = -1;
@@ -542,8 +595,9 @@ int main() {
   using namespace engine;
   const std::vector<std::pair<const char*, void (*)()>> cases = {
       {"layouts do not overlap", layouts_do_not_overlap},
-      {"teams meet at barriers", teams_meet_at_barriers},
       {"sleeping threads wake", sleeping_threads_wake},
+      {"nothing waits for late workers", nothing_waits_for_late_workers},
+      {"short runs choose the faster way", short_runs_choose_the_faster_way},
       {"streams never take more than the cores", streams_never_take_more_than_the_cores},
       {"streams that wait share the cores", streams_that_wait_share_the_cores},
       {"streams that were cancelled take no share", streams_that_were_cancelled_take_no_share},
