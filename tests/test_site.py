@@ -129,3 +129,9 @@ def test_every_error_is_in_the_reference(site: Path) -> None:
 def test_what_help_shows_first_is_in_the_reference(site: Path) -> None:
     page = (site / "reference" / "networks.html").read_text(encoding="utf-8")
     assert page.count("What applications use first:") == 5
+
+
+def test_dataclasses_show_their_constructors(site: Path) -> None:
+    page = (site / "reference" / "networks.html").read_text(encoding="utf-8")
+    text = re.sub(r"<[^>]+>", "", page)
+    assert re.search(r"\bPort\(\s*name: str,\s*type: ValueType,\s*layout: str = ", text)

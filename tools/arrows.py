@@ -37,8 +37,8 @@ ARROWS: Final[dict[str, set[str]]] = {
     "hosting": {"runtime", "properties", "blob"},
     "generation": {"plugin_api"},
     "placement": {"drawing", "errors", "files"},
-    "drawing": set(),
-    "files": set(),
+    "drawing": {"startup"},
+    "files": {"startup"},
     "runtime": {"ir", "blob", "drawing", "files", "threads"},
     "threads": set(),
     "properties": {"ir", "limits"},
@@ -50,14 +50,15 @@ ARROWS: Final[dict[str, set[str]]] = {
     "lowering": {"plugin_api", "passes"},
     "onnx": {"ops", "files"},
     "ops": {"ir", "limits"},
-    "limits": {"errors"},
+    "limits": {"errors", "startup"},
     "native": {"ir", "_core"},
     "ir": {"drawing", "errors"},
     "errors": set(),
+    "startup": set(),
 }
 PLUGIN: Final = {
     *("plugin_api", "lowering", "passes", "onnx", "ops", "ir", "runtime"),
-    *("properties", "blob", "native", "errors", "files", "limits", "threads", "visualize"),
+    *("properties", "blob", "native", "errors", "files", "limits", "startup", "threads", "visualize"),
 }
 
 

@@ -11,13 +11,13 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.blob.container import read_prologue
 from engine.blob.manifest import MAX_SIZE, BlobManifest
 from engine.blob.source import open_source
 from engine.errors import BlobError, BlobFormatError
+from engine.startup import dataclass
 
 MIN_BYTES: Final = 1024
 """Smaller sections are always in the blob."""

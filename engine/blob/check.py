@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engine.blob.bound import WeightsFile
 from engine.blob.container import read_prologue
@@ -13,6 +13,7 @@ from engine.blob.signature import BlobSignature
 from engine.blob.source import BlobInput, open_source
 from engine.blob.transform import SectionTransform
 from engine.errors import BlobIncompatibleError
+from engine.startup import dataclass
 
 _EXPORT_AGAIN = "compile the model again and export it"
 

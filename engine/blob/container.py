@@ -6,7 +6,6 @@ import os
 import reprlib
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, decode_manifest
@@ -15,6 +14,7 @@ from engine.blob.source import ALIGNMENT, Source
 from engine.blob.transform import is_sealed
 from engine.errors import BlobFormatError, BlobIncompatibleError
 from engine.files.digest import sha256
+from engine.startup import dataclass
 
 FORMAT_VERSION = 1
 """The format version of blobs without a signature."""

@@ -8,11 +8,12 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import accumulate
 from typing import Any
 
 from engine.errors import BlobError, BlobFormatError
+from engine.startup import dataclass
 
 MAX_DEPTH = 64
 """The most levels of JSON objects and arrays; the manifest itself is the first."""

@@ -6,7 +6,6 @@ Sections are skipped, not read, except sections stored in another form, whose co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from engine.blob.bound import Bound, WeightsFile
@@ -15,6 +14,7 @@ from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.source import Source, ViewSource, aligned_copy
 from engine.blob.transform import SectionTransform, Transformed, restored, why_not_authentic, why_not_restored
 from engine.errors import BlobError, BlobFormatError
+from engine.startup import dataclass
 
 _START: Final = 8
 """Bytes of a section that tell whether it is a blob."""

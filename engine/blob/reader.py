@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock, Thread
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,7 @@ from engine.blob.source import BlobInput, aligned_copy, allocate_aligned, open_s
 from engine.blob.transform import SectionTransform, Transformed, restored, why_not_authentic, why_not_restored
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError, BlobIncompatibleError, BlobTransformError
 from engine.files.digest import sha256
+from engine.startup import dataclass
 from engine.threads import start_thread
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.blob.manifest import MAX_SIZE, BlobManifest
 from engine.errors import BlobFormatError, BlobSignatureError
+from engine.startup import dataclass
 
 _KEY: Final = "release"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")

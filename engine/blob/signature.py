@@ -18,13 +18,14 @@ the manifest, which has the hash of every section. So every byte of a blob is co
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from engine.blob.keys import Ed25519PublicKey, HmacKey, SigningKey, TrustedKey, checked_key_id
 from engine.blob.source import Source
 from engine.errors import BlobFormatError, BlobSignatureError
 from engine.files.digest import sha256
+from engine.startup import dataclass
 
 _CONTEXT: Final = b"engine blob signature\n"
 """It keeps a signature of something else, made with the same key, from being valid for a blob."""

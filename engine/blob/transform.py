@@ -16,13 +16,14 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from engine.blob.manifest import BlobManifest, encode_manifest
 from engine.blob.source import Buffer
 from engine.errors import BlobError, BlobTransformError
 from engine.files.digest import sha256
+from engine.startup import dataclass
 
 _KEY: Final = "transform"
 _SEAL: Final = "seal"

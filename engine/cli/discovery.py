@@ -10,11 +10,11 @@ import argparse
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from engine.errors import EngineError, MissingPartError
 from engine.registry.installed import EntryPoint, InstalledEntryPoints
+from engine.startup import dataclass
 
 GROUP: Final = "engine.commands"
 """The entry-point group: each entry maps the name of a command to a `Command`, usually a module."""

@@ -7,7 +7,6 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from engine.errors import DeviceNotFoundError, InputError
 from engine.ir import Dimension, Model, PartialShape, TensorType
 from engine.plugin_api import CONFIG, ExecutableNetwork, Port
 from engine.runtime.random_inputs import random_inputs
+from engine.startup import dataclass
 from engine.values.files import Kind, read_value, read_values
 from engine.values.images import PixelScale
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +17,7 @@ from engine.files import complete_file
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork
 from engine.runtime.comparison import Comparison, compare_results
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

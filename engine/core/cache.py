@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from engine.blob import BlobReader
 from engine.errors import BlobError, EngineError
 from engine.files import CacheFolder
 from engine.plugin_api import ExecutableNetwork
+from engine.startup import dataclass
 
 _SUFFIX: Final = ".blob"
 _KEY: Final = "cache_key"

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,6 +64,7 @@ from engine.properties import (
 from engine.registry.installed import InstalledEntryPoints
 from engine.registry.plugins import PluginOrigin, PluginRegistry, PluginSource
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine.extensions import ExtensionSource  # which loads the operators

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from engine.errors import DeviceNotFoundError
 from engine.registry.plugins import is_device_name
+from engine.startup import dataclass
 
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 _ARGUMENT = re.compile(r"(?P<device>[^()]*)\((?P<argument>[A-Za-z0-9_-]+)\)")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from engine.plugin_api import QueryResult, SupportLevel
+from engine.startup import dataclass
 
 _LEVELS = (SupportLevel.NATIVE, SupportLevel.REFERENCE, SupportLevel.REFUSED)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
 from engine.drawing.svg import CHARACTER_WIDTH, LONGEST, text, tooltip
 from engine.drawing.table import printable
+from engine.startup import dataclass
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 10.0, 34.0
 _ROW = 22.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from engine.drawing.graph import Graph, GraphNode
 from engine.drawing.svg import palette
+from engine.startup import dataclass
 
 PLAIN: Final = "#ffffff"
 """The colour of a node without one."""

@@ -7,7 +7,8 @@ without their dummy nodes: edges are drawn as curves over the layers between.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from engine.startup import dataclass
 
 _SWEEPS = 4
 GAP_X = 24

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 from engine.errors import ExtensionConflictError, ExtensionError
 from engine.native import KernelLibrary, LibraryKernel, load_kernel_library
 from engine.onnx.contrib import is_known
 from engine.ops.extension import Operator, said
+from engine.startup import dataclass
 
 _NAME: Final = re.compile(r"\w[\w.-]*")
 _VERSION: Final = re.compile(r"[A-Za-z0-9][\w.+-]*")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from engine.blob import BlobManifest
@@ -13,6 +12,7 @@ from engine.errors import EngineError, ExtensionConflictError, ExtensionError, M
 from engine.ir import Model
 from engine.ir.walk import all_nodes
 from engine.registry.installed import InstalledEntryPoints
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine.extensions.extension import Extension

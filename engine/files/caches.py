@@ -7,13 +7,13 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from engine.files.digest import sha256
 from engine.files.permissions import exposure, make_private_folder
 from engine.files.writing import complete_file
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

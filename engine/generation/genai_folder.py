@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os.path
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
 from engine.errors import EngineError, ModelReadError, UnsupportedError
 from engine.generation.generator import IDS, LOGITS, MASK, POSITIONS
 from engine.generation.sampling import Sampling
+from engine.startup import dataclass
 
 CONFIG_FILE: Final = "genai_config.json"
 TOKENIZER_FILE: Final = "tokenizer.json"

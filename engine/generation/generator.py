@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from engine.errors import InputError, StateError
 from engine.generation.sampling import Sampling
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Signature
+from engine.startup import dataclass
 
 Array = NDArray[Any]
 Tokens = Sequence[int] | Sequence[Sequence[int]] | Array

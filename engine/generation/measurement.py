@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from engine.errors import InputError
 from engine.generation.generator import Generator
 from engine.plugin_api import ExecutableNetwork
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

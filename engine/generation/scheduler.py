@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from engine.generation.generator import (
 from engine.generation.sampling import Sampling
 from engine.plugin_api import ExecutableNetwork
 from engine.runtime.lifecycle import Participant, lifecycle
+from engine.startup import dataclass
 from engine.threads import Signal, start_thread
 
 Array = NDArray[Any]

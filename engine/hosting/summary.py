@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.properties import EXECUTION_DEVICES, EXECUTION_PRECISION, EXECUTION_SUMMARY
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from engine.ir.element_type import ElementType, undefined
 from engine.ir.shape import PartialShape
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

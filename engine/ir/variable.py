@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from engine.errors import GraphError, ModelError
 from engine.ir.element_type import ElementType, string
 from engine.ir.shape import PartialShape
 from engine.ir.types import TensorType, ValueType
+from engine.startup import dataclass
 
 Array = NDArray[Any]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from engine.startup import dataclass
 
 BYTES_PER_BYTE: Final = 8
 """The bytes that may be folded for each byte of a model's constants: int4 to f32 is a factor of 8."""

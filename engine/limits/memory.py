@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from engine.errors import OutOfMemoryError
+from engine.startup import dataclass
 
 LARGE_BYTES: Final = 64 << 20
 """Values below this size are not compared with the available memory: reading that takes longer than computing them."""

@@ -8,13 +8,13 @@ follow from its leading lengths, so that one plan can serve all the lengths that
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Final, TypeAlias
 
 from engine.ir import Constant, Model, Node, TensorType
 from engine.lowering.checks import SHAPE_SOURCES
 from engine.lowering.specialize import Shapes
+from engine.startup import dataclass
 
 LengthVector: TypeAlias = "tuple[int, ...]"
 """The length of each group of an `InputLengths`, the length of the past first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ from engine.lowering.specialize import Shapes, fold, is_static, specialize, unfi
 from engine.lowering.table import LoweringT, LoweringTable
 from engine.passes import PassPipeline
 from engine.passes.runtime_info import init_node_info
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.plugin_api import RefusalCause
+from engine.startup import dataclass
 
 __all__ = ["Refusal", "RefusalCause"]
 

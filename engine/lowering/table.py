@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from engine.errors import OperatorSpecError
@@ -14,6 +13,7 @@ from engine.lowering.refusal import Refusal, RefusalCause
 from engine.ops.extension import extension_of, operator_of
 from engine.ops.spec import OperatorSpec, SpecT
 from engine.passes.config import PassConfig
+from engine.startup import dataclass
 
 
 class Lowering(ABC, Generic[SpecT]):

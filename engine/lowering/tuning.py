@@ -13,11 +13,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeVar
 
 from engine.errors import BlobFormatError
 from engine.files import ChoicesFile
+from engine.startup import dataclass
 
 CandidateT = TypeVar("CandidateT")
 Times = Mapping[str, float]

@@ -14,7 +14,6 @@ in bytes; kernels and callers agree on element types.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -35,6 +34,7 @@ from engine.native.routine import (
     RoutineBuilder,
     SequenceAxis,
 )
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
+
+from engine.startup import dataclass
 
 _MAGIC: Final = b"\x7fELF"
 _LOAD, _DYNAMIC = 1, 2

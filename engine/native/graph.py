@@ -8,7 +8,6 @@ invalid arguments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from engine.errors import PartitionError
 from engine.native.extension import _core
+from engine.startup import dataclass
 
 __all__ = [
     "CLOSURE_BYTES", "Closure", "Costs", "Cut", "RawPartition", "TraceStep", "check_partition", "lower_bound",

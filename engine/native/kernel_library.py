@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from engine.errors import DeviceError, ExtensionError
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, undefined
 from engine.native.elf import why_incomplete
 from engine.native.extension import _core
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine.native.extension import _core

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.native.cancellation import CancelFlag
 from engine.native.extension import _core
 from engine.native.plan import Plan
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

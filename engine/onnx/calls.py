@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import onnx
@@ -18,6 +17,7 @@ from engine.onnx.hazards import check_values
 from engine.onnx.opsets import resolve_version
 from engine.onnx.stored_tensors import check_tensor
 from engine.ops import CANONICAL_VERSIONS
+from engine.startup import dataclass
 
 _TENSOR: Final = onnx.AttributeProto.TENSOR
 

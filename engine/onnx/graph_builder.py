@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 import onnx
@@ -50,6 +50,7 @@ from engine.onnx.upgrades.emit import emit, i64s, reshape_to
 from engine.onnx.values import Values
 from engine.ops.loop import NUM_FIXED, LoopForm, formal_inputs
 from engine.ops.spec import check_spec
+from engine.startup import dataclass
 
 _log: Final = logging.getLogger("engine.onnx")
 _GRAPH: Final = onnx.AttributeProto.GRAPH

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -30,6 +29,7 @@ from engine.onnx.downgrade import attributes_at
 from engine.onnx.naming import Scope, UniqueNames
 from engine.ops import CANONICAL_VERSIONS, find_op
 from engine.ops.protos import attribute_to_proto, type_to_proto
+from engine.startup import dataclass
 
 TensorWriter = Callable[[Constant, str, bool], "onnx.TensorProto | None"]
 """Writes a constant under a name; the flag tells whether it is in the main graph. None if it is added later."""

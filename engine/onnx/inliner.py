@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import onnx
@@ -23,6 +23,7 @@ from engine.onnx.functions import (
     walk_graphs,
 )
 from engine.onnx.naming import UniqueNames
+from engine.startup import dataclass
 
 _LONGEST_PREFIX: Final = 100  # characters; names of calls within calls do not grow further
 

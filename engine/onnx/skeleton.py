@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
 from typing import Final
 
 import onnx
@@ -20,6 +19,7 @@ from engine.errors import ModelReadError
 from engine.ir.long_list import LongList
 from engine.onnx.long_lists import long_list
 from engine.onnx.wire import ELEMENTS, LENGTH, MAX_DEPTH, Buffer, WireError, encode_length, encode_varint, fields
+from engine.startup import dataclass
 
 INLINE_BYTES: Final = 1024
 """Tensors of at most this many bytes stay in the skeleton, because shape inference reads them."""

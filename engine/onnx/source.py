@@ -6,7 +6,6 @@ import contextlib
 import mmap
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -15,6 +14,7 @@ import onnx
 from engine.errors import ModelReadError
 from engine.files import ModelSource, position_of, why_not_opened
 from engine.onnx.wire import Buffer
+from engine.startup import dataclass
 
 _OTHER_FORMATS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x93EBLOB\r\n", "a blob, a network that is compiled already; load it with Core.import_model"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -13,6 +12,7 @@ from engine.errors import ExternalDataError
 from engine.onnx.external_data import ExternalData
 from engine.onnx.skeleton import RAW_DATA, Skeleton, parse_model
 from engine.onnx.source import map_file
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

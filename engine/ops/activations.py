@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from engine.ops.precision import truncated, widened
 from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, specifies
 from engine.ops.tensors import Array
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

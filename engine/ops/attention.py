@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from engine.ops.rules import check_inputs, fail, sum_dims, tensor_type
 from engine.ops.spec import OperatorSpec, check_rank, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 _SOFTMAX_TYPES: Final = {each.onnx: each for each in (f32, f16, f64, bf16)}
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = range(3, 7)

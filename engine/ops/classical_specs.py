@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.errors import OperatorSpecError
@@ -11,6 +10,7 @@ from engine.ir import Dimension, MapType, Node, TensorType, as_dimension, i64, s
 from engine.ops.registry import compares
 from engine.ops.rules import fail
 from engine.ops.spec import OperatorSpec, check_choice, check_min_rank, check_rank, refuse, specifies
+from engine.startup import dataclass
 
 _ML: Final = "ai.onnx.ml"
 TRANSFORMS: Final = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -145,7 +145,7 @@ class SvmRegressorSpec(_SupportVectorSpec):
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
-        super(SvmRegressorSpec, cls).resolve(node, given)
+        super().resolve(node, given)
         count, numbers = given["n_supports"], len(given["support_vectors"] or ())
         if count < 0:
             refuse(node, "n_supports", count, "0 or more")
@@ -172,7 +172,7 @@ class SvmClassifierSpec(_SupportVectorSpec):
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
-        super(SvmClassifierSpec, cls).resolve(node, given)
+        super().resolve(node, given)
         _check_one_of(node, given, "classlabels_ints", "classlabels_strings")
         classes = len(given["classlabels_ints"] or given["classlabels_strings"])
         per_class, numbers = given["vectors_per_class"] or (), len(given["support_vectors"] or ())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from engine.ops.spec import evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 from engine.ops.windows import Window, WindowGeometry, WindowSpec, infer_spatial, offsets, padded, split_same
+from engine.startup import dataclass
 
 _WEIGHTS: Final = {"QLinearConv": 3, "QuantizedConv": 3}
 """The index of the weights for operators for which it is not 1."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.ir import ElementType, Node, TensorType, ValueType, boolean, undefined
@@ -13,6 +12,7 @@ from engine.ops.registry import OpDef, TypeRule, get_op, infers
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type, with_element
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
 from engine.ops.traits import EVERY, Growth, Moves, declare
+from engine.startup import dataclass
 
 
 @specifies("Mod")
@@ -80,7 +80,7 @@ class CastSpec(ConversionSpec):
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
-        super(CastSpec, cls).resolve(node, given)
+        super().resolve(node, given)
         given["to"] = element_type_of(node, "to", given["to"])
         if given["to"] not in get_op("Cast").outputs[0].elements:
             refuse(node, "to", given["to"].name, "a type to which ONNX can convert")

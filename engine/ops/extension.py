@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, Protocol, TypeAlias, get_args
 
@@ -36,6 +36,7 @@ from engine.ops.registry import (
 )
 from engine.ops.rules import check_inputs, fail
 from engine.ops.traits import NO_TRAITS, Traits, declare_traits
+from engine.startup import dataclass
 
 InferFunction: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 KernelAttribute: TypeAlias = tuple[str, int, Any]

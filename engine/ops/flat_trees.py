@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from engine.ops.tensors import Array
+from engine.startup import dataclass
 
 LEAF: Final = 0xFFFFFFFF
 """The feature of a leaf."""

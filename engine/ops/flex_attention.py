@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from engine.ops.registry import Evaluator, compiles, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, check_rank, specifies
 from engine.ops.tensors import Array
+from engine.startup import dataclass
 
 _DOMAIN: Final = "ai.onnx.preview"
 _BODIES: Final = ("score_mod", "prob_mod")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from engine.ops.create import create
 from engine.ops.registry import attribute
 from engine.ops.spec import check_choice, refuse
 from engine.ops.traits import operators_with, traits_of_operator
+from engine.startup import dataclass
 
 ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {
     **{name: traits_of_operator(name).activation or () for name in operators_with(lambda t: t.activation is not None)},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +29,7 @@ from engine.ops.spec import (
 from engine.ops.suspect_values import Suspicion, is_outside, least, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import Moves, declare
+from engine.startup import dataclass
 
 REDUCTIONS: Final = ("none", "add", "mul", "min", "max")
 """How a scattering operator combines an update with the existing element; "none" replaces it."""
@@ -124,7 +124,7 @@ class ScatterElementsSpec(ScatterSpec):
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
-        super(ScatterElementsSpec, cls).resolve(node, given)
+        super().resolve(node, given)
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import ModelError
@@ -11,6 +10,7 @@ from engine.ir import Node
 from engine.ops.reference import compile_onnx
 from engine.ops.registry import Evaluator, compiles
 from engine.ops.spec import OperatorSpec, check_choice, specifies
+from engine.startup import dataclass
 
 
 @specifies("ImageDecoder")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from engine.ir import Node, TensorType, undefined
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
+from engine.startup import dataclass
 
 _ML: Final = "ai.onnx.ml"
 _FORMS: Final[dict[str, Any]] = {"int64s": np.int64, "floats": np.float32, "strings": object, "tensor": None}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.ir import Node
 from engine.ops.cost import lengths_of, more_time, size_of
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
+from engine.startup import dataclass
 
 DECAYING: Final = frozenset({"gated", "gated_delta"})
 """The rules that multiply the state by input 4."""

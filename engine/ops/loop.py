@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.ir import Constant, Node, Output
+from engine.startup import dataclass
 
 NUM_FIXED: Final = 2
 """The inputs before the carried ones: the number of iterations, and the condition."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from engine.ops.precision import widened
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, specifies
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 declare("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", addresses=1)
 

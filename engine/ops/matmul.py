@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, specifies
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 declare("MatMul", "MatMulInteger", product=(0, 1), vectorized=True)
 declare("Gemm", product=(0, 1), inflates=True, vectorized=True)

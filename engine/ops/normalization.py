@@ -6,7 +6,6 @@ It is wrong for LRN, and for LpNormalization of negative numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, isfinite, prod
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ from engine.ops.spec import (
 )
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 _STASH_TYPES: Final = {each.onnx: each for each in (f32, f16, f64, bf16)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from engine.ops.rules import check_inputs, fail, known_vector, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, resolved_axes, specifies
 from engine.ops.tensors import Array
 from engine.ops.traits import Moves, declare
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

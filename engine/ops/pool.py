@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from engine.ops.suspect_values import Suspicion, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 from engine.ops.windows import WindowGeometry, WindowSpec, counts, infer_spatial, offsets, padded
+from engine.startup import dataclass
 
 declare("AveragePool", "LpPool", sums=True, inflates=True)
 declare("GlobalAveragePool", "GlobalLpPool", sums=True, keeps_zero=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 _MIN_SCALE: Final = 2.0**-126
 _MAX_SCALE: Final = 2.0**40

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, refuse, specifies
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 declare("RandomNormal", "RandomUniform", "Multinomial", random=True, inflates=True)
 declare("Bernoulli", "RandomNormalLike", "RandomUniformLike", random=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from engine.ops.spec import OperatorSpec, check_choice, check_rank, evaluates_wi
 from engine.ops.suspect_values import Suspicion, given, is_outside, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 _RANKS: Final = (3, 3, 3, 2, 1, 3, 3, 2)
 """The ranks of X, W, R, B, sequence_lens, initial_h, initial_c and P."""

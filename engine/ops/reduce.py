@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +28,7 @@ from engine.ops.spec import (
 )
 from engine.ops.tensors import Array
 from engine.ops.traits import Growth, declare, operators_with
+from engine.startup import dataclass
 
 _NOT_NEGATIVE: Final = (0.0, math.inf)
 

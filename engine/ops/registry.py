@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import onnx
@@ -19,6 +18,7 @@ from engine.ir import ElementType, Node, ValueType
 from engine.ir.element_type import ALL
 from engine.ops.protos import attribute_from_proto
 from engine.ops.traits import Traits, traits_of_operator
+from engine.startup import dataclass
 
 CANONICAL_OPSET: Final = 28
 """The version of ONNX's own domain for all nodes of a `Model`."""

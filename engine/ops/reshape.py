@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -27,6 +26,7 @@ from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, 
 from engine.ops.suspect_values import Suspicion, given, least, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import Moves, declare
+from engine.startup import dataclass
 
 declare("Reshape", "Flatten", "Squeeze", "Unsqueeze", moves=Moves.VIEW, keeps_zero=True, vectorized=True)
 declare("Expand", moves=Moves.REPETITION, keeps_zero=True, inflates=True, vectorized=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, rank_of, refuse, resolved_axes, specifies
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 _RADIUS: Final = {"linear": 1, "cubic": 2}
 """The distance from a coordinate within which elements count."""

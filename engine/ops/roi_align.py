@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from engine.ops.spec import evaluates_with_spec
 from engine.ops.suspect_values import Suspicion, is_outside, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 _MAX_SAMPLES: float = 1e15
 

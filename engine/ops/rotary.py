@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import OperatorSpecError
@@ -14,6 +13,7 @@ from engine.ops.reference import compile_onnx
 from engine.ops.registry import Evaluator, compiles
 from engine.ops.spec import OperatorSpec, check_rank, refuse, specifies
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +30,7 @@ from engine.ops.spec import (
 )
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 Bound = tuple[float, float]
 _MAX_SAMPLES: Final = 256

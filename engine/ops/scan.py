@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from engine.ir import Node, TensorType
 from engine.ops.spec import OperatorSpec, rank_of, refuse, resolved_axis, specifies
+from engine.startup import dataclass
 
 
 @specifies("Scan")

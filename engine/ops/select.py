@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, 
 from engine.ops.suspect_values import Suspicion, is_outside, suspects
 from engine.ops.tensors import Array
 from engine.ops.traits import Moves, declare
+from engine.startup import dataclass
 
 declare("Compress", addresses=1, moves=Moves.SELECTION, keeps_zero=True, vectorized=True)
 declare("NonZero", vectorized=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +45,7 @@ from engine.ops.spec import (
 )
 from engine.ops.tensors import Array
 from engine.ops.traits import EVERY, Moves, declare
+from engine.startup import dataclass
 
 _ENDLESS: Final = (1 << 31) - 1  # such an end, or a larger one, is written for "to the end of the axis"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, resolved_axis, specifies
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
+from engine.startup import dataclass
 
 declare("Softmax", accumulates=True, range=(0.0, 1.0), vectorized=True)
 declare("LogSoftmax", accumulates=True, range=(-math.inf, 0.0), vectorized=True)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 from array import array
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -36,6 +36,7 @@ from engine.ir.single_floats import shown_attribute
 from engine.ops.protos import attribute_kind
 from engine.ops.registry import AttributeDef, Evaluator, OpDef, compiles, find_op
 from engine.ops.rules import describe_inputs
+from engine.startup import dataclass
 
 _A: Final = onnx.AttributeProto
 _KINDS: Final[dict[int, tuple[str, frozenset[int]]]] = {

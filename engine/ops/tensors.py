@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from engine.errors import ModelError, ModelReadError, OutOfMemoryError
 from engine.ir import ElementType, i8, i16, string, u8, u16
 from engine.limits import check_bytes, current_budget, shown_bytes
+from engine.startup import dataclass
 
 Array = NDArray[Any]
 Buffer = bytes | bytearray | memoryview | Array

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from engine.ops.result_size import REFERENCE, Measure, measures, size_of_broadca
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array, encode_text
+from engine.startup import dataclass
 
 
 @infers("StringNormalizer")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from engine.ops.interruption import current_check
 from engine.ops.result_size import Measure, item_size, measures
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
+from engine.startup import dataclass
 
 
 @specifies("TfIdfVectorizer")

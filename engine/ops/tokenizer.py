@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, check_rank, refuse, specifies
 from engine.ops.tensors import Array, decode_text, encode_text
 from engine.ops.text import check_pattern, compiled_pattern
+from engine.startup import dataclass
 
 _DOMAIN: Final = "com.microsoft"
 _START: Final = chr(2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from engine.errors import OperatorSpecError
 from engine.ir import Node
 from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, specifies
 from engine.ops.tensors import Array
+from engine.startup import dataclass
 
 _DOMAIN: Final = "ai.onnx.preview.training"
 _SHARED: Final = 2  # the learning rate and the count of updates
@@ -91,5 +91,5 @@ class MomentumSpec(OptimizerSpec):
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
-        super(MomentumSpec, cls).resolve(node, given)
+        super().resolve(node, given)
         check_choice(node, "mode", given["mode"], ("standard", "nesterov"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from engine.ir import Node, PartialShape, TensorType, ValueType
@@ -12,6 +11,7 @@ from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, check_choice, rank_of, refuse, refuse_rank, specifies
 from engine.ops.traits import Moves, declare
+from engine.startup import dataclass
 
 declare("Transpose", "DepthToSpace", "SpaceToDepth", moves=Moves.PERMUTATION, keeps_zero=True, vectorized=True)
 declare_axes("DepthToSpace", "SpaceToDepth", axes="N C H W -> N C' H' W'")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from engine.ops.shared_branches import flatten_graphs
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
 from engine.ops.tensors import Array
 from engine.ops.tree_ids import NodeIds
+from engine.startup import dataclass
 
 ML: Final = "ai.onnx.ml"
 AGGREGATES: Final = ("AVERAGE", "SUM", "MIN", "MAX")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from engine.ir import Dimension, Node, as_dimension
 from engine.ops.rules import fail
 from engine.ops.spec import OperatorSpec, check_choice, rank_of, refuse
 from engine.ops.tensors import Array
+from engine.startup import dataclass
 
 Pads = tuple[tuple[int, int], ...]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from engine.ir import ElementType
 from engine.ops.tensors import Array
+from engine.startup import dataclass
 from engine.threads import in_threads
 
 _PART: Final = 1 << 15

@@ -8,13 +8,13 @@ import inspect
 import logging
 import pkgutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import ModuleType
 
 from engine.errors import PassError
 from engine.passes.base import Pass
 from engine.passes.manager import Manager
 from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite, MatcherPass
+from engine.startup import dataclass
 
 _log = logging.getLogger("engine.passes")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from engine.ir import Constant, Model, Node, Output, Result
 from engine.ops import find_op
 from engine.passes.runtime_info import ORIGINS
+from engine.startup import dataclass
 
 _MAX = 20
 

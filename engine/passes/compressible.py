@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from engine.ir import Constant, Input, Model, Node
 from engine.ops.gather import GatherSpec
 from engine.ops.matmul import GemmSpec
 from engine.ops.transpose import TransposeSpec
+from engine.startup import dataclass
 
 _MATRIX = 2
 _PASSING = ("Transpose", "Cast", "Identity")

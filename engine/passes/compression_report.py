@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from engine.drawing.table import byte_count, table
 from engine.ir import ElementType, Model
+from engine.startup import dataclass
 
 _LONGEST: Final = 60
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from engine.errors import PassError
 from engine.ir import Constant, Node
 from engine.ops.traits import traits_of
 from engine.passes.snapshots import Snapshots
+from engine.startup import dataclass
 
 PassLike: TypeAlias = type | str
 """A pass class, or the name of a pass."""

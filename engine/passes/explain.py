@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from engine.errors import PassError
 from engine.ir import Model, Node, Result
@@ -12,6 +11,7 @@ from engine.passes.base import Pass
 from engine.passes.manager import Manager
 from engine.passes.pattern import Explanation
 from engine.passes.rewrite import GraphRewrite, MatcherPass
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from engine.ir import Model, Node, Output, TensorType
 from engine.ops.evaluator import evaluate_model
 from engine.ops.tensors import Array
 from engine.passes.runtime_info import is_operation
+from engine.startup import dataclass
 
 Run: TypeAlias = Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]
 """Computes the outputs of a model, by the names of its results, from inputs by name."""

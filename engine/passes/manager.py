@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +25,7 @@ from engine.passes.config import PassConfig, PipelineRun
 from engine.passes.rewrite import GraphRewrite, MatcherPass
 from engine.passes.settings import is_on
 from engine.passes.snapshots import ALL_FORMATS, Snapshots, tracing
+from engine.startup import dataclass
 
 PROFILE = "ENGINE_PROFILE_PASS_ENABLE"
 

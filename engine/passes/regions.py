@@ -13,10 +13,10 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import PassError
+from engine.startup import dataclass
 
 RECORD = "ENGINE_PASSES_RECORD"
 ONLY = "ENGINE_PASSES_ONLY"

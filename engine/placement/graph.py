@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from engine.drawing.graph import Graph, GraphNode
 from engine.drawing.table import byte_count, count
 from engine.placement.report import PlacementReport
+from engine.startup import dataclass
 
 ON_HOST = "evaluated on the host"
 ANYWHERE = "computed wherever needed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, log2, sqrt
 
 from engine.drawing.layered_layout import Box, place
@@ -12,6 +11,7 @@ from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, LONGEST, text, tool
 from engine.drawing.table import count, duration
 from engine.placement.report import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
 from engine.placement.text import operator_summary, transfer_size
+from engine.startup import dataclass
 
 _MAX_OPERATIONS = 400
 """A picture with more operations shows only their subgraphs."""

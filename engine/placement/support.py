@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from engine.errors import PluginContractError
 from engine.placement.report import PlacementReport
+from engine.startup import dataclass
 
 
 class SupportLevel(enum.Enum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from engine.ops.tensors import Array
 from engine.preprocessing.geometry import check_choice
 from engine.preprocessing.step import Step
 from engine.preprocessing.tensor import Tensor, numbers, part, sliced
+from engine.startup import dataclass
 
 CHANNELS: Final = {"GREY": 1, "RGB": 3, "BGR": 3, "RGBA": 4, "BGRA": 4}
 """The colours whose channels are one axis."""

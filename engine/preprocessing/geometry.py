@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from engine.errors import PreprocessingError
 from engine.ir import Constant, Output
 from engine.preprocessing.step import Step, as_numbers, check_flag, representable
 from engine.preprocessing.tensor import Length, Tensor, difference, numbers, part, sliced, vector
+from engine.startup import dataclass
 
 MAX_LENGTH: Final = (1 << 31) - 1
 """The greatest length and number of a step: no tensor is as long."""

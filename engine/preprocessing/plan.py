@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from engine.errors import ModelError, PreprocessingError
 from engine.ir import ElementType, PartialShape
 from engine.preprocessing.step import Step
+from engine.startup import dataclass
 
 
 @contextmanager

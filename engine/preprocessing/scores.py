@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from engine.errors import PreprocessingError
 from engine.preprocessing.geometry import MAX_LENGTH
 from engine.preprocessing.step import Step, check_flag
 from engine.preprocessing.tensor import Tensor, numbers
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ from engine.errors import ModelError, PreprocessingError
 from engine.ir import Constant, ElementType, f32
 from engine.preprocessing.layout import checked_layout
 from engine.preprocessing.tensor import Tensor
+from engine.startup import dataclass
 
 Numbers: TypeAlias = "float | Sequence[float]"
 

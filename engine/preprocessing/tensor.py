@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from engine import ops
 from engine.errors import PreprocessingError
 from engine.ir import Constant, ElementType, Node, Output, f32
 from engine.preprocessing.layout import permutation
+from engine.startup import dataclass
 
 Length: TypeAlias = "int | Output"
 """The length of an axis: a number, or a value [1] i64 that the model computes."""

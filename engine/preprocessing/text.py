@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from engine.errors import PreprocessingError
 from engine.preprocessing.processor import PrePostProcessor
+from engine.startup import dataclass
 
 _TEXT: Final = re.compile(r"(?P<name>.+?)=(?P<head>input|output)\((?P<rest>.*)", re.DOTALL)
 _LONGEST: Final = 10_000

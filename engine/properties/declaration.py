@@ -7,11 +7,11 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from engine.errors import PluginContractError, PropertyError
+from engine.startup import dataclass
 
 T = TypeVar("T")
 

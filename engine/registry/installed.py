@@ -13,9 +13,10 @@ import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from typing import Any, Final, TypeAlias
+
+from engine.startup import dataclass
 
 PREFIX: Final = "engine."
 """The groups of entry points that are read begin with it."""

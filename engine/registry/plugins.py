@@ -8,7 +8,6 @@ import logging
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from engine.errors import (
@@ -23,6 +22,7 @@ from engine.ir import paused_collector
 from engine.plugin_api import API_VERSION, CoreHandle, Plugin
 from engine.registry.installed import InstalledEntryPoints
 from engine.runtime.lifecycle import Participant, lifecycle
+from engine.startup import dataclass
 
 GROUP: Final = "engine.plugins"
 """The entry-point group: each entry maps a device name to a `Plugin` subclass."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from engine.errors import EngineError, InferError
 from engine.runtime.async_request import AsyncInferRequest
 from engine.runtime.queue import QueueNetwork
+from engine.startup import dataclass
 from engine.threads import Signal
 
 

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from engine.errors import InputError
 from engine.runtime.values import Array, Value
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from weakref import ref
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import OutOfMemoryError
+from engine.startup import dataclass
 
 Array = NDArray[Any]
 Allocate = Callable[[int], Array]

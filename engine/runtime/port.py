@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from engine.ir import (
     TensorType,
     ValueType,
 )
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from engine.drawing.table import count, duration, printable, table
 from engine.runtime.records import SUBGRAPH, InferenceProfile
+from engine.startup import dataclass
 
 _WIDEST = 80
 _OPERATOR = 14

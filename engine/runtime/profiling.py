@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import InferError
 from engine.runtime.async_request import AsyncInferRequest
 from engine.runtime.queue import AsyncInferQueue, QueueNetwork
 from engine.runtime.result import ProfilingInfo
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

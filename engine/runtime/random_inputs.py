@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from engine.errors import InputError
 from engine.ir import ElementType, OptionalType, PartialShape, TensorType, boolean, string
 from engine.runtime.port import Port
 from engine.runtime.values import Array, Value
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,15 @@ class Ranges:
     integers: tuple[int, int] = (0, 1)
 
 
+_DEFAULT: Final = Ranges()
+
+
 def random_inputs(
     ports: Sequence[Port],
     *,
     seed: int = 0,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    ranges: Ranges = Ranges(),
+    ranges: Ranges = _DEFAULT,
 ) -> dict[str, Value]:
     """Return a value for every port, the same for the same seed, name, type, shape and ranges.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from engine.startup import dataclass
 
 SUBGRAPH: Final = "Subgraph"
 """The operator of a record of a whole subgraph, which a device that runs on others makes beside its nodes' records."""

@@ -8,7 +8,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, final
 
@@ -28,6 +27,7 @@ from engine.errors import (
 from engine.ir import ElementType, string, undefined
 from engine.runtime.lifecycle import ForkSafeLock
 from engine.runtime.overview import show_overview
+from engine.startup import dataclass
 
 Array = NDArray[Any]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from engine.errors import InputError
 from engine.runtime.profile_table import profile_table
 from engine.runtime.records import SUBGRAPH, NodeProfile, StageProfile, TransferProfile
 from engine.runtime.trace import write_trace
+from engine.startup import dataclass
 
 _FIRST: Final = 4
 """How many elements of an output a notebook shows."""

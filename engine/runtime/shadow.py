@@ -7,7 +7,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from engine.runtime.port import Port
 from engine.runtime.result import InferResult
 from engine.runtime.signature import Signature
 from engine.runtime.values import Value
+from engine.startup import dataclass
 from engine.threads import Signal
 
 _log = logging.getLogger("engine.runtime")

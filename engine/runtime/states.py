@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +12,7 @@ from engine.ir import Model, Variable
 from engine.runtime.growing import GrowingArray, GrowingSet
 from engine.runtime.port import Port
 from engine.runtime.values import Array, PortCheck, Value
+from engine.startup import dataclass
 
 Held = Array | GrowingArray
 """The value of a variable: an array, or what a device that appends in place made of it."""

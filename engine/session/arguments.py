@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import onnx
 
 from engine.ir import MapType, Model, OptionalType, SequenceType, SparseTensorType, TensorType, ValueType
 from engine.ir.element_type import ElementType
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

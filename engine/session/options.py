@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
 from engine.errors import Cancelled, EngineWarning, UnsupportedError
+from engine.startup import dataclass
 
 
 class GraphOptimizationLevel(IntEnum):

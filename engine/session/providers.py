@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, Final, TypeAlias
 
 from engine.core import Core
 from engine.errors import EngineWarning, InputError, UnsupportedError
+from engine.startup import dataclass
 
 Provider: TypeAlias = str | tuple[str, Mapping[str, Any]]
 

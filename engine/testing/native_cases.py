@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from engine.core import Core
 from engine.plugin_api import SupportLevel
+from engine.startup import dataclass
 from engine.testing.onnx_suite import CASES, SuiteCase, read_case
 
 _SOURCES = frozenset({"Parameter", "Constant", "Result"})

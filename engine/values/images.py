@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InputError, UnsupportedError
 from engine.ir import TensorType, ValueType
+from engine.startup import dataclass
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 RAW_SUFFIXES: Final = (".bin", ".raw")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from engine.drawing.svg import LONGEST
 from engine.drawing.table import printable
 from engine.ir import Constant, Model, Node, TensorType
 from engine.ir.single_floats import shown_attribute
+from engine.startup import dataclass
 
 TIME: Final = "time_ms"
 """The rt_info key whose value, in milliseconds, a graph has for a node that `times` does not name."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from engine.ir import Constant, Model, Node, Output, Parameter, Result, f32
 from engine.passes.runtime_info import is_operation
 from engine.passes.work import byte_size, work_of
 from engine.runtime import NodeProfile
+from engine.startup import dataclass
 
 _PROFILED: Final = {"PERF_COUNT": "yes"}
 _SUBGRAPH: Final = "Subgraph"

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from engine.cli.benchmark.subject import Subject
 from engine.cli.benchmark.worker import Worker
 from engine.errors import InputError
 from engine.runtime.benchmark import Measurement, Meter
+from engine.startup import dataclass
 from engine.values.files import write_values
 
 Progress: TypeAlias = Callable[[str, float], None]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from engine.startup import dataclass
 
 CONFIDENCE: Final = 0.95
 MIN_DIFFERENCE: Final = 0.01

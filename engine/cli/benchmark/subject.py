@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.blob import check_blob, is_blob
@@ -14,6 +14,7 @@ from engine.core import REQUIRE_SIGNATURE, TRUSTED_KEYS, Core
 from engine.errors import InputError
 from engine.preprocessing import PrePostProcessor, parse_steps
 from engine.properties import CONFIG
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine.ir import Model

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from engine.drawing.table import printable
+from engine.startup import dataclass
 
 _BAR = 30
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from engine.cli.options import (
 from engine.cli.output import print_comparisons, print_json, say
 from engine.cli.weights import add_weights, as_json, check_weights, compressed
 from engine.drawing.table import byte_count
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine.blob import SigningKey

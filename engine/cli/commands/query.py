@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from engine.cli.options import (
 from engine.cli.output import print_json, print_table, say
 from engine.drawing.table import byte_count, count, duration
 from engine.errors import EngineError
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine.core import Core

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from engine.cli.diff.comparison import Progress, SideComparison
@@ -13,6 +13,7 @@ from engine.errors import InputError
 from engine.ir import Model, Output, TensorType
 from engine.passes.runtime_info import is_operation
 from engine.passes.work import byte_size
+from engine.startup import dataclass
 
 _SAME: Final = 4.0
 """An output is off by the same, with values inside as outputs or not, within this factor."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +13,7 @@ from engine.errors import InputError
 from engine.ir import Model
 from engine.onnx import write_model
 from engine.properties import CONFIG
+from engine.startup import dataclass
 
 Run: TypeAlias = Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]
 """Computes the outputs of a model, by the names of its results, from inputs by name."""

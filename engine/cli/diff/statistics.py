@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from engine.ir import Node, Output, TensorType
 from engine.ops.traits import traits_of
 from engine.passes.work import work_of
 from engine.runtime.comparison import distances
+from engine.startup import dataclass
 
 _SUSPECT: Final = 16.0
 """Times the tolerance: values that are further off are searched first."""

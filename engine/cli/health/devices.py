@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from engine.cli.health.findings import Finding, Level
 from engine.registry.installed import InstalledEntryPoints
+from engine.startup import dataclass
 
 GROUP: Final = "engine.plugins"
 LIMIT: Final = 120.0

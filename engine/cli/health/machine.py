@@ -6,13 +6,13 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
 from engine.cli.health.findings import Finding, Level
 from engine.hosting.version import installed_distributions
 from engine.limits.memory import available_memory, total_memory
+from engine.startup import dataclass
 
 _NEEDED: Final = {"engine-sdk": ("numpy", "onnx", "ml_dtypes"), "engine-runtime": ("numpy",)}
 """The distributions that each distribution of the engine needs."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from engine.cli.health.devices import LIMIT, TriedPlugin, examine_devices
 from engine.cli.health.findings import Finding, Level
 from engine.cli.health.machine import Machine, examine_machine
 from engine.cli.health.surroundings import Cache, examine_caches, examine_variables
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import difflib
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from engine.cli.health.findings import Finding, Level
 from engine.files import CacheFolder, user_cache_folder
+from engine.startup import dataclass
 
 VARIABLES: Final = {
     "ENGINE_BUILD_JOBS": "how many files are compiled at once when the native core is built",

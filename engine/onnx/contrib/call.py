@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
 from engine.errors import ModelError, UnsupportedError
@@ -11,6 +10,7 @@ from engine.ir import Constant, ElementType, Output, f16, f32, f64, i8, u8, unde
 from engine.ir.element_type import bf16
 from engine.onnx.upgrades.call import OldCall
 from engine.onnx.upgrades.emit import emit, rank_of
+from engine.startup import dataclass
 
 DOMAIN: Final = "com.microsoft"
 BYTES: Final[frozenset[ElementType]] = frozenset({i8, u8})

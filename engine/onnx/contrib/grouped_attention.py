@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from engine import ops
@@ -13,6 +12,7 @@ from engine.onnx.contrib.masks import length_of
 from engine.onnx.contrib.rotary import rotated_by
 from engine.onnx.contrib.windowed_cache import WindowedCache
 from engine.onnx.upgrades.emit import cast, emit, i64_scalar, i64s, scalar_like
+from engine.startup import dataclass
 
 
 @contrib(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from engine.ir import Dimension, Output, i32, i64
 from engine.onnx.contrib.call import ContribCall
 from engine.onnx.upgrades.emit import cast, emit, i64_scalar, i64s, rank_of, scalar_like
+from engine.startup import dataclass
 
 MASK_FILTER: Final = -10000.0
 """The number added to the scores of masked keys, unless an attribute says otherwise."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from engine.onnx.contrib.packed_elements import (
 )
 from engine.onnx.upgrades.emit import cast, emit, i64s, rank_of
 from engine.ops.tensors import transposed_matrix
+from engine.startup import dataclass
 
 _SIGNED: Final = {2: i2, 4: i4, 8: i8}
 _LEVELS: Final = 4

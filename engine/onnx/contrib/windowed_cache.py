@@ -9,12 +9,11 @@ A past of length 0 is also accepted, with which a sequence begins; the next one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.ir import Output
 from engine.onnx.contrib.call import ContribCall
 from engine.onnx.contrib.masks import length_of
 from engine.onnx.upgrades.emit import emit, i64_scalar, i64s
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

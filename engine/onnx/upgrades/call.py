@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from engine.errors import ModelError, UnsupportedError
 from engine.ir import ElementType, Output, undefined
 from engine.ir.single_floats import as_stored
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

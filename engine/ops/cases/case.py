@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +14,7 @@ import numpy as np
 from engine.ir import Constant, ElementType, Model, Node, Parameter, PartialShape
 from engine.ops.cases.data import Array, Data
 from engine.ops.create import create
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, eq=False, slots=True)

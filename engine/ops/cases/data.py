@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine.ir import ElementType
 from engine.ir.element_type import boolean, f32, i64
+from engine.startup import dataclass
 
 Array = NDArray[Any]
 

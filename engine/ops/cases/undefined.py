@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.ir import ElementType
@@ -29,6 +28,7 @@ from engine.ir.element_type import (
 )
 from engine.ops.cases.case import OperatorCase, case
 from engine.ops.cases.data import Data, constant, filled
+from engine.startup import dataclass
 
 __all__ = ["CASES", "UNDEFINED", "Undefined"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from engine.ir import ElementType, Node, Output, OutputLike, PartialShape
@@ -13,6 +12,7 @@ from engine.ops.normalization import stash_type as stash_type_of
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
 from engine.ops.spec import OperatorSpec, specifies
+from engine.startup import dataclass
 
 
 def ChannelNormalization(  # noqa: N802 - constructors of operators are called as the operators are

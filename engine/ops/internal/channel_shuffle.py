@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from engine.ops.internal.definition import define, padded
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail, tensor_type
 from engine.ops.spec import OperatorSpec, refuse, refuse_rank, specifies
+from engine.startup import dataclass
 
 
 @specifies("ChannelShuffle", domain=INTERNAL_DOMAIN)

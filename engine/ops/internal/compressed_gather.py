@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from engine.ir import Node, Output, OutputLike
@@ -12,6 +11,7 @@ from engine.ops.internal.compressed_matmul import INTEGERS
 from engine.ops.internal.definition import define, padded
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.spec import OperatorSpec, check_rank, refuse, specifies
+from engine.startup import dataclass
 
 
 def CompressedGather(  # noqa: N802 - constructors of operators are called as the operators are

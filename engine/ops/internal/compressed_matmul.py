@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.ir import Node, Output, OutputLike
@@ -14,6 +13,7 @@ from engine.ops.internal.fused_conv import finish
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
 from engine.ops.spec import OperatorSpec, check_rank, refuse, specifies
+from engine.startup import dataclass
 
 INTEGERS: Final = [f"tensor({name})" for name in ("int2", "uint2", "int4", "uint4", "int8", "uint8")]
 _SCALES: Final = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]

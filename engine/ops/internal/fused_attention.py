@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from engine.ops.internal.definition import FLOATS, define, padded
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
 from engine.ops.spec import OperatorSpec, check_choice, check_rank, refuse, specifies
+from engine.startup import dataclass
 
 ROWS: Final = ("attention", "softmax", "guarded")
 """The treatment of rows of probabilities that are NaN, in the order of the kernels' numbers:

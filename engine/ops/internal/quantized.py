@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import onnx.defs
@@ -16,6 +15,7 @@ from engine.ops.internal.definition import define, padded
 from engine.ops.matmul import MatMulSpec
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
+from engine.startup import dataclass
 
 _CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _BYTES: Final = ["tensor(uint8)", "tensor(int8)"]

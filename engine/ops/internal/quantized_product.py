@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from engine.ir import Node, Output, OutputLike
 from engine.ops.create import create
 from engine.ops.internal.definition import define, padded
 from engine.ops.registry import INTERNAL_DOMAIN
+from engine.startup import dataclass
 
 _BYTES: Final = ["tensor(uint8)", "tensor(int8)"]
 _PORTS: Final = ("A", "A_scale", "A_zero_point", "B", "B_scale", "B_zero_point", "Y_scale", "Y_zero_point")

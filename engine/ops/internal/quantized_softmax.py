@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from engine.ir import Node, Output, OutputLike
@@ -13,6 +12,7 @@ from engine.ops.internal.quantized_maps import Codes
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.softmax import SoftmaxSpec
 from engine.ops.spec import specifies
+from engine.startup import dataclass
 
 _BYTES: Final = ["tensor(uint8)", "tensor(int8)"]
 _PORTS: Final = ("X", "X_scale", "X_zero_point", "Y_scale", "Y_zero_point")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from engine.ops.internal.fused_conv import finish
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import broadcast_shapes, fail
 from engine.ops.spec import OperatorSpec, specifies
+from engine.startup import dataclass
 
 
 def ScaleShift(  # noqa: N802 - constructors of operators are called as the operators are

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from engine import ops
@@ -33,6 +33,7 @@ from engine.passes.pattern import (
     wrap_const,
     wrap_type,
 )
+from engine.startup import dataclass
 
 
 class AttentionFusion(FusionPass):

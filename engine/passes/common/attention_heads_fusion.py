@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from engine.passes.fusion import (
     scalar,
 )
 from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_type
+from engine.startup import dataclass
 
 _HEADS_SECOND = [0, 2, 1, 3]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from engine.ir import Dimension, ElementType, Node, Output
 from engine.ops.tensors import Array
 from engine.ops.traits import traits_of
 from engine.passes.fusion import constant_data, dims_of, operation, same_length, scalar
+from engine.startup import dataclass
 
 # Below this magnitude, a mask's value plus a score cannot overflow: the largest float16 is 65504.
 _LOWEST = {"f16": -6.0e4}

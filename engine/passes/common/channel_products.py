@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from engine.ops.matmul import GemmSpec
 from engine.ops.tensors import Array
 from engine.passes.common.ranges import fits, magnitudes
 from engine.passes.fusion import as_vector, derived_constant, dims_of
+from engine.startup import dataclass
 
 PRODUCTS: Final = ("Add", "Conv", "Gemm", "MatMul")
 """The operators whose results `ChannelProduct.of` reads."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from engine.passes.common.quantized_operands import note_real
 from engine.passes.fusion import as_vector, derived_constant, dims_of, operation, replace_by
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
+from engine.startup import dataclass
 
 _BYTES: Final = (u8, i8)
 _WEIGHTS: Final = (i2, u2, i4, u4, i8, u8)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -30,6 +30,7 @@ from engine.passes.common.conv_bias_fusion import per_channel
 from engine.passes.fusion import constant_data, derived_constant, dims_of, integers, operation, replace_by, scalar
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
+from engine.startup import dataclass
 
 _LARGEST_FACTOR: Final = 2.0**40
 """Factors beyond it, or below its inverse, could make weights of f32 overflow or lose digits."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Final
 
@@ -14,6 +13,7 @@ from engine.ops.einsum import EinsumSpec, Equation
 from engine.passes.common.einsum_terms import Steps, Term
 from engine.passes.fusion import FusionPass, dims_of
 from engine.passes.pattern import Matcher, wrap_type
+from engine.startup import dataclass
 
 _UNKNOWN_LENGTH: Final = 64
 """The length assumed for an unknown dimension when the costs of orders are compared."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ from engine.limits import OverBudgetError
 from engine.passes.common.transpose_merge import transposed
 from engine.passes.folding import bytes_allowed, constant_fold
 from engine.passes.fusion import derived_constant, dims_of, reshape_target, same_length
+from engine.startup import dataclass
 
 Axis: TypeAlias = "tuple[Output, int]"
 """An axis of a value, for its length."""

@@ -21,7 +21,6 @@ longer than what it saves for few positions in many inferences.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from engine import ops
@@ -32,6 +31,7 @@ from engine.passes.common.channel_products import BYTE_COST, PRODUCTS, ChannelPr
 from engine.passes.common.movements import MOVEMENTS, Movement
 from engine.passes.fusion import FusionPass, dims_of, replace_by
 from engine.passes.pattern import Matcher, wrap_type
+from engine.startup import dataclass
 
 _Exchange: TypeAlias = "tuple[list[Node], list[Node]]"
 """The nodes that are replaced, and those that replace them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from engine.errors import GraphError, PassError, TypeInferenceError
 from engine.ir import Dimension, Model, Parameter, PartialShape, Result, TensorType, Variable, as_dimension
 from engine.passes.base import ModelPass
 from engine.passes.common.state_axes import Appended, appended, written_axis
+from engine.startup import dataclass
 
 _PATTERNS: Final = (
     (re.compile(r"past_key_values([._].+)"), ("present{}", "present_key_values{}")),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -22,6 +21,7 @@ from engine.ops.transpose import TransposeSpec
 from engine.ops.windows import counts
 from engine.passes.common.channel_products import BYTE_COST, positions_of
 from engine.passes.fusion import constant_data, dims_of, reshape_target, same_length, same_lengths
+from engine.startup import dataclass
 
 _EPSILON: Final = 1e-9
 """How far the sum of interpolation weights, in double precision, may be from 1."""

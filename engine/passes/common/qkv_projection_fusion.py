@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from engine import ops
@@ -13,6 +11,7 @@ from engine.ops.quantize import QuantizeSpec
 from engine.passes.base import ModelPass
 from engine.passes.fusion import as_vector, constant_data, derived_constant, dims_of, feeds_result, operation
 from engine.passes.runtime_info import copy_runtime_info
+from engine.startup import dataclass
 
 _FEWEST = 3
 

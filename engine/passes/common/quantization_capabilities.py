@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from engine.ir import Constant, ElementType, Node, Output, i8, u8
@@ -24,6 +23,7 @@ from engine.passes.common.quantized_product_fusion import QuantizedProductFusion
 from engine.passes.common.quantized_softmax_fusion import QuantizedSoftmaxFusion
 from engine.passes.config import PassConfig
 from engine.passes.fusion import constant_data
+from engine.startup import dataclass
 
 __all__ = ["Granularity", "PrecisionRestriction", "QuantizationCapabilities"]
 

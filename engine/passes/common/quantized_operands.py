@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from engine.ops.tensors import Array
 from engine.passes.common.qdq_propagation import MOVERS, is_per_tensor
 from engine.passes.fusion import constant_data, derived_constant, operation
 from engine.passes.runtime_info import FUSED_NAMES, RuntimeAttribute
+from engine.startup import dataclass
 
 WHY_REAL: Final = "engine.why_real"
 """The rt_info key of a product of quantized values that is computed in f32: why, as `RealReason`."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from engine.ir import Node, Output, PartialShape
 from engine.ops.gather import ScatterElementsSpec, ScatterNDSpec, TensorScatterSpec
 from engine.ops.slice import ConcatSpec
 from engine.ops.transpose import TransposeSpec
+from engine.startup import dataclass
 
 _TOKENS: Final = 2
 """The dimension of tokens in the keys and values of Attention: [B, H, tokens, D]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from engine import ops
 from engine.ir import Constant, Model, Node, Output
@@ -19,6 +19,7 @@ from engine.passes.common.layout_rules import (
 from engine.passes.common.transpose_merge import permutation, transposed
 from engine.passes.fusion import dims_of, feeds_result
 from engine.passes.runtime_info import copy_runtime_info
+from engine.startup import dataclass
 
 
 class TransposeSinking(ModelPass):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.errors import GraphError, PassError
 from engine.ir import Node, Output, OutputLike, as_output
 from engine.passes.pattern.compiling import compile_pattern, root_kinds
 from engine.passes.pattern.matching import Instruction, MatchState, Trace
 from engine.passes.pattern.nodes import Block
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

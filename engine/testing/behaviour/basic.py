@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from engine.startup import dataclass
 from engine.testing.behaviour.cases import Array, Sample, make_model, tensor, values
 
 _MATRIX: Final = (2, 3)

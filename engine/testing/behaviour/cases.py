@@ -7,13 +7,14 @@ with numpy and plain Python, never with an ONNX evaluator, so that a device is n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+
+from engine.startup import dataclass
 
 Array = NDArray[Any]
 Values = Mapping[str, Any]

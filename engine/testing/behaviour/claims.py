@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from engine.startup import dataclass
 from engine.testing.behaviour.basic import OPERATORS, BasicOperator
 from engine.testing.behaviour.cases import Array, Sample, make_model, tensor
 

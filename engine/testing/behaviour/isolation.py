@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -16,6 +15,7 @@ from onnx import numpy_helper
 
 from engine.core import Core
 from engine.errors import EngineError, PropertyError
+from engine.startup import dataclass
 from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.cases import CASES
 

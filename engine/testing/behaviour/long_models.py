@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from engine.startup import dataclass
 from engine.testing.behaviour.basic import BasicModel
 from engine.testing.behaviour.cases import Array, Values, make_model, tensor
 

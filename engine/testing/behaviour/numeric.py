@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from engine.startup import dataclass
 from engine.testing.behaviour.cases import Array, make_model, tensor
 
 Reals = NDArray[np.float64]

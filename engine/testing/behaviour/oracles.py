@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from engine.startup import dataclass
 from engine.testing.behaviour.cases import Array
 from engine.testing.behaviour.numeric import Reals
 

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from engine.errors import PluginError
+from engine.startup import dataclass
 from engine.testing.conformance.last_hook import running_hook, while_running
 
 _NEEDED: Final = ("pytest", "xdist", "pytest_timeout", "jinja2")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
+
+from engine.startup import dataclass
 
 AREAS: Final[Mapping[str, str]] = {
     "results": "right results for small models of each kind",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from engine.startup import dataclass
 
 LIMIT: Final = 60.0
 """The seconds that a check may wait for the device, unless an option says otherwise."""

@@ -10,10 +10,11 @@ error in one layer shows in the output. No file is downloaded, and the same seed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from engine.errors import ModelError
+from engine.startup import dataclass
 from engine.testing.networks.arithmetic import floating_point_operations, rounding_tolerance, storage_tolerance
 from engine.testing.networks.batches import repeated, with_any_batch
 from engine.testing.networks.builder import NetworkBuilder, SeededNetwork

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ import onnx
 from onnx import TypeProto, ValueInfoProto, helper, numpy_helper
 from onnx.defs import get_schema
 from onnx.shape_inference import infer_node_outputs
+
+from engine.startup import dataclass
 
 Array = npt.NDArray[Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import onnx
@@ -12,6 +12,7 @@ from engine.errors import UnsupportedError
 from engine.ir import f32
 from engine.ops.registry import OpDef, find_op
 from engine.ops.traits import traits_of_operator
+from engine.startup import dataclass
 
 ELEMENTWISE: Final[Mapping[str, str]] = {
     "Abs": "np.abs",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import keyword
-from dataclasses import dataclass
 from typing import Final
 
 from engine.errors import PluginError
 from engine.registry.plugins import is_device_name
+from engine.startup import dataclass
 from engine.testing.scaffold.families import DEFAULT_OPERATORS, divided
 
 _LONGEST: Final = 32

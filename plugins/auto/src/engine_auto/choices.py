@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from engine.files import ChoicesFile, user_cache_folder
 from engine.ir import model_identity
 from engine.plugin_api import Config, Model, engine_version
 from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, ENABLE_MMAP
+from engine.startup import dataclass
 from engine_auto.log import logger
 from engine_auto.properties import MEASURE_SECONDS, REUSE_CHOICE
 

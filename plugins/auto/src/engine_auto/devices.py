@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, EngineError, PropertyError
@@ -25,6 +24,7 @@ from engine.properties import (
     SUPPORTED_CONFIG_KEYS,
     SUPPORTED_METRICS,
 )
+from engine.startup import dataclass
 
 PASSED_ON: Final = (
     PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS, CACHE_DIR,

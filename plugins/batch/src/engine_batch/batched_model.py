@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from engine.errors import ModelError
@@ -12,6 +11,7 @@ from engine.ops import Moves, axes_of, traits_of
 from engine.ops.registry import find_op
 from engine.ops.reshape import ReshapeSpec
 from engine.plugin_api import Model, TensorType, UnsupportedError
+from engine.startup import dataclass
 
 _SYMBOL: Final = "requests"
 

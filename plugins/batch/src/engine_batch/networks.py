@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from engine.plugin_api import (
 )
 from engine.runtime.random_inputs import random_inputs
 from engine.runtime.values import Array
+from engine.startup import dataclass
 from engine_batch.batched_model import BatchedModel
 from engine_batch.collector import Item, split
 from engine_batch.log import logger

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError
@@ -23,6 +22,7 @@ from engine.properties import (
     SUPPORTED_CONFIG_KEYS,
     SUPPORTED_METRICS,
 )
+from engine.startup import dataclass
 from engine_batch.properties import BATCH_SIZE, BATCH_TIMEOUT
 
 PASSED_ON: Final = (

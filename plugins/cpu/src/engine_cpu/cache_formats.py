@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from engine.ir import ElementType, f32
 from engine.ir.element_type import bf16, f16
+from engine.startup import dataclass
 
 Array = NDArray[Any]
 

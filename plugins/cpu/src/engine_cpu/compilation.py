@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 from engine.errors import BlobFormatError
 from engine.native import built_isas, cores
 from engine.plugin_api import BlobReader, Config
 from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
+from engine.startup import dataclass
 from engine_cpu.instruction_sets import ARCHITECTURE
 from engine_cpu.weights import FORMATS
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from engine.ir import Constant, Model, Output
 from engine.lowering import LengthPattern
 from engine.native import PlanBuilder
 from engine.ops.extension import extension_of
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.startup import dataclass
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.cache_formats import CacheFormat
 from engine_cpu.chaining import join_chains

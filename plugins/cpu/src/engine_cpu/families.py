@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from engine.errors import Cancelled, InputError, PlanError
 from engine.ir import Model
@@ -12,6 +11,7 @@ from engine.lowering import LengthPattern, LengthVector
 from engine.native import FamilyRunner, Number, Plan, PlanFamily, Varying, empty_huge
 from engine.runtime import GrowingArray, GrowingForm, GrowingSet
 from engine.runtime.states import plain
+from engine.startup import dataclass
 from engine_cpu.cache_formats import F32
 from engine_cpu.fitting import Fit, Lengths, Misfit, check_lengths, fit_family, sample_lengths
 from engine_cpu.in_place import InPlace

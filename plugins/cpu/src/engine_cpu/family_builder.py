@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from engine.errors import InputError, PlanError
 from engine.lowering import InputLengths, LengthPattern, LengthVector, Shapes
+from engine.startup import dataclass
 from engine_cpu.choices import Choices
 from engine_cpu.families import FamilyProgram, Recording
 from engine_cpu.fitting import Lengths, Misfit

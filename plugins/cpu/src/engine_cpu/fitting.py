@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
 from typing import Any, Final
@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.native import Number, PlanFamily, Varying, VaryingAttribute
+from engine.startup import dataclass
 from engine_cpu.recording import BufferCall, StepCall
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from engine.ir import Input, Model, Node, Output, f32
 from engine.ops.gather import TensorScatterSpec
 from engine.ops.slice import ConcatSpec
+from engine.startup import dataclass
 from engine_cpu.cache_formats import F32, CacheFormat, format_for
 from engine_cpu.layout import static_shape
 

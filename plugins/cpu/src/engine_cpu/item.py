@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.ir import Node, Output
 from engine.ops.spec import OperatorSpec
+from engine.startup import dataclass
 from engine_cpu.layout import LayoutOption
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.ir import ElementType, Output
+from engine.startup import dataclass
 
 BLOCK = 16
 """Channels per block in a blocked map."""

@@ -6,13 +6,13 @@ Nothing of it depends on a graph: a blob stores programs, and runs them where th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.errors import DeclarationError
 from engine.native import Plan
+from engine.startup import dataclass
 from engine_cpu.segments.segment import Array, Inference, Segment, Value
 
 

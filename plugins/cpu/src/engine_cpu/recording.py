@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from engine.native import Attribute, Plan, PlanBuilder
+from engine.startup import dataclass
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from engine.ir import Constant, Node, Output
 from engine.limits import check_planned, current_limits
 from engine.native import Attribute, Packing, Plan, PlanBuilder
 from engine.ops.spec import OperatorSpec
+from engine.startup import dataclass
 from engine_cpu.choices import Choices
 from engine_cpu.in_place import InPlace
 from engine_cpu.item import Item

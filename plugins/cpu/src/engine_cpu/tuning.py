@@ -9,7 +9,6 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from engine.ir import Node
 from engine.lowering.tuning import Times, Timing, Tuner, time_in_turns
 from engine.native import Attribute, Context, Plan, PlanBuilder, cpu_features, empty_aligned
+from engine.startup import dataclass
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

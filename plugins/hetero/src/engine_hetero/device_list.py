@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError, RemoteContext
@@ -20,6 +19,7 @@ from engine.properties import (
     PERFORMANCE_HINT,
     REMOTE_CONTEXT_SUPPORT,
 )
+from engine.startup import dataclass
 from engine_hetero.properties import PARTITION_STRATEGY
 
 PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP, *LIMIT_PROPERTIES)

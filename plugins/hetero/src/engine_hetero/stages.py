@@ -6,9 +6,8 @@ subgraphs, a model for each subgraph, their connections, and a network for each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.plugin_api import Config, CoreHandle, ExecutableNetwork, Model
+from engine.startup import dataclass
 from engine_hetero.affinity.placing import place
 from engine_hetero.device_list import DeviceList, new_contexts
 from engine_hetero.division.dividing import divide

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from engine.ir import Output
+from engine.startup import dataclass
 from engine_opencl.elements import INTEGERS, c_type
 from engine_opencl.plan import Buffer
 from engine_opencl.source import kernel_text

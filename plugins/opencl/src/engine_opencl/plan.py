@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine.ir import Output
 from engine.limits import shown_bytes
+from engine.startup import dataclass
 from engine_opencl.elements import stored_type
 
 WEIGHT: Final = "opencl.weight"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from engine.ir import Constant
 from engine.ops.reference import compile_node, constant_value
 from engine.plugin_api import Model
+from engine.startup import dataclass
 
 Value = Any
 """A numpy array, a list of values, or None for an empty optional."""

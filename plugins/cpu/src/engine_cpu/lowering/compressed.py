@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from engine.ir.element_type import i8, u8
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute, pack
 from engine.ops.internal import INTERNAL_DOMAIN, CompressedGatherSpec, CompressedMatMulSpec
+from engine.startup import dataclass
 from engine_cpu.layout import item_size
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.epilogue import activation_attributes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from engine.native import Attribute, has_feature
+from engine.startup import dataclass
 from engine_cpu.layout import Layout, padded_channels
 from engine_cpu.lowering.conv_geometry import ConvGeometry
 from engine_cpu.tuning import Candidate, Candidates

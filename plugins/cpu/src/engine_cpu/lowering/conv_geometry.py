@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.ir.element_type import f32
 from engine.native import Attribute
 from engine.ops.conv import ConvSpec
 from engine.ops.windows import WindowGeometry
+from engine.startup import dataclass
 from engine_cpu.layout import Layout, layout_bytes
 
 Pair = tuple[int, int]

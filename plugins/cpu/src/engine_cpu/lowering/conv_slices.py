@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from engine.ops.conv import ConvSpec
 from engine.ops.windows import WindowGeometry
+from engine.startup import dataclass
 from engine_cpu.layout import BLOCK, Layout
 from engine_cpu.lowering.conv_candidates import ConvCandidates, ConvProblem, estimated_seconds
 from engine_cpu.lowering.conv_geometry import ConvGeometry

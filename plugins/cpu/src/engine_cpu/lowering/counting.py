@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from engine.native import Attribute
 from engine.ops.spec import SpecT
+from engine.startup import dataclass
 from engine_cpu.lowering.registry import OpLowering
 from engine_cpu.segment import SegmentBuilder
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from engine.errors import UnsupportedError
 from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.ops.einsum import EinsumSpec
+from engine.startup import dataclass
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.product import MAX_BATCH_DIMS, BatchDim, Product, merged
 from engine_cpu.lowering.registry import OpLowering, lowers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ from engine.ops.elementwise import BitShiftSpec, ConversionSpec, IsInfSpec, ModS
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.spec import OperatorSpec
 from engine.ops.traits import traits_of_operator
+from engine.startup import dataclass
 from engine_cpu.lowering.elementwise_program import SMALL_INTEGERS, SMALL_REALS, ElementwiseProgram, Opcode, Value
 
 REALS: Final = frozenset({f32, f64, f16, bf16})

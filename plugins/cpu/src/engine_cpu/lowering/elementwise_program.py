@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +33,7 @@ from engine.ir.element_type import (
     u8,
 )
 from engine.native import codes
+from engine.startup import dataclass
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

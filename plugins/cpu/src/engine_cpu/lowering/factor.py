@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from engine.ir import Constant, Output
 from engine.native import Attribute, Packing
+from engine.startup import dataclass
 from engine_cpu.layout import static_shape
 from engine_cpu.weights import WeightStore
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from engine.ir import Node, Output
 from engine.native import Attribute
+from engine.startup import dataclass
 from engine_cpu.layout import Layout, padded_channels
 from engine_cpu.lowering.factor import ConstantFactor
 from engine_cpu.segment import SegmentBuilder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from engine.ops.fused_activation import Activation
 from engine.ops.internal import INTERNAL_DOMAIN, Quantized
 from engine.ops.matmul import MatMulSpec
 from engine.ops.spec import OperatorSpec, SpecT
+from engine.startup import dataclass
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, padded_channels, static_shape
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from engine.ir import Constant, Output
 from engine.native import Attribute, Packing
 from engine.ops.recurrent import RecurrentLengths, RecurrentSpec
+from engine.startup import dataclass
 from engine_cpu.layout import BLOCK, padded_channels, static_shape
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
 from engine_cpu.segment import SegmentBuilder

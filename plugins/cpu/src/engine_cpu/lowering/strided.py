@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import ElementType, f32, i8, u8
 from engine.lowering import Refusal, RefusalCause, check_types
 from engine.native import Attribute
+from engine.startup import dataclass
 from engine_cpu.cache_formats import F32
 from engine_cpu.in_place import InPlace
 from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from engine.lowering import Refusal, RefusalCause, check_types, first_refusal, r
 from engine.native import Attribute
 from engine.ops.conv import Col2ImSpec, ConvSpec, DeformConvSpec
 from engine.ops.windows import WindowGeometry
+from engine.startup import dataclass
 from engine_cpu.lowering.checks import F32, check_f32, check_steps, check_values
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers

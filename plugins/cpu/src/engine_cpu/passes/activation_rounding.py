@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from engine.ops.internal import INTERNAL_DOMAIN, CompressedMatMulSpec
 from engine.passes import MatcherPass
 from engine.passes.pattern import Matcher, wrap_type
+from engine.startup import dataclass
 
 _INT8: Final = 4
 _LARGEST_PIECE: Final = 256

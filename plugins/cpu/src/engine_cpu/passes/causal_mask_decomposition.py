@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from engine.ir import Constant, Model, Node, boolean
 from engine.ops.tensors import Array
 from engine.passes.base import ModelPass
 from engine.passes.runtime_info import copy_runtime_info
+from engine.startup import dataclass
 
 _MIN_KEYS: Final = 2
 _MAX_BYTES: Final = 64 << 20

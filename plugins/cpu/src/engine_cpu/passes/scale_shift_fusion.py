@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from engine.ops.normalization import BatchNormalizationSpec, is_infinite, scale_
 from engine.passes import MatcherPass
 from engine.passes.fusion import constant_data, dims_of, replace_by
 from engine.passes.pattern import Matcher, attrs_match, wrap_type
+from engine.startup import dataclass
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.errors import GraphError
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType
 from engine.lowering import PreparedGraph, known_shapes
 from engine.native import Plan
+from engine.startup import dataclass
 from engine_cpu.lowering import LOWERINGS
 from engine_cpu.program import Program, in_order
 from engine_cpu.programs import Programs

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.ir import Constant, Model, Node, Output, Parameter, Result
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

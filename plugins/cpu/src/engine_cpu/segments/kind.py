@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from engine.ir import Node, Output
 from engine.native import PlanBuilder
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.startup import dataclass
 from engine_cpu.choices import Choices
 from engine_cpu.lowering import CpuDecisions, CpuGraph
 from engine_cpu.program import Program

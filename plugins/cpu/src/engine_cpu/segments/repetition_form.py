@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.errors import UnsupportedError
 from engine.ir import Node
 from engine.ops.loop import NUM_FIXED, LoopForm
 from engine.ops.scan import ScanSpec
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

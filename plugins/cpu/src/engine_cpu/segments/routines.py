@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.ir import Model, TensorType, ValueType
 from engine.native import Routine
+from engine.startup import dataclass
 from engine_cpu.program import Program
 from engine_cpu.segments.routine_draft import RoutineDraft, StepNames
 

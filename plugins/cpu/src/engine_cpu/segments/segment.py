@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from engine.native import CancelFlag, Plan
+from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine_cpu.recording import PlanCalls

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 
 from engine.native.graph import min_cut
+from engine.startup import dataclass
 from engine_hetero.affinity.costs.cost_model import Bools, CostModel, Floats, value_numbers
 from engine_hetero.query.model_graph import Ints, ModelGraph
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
 import numpy as np
 
 from engine.errors import UnsupportedError
+from engine.startup import dataclass
 from engine_hetero.affinity.cost_cut import Groups, Values, cut
 from engine_hetero.affinity.costs.cost_model import CostModel
 from engine_hetero.affinity.placement import UNPLACED, Placement, place_by_priority, settle

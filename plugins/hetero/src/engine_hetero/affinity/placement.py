@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from engine.errors import UnsupportedError
+from engine.startup import dataclass
 from engine_hetero.query.claims import REFUSED, Claims
 from engine_hetero.query.model_graph import Ints
 

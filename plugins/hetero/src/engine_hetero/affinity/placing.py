@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from engine.plugin_api import Config, CoreHandle, Model
 from engine.properties import ALLOW_SHARED_CACHE
+from engine.startup import dataclass
 from engine_hetero.affinity.costs.calibrated_costs import calibration_path, measured_costs
 from engine_hetero.affinity.costs.cost_model import CostModel, default_costs
 from engine_hetero.affinity.measured_placing import place_by_cost

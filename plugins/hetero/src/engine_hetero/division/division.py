@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from engine.startup import dataclass
 from engine_hetero.affinity.costs.cost_model import CostModel
 from engine_hetero.affinity.placement import Placement
 from engine_hetero.division.partitioning import Partition

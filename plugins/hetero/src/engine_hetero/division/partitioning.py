@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.native import graph
+from engine.startup import dataclass
 from engine_hetero.division.rollback_trace import trace_lines
 
 if TYPE_CHECKING:

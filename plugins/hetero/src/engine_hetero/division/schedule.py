@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 
 import numpy as np
 
 from engine.errors import PartitionError
+from engine.startup import dataclass
 from engine_hetero.affinity.costs.cost_model import CostModel, Floats
 from engine_hetero.query.model_graph import Ints, ModelGraph
 

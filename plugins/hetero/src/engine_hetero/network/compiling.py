@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from engine.errors import retold
@@ -17,6 +17,7 @@ from engine.plugin_api import (
     SupportLevel,
     UnsupportedError,
 )
+from engine.startup import dataclass
 from engine.threads import in_threads
 from engine_hetero.device_list import DeviceList
 from engine_hetero.parts.splitting import PartModel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from engine.ir import TensorType
 from engine.native import empty_aligned
 from engine.plugin_api import ExecutableNetwork, Executor, RemoteTensor
+from engine.startup import dataclass
 from engine_hetero.network.early_starts import EarlyStarts
 from engine_hetero.wiring.wiring import NETWORK, PartWiring, Source, Wiring
 

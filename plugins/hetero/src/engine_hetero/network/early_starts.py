@@ -6,11 +6,11 @@ The times of parts are measured in every inference; until a part has run, its pr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from statistics import median
 from typing import Final
 
+from engine.startup import dataclass
 from engine_hetero.wiring.wiring import NETWORK, PartWiring, Wiring
 
 HOP_SECONDS: Final = 1e-4

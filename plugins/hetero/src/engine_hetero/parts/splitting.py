@@ -7,7 +7,6 @@ the host passes these, and the tensor is not moved.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from engine.ir import (
     DECLARED_LENGTHS,
@@ -22,6 +21,7 @@ from engine.ir import (
 )
 from engine.lowering import SHAPE_SOURCES
 from engine.plugin_api import Model
+from engine.startup import dataclass
 from engine_hetero.query.model_graph import ModelGraph
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from engine.plugin_api import CoreHandle, Model, QueryResult, Support, SupportLevel
+from engine.startup import dataclass
 from engine_hetero.device_list import DeviceList
 from engine_hetero.query.model_graph import Ints, ModelGraph
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from engine.lowering import SHAPE_SOURCES
 from engine.ops import find_op
 from engine.passes.work import byte_size
 from engine.plugin_api import Model
+from engine.startup import dataclass
 
 Ints: TypeAlias = NDArray[np.int64]
 

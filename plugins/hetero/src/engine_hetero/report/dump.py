@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from engine.plugin_api import Config, Model, PropertyError, QueryResult
+from engine.startup import dataclass
 from engine.visualize import SUFFIXES, answered_graph, model_graph, write_unused
 from engine_hetero.division.division import Division
 from engine_hetero.properties import DUMP_GRAPH

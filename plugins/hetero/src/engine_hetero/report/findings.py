@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from engine.errors import PartitionError
 from engine.native.graph import check_partition
+from engine.startup import dataclass
 from engine_hetero.affinity.costs.cost_model import CostModel
 from engine_hetero.division.schedule import Schedule, predict, quotient
 from engine_hetero.query.claims import REFUSED, Claims

@@ -7,13 +7,13 @@ no path that leaves a subgraph returns to it, and the subgraphs can run in seque
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from engine.errors import BlobCorruptError, EngineError
 from engine.native.graph import verify_runs
+from engine.startup import dataclass
 from engine_hetero.division.division import Division
 from engine_hetero.query.model_graph import Ints
 from engine_hetero.wiring.wiring import NETWORK, Wiring

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.errors import BlobFormatError
+from engine.startup import dataclass
 
 NETWORK: Final = -1
 """The part number that represents the network's inputs."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import DeviceError, DeviceNotFoundError
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.startup import dataclass
 from engine_opencl.devices.device_check import verdict
 from engine_opencl.devices.forks import keep_after_fork
 from engine_opencl.devices.in_place import InPlaceRegions, input_alignment

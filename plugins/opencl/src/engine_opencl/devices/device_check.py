@@ -7,11 +7,11 @@ import json
 import logging
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import DeviceError
+from engine.startup import dataclass
 from engine_opencl.binaries import binary_cache, default_folder
 from engine_opencl.children import check_worker
 from engine_opencl.children.child import Child, has_interpreter

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.plugin_api import NodeProfile
+from engine.startup import dataclass
 from engine_opencl.devices.device import OpenclDevice, require_first_process
 from engine_opencl.devices.driver_errors import Allocation, DriverErrors
 from engine_opencl.devices.forks import keep_after_fork

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from engine.ops.fused_activation import Activation
 from engine.ops.internal import INTERNAL_DOMAIN, Quantized
 from engine.ops.matmul import MatMulSpec
 from engine.ops.spec import SpecT
+from engine.startup import dataclass
 from engine_opencl.elements import c_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.conv import check_spatial_rank

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import f32, i8, i32, u8
 from engine.lowering import Refusal, RefusalCause
 from engine.ops.spec import SpecT
+from engine.startup import dataclass
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.registry import OpLowering, check_types
 from engine_opencl.plan import Given

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from engine.ir.element_type import f32, i32
 from engine.lowering import Refusal
 from engine.native import pointwise_functions
 from engine.ops.recurrent import RecurrentActivation, RecurrentLengths, RecurrentSpec
+from engine.startup import dataclass
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import literal, pointwise_code

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from engine.ir import ElementType
 from engine.ir.element_type import boolean, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from engine.lowering import Refusal, check_constant
 from engine.ops.reduce import ReduceSpec
+from engine.startup import dataclass
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import C_BYTES, REALS, c_type
 from engine_opencl.expressions import for_type

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from engine.ir import ElementType
 from engine.ir.element_type import f32
+from engine.startup import dataclass
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.plan import Given
 from engine_opencl.plan_builder import LaunchPlanBuilder

@@ -9,7 +9,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import DeviceError
+from engine.startup import dataclass
 from engine_opencl.binaries import BinaryCache, binary_cache, default_folder
 from engine_opencl.children.child import has_interpreter
 from engine_opencl.devices.device import OpenclDevice

@@ -10,13 +10,13 @@ import functools
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from engine.errors import DeviceError
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.startup import dataclass
 from engine_opencl.children.child import COMMAND, Child
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.plan import Launch

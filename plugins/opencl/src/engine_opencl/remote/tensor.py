@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine.errors import ContextClosed, DeviceError
 from engine.plugin_api import ElementType, RemoteContext, RemoteTensor
+from engine.startup import dataclass
 from engine_opencl.devices.forks import keep_after_fork, keep_if_forked
 from engine_opencl.remote.queue import ContextQueue
 

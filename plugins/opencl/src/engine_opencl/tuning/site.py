@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from engine.ir import Node
+from engine.startup import dataclass
 
 _log = logging.getLogger("engine.opencl")
 _B = TypeVar("_B")

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from engine.errors import EngineError
 from engine.lowering.tuning import Times, Timing, Tuner, time_in_turns
+from engine.startup import dataclass
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.programs.programs import Building, Programs

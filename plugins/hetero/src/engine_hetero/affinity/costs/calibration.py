@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import numpy as np
 from engine.errors import PropertyError
 from engine.files import complete_file
 from engine.ir import Constant, Model, Node, Output
+from engine.startup import dataclass
 
 _FORMAT: Final = "engine.hetero.calibration"
 _VERSION: Final = 1

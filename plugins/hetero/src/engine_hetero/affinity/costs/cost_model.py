@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.passes.work import Work, work_of
+from engine.startup import dataclass
 from engine_hetero.query.claims import REFERENCE
 from engine_hetero.query.model_graph import Ints, ModelGraph
 

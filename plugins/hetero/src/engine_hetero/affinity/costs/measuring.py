@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from engine.errors import EngineError
 from engine.plugin_api import CoreHandle
+from engine.startup import dataclass
 from engine_hetero.affinity.costs.calibration import (
     Figure,
     signature_of,

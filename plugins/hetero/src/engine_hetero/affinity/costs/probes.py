@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine import ops
@@ -14,6 +13,7 @@ from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorTy
 from engine.plugin_api import CoreHandle, ExecutableNetwork, Port
 from engine.runtime import AsyncInferRequest
 from engine.runtime.random_inputs import Ranges, random_inputs
+from engine.startup import dataclass
 
 _MIN_ROUNDS: Final = 7
 _MAX_ROUNDS: Final = 50

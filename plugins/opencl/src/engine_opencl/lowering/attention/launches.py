@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from engine.ir import ElementType, Output
 from engine.ir.element_type import boolean, f32
 from engine.ops.attention import Heads
+from engine.startup import dataclass
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import load_code, store_code, stored_c_type, stored_type
 from engine_opencl.lowering.elementwise import literal

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from engine.ops.windows import WindowGeometry
+from engine.startup import dataclass
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.parts import window_defines

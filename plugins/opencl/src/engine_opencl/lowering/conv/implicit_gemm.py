@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from engine.startup import dataclass
 from engine_opencl.devices.device import EMULATED, DeviceFacts
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.problem import Convolution, arranged_weights

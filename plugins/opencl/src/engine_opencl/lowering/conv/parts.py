@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from engine.ops.windows import WindowGeometry
+from engine.startup import dataclass
 
 
 @dataclass(frozen=True, slots=True)

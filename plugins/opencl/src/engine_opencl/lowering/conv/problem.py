@@ -10,7 +10,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from engine.ir import ElementType
 from engine.ops.windows import WindowGeometry
+from engine.startup import dataclass
 from engine_opencl.lowering.conv.parts import OutputPart, only_part, transposed_parts
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer

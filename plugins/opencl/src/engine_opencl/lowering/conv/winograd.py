@@ -21,13 +21,13 @@ their transformed weights to zero, each an error of 2^-126 at most, which adds c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir.element_type import f32
+from engine.startup import dataclass
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.problem import Convolution

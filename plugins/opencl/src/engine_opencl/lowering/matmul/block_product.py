@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from engine.startup import dataclass
 from engine_opencl.lowering.matmul.packing import Matrices, short_digest
 from engine_opencl.lowering.matmul.product import Epilogue
 from engine_opencl.plan import Buffer

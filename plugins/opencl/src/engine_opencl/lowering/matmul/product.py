@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.ir import ElementType
 from engine.ir.element_type import f32
 from engine.ops.internal import Activation
+from engine.startup import dataclass
 from engine_opencl.lowering.elementwise import activation_code, literal
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from engine.ir.element_type import f16, f32
+from engine.startup import dataclass
 from engine_opencl.devices.device import EMULATED, DeviceFacts
 from engine_opencl.lowering.matmul.product import Product
 

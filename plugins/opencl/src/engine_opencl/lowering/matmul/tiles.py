@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.startup import dataclass
 from engine_opencl.devices.device import EMULATED
 from engine_opencl.elements import c_type
 from engine_opencl.expressions import HELPERS, for_type, functions_for
