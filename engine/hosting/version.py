@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from importlib import metadata
 from typing import Final
+
+from engine.startup.distributions import installed_versions
 
 API_VERSION: Final = 1
 """The version of `engine.plugin_api`; a plugin states the version that it was written for."""
@@ -28,10 +29,4 @@ def engine_version() -> str:
 @functools.cache
 def installed_distributions() -> dict[str, str]:
     """Return the versions of the installed `DISTRIBUTIONS`; there should be one."""
-    found = {}
-    for name in DISTRIBUTIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return installed_versions(*DISTRIBUTIONS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +37,8 @@ class _MissingCore:
 
 def _remedy() -> str:
     """How to get the missing extension."""
+    from importlib import metadata  # for this message alone: it takes 15 ms
+
     here = Path(__file__).resolve().parent.parent
     for installed in metadata.distributions(name="engine-sdk"):
         elsewhere = Path(str(installed.locate_file("engine"))).resolve()
