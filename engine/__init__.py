@@ -12,8 +12,9 @@ These names are for applications. Authors of plugins use `engine.plugin_api`; `e
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
     from engine.core import Core
@@ -34,33 +35,27 @@ __all__ = [
 ]  # fmt: skip
 
 # Loaded on first use, so that `import engine` is fast and a plugin imports only the modules that it uses.
-_HOMES = {
-    "AsyncInferQueue": "engine.runtime",
-    "AsyncInferRequest": "engine.runtime",
-    "Core": "engine.core",
-    "EngineError": "engine.errors",
-    "EngineWarning": "engine.errors",
-    "ExecutableNetwork": "engine.plugin_api",
-    "Extension": "engine.extensions",
-    "InferResult": "engine.runtime",
-    "Model": "engine.ir",
-    "Operator": "engine.extensions",
-    "PrePostProcessor": "engine.preprocessing",
-    "QueryResult": "engine.plugin_api",
-    "RemoteContext": "engine.runtime",
-    "RemoteTensor": "engine.runtime",
-    "include_dir": "engine.include",
-}
+_load = names_on_demand(
+    __name__,
+    {
+        "engine.core": ["Core"],
+        "engine.errors": ["EngineError", "EngineWarning"],
+        "engine.extensions": ["Extension", "Operator"],
+        "engine.include": ["include_dir"],
+        "engine.ir": ["Model"],
+        "engine.plugin_api": ["ExecutableNetwork", "QueryResult"],
+        "engine.preprocessing": ["PrePostProcessor"],
+        "engine.runtime": ["AsyncInferQueue", "AsyncInferRequest", "InferResult", "RemoteContext", "RemoteTensor"],
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        value: Any = importlib.import_module("engine.hosting").engine_version()
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
+    if name != "__version__":
+        return _load(name)
+    from engine.hosting.version import engine_version
+
+    value = globals()[name] = engine_version()
     return value
 
 

@@ -19,8 +19,8 @@ import engine.runtime
 MODULES = [
     engine, engine.blob, engine.errors, engine.ir, engine.passes, engine.plugin_api, engine.properties, engine.runtime,
 ]  # fmt: skip
-# Their modules are not imported where the hint stands: a circle, and operators that a core loads late.
-UNRESOLVED = {"Node.bodies", "Core.add_extension"}
+# Their modules are not imported where the hint stands: a circle, and what is loaded late, since few processes need it.
+UNRESOLVED = {"Node.bodies", "Core.add_extension", "HostedNetwork.shadow", "HostedNetwork.submit"}
 
 
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:

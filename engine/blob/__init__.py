@@ -32,26 +32,59 @@ wrong signature, `BlobTransformError` for a wrong key of encryption, and `BlobEr
 (its error is the cause). The hashes detect damage; only a signature proves the origin of a blob.
 """
 
-from engine.blob.bound import BlobWeights, WeightsFile
-from engine.blob.check import BlobCheck, check_blob, check_manifest
-from engine.blob.container import (
-    FORMAT_VERSION,
-    SEALED_FORMAT_VERSION,
-    SEALED_SIGNED_FORMAT_VERSION,
-    SIGNED_FORMAT_VERSION,
-    is_blob,
-)
-from engine.blob.encryption import AesGcmKey
-from engine.blob.key_files import make_key_files, read_encryption_key, read_signing_key, read_trusted_keys, transform_of
-from engine.blob.keys import Ed25519PrivateKey, Ed25519PublicKey, HmacKey, SigningKey, TrustedKey
-from engine.blob.manifest import BlobManifest, BlobSection
-from engine.blob.parts import BlobPart
-from engine.blob.reader import BlobReader
-from engine.blob.release import BlobRelease
-from engine.blob.signature import BlobSignature
-from engine.blob.source import ALIGNMENT, BlobInput, Buffer, ReadableStream
-from engine.blob.transform import SectionTransform
-from engine.blob.writer import BlobWriter, WritableStream
+from typing import TYPE_CHECKING
+
+from engine.startup import names_on_demand
+
+if TYPE_CHECKING:
+    from engine.blob.bound import BlobWeights, WeightsFile
+    from engine.blob.check import BlobCheck, check_blob, check_manifest
+    from engine.blob.container import (
+        FORMAT_VERSION,
+        SEALED_FORMAT_VERSION,
+        SEALED_SIGNED_FORMAT_VERSION,
+        SIGNED_FORMAT_VERSION,
+        is_blob,
+    )
+    from engine.blob.encryption import AesGcmKey
+    from engine.blob.key_files import (
+        make_key_files,
+        read_encryption_key,
+        read_signing_key,
+        read_trusted_keys,
+        transform_of,
+    )
+    from engine.blob.keys import Ed25519PrivateKey, Ed25519PublicKey, HmacKey, SigningKey, TrustedKey
+    from engine.blob.manifest import BlobManifest, BlobSection
+    from engine.blob.parts import BlobPart
+    from engine.blob.reader import BlobReader
+    from engine.blob.release import BlobRelease
+    from engine.blob.signature import BlobSignature
+    from engine.blob.source import ALIGNMENT, BlobInput, Buffer, ReadableStream
+    from engine.blob.transform import SectionTransform
+    from engine.blob.writer import BlobWriter, WritableStream
+else:
+    __getattr__ = names_on_demand(__name__, {
+        "engine.blob.bound": ["BlobWeights", "WeightsFile"],
+        "engine.blob.check": ["BlobCheck", "check_blob", "check_manifest"],
+        "engine.blob.container": [
+            "FORMAT_VERSION", "SEALED_FORMAT_VERSION", "SEALED_SIGNED_FORMAT_VERSION", "SIGNED_FORMAT_VERSION",
+            "is_blob",
+        ],
+        "engine.blob.encryption": ["AesGcmKey"],
+        "engine.blob.key_files": [
+            "make_key_files", "read_encryption_key", "read_signing_key", "read_trusted_keys", "transform_of",
+        ],
+        "engine.blob.keys": ["Ed25519PrivateKey", "Ed25519PublicKey", "HmacKey", "SigningKey", "TrustedKey"],
+        "engine.blob.manifest": ["BlobManifest", "BlobSection"],
+        "engine.blob.parts": ["BlobPart"],
+        "engine.blob.reader": ["BlobReader"],
+        "engine.blob.release": ["BlobRelease"],
+        "engine.blob.signature": ["BlobSignature"],
+        "engine.blob.source": ["ALIGNMENT", "BlobInput", "Buffer", "ReadableStream"],
+        "engine.blob.transform": ["SectionTransform"],
+        "engine.blob.writer": ["BlobWriter", "WritableStream"],
+    })  # fmt: skip
 
 __all__ = [
     "ALIGNMENT",

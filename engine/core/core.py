@@ -22,17 +22,14 @@ from engine.blob import (
     transform_of,
 )
 from engine.blob.check import read_manifests
-from engine.core.cache import CompileCache
 from engine.core.compatibility import check_for_plugin, check_sections, why_malformed, why_not_read
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
-from engine.core.fingerprint import cache_key, plugin_identity
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.plugin_core import PluginCore
 from engine.core.report import report, warn_of
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, exported_config, stated_config, with_core_defaults
 from engine.core.trust import may_be_mapped, may_be_used_in_place, verify_blob, with_signature
 from engine.core.weights import open_weights
-from engine.drawing.html import html_table
 from engine.errors import (
     BlobError,
     DeviceNotFoundError,
@@ -44,7 +41,6 @@ from engine.errors import (
 )
 from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
 from engine.files import ModelSource
-from engine.hosting.overrides import Overrides
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
 from engine.properties import (
@@ -120,6 +116,8 @@ class Core:
         return f"<Core with the plugins {', '.join(self._registry.names) or 'none'}>"
 
     def _repr_html_(self) -> str:
+        from engine.drawing.html import html_table
+
         available, unavailable = self._survey()
         rows = [(device, self.get_property(device, FULL_DEVICE_NAME.name)) for device in available]
         rows += [(name, f"cannot be used: {error}") for name, error in unavailable.items()]
@@ -176,6 +174,8 @@ class Core:
         target = self.default_device if device is None else device
         network, ready = self._compiled_or_cached(model, target, config)
         if network.takes_overrides and ready.overridable:
+            from engine.hosting.overrides import Overrides
+
             kept = ready.clone() if ready is model else ready
             network.overrides = Overrides(kept, lambda changed: self._compiled_or_cached(changed, target, config)[0])
         network.compile_seconds = time.perf_counter() - start
@@ -196,6 +196,9 @@ class Core:
         is_cached = complete[CACHE_DIR] and not plugin.caches_parts and plugin.get_metric(IMPORT_EXPORT_SUPPORT.name)
         if not is_cached:
             return self._compiled(plugin, ready, stated, extensions, context), ready
+        from engine.core.cache import CompileCache
+        from engine.core.fingerprint import cache_key
+
         cache = CompileCache(
             complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES], is_shared=complete[ALLOW_SHARED_CACHE]
         )
@@ -603,6 +606,8 @@ class Core:
 
     def _identity(self, plugin: Plugin, config: Config, above: tuple[Plugin, ...] = ()) -> dict[str, Any]:
         """The identity of the plugin and its configuration, with the identities of the devices that it runs on."""
+        from engine.core.fingerprint import plugin_identity
+
         targets = []
         if DEVICE_PRIORITIES in plugin.declared:
             listed = config[DEVICE_PRIORITIES]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -76,6 +75,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     wanted, names = name.strip().upper(), list(known)
     if wanted in _GPUS and _GPU_DEVICE in names:
         return f"; {_GPU_DEVICE} runs models on GPUs"
+    import difflib  # for this message alone
+
     close = difflib.get_close_matches(wanted, names, n=1, cutoff=_SIMILAR)
     return f"; did you mean {close[0]!r}?" if close else ""
 

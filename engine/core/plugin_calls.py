@@ -11,7 +11,6 @@ from engine.errors import PluginContractError
 from engine.hosting import not_initialised, plugin_errors, wrong_return
 from engine.ir import Constant, Model, Parameter, Result, stored_bytes
 from engine.limits import Limits, compilation
-from engine.placement import inconsistencies
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
 from engine.properties import DEVICE_ID, MAX_FOLDED_BYTES, MAX_FOLDED_WORK, MAX_TENSOR_BYTES, Config
 from engine.runtime.lifecycle import lifecycle
@@ -68,6 +67,8 @@ def create_context(
 
 def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> QueryResult:
     """Query, and check that the answer covers exactly the model's nodes; only `EngineError`s are raised."""
+    from engine.placement.consistency import inconsistencies
+
     merged = _complete_config(plugin, plugin.config.merged(config))
     nodes = model.ordered_nodes()
     with plugin_errors(plugin.name, f"querying `{model.name}`"), _limited(merged, model):

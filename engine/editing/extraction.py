@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from engine.errors import GraphError
 from engine.ir import Constant, Model, Node, Output, Parameter, Result
-from engine.ir.collector import paused_collector
+from engine.startup import paused_collector
 
 
 def add_output(model: Model, value: str, name: str | None = None) -> Result:

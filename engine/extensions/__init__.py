@@ -5,32 +5,24 @@ The names are loaded at first use: a core imports no operators before it reads a
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
     from engine.extensions.extension import Extension
     from engine.extensions.extension_set import REQUIREMENT, ExtensionInfo, ExtensionSet, missing_reasons
     from engine.extensions.sources import ExtensionSource, resolve
     from engine.ops.extension import Operator
+else:
+    __getattr__ = names_on_demand(__name__, {
+        "engine.extensions.extension": ["Extension"],
+        "engine.extensions.extension_set": ["REQUIREMENT", "ExtensionInfo", "ExtensionSet", "missing_reasons"],
+        "engine.extensions.sources": ["ExtensionSource", "resolve"],
+        "engine.ops.extension": ["Operator"],
+    })  # fmt: skip
 
 __all__ = [
     "REQUIREMENT", "Extension", "ExtensionInfo", "ExtensionSet", "ExtensionSource", "Operator", "missing_reasons",
     "resolve",
 ]  # fmt: skip
-
-_HOMES = {
-    "Extension": "engine.extensions.extension",
-    "Operator": "engine.ops.extension",
-    **dict.fromkeys(("ExtensionSource", "resolve"), "engine.extensions.sources"),
-    **dict.fromkeys(
-        ("REQUIREMENT", "ExtensionInfo", "ExtensionSet", "missing_reasons"), "engine.extensions.extension_set"
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return value

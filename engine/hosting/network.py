@@ -20,9 +20,7 @@ from engine.blob import (
     read_signing_key,
     transform_of,
 )
-from engine.drawing.html import html_table
 from engine.errors import BlobError, BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
-from engine.hosting.overrides import Overrides
 from engine.hosting.plugin import HostedPlugin
 from engine.hosting.summary import NodeCounts, summary_of
 from engine.hosting.version import API_VERSION, engine_version
@@ -41,7 +39,6 @@ from engine.properties import (
 from engine.runtime import (
     AsyncInferRequest,
     Executor,
-    InferFuture,
     InferResult,
     Pipeline,
     Port,
@@ -54,11 +51,13 @@ from engine.runtime import (
 )
 from engine.runtime.lifecycle import ForkSafeLock, Participant, lifecycle
 from engine.runtime.overview import show_overview
-from engine.runtime.shadow import Shadow, ShadowDifference
-from engine.runtime.submission import Submissions
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from engine.hosting.overrides import Overrides
+    from engine.runtime.shadow import Shadow, ShadowDifference
+    from engine.runtime.submission import InferFuture, Submissions
 
     HostedPluginT = TypeVar("HostedPluginT", bound=HostedPlugin, default=HostedPlugin, covariant=True)
 else:
@@ -282,6 +281,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         if self.overrides is not None and (names := self.overrides.given(inputs)):
             other: HostedNetwork = self.overrides.network(names)
             return other.submit(self.overrides.completed(cast("Mapping[Any, Any]", inputs), other), deadline=deadline)
+        from engine.runtime.submission import Submissions
+
         with self._creating:
             if self._submissions is None:
                 limit = self.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
@@ -317,6 +318,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         returns, for the arguments; it ends with `close()`, or as a context manager. Raises `InputError` and
         `InferError`.
         """
+        from engine.runtime.shadow import Shadow
+
         return Shadow(
             self, other, sample=sample, rtol=rtol, atol=atol, on_difference=on_difference, queue=queue, seed=seed
         )
@@ -546,6 +549,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         return self.unpickle, (blob.getvalue(),)
 
     def _repr_html_(self) -> str:
+        from engine.drawing.html import html_table
+
         rows = [("input", port.name, port.type, port.layout) for port in self.inputs]
         rows += [("output", port.name, port.type, port.layout) for port in self.outputs]
         return html_table(f"{self.plugin.name} network {self.name}", ("", "Name", "Type", "Layout"), rows)

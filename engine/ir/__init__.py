@@ -1,6 +1,5 @@
 """The intermediate representation: models, nodes, ports, types. Its operators are ONNX's."""
 
-from engine.ir.collector import paused_collector
 from engine.ir.element_type import (
     ElementType,
     bf16,
@@ -50,6 +49,7 @@ from engine.ir.types import (
     merge_types,
 )  # fmt: skip
 from engine.ir.variable import Variable
+from engine.startup import paused_collector
 
 __all__ = [
     "DECLARED_LENGTHS", "UNKNOWN", "UNREAD_CONSTANTS", "Constant", "Dimension", "ElementType", "Input", "MapType",

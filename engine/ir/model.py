@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 
 from engine.drawing.html import html_table
 from engine.errors import GraphError, ModelError, TypeInferenceError
-from engine.ir.collector import paused_collector
 from engine.ir.leaves import Constant, Parameter, Result
 from engine.ir.node import Node, Output, OutputLike, Subgraph, _detach, as_output, edits
 from engine.ir.printer import model_to_text
 from engine.ir.shape import DimensionLike, ShapeLike
 from engine.ir.variable import Variable
+from engine.startup import paused_collector
 
 DECLARED_LENGTHS: Final = "declared_lengths"
 """The rt_info key of a model of which some lengths are known only because its file declares them for values."""

@@ -137,14 +137,25 @@ def _length(value: object) -> int:
 DimensionLike: TypeAlias = int | str | Dimension | None
 
 _ANY: Final = Dimension()
-_STATIC: Final = [Dimension(length) for length in range(1025)]
+
+
+class _Static(dict[int, Dimension]):
+    """The dimensions of the lengths that most models have, each made once."""
+
+    most: Final = 1024
+
+    def __missing__(self, length: int) -> Dimension:
+        return self.setdefault(length, Dimension(length))
+
+
+_STATIC: Final = _Static()
 _BOUNDED: Final = re.compile(r"(?:(?P<symbol>[^:\s]+):)?(?P<low>\d{1,19})\.\.(?P<high>\d{0,19})")
 _MAX_DIGITS: Final = 19  # of a 64-bit length; Python refuses to parse thousands of digits
 
 
 def as_dimension(value: DimensionLike) -> Dimension:
     """`value` as a `Dimension`: an int (-1 is any), a symbol, text such as `1..8`, or None for any length."""
-    if type(value) is int and 0 <= value < len(_STATIC):
+    if type(value) is int and 0 <= value <= _STATIC.most:
         return _STATIC[value]
     if isinstance(value, Dimension):
         return value
@@ -153,7 +164,7 @@ def as_dimension(value: DimensionLike) -> Dimension:
     if isinstance(value, str):
         return _parse_dimension(value)
     value = _length(value)
-    if 0 <= value < len(_STATIC):
+    if 0 <= value <= _STATIC.most:
         return _STATIC[value]
     return _ANY if value == -1 else Dimension(value)
 
@@ -218,7 +229,7 @@ class PartialShape:
     def rank(self) -> Dimension:
         """The number of dimensions, as a `Dimension`, which is dynamic if the rank is unknown."""
         dims = self._dims
-        return _ANY if dims is None else _STATIC[len(dims)] if len(dims) < len(_STATIC) else Dimension(len(dims))
+        return _ANY if dims is None else _STATIC[len(dims)] if len(dims) <= _STATIC.most else Dimension(len(dims))
 
     @property
     def dims(self) -> tuple[Dimension, ...]:

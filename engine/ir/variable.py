@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 from typing import Any, Final
 
@@ -146,6 +144,8 @@ def _array_to_json(array: Array) -> dict[str, Any]:
     described: dict[str, Any] = {"type": ElementType.from_numpy(array.dtype).name, "shape": list(array.shape)}
     raw = np.ascontiguousarray(array).tobytes()
     if any(raw):
+        import base64
+
         described["data"] = base64.b64encode(raw).decode()
     return described
 
@@ -158,6 +158,9 @@ def _array_from_json(value: Any) -> Array:
         raise ValueError(f"an initial value of {size} elements is too large")
     if data is None:
         return np.zeros(shape, element.numpy)
+    import base64
+    import binascii
+
     try:
         raw = base64.b64decode(data, validate=True)
     except binascii.Error as e:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from engine.files import ModelSource
-from engine.onnx.importer import read_model
-from engine.onnx.parts import Section, join_model, split_model
+from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
+    from engine.files import ModelSource
     from engine.onnx.exporter import model_to_proto
+    from engine.onnx.importer import read_model
+    from engine.onnx.parts import Section, join_model, split_model
     from engine.onnx.writer import write_model
+else:
+    __getattr__ = names_on_demand(__name__, {
+        "engine.files": ["ModelSource"],
+        "engine.onnx.exporter": ["model_to_proto"],
+        "engine.onnx.importer": ["read_model"],
+        "engine.onnx.parts": ["Section", "join_model", "split_model"],
+        "engine.onnx.writer": ["write_model"],
+    })  # fmt: skip
 
 __all__ = [
     "ModelSource", "Section", "join_model", "model_to_proto", "read_model", "split_model", "write_model",
 ]  # fmt: skip
-
-# Loaded on first use: most processes read models but write none.
-_HOMES = {"model_to_proto": "engine.onnx.exporter", "write_model": "engine.onnx.writer"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return value

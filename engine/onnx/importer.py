@@ -10,7 +10,6 @@ import onnx
 from engine.errors import ModelReadError
 from engine.files import ModelSource
 from engine.ir import DECLARED_LENGTHS, Model
-from engine.ir.collector import paused_collector
 from engine.onnx.calls import CallChecker
 from engine.onnx.external_data import ExternalData
 from engine.onnx.graph_builder import GraphBuilder, ImportContext
@@ -26,6 +25,7 @@ from engine.onnx.source import OpenedModel, describe_other_format, open_model
 from engine.onnx.stored_tensors import FileTensors
 from engine.onnx.variables import read_metadata
 from engine.ops import CANONICAL_VERSIONS
+from engine.startup import paused_collector
 
 __all__ = ["read_model"]
 

@@ -13,7 +13,6 @@ import onnx
 
 from engine.errors import ModelReadError, UnsupportedError
 from engine.ir import Constant, Model, TensorType
-from engine.ir.collector import paused_collector
 from engine.onnx.annotations import RT_INFO, parse_rt_info, rt_info_text
 from engine.onnx.calls import CallChecker
 from engine.onnx.graph_builder import GraphBuilder, ImportContext
@@ -25,6 +24,7 @@ from engine.onnx.variables import metadata_of, read_metadata
 from engine.onnx.wire import Buffer
 from engine.ops import CANONICAL_VERSIONS
 from engine.ops.protos import tensor_to_proto, tensor_to_raw
+from engine.startup import paused_collector
 
 __all__ = ["Section", "join_model", "split_model"]
 

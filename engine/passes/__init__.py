@@ -5,8 +5,7 @@ More ready-made passes are in `engine.passes.common`; `engine passes list` shows
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.passes import pattern
 from engine.passes.base import ModelPass, Pass
@@ -22,6 +21,7 @@ from engine.passes.pipeline import PassPipeline
 from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite, MatcherPass
 from engine.passes.runtime_info import RuntimeAttribute, check_rt_info, copy_runtime_info
 from engine.passes.surgery import insert_after, replace_node, replace_output_update_name
+from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
     from engine.passes.catalog import PassInfo, find_pass, list_passes
@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     from engine.passes.equivalence import check_equivalence
     from engine.passes.explain import explain_pass
     from engine.passes.layers import LayerError, compare_layers
+else:
+    # Tools for pass authors, imported on first use to save memory when compiling.
+    __getattr__ = names_on_demand(__name__, {
+        "engine.passes.catalog": ["PassInfo", "find_pass", "list_passes"],
+        "engine.passes.common.serialize": ["Serialize"],
+        "engine.passes.common.visualize_tree": ["VisualizeTree"],
+        "engine.passes.compare": ["compare_models"],
+        "engine.passes.compression": ["compress_weights"],
+        "engine.passes.compression_report": ["CompressedLayer", "CompressedModel", "SkippedLayer"],
+        "engine.passes.equivalence": ["check_equivalence"],
+        "engine.passes.explain": ["explain_pass"],
+        "engine.passes.layers": ["LayerError", "compare_layers"],
+    })  # fmt: skip
 
 __all__ = [
     "BackwardGraphRewrite",
@@ -72,28 +85,3 @@ __all__ = [
     "replace_node",
     "replace_output_update_name",
 ]
-
-# Tools for pass authors, imported on first use to save memory when compiling.
-_HOMES = {
-    "CompressedLayer": "engine.passes.compression_report",
-    "CompressedModel": "engine.passes.compression_report",
-    "PassInfo": "engine.passes.catalog",
-    "SkippedLayer": "engine.passes.compression_report",
-    "Serialize": "engine.passes.common.serialize",
-    "VisualizeTree": "engine.passes.common.visualize_tree",
-    "check_equivalence": "engine.passes.equivalence",
-    "LayerError": "engine.passes.layers",
-    "compare_layers": "engine.passes.layers",
-    "compress_weights": "engine.passes.compression",
-    "compare_models": "engine.passes.compare",
-    "explain_pass": "engine.passes.explain",
-    "find_pass": "engine.passes.catalog",
-    "list_passes": "engine.passes.catalog",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return value

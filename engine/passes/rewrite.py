@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
 from engine.errors import PassError
-from engine.ir import Model, Node, OutputLike, as_output, paused_collector
+from engine.ir import Model, Node, OutputLike, as_output
 from engine.ir.walk import runnable_bodies
 from engine.limits import OverBudgetError
 from engine.passes import regions
 from engine.passes.base import Pass, PassViolation
 from engine.passes.config import PassConfig
 from engine.passes.pattern import Explanation, Matcher
+from engine.startup import paused_collector
 
 MatchCallback: TypeAlias = Callable[[Matcher], bool]
 _NodeT = TypeVar("_NodeT", bound=Node)

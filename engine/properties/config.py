@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, overload
 
-from engine.drawing.html import html_table
 from engine.errors import PluginContractError, PropertyError
 from engine.properties.declaration import CONFIG, METRIC, Mutability, Property, T, shown
 
@@ -171,6 +169,8 @@ class Config(Mapping[str, Any]):
         return len(self._keys)
 
     def _repr_html_(self) -> str:
+        from engine.drawing.html import html_table
+
         rows = [(name, self[name], "given" if name in self._explicit else "default") for name in self]
         return html_table(f"Config of {self._where}" if self._where else "Config", ("Key", "Value", ""), rows)
 
@@ -189,7 +189,11 @@ def _similar(name: str, names: Sequence[str]) -> str:
         return {word.removesuffix("S") for word in text.split("_")} - {""}
 
     containing = [each for each in names if words(name) and words(name) <= words(each)]
-    return min(containing, key=len) if containing else next(iter(difflib.get_close_matches(name, names, n=1)), "")
+    if containing:
+        return min(containing, key=len)
+    import difflib  # for messages of errors alone
+
+    return next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
 
 def describe(properties: Iterable[Property[Any]]) -> str:

@@ -18,11 +18,10 @@ from engine.errors import (
     PluginLoadError,
 )
 from engine.hosting.version import installed_distributions
-from engine.ir import paused_collector
 from engine.plugin_api import API_VERSION, CoreHandle, Plugin
 from engine.registry.installed import InstalledEntryPoints
 from engine.runtime.lifecycle import Participant, lifecycle
-from engine.startup import dataclass
+from engine.startup import dataclass, paused_collector
 
 GROUP: Final = "engine.plugins"
 """The entry-point group: each entry maps a device name to a `Plugin` subclass."""

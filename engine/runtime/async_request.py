@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 
-from engine.drawing.html import html_table
 from engine.errors import (
     Busy,
     Cancelled,
@@ -20,13 +19,11 @@ from engine.errors import (
     PluginContractError,
     StateError,
 )
-from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.runtime.remote import RemoteTensor
 from engine.runtime.result import InferResult, ProfilingInfo
 from engine.runtime.run import CallbackFailure, RequestState, Run, require_callable, seconds, wake
-from engine.runtime.state_file import read_state, write_state
 from engine.runtime.states import States, VariableState
 from engine.runtime.sync_request import Stage, SyncInferRequest
 from engine.runtime.values import Array, PortCheck, Value
@@ -82,6 +79,8 @@ class AsyncInferRequest(Participant):
         lifecycle.track(self)
 
     def _repr_html_(self) -> str:
+        from engine.drawing.html import html_table
+
         signature = self._request.signature
         rows = [("input", port.name, port.type) for port in signature.inputs]
         rows += [("output", port.name, port.type) for port in signature.outputs]
@@ -147,6 +146,8 @@ class AsyncInferRequest(Participant):
                 self._request.begin(inputs)
                 run = Run(self._callback)
                 if time_limit is not None:
+                    from engine.runtime.deadlines import deadline_timer
+
                     late = DeadlineExceeded(f"{self._name} did not finish within its deadline of {time_limit:g} s")
                     run.deadline = deadline_timer.call_after(time_limit, partial(self._cancel, run, late))
                 former, self._run = self._run, run
@@ -426,6 +427,8 @@ class AsyncInferRequest(Participant):
 
         Raises `Busy`, and `BlobError` if writing fails.
         """
+        from engine.runtime.state_file import write_state
+
         write_state(target, self._network_with_states().model_identity, self._states().values())
 
     def load(self, source: str | os.PathLike[str] | bytes | BinaryIO) -> None:
@@ -434,6 +437,8 @@ class AsyncInferRequest(Participant):
         Raises `Busy`, `BlobError` if the file is damaged, and `StateError` if it is the state of another model; all
         leave the values unchanged.
         """
+        from engine.runtime.state_file import read_state
+
         states = self._states()
         values = read_state(source, self._network_with_states().model_identity, self._name)
         states.replace(values)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from engine.drawing.html import html_table
 from engine.errors import BlobFormatError, EngineError, ModelError
 from engine.ir import (
     Dimension,
@@ -110,6 +109,8 @@ class Port:
             raise BlobFormatError(f"the description of an input or output is malformed: {e}") from e
 
     def _repr_html_(self) -> str:
+        from engine.drawing.html import html_table
+
         return html_table("Port", ("Name", "Type", "Layout"), [(self.name, self.type, self.layout)])
 
     def __repr__(self) -> str:

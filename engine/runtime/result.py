@@ -9,11 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.drawing.html import html_table
 from engine.errors import InputError
-from engine.runtime.profile_table import profile_table
 from engine.runtime.records import SUBGRAPH, NodeProfile, StageProfile, TransferProfile
-from engine.runtime.trace import write_trace
 from engine.startup import dataclass
 
 _FIRST: Final = 4
@@ -66,6 +63,8 @@ class InferResult(Mapping[str, Any]):
         return key in self._index
 
     def _repr_html_(self) -> str:
+        from engine.drawing.html import html_table
+
         return html_table(
             "Result", ("Output", "Type", "Values"), [(name, *_shown(value)) for name, value in self.items()]
         )
@@ -114,10 +113,14 @@ class ProfilingInfo:
 
     def table(self, most: int | None = None) -> str:
         """Stages, and nodes by their time, as a text of at most 80 columns; at most `most` nodes."""
+        from engine.runtime.profile_table import profile_table
+
         return profile_table([self], most)
 
     def trace(self, path: str | os.PathLike[str], network: str = "") -> None:
         """Write a trace that https://ui.perfetto.dev and chrome://tracing show. Raises `OSError`; see `write_trace`."""
+        from engine.runtime.trace import write_trace
+
         write_trace([self], path, network)
 
     @property

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import CallbackError, Cancelled, EngineError, InferError
-from engine.runtime.deadlines import Deadline
 from engine.runtime.lifecycle import lifecycle
 from engine.runtime.result import InferResult
 
 if TYPE_CHECKING:
     import asyncio
+
+    from engine.runtime.deadlines import Deadline
 
 _log = logging.getLogger("engine.runtime")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -123,6 +122,8 @@ class Shadow(Participant):
         queue: int = _QUEUE,
         seed: int | None = None,
     ) -> None:
+        import random  # 2 ms, which other processes need not pay
+
         _check(live, other, sample, queue)
         self._live, self._other = live.signature, other
         self._sample, self._rtol, self._atol = sample, rtol, atol

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -87,6 +86,8 @@ class Signature:
                 f"{self.network}: `{key}` has the value of the model's file, where it is an initializer, here; compile "
                 f"the model after `model.make_input({key!r})` to give it others"
             )
+        import difflib  # for this message alone
+
         close = difflib.get_close_matches(str(key), names, n=1)
         hint = f"; did you mean `{close[0]}`?" if close else ""
         raise InputError(f"{self.network}: no {what} {key!r}{hint}; {what}s: {', '.join(names) or 'none'}")

@@ -86,19 +86,30 @@ def _made(cls: Any, frozen: bool, eq: bool, slots: bool, kw_only: bool) -> Any:
 def _own_fields(cls: Any, kw_only: bool) -> tuple[dict[str, Field[Any]], Any]:
     """The fields that the class adds to those of its bases, and the parameters of a dataclass.
 
-    `dataclasses` finds them in a class without bases, for which it compiles nothing.
+    `dataclasses` makes them, of a class without bases, methods, and annotations that it would have to understand.
     """
-    annotations = dict(cls.__annotations__)
-    values = {name: vars(cls)[name] for name in annotations if name in vars(cls)}
+    annotations = {name: each for name, each in cls.__annotations__.items() if not _begins(each, "ClassVar")}
+    if wrong := [name for name, each in annotations.items() if _begins(each, "InitVar") or _begins(each, "KW_ONLY")]:
+        raise TypeError(
+            f"{cls.__name__}.{wrong[0]}: {annotations[wrong[0]]} is not supported; use dataclasses.dataclass"
+        )
+    values = {name: value for name, value in vars(cls).items() if name in annotations}
     # With a docstring, since `dataclasses` would parse signatures to write one.
-    body = {"__module__": cls.__module__, "__doc__": cls.__name__, "__annotations__": annotations, **values}
-    plain = type(cls.__name__, (), body)
-    found: Any = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=kw_only)(plain)
+    body = {
+        "__module__": cls.__module__,
+        "__doc__": cls.__name__,
+        "__annotations__": dict.fromkeys(annotations, object),
+    }
+    found: Any = type(cls.__name__, (), body | values)
+    found = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=kw_only)(found)
     own = {each.name: each for each in dataclasses.fields(found)}
-    for name, annotation in annotations.items():
-        if name not in own and "ClassVar" not in str(annotation) and "KW_ONLY" not in str(annotation):
-            raise TypeError(f"{cls.__name__}.{name}: {annotation} is not supported; use dataclasses.dataclass")
+    for name, each in own.items():
+        each.type = annotations[name]
     return own, found.__dataclass_params__
+
+
+def _begins(annotation: object, name: str) -> bool:
+    return str(annotation).removeprefix("typing.").removeprefix("dataclasses.").startswith(name)
 
 
 def _with_slots(cls: Any, fields: Iterable[str]) -> Any:

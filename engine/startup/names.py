@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from engine.startup.collector import paused_collector
+
 
 def names_on_demand(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package (PEP 562): each module of `homes` has the names that it gives the package.
@@ -23,7 +25,8 @@ def names_on_demand(package: str, homes: Mapping[str, Sequence[str]]) -> Callabl
     def load(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(modules[name]), name)
+        with paused_collector():
+            value = getattr(importlib.import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from engine.errors import MissingPartError, UnsupportedError
-from engine.ir import paused_collector
 from engine.native import cores, cpu_features, default_isa, isas_within, product_rates
 from engine.plugin_api import (
     API_VERSION,
@@ -17,6 +16,7 @@ from engine.plugin_api import (
     QueryResult,
 )
 from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
+from engine.startup import paused_collector
 from engine_cpu.instruction_sets import ARCHITECTURE
 from engine_cpu.precision import why_not_bf16
 from engine_cpu.properties import (

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from engine.errors import OutOfMemoryError
-from engine.ir import paused_collector
 from engine.lowering import (
     InputLengths,
     LengthPattern,
@@ -20,6 +19,7 @@ from engine.lowering import (
     pattern_of_growth,
     shapes_of,
 )
+from engine.startup import paused_collector
 from engine_cpu.choices import Choices
 from engine_cpu.families import BoundFamily, FamilyProgram
 from engine_cpu.family_builder import HALVINGS, FamilyBuilder, NoFamily, ProgramBuilder, Range

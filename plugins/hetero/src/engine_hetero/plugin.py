@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engine.ir import paused_collector
 from engine.plugin_api import (
     API_VERSION,
     BlobReader,
@@ -13,6 +12,7 @@ from engine.plugin_api import (
     QueryResult,
 )
 from engine.properties import DEVICE_PRIORITIES
+from engine.startup import paused_collector
 from engine_hetero.device_list import DeviceList
 from engine_hetero.properties import OWN_PROPERTIES
 

@@ -8,10 +8,11 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from engine.errors import InputError, ModelError
-from engine.ir import Constant, Model, Node, Output, Parameter, Result, paused_collector
+from engine.ir import Constant, Model, Node, Output, Parameter, Result
 from engine.lowering import PlanCache, PreparedGraph
 from engine.lowering.checks import is_omitted
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.startup import paused_collector
 from engine_cpu.lowering import LOWERINGS, CpuDecisions
 from engine_cpu.program import Program
 from engine_cpu.segments.graph_segment import GraphSegment
