@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from engine.errors import UnsupportedError
 from engine.ir import Node
-from engine.ops.reference import compile_node
 from engine.plugin_api import (
     API_VERSION,
     BlobReader,
@@ -23,7 +22,6 @@ from engine.plugin_api import (
     ThreadExecutor,
 )
 from engine_template.context import TemplateContext
-from engine_template.network import TemplateNetwork
 from engine_template.properties import TRANSFORMATIONS
 
 
@@ -43,10 +41,14 @@ class TemplatePlugin(Plugin):
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A new network from a model. `model` belongs to the user: the network clones what it changes."""
+        from engine_template.network import TemplateNetwork  # with all that compiles: listing devices does without it
+
         return TemplateNetwork.compiled(self, config, model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections of an export; the engine has already checked the manifest."""
+        from engine_template.network import TemplateNetwork
+
         return TemplateNetwork.imported(self, config, blob)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
@@ -73,6 +75,8 @@ class TemplatePlugin(Plugin):
 
 def support_of(node: Node) -> Support:
     """Whether the device has kernels for one operation. A real device also checks types, shapes and attributes."""
+    from engine.ops.reference import compile_node
+
     try:
         compile_node(node)
     except UnsupportedError as e:
