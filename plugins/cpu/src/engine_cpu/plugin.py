@@ -52,9 +52,9 @@ class CpuPlugin(Plugin):
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A new network from a model, which is not changed."""
-        from engine_cpu.network import CpuNetwork  # with all that compiles
-
         with paused_collector():
+            from engine_cpu.network import CpuNetwork  # with all that compiles
+
             return CpuNetwork.compiled(self, _with_streams(config), model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
