@@ -1,12 +1,13 @@
 """`dataclass`: `dataclasses.dataclass` for a program that makes hundreds of classes before its first result.
 
-The standard library compiles six functions for each frozen class, at 0.1 ms each; here they share five, and only
-`__init__` is compiled.
+The standard library compiles six functions for each frozen class, at 0.1 ms each. Here the classes share five, and
+`__init__` is compiled when it is first called.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from abc import update_abstractmethods
 from collections.abc import Callable, Iterable
@@ -67,7 +68,8 @@ def _made(cls: Any, frozen: bool, eq: bool, slots: bool, kw_only: bool) -> Any:
     # For `dataclasses` and classes that it makes of this one.
     cls.__dataclass_fields__, cls.__dataclass_params__ = fields, params
     listed = dataclasses.fields(cls)
-    cls.__init__ = _initializer(cls, listed, frozen)
+    if "__init__" not in defined:
+        _set_initializer(cls, listed, frozen)
     positional = tuple(each.name for each in listed if each.init and not each.kw_only)
     cls.__match_args__ = positional  # type: ignore[misc]
     if "__repr__" not in defined:
@@ -139,6 +141,36 @@ def _set_defaults(cls: type, own: dict[str, Field[Any]]) -> None:
             setattr(cls, name, each.default)
         elif name in vars(cls):
             delattr(cls, name)
+
+
+class _Signature:
+    """The signature of a class whose `__init__` is not compiled yet, for `inspect`, which asks the class for it."""
+
+    def __init__(self, cls: type, compiled: Callable[[], Callable[..., None]]) -> None:
+        self._cls, self._compiled = cls, compiled
+
+    def __get__(self, instance: object, owner: Any) -> inspect.Signature | None:
+        if owner.__init__ is not vars(self._cls)["__init__"]:
+            return None  # a class that derives from it, and has its own
+        whole = inspect.signature(self._compiled())
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+def _set_initializer(cls: Any, fields: tuple[Field[Any], ...], frozen: bool) -> None:
+    """Give the class an `__init__` that is compiled when it is first called: most classes of a process never are."""
+
+    def compiled() -> Callable[..., None]:
+        cls.__init__ = made = _initializer(cls, fields, frozen)
+        return made
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        compiled()(self, *args, **kwargs)
+
+    # With the globals of the class's module, in which the annotations are names.
+    space = sys.modules[cls.__module__].__dict__
+    cls.__init__ = FunctionType(__init__.__code__, space, "__init__", None, __init__.__closure__)
+    cls.__init__.__annotations__ = {each.name: each.type for each in fields if each.init} | {"return": None}
+    cls.__signature__ = _Signature(cls, compiled)
 
 
 def _initializer(cls: type, fields: tuple[Field[Any], ...], frozen: bool) -> Callable[..., None]:

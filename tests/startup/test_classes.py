@@ -173,6 +173,32 @@ def test_a_plain_subclass_may_have_more_attributes() -> None:
         made.x = 3  # type: ignore[misc]
 
 
+def test_signatures_are_those_of_constructors() -> None:
+    """Which are compiled only when they are first called."""
+
+    @dataclass(frozen=True)
+    class Own:
+        """A class."""
+
+        x: int
+        tags: list[str] = field(default_factory=list)
+
+    class Heir(Own):
+        pass
+
+    class Other(Own):
+        def __init__(self, y: int) -> None:
+            super().__init__(y)
+
+    signature = "(x: 'int', tags: 'list[str]' = <factory>) -> None"
+    assert str(inspect.signature(Heir)) == signature
+    assert str(inspect.signature(Other)) == "(y: 'int') -> 'None'"
+    assert Other(4).x == 4
+    assert str(inspect.signature(Own)) == str(inspect.signature(Heir)) == signature
+    with pytest.raises(TypeError, match=r"Own.__init__\(\) missing 1 required positional argument: 'x'"):
+        Own()  # type: ignore[call-arg]
+
+
 def test_methods_of_the_class_are_kept() -> None:
     @dataclass(frozen=True, slots=True)
     class Own:
@@ -189,9 +215,13 @@ def test_methods_of_the_class_are_kept() -> None:
         def __hash__(self) -> int:
             return 5
 
-    assert repr(Own(1)) == "own"
-    assert Own(1) == Own(2)
-    assert hash(Own(1)) == 5
+        def __init__(self) -> None:
+            object.__setattr__(self, "x", 3)
+
+    assert repr(Own()) == "own"
+    assert Own() == 7
+    assert hash(Own()) == 5
+    assert Own().x == 3
 
 
 def test_abstract_and_generic_classes() -> None:
