@@ -191,7 +191,7 @@ def _is_cross() -> bool:
 def _supported_isas() -> list[str]:
     """The instruction sets of this machine's CPU, as the core itself finds them."""
     variant = Variant(OBJECTS / "probe", RELEASE.flags)
-    sources = ("executor/cpu_features.cpp", "executor/kernel_rows.cpp", "probe/cpu_isas.cpp")
+    sources = ("executor/cpu_features.cpp", "executor/cpu_quota.cpp", "executor/kernel_rows.cpp", "probe/cpu_isas.cpp")
     units = [_baseline_unit(SOURCES / name, variant) for name in sources]
     program = variant.objects / "cpu_isas"
     if compile_units(units, variant) or not program.exists():

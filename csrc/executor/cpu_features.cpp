@@ -1,5 +1,6 @@
 #include "executor/cpu_features.hpp"
 
+#include "executor/cpu_quota.hpp"
 #include "executor/kernel_rows.hpp"
 
 #include <sched.h>
@@ -192,18 +193,6 @@ int physical_cores(const std::vector<int>& cpus) {
   return static_cast<int>(cores.size());
 }
 
-// The control group's quota in cores, rounded up; 0 if there is no quota.
-int quota_cores() {
-  double quota = 0, period = 0;
-  std::ifstream unified("/sys/fs/cgroup/cpu.max");
-  if (unified >> quota >> period) return quota > 0 && period > 0 ? static_cast<int>(std::ceil(quota / period)) : 0;
-  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  if (quota_file >> quota && period_file >> period && quota > 0 && period > 0) {
-    return static_cast<int>(std::ceil(quota / period));
-  }
-  return 0;
-}
-
 CpuFeatures detect() {
   CpuFeatures features;
   for (const Isa isa : all_isas())
@@ -217,7 +206,10 @@ CpuFeatures detect() {
   const std::vector<int> cpus = allowed_cpus();
   features.logical_cores = static_cast<int>(cpus.size());
   features.usable_cores = physical_cores(cpus);
-  if (const int quota = quota_cores(); quota > 0) features.usable_cores = std::min(features.usable_cores, quota);
+  // Rounded up: threads that use a part of a core in each period are faster than too few.
+  if (const double quota = cpu_quota(); quota > 0) {
+    features.usable_cores = std::min(features.usable_cores, static_cast<int>(std::ceil(quota)));
+  }
   return features;
 }
 

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <new>
 #include <random>
@@ -17,6 +19,7 @@
 #include "executor/arena.hpp"
 #include "executor/context.hpp"
 #include "executor/core_set.hpp"
+#include "executor/cpu_quota.hpp"
 #include "executor/plan.hpp"
 #include "executor/plan_family.hpp"
 #include "tests/expectations.hpp"
@@ -415,6 +418,44 @@ void contexts_run_at_once() {
   for (std::thread& stream : streams) stream.join();
 }
 
+// Writes files below a new folder, and returns the quota that they tell.
+double quota_of_files(const std::vector<std::pair<std::string, std::string>>& files) {
+  char name[] = "/tmp/engine-quota-XXXXXX";
+  const std::filesystem::path root = mkdtemp(name);
+  for (const auto& [path, content] : files) {
+    const std::filesystem::path file = root.string() + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << content;
+  }
+  const double quota = cpu_quota(root.string());
+  std::filesystem::remove_all(root);
+  return quota;
+}
+
+void quotas_of_outer_groups_count() {
+  const std::string unified = "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+  expect(quota_of_files({{"/proc/self/mountinfo", unified},
+                         {"/proc/self/cgroup", "0::/user.slice/app\n"},
+                         {"/sys/fs/cgroup/user.slice/cpu.max", "150000 100000\n"},
+                         {"/sys/fs/cgroup/user.slice/app/cpu.max", "max 100000\n"}}) == 1.5,
+         "the quota of the group around this one");
+  expect(quota_of_files({{"/proc/self/mountinfo", unified},
+                         {"/proc/self/cgroup", "0::/\n"},
+                         {"/sys/fs/cgroup/cpu.max", "200000 100000\n"}}) == 2,
+         "the quota of the container, whose group is the root");
+  const std::string first = "32 31 0:29 /docker/7 /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n";
+  expect(quota_of_files({{"/proc/self/mountinfo", first},
+                         {"/proc/self/cgroup", "3:cpuset:/x\n2:cpu,cpuacct:/docker/7/inner\n"},
+                         {"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n"},
+                         {"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"},
+                         {"/sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_quota_us", "50000\n"},
+                         {"/sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_period_us", "100000\n"}}) == 0.5,
+         "version 1, of which only the groups below the container's are mounted");
+  expect(quota_of_files({{"/proc/self/mountinfo", unified}, {"/proc/self/cgroup", "0::/../../other\n"}}) == 0,
+         "a group outside of what is mounted");
+  expect(quota_of_files({}) == 0, "no control groups");
+}
+
 void only_what_depends_waits() {
   PlanBuilder builder = new_builder();
   const BufferId x = builder.add_input(256), whole = builder.add_buffer(512), y = builder.add_output(512);
@@ -602,6 +643,7 @@ int main() {
       {"streams that wait share the cores", streams_that_wait_share_the_cores},
       {"streams that were cancelled take no share", streams_that_were_cancelled_take_no_share},
       {"leases without memory", leases_without_memory},
+      {"quotas of outer groups count", quotas_of_outer_groups_count},
       {"contexts run at once", contexts_run_at_once},
       {"only what depends waits", only_what_depends_waits},
       {"cancelled runs stop", cancelled_runs_stop},
