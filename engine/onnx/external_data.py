@@ -9,21 +9,27 @@ from typing import Final
 import onnx
 
 from engine.errors import ExternalDataError, ModelReadError
+from engine.files import file_beside
 from engine.onnx.safetensors import SUFFIX, SafetensorsFile
-from engine.onnx.source import map_file
+from engine.onnx.source import map_with_status
 
 _KNOWN_KEYS: Final = frozenset({"location", "offset", "length", "checksum", "basepath"})
 
 
 class ExternalData:
-    """The data files of one model; each is mapped once. `model` is None if the model came without a folder."""
+    """The data files of one model; each is mapped once. `model` is None if the model came without a folder.
 
-    __slots__ = ("_files", "_indexed", "_model")
+    Attributes:
+        statuses: what `os.fstat` says of each file that was mapped, by its location.
+    """
+
+    __slots__ = ("_files", "_indexed", "_model", "statuses")
 
     def __init__(self, model: Path | None) -> None:
         self._files: dict[str, memoryview] = {}
         self._indexed: dict[str, SafetensorsFile] = {}
         self._model = model
+        self.statuses: dict[str, os.stat_result] = {}
 
     def content(self, tensor: onnx.TensorProto, needed: int) -> memoryview:
         """The `needed` bytes of `tensor`: at its offset, or without an offset in a safetensors file, by its name.
@@ -65,9 +71,10 @@ class ExternalData:
         if data is None:
             path = self._resolve(tensor, location)
             try:
-                data = map_file(path, f"external data `{location}` of tensor `{tensor.name}`")
+                mapped = map_with_status(path, f"external data `{location}` of tensor `{tensor.name}`")
             except ModelReadError as e:
                 raise ExternalDataError(f"{e}; {needed} bytes of it are needed") from e
+            data, self.statuses[location] = mapped
             self._files[location] = data
         return data
 
@@ -80,32 +87,10 @@ class ExternalData:
             )
         if not location or "\0" in location:
             raise ExternalDataError(f"tensor `{tensor.name}` has external data with no usable location: {location!r}")
-        parts = location.replace("\\", "/").split("/")
-        if os.path.isabs(location) or location.startswith("\\") or parts[0].endswith(":") or _leaves(parts):
+        path = file_beside(self._model, location)
+        if path is None:
             raise ExternalDataError(_outside(tensor, location))
-        # If the model is a symbolic link, as in a download cache, its data may be beside the link or its target.
-        folders = [Path(os.path.realpath(self._model.parent)), Path(os.path.realpath(self._model)).parent]
-        found = folders[0] / location
-        for folder in folders:
-            path = folder / location
-            # What is before a ".." need not exist.
-            if os.path.lexists(path) or os.path.exists(os.path.realpath(path)):
-                found = path
-                break
-        real = Path(os.path.realpath(found))
-        if not any(real.is_relative_to(folder) for folder in folders):
-            raise ExternalDataError(_outside(tensor, location))
-        return real
-
-
-def _leaves(parts: list[str]) -> bool:
-    """Whether a relative path leaves its folder on the way, without regard to links."""
-    depth = 0
-    for part in parts:
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < 0:
-            return True
-    return False
+        return path
 
 
 def _outside(tensor: onnx.TensorProto, location: str) -> str:

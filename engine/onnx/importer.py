@@ -55,11 +55,26 @@ def read_model(source: ModelSource, weights: str | os.PathLike[str] | None = Non
         UnsupportedError: the model is valid, but uses features that are too new or not supported.
     """
     opened = open_model(source)
-    given = None if weights is None else Weights(weights)
+    return _read(opened, ExternalData(opened.path), None if weights is None else Weights(weights))
+
+
+def read_with_statuses(path: str | os.PathLike[str]) -> tuple[Model, dict[str, os.stat_result]]:
+    """Like `read_model`, with what `os.fstat` says of the files that were mapped: the model's own is "".
+
+    The others are those of its external data, by the locations that the model states.
+    """
+    opened = open_model(path)
+    external = ExternalData(opened.path)
+    model = _read(opened, external, None)
+    assert opened.status is not None
+    return model, {"": opened.status, **external.statuses}
+
+
+def _read(opened: OpenedModel, external: ExternalData, weights: Weights | None) -> Model:
     skeleton, proto = _weightless(opened)
     try:
         with paused_collector():
-            return _build(opened, skeleton, proto, given)
+            return _build(opened, skeleton, proto, external, weights)
     except RecursionError as e:
         raise ModelReadError(f"{opened.label} is nested too deep: {e}") from e
 
@@ -75,7 +90,13 @@ def _weightless(opened: OpenedModel) -> tuple[Skeleton, onnx.ModelProto]:
         raise ModelReadError(f"{opened.label} is not a valid ONNX model, or is truncated: {e}") from e
 
 
-def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto, weights: Weights | None) -> Model:
+def _build(
+    opened: OpenedModel,
+    skeleton: Skeleton,
+    proto: onnx.ModelProto,
+    external: ExternalData,
+    weights: Weights | None,
+) -> Model:
     _check_versions(opened, proto)
     check_release(opened.label, proto, opsets_of(proto))
     if weights is not None:
@@ -85,7 +106,7 @@ def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto, weig
     order_graph(proto.graph, CallChecker(opsets_of(proto)))
     declared = DeclaredTypes(proto.graph)
     inferred = infer_graph(proto, is_mixed=mixed)
-    store = FileTensors(opened.data, skeleton, ExternalData(opened.path), weights)
+    store = FileTensors(opened.data, skeleton, external, weights)
     types = TypeReader(inferred.graph.input)
     is_overridable = proto.ir_version >= _FIRST_IR_WITH_DEFAULTS
     context = ImportContext(store, types, opsets_of(proto), is_overridable=is_overridable)

@@ -35,18 +35,22 @@ class OpenedModel:
         data: all of them; for a file, a read-only mapping that exists as long as it is referred to.
         path: the file; None if there is none, and so no folder for external data.
         label: the model's name in messages.
+        status: what `os.fstat` says of the file; None if there is none.
     """
 
     data: Buffer
     path: Path | None
     label: str
+    status: os.stat_result | None = None
 
 
 def open_model(source: ModelSource) -> OpenedModel:
     """`source` as one buffer, without reading a file or copying bytes. Raises `ModelReadError`."""
     if isinstance(source, (str, os.PathLike)):
         path = _as_path(source)
-        return OpenedModel(map_file(path, f"model `{path}`"), path, f"model `{path}`")
+        label = f"model `{path}`"
+        data, status = map_with_status(path, label)
+        return OpenedModel(data, path, label, status)
     if isinstance(source, bytes):
         return OpenedModel(_checked(source), None, "the model")
     if isinstance(source, (bytearray, memoryview)):
@@ -65,6 +69,11 @@ def map_file(path: Path, label: str) -> memoryview:
 
     The file must not change while a model read from it exists: truncating a mapped file kills the process.
     """
+    return map_with_status(path, label)[0]
+
+
+def map_with_status(path: Path, label: str) -> tuple[memoryview, os.stat_result]:
+    """Like `map_file`, with what `os.fstat` says of the file that is mapped."""
     try:
         # Without O_NONBLOCK, opening a named pipe waits for its other end, perhaps forever.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -78,7 +87,7 @@ def map_file(path: Path, label: str) -> memoryview:
             raise ModelReadError(f"{label} is not a regular file; open it and pass the stream")
         if not status.st_size:
             raise ModelReadError(f"{label} is empty")
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), status
     except OSError as e:
         raise ModelReadError(f"{label} cannot be mapped: {e.strerror or e}") from e
     finally:
