@@ -100,6 +100,8 @@ def _keep_bytecode() -> None:
     atexit.register(shutil.rmtree, written, ignore_errors=True)
 
 
+# Tests compile: none loads the network of another one, or of an earlier run. Also for the processes that they start.
+os.environ["ENGINE_CACHE_DIR"] = ""
 _use_installed_runtime()
 _keep_bytecode()
 

@@ -50,7 +50,8 @@ that are inputs, `remote_output` those that are outputs.
 Class attributes: `Plugin.name`, `version` and `api_version` are required; `Plugin.properties` and
 `ExecutableNetwork.metrics` declare properties in addition to the common ones, `Plugin.context_handles` what
 `create_context` takes of an application, `Plugin.caches_parts` that only the devices below cache networks,
-`Plugin.chooses_devices` that it needs not all devices that are listed.
+`Plugin.chooses_devices` that it needs not all devices that are listed, `Plugin.compile_effects` what compiling does
+beside making a network.
 
 A device that runs whole models on other devices compiles them with `self.core`; its requests pass inferences on to
 requests of `network.create_sync_request()` with `SyncInferRequest.run_through`.
@@ -158,6 +159,10 @@ class Plugin(HostedPlugin):
     caches_parts: ClassVar[bool] = False
     """Optional. Whether the device passes CACHE_DIR on to the devices on which it runs whole models, which cache their
     networks; the core then keeps no networks of its own in that folder."""
+
+    compile_effects: ClassVar[Collection[str]] = ()
+    """Optional. The config keys with which a compilation does more than make a network, such as drawing the model: with
+    another value than the default, a network comes from a cache only if the user has set CACHE_DIR."""
 
     chooses_devices: ClassVar[bool] = False
     """Optional. Whether the device leaves out devices of DEVICE_PRIORITIES that cannot be used; otherwise, a blob loads

@@ -71,6 +71,11 @@ class BlobWriter:
         """The names of the sections in the order in which they were added."""
         return tuple(self._sections)
 
+    @property
+    def byte_size(self) -> int:
+        """The bytes of all sections together."""
+        return sum(len(buffer) for buffers in self._sections.values() for buffer in buffers)
+
     def bound_to(self, weights: WeightsFile) -> BlobWriter:
         """A writer of the same blob without the sections that `weights` has; an import needs that file.
 
@@ -132,14 +137,19 @@ class BlobWriter:
         return written
 
     def write_file(
-        self, path: str | os.PathLike[str], *, sign: SigningKey | None = None, is_private: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sign: SigningKey | None = None,
+        is_private: bool = False,
+        is_synced: bool = True,
     ) -> int:
         """Write the blob to the file `path` and return the number of bytes.
 
         The blob is written to a temporary file in the same folder, which is renamed when it is complete and on
         disk, and removed on any failure, which leaves an existing file unchanged. If `path` is a symbolic link,
         its target is replaced. With `sign`, the blob is signed by this key. A private file can be read by its owner
-        only.
+        only. Without `is_synced`, the file may be incomplete after a loss of power.
 
         Raises `BlobError`, with the system's error as cause.
         """
@@ -148,7 +158,8 @@ class BlobWriter:
         try:
             with open(temporary, "xb", buffering=0, opener=private_opener if is_private else None) as file:
                 written = self.write(file, sign=sign)
-                os.fsync(file.fileno())
+                if is_synced:
+                    os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException as e:
             with suppress(OSError):
@@ -160,7 +171,8 @@ class BlobWriter:
             if isinstance(e, Exception):
                 raise BlobError(f"cannot write blob {target}: {why_not_opened(target, e)}") from e
             raise
-        _sync_folder(os.path.dirname(target))
+        if is_synced:
+            _sync_folder(os.path.dirname(target))
         return written
 
     def _encode(self) -> tuple[BlobManifest, bytes]:

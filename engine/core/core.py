@@ -22,8 +22,12 @@ from engine.blob import (
     transform_of,
 )
 from engine.blob.check import read_manifests
+from engine.core.cache import CacheContents, CompileCache, user_cache
+from engine.core.code import CodeReader
 from engine.core.compatibility import check_for_plugin, check_sections, why_malformed, why_not_read
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
+from engine.core.file_cache import FileCache, Steps
+from engine.core.fingerprint import cache_key, has_effects, plugin_identity
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.plugin_core import PluginCore
 from engine.core.report import report, warn_of
@@ -41,6 +45,7 @@ from engine.errors import (
 )
 from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
 from engine.files import ModelSource
+from engine.hosting.overrides import Initializers, Overrides
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
 from engine.properties import (
@@ -172,45 +177,75 @@ class Core:
         """Compile like `compile_model`, without an `EngineWarning`: for a network that is a part of another one."""
         start = time.perf_counter()
         target = self.default_device if device is None else device
-        network, ready = self._compiled_or_cached(model, target, config)
-        if network.takes_overrides and ready.overridable:
-            from engine.hosting.overrides import Overrides
-
-            kept = ready.clone() if ready is model else ready
-            network.overrides = Overrides(kept, lambda changed: self._compiled_or_cached(changed, target, config)[0])
+        network, initializers = self._compiled_or_cached(model, target, config)
+        if network.takes_overrides and initializers.ports:
+            network.overrides = Overrides(
+                initializers, lambda changed: self._compiled_or_cached(changed, target, config)[0]
+            )
         network.compile_seconds = time.perf_counter() - start
         report(network, "loaded from the cache" if network.loaded_from_cache else "compiled")
         return network
 
     def _compiled_or_cached(
         self, model: Model | ModelSource, device: str | RemoteContext, config: Mapping[str, object] | None
-    ) -> tuple[ExecutableNetwork, Model]:
-        """The network, and the model as it was read."""
+    ) -> tuple[ExecutableNetwork, Initializers]:
+        """The network, and the model's initializers that inferences may give other values."""
         context, device = self._target(device)
         plugin, stated = self._settled(device, config)
         _require_owner(context, plugin)
         defaults = plugin.config
         complete = defaults.merged(stated)
-        ready = self._ready(model)
-        extensions = self._extensions.check(ready)
-        is_cached = complete[CACHE_DIR] and not plugin.caches_parts and plugin.get_metric(IMPORT_EXPORT_SUPPORT.name)
-        if not is_cached:
-            return self._compiled(plugin, ready, stated, extensions, context), ready
-        from engine.core.cache import CompileCache
-        from engine.core.fingerprint import cache_key
+        path = model if isinstance(model, (str, os.PathLike)) else None
 
-        cache = CompileCache(
-            complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES], is_shared=complete[ALLOW_SHARED_CACHE]
+        def compiled(ready: Model) -> ExecutableNetwork:
+            return self._compiled(plugin, ready, stated, self._extensions.check(ready), context)
+
+        cache = self._cache(plugin, complete, is_file=path is not None)
+        code = CodeReader(is_installed_too=cache is not None and not cache.is_stated)
+        identity = {} if cache is None else self._identity(plugin, complete, code)
+        if cache is None or not (cache.is_stated or code.is_known):
+            ready = self._ready(model)
+            return compiled(ready), _initializers(ready, model)
+        is_stated = cache.is_stated
+
+        def is_current() -> bool:
+            """Whether defaults, files and code are what they were: the network may use the new, the key the old."""
+            again = CodeReader(is_installed_too=not is_stated)
+            is_same = plugin.config is defaults and self._identity(plugin, complete, again) == identity
+            return is_same and again.is_loaded
+
+        def content_key(ready: Model) -> str:
+            extensions = self._extensions.check(ready)
+            return cache_key(ready, {**identity, REQUIREMENT: extensions} if extensions else identity)
+
+        steps = Steps(
+            self._read_file,
+            compiled,
+            lambda reader: self._load(plugin, reader, complete, context),
+            is_current,
+            content_key,
         )
-        identity = self._identity(plugin, complete)
-        key = cache_key(ready, {**identity, REQUIREMENT: extensions} if extensions else identity)
-        network = cache.load(key, lambda reader: self._load(plugin, reader, complete, context))
-        if network is None:
-            network = self._compiled(plugin, ready, stated, extensions, context)
-            # If defaults or files changed meanwhile, the network may use the new ones, and the key the old ones.
-            if plugin.config is defaults and self._identity(plugin, complete) == identity:
-                cache.store(key, network)
-        return network, ready
+        files = FileCache(cache, {**identity, REQUIREMENT: sorted(self._extensions.names)}, steps)
+        if path is not None:
+            return files.network(path)
+        ready = self._ready(model)
+        return files.of_model(ready), _initializers(ready, model)
+
+    def _cache(self, plugin: Plugin, complete: Config, *, is_file: bool) -> CompileCache | None:
+        """The cache of a compilation; None if it has none."""
+        if plugin.caches_parts or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
+            return None
+        limit, is_shared = self._defaults[CACHE_MAX_BYTES], complete[ALLOW_SHARED_CACHE]
+        if complete[CACHE_DIR]:
+            return CompileCache(complete[CACHE_DIR], limit, is_shared=is_shared)
+        folder = user_cache()
+        if CACHE_DIR.name in complete.explicit or not is_file or not folder or has_effects(plugin, complete):
+            return None
+        cache = CompileCache(folder, limit, is_shared=is_shared, is_stated=False)
+        why = cache.files.refusal()
+        if why is not None:
+            cache.complain("networks are not cached: %s", why)
+        return cache if why is None else None
 
     def import_model(
         self,
@@ -499,6 +534,15 @@ class Core:
         _, plugin = self._resolve(device)
         return with_core_defaults(plugin, plugin.config.explicit, self._defaults)
 
+    def clear_cache(self) -> CacheContents:
+        """Delete the networks in CACHE_DIR or, if it is not set, the cached networks of models in files.
+
+        Returns what was deleted. Networks that are loaded stay usable, other files in the folder stay.
+        """
+        stated = self._defaults[CACHE_DIR]
+        folder = stated if CACHE_DIR.name in self._defaults.explicit else user_cache()
+        return CompileCache(folder).clear() if folder else CacheContents("", 0, 0)
+
     # -- steps --------------------------------------------------------------------------------------------
 
     def _parse(self, device: str) -> DeviceName:
@@ -570,6 +614,12 @@ class Core:
         network.unpickle, network.open_weights = unpickled_network, open_weights
         return network
 
+    def _read_file(self, path: str | os.PathLike[str]) -> tuple[Model, dict[str, os.stat_result]]:
+        from engine.onnx.importer import read_with_statuses
+
+        self._extensions.load_installed()
+        return read_with_statuses(path)
+
     def _ready(self, model: Model | ModelSource) -> Model:
         if not isinstance(model, Model):
             return self.read_model(model)
@@ -604,7 +654,9 @@ class Core:
         exported = {name: complete[name] for name in reader.manifest.config if name in complete}
         return self._import(plugin, reader, {**exported, **complete.explicit}, context)
 
-    def _identity(self, plugin: Plugin, config: Config, above: tuple[Plugin, ...] = ()) -> dict[str, Any]:
+    def _identity(
+        self, plugin: Plugin, config: Config, code: CodeReader, above: tuple[Plugin, ...] = ()
+    ) -> dict[str, Any]:
         """The identity of the plugin and its configuration, with the identities of the devices that it runs on."""
         from engine.core.fingerprint import plugin_identity
 
@@ -614,8 +666,8 @@ class Core:
             for device in listed.split(",") if listed else self.available_devices:
                 other, stated = self._settled(device, None)
                 if other is not plugin and other not in above:
-                    targets.append(self._identity(other, other.config.merged(stated), (*above, plugin)))
-        return plugin_identity(plugin, config, targets)
+                    targets.append(self._identity(other, other.config.merged(stated), code, (*above, plugin)))
+        return plugin_identity(plugin, config, targets, code)
 
 
 @cache
@@ -626,6 +678,12 @@ def _unpickling_core() -> Core:
 def unpickled_network(blob: bytes) -> ExecutableNetwork:
     """Import the blob of a pickled network, perhaps in another process; the networks of a process share a core."""
     return _unpickling_core().import_model(blob)
+
+
+def _initializers(ready: Model, given: object) -> Initializers:
+    """The initializers of a model as it was read; a user may change the model that was given."""
+    found = Initializers.of(ready)
+    return Initializers.of(ready.clone()) if ready is given and found.ports else found
 
 
 def _require_owner(context: RemoteContext | None, plugin: Plugin) -> None:

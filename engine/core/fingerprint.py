@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
+from engine.core.code import CodeReader, library_versions
 from engine.core.compatibility import host_features
 from engine.errors import EngineError
 from engine.files.digest import sha256
@@ -21,6 +22,11 @@ _WITHOUT_EFFECT: Final = frozenset({
 _PASSES_ONLY: Final = "ENGINE_PASSES_ONLY"
 _PASSES_WITHOUT: Final = "ENGINE_PASSES_WITHOUT"
 """Which passes run, see `engine.passes.regions`."""
+_DEBUGGING: Final = (
+    _PASSES_ONLY, _PASSES_WITHOUT, "ENGINE_PASSES_RECORD", "ENGINE_PROFILE_PASS_ENABLE",
+    "ENGINE_ENABLE_VISUALIZE_TRACING",
+)  # fmt: skip
+"""Whoever sets one of these wants to see a compilation."""
 
 
 def cache_key(model: Model, identity: dict[str, Any]) -> str:
@@ -41,7 +47,7 @@ def cache_key(model: Model, identity: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def plugin_identity(plugin: Plugin, config: Config, targets: list[dict[str, Any]]) -> dict[str, Any]:
+def plugin_identity(plugin: Plugin, config: Config, targets: list[dict[str, Any]], code: CodeReader) -> dict[str, Any]:
     """Everything but the model that a compilation depends on, as JSON values.
 
     `targets` are the identities of the devices that the plugin runs on. Raises `PluginError`.
@@ -53,6 +59,9 @@ def plugin_identity(plugin: Plugin, config: Config, targets: list[dict[str, Any]
         "engine": engine_version(),
         "api": API_VERSION,
         "plugin": [plugin.name, plugin.version],
+        "code": code.digest(plugin),
+        "libraries": library_versions(),
+        "cores": _cores(),
         "device": [device_id, _full_name(plugin, device_id)],
         "features": {kind: [value] if isinstance(value, str) else sorted(value) for kind, value in features},
         "config": {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT},
@@ -60,6 +69,20 @@ def plugin_identity(plugin: Plugin, config: Config, targets: list[dict[str, Any]
         "passes": [_content(os.environ.get(_PASSES_ONLY, "")), os.environ.get(_PASSES_WITHOUT, "")],
         "targets": targets,
     }
+
+
+def has_effects(plugin: Plugin, config: Config) -> bool:
+    """Whether a compilation does more than make a network, such as drawing the model, so that a user waits for it."""
+    stated = {name for name in plugin.compile_effects if config[name] != plugin.declared[name].default}
+    return bool(stated) or any(os.environ.get(each) for each in _DEBUGGING)
+
+
+def _cores() -> int:
+    """The cores that this process may use: kernels are chosen for as many threads."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1
 
 
 def _content(path: str) -> str:

@@ -22,9 +22,10 @@ from engine.properties import (
 CACHE_MAX_BYTES: Final = Property(
     "CACHE_MAX_BYTES",
     int,
-    0,
+    2 << 30,
     CONFIG,
-    "The largest total size in bytes of the networks in CACHE_DIR; the least recently used are deleted. 0: no limit.",
+    "The largest total size in bytes of the networks in a cache folder; the least recently used are deleted. 0: no "
+    "limit.",
     minimum=0,
 )
 

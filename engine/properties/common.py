@@ -56,7 +56,7 @@ EXECUTION_DEVICES: Property[tuple[str, ...]] = Property(
     "EXECUTION_DEVICES", tuple, None, METRIC, "The devices on which the network runs."
 )
 LOADED_FROM_CACHE = Property(
-    "LOADED_FROM_CACHE", bool, False, METRIC, "Whether the network came from CACHE_DIR instead of being compiled."
+    "LOADED_FROM_CACHE", bool, False, METRIC, "Whether the network came from a cache instead of being compiled."
 )
 COMPILE_SECONDS = Property(
     "COMPILE_SECONDS", float, 0.0, METRIC, "How long compiling or importing the network took, in seconds."
@@ -150,7 +150,8 @@ CACHE_DIR = Property(
     str,
     "",
     CONFIG,
-    "The folder that caches compiled networks; if empty, nothing is cached.",
+    "The folder that caches compiled networks. If it is not set, networks of models in files are cached in the user's "
+    "cache folder; if it is set to an empty string, nothing is cached.",
     is_local=True,
 )
 ALLOW_SHARED_CACHE = Property(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from engine.cli.options import add_json, amount
@@ -22,6 +23,7 @@ EXAMPLES = """\
 engine doctor                  # examine everything
 engine doctor -d CPU           # only this device; it is a problem if its plugin is not installed
 engine doctor --json -d CPU    # for programs, such as the health check of a container
+engine doctor --clear-cache    # only delete the networks that were cached without CACHE_DIR
 """
 _LIMIT = 120.0
 
@@ -42,11 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_LIMIT,
         help=f"how long the trial of a plugin may take (default: {_LIMIT:g})",
     )
+    parser.add_argument(
+        "--clear-cache",
+        action="store_true",
+        help="delete the cached networks of models in files, and examine nothing; other caches stay",
+    )
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine, and report."""
+    """Examine and report, or delete the cached networks."""
+    if args.clear_cache:
+        return _clear_cache(args)
     from engine.cli.health import examine
 
     report = examine(args.device, args.limit)
@@ -55,6 +64,20 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(report)
     return 0 if report.is_healthy else 1
+
+
+def _clear_cache(args: argparse.Namespace) -> int:
+    from engine.core.cache import CacheContents, CompileCache, user_cache
+
+    folder = user_cache()
+    deleted = CompileCache(folder).clear() if folder else CacheContents("", 0, 0)
+    if args.json:
+        print_json(asdict(deleted))
+    elif folder:
+        say(f"{folder}: {count(deleted.networks, 'network')} deleted, {byte_count(deleted.byte_size)}")
+    else:
+        say("networks of models in files are not cached: ENGINE_CACHE_DIR is empty")
+    return 0
 
 
 def _print(report: HealthReport) -> None:
@@ -67,7 +90,8 @@ def _print(report: HealthReport) -> None:
         say(f"kernels   for {machine.isa}, of {', '.join(machine.isas)}")
     say(f"memory    {byte_count(machine.available_memory)} of {byte_count(machine.memory)} available")
     for cache in report.caches:
-        say(f"cache     {cache.path}: {count(cache.files, 'file')}, {byte_count(cache.byte_size)}")
+        networks = f"{count(cache.networks, 'network')}, " if cache.networks else ""
+        say(f"cache     {cache.path}: {networks}{count(cache.files, 'file')}, {byte_count(cache.byte_size)}")
     devices = [(plugin, device) for plugin in report.plugins for device in plugin.devices]
     if devices:
         say()

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from engine.cli.health.findings import Finding, Level
+from engine.core.cache import CompileCache, user_cache
 from engine.files import CacheFolder, user_cache_folder
 from engine.startup import dataclass
 
 VARIABLES: Final = {
     "ENGINE_BUILD_JOBS": "how many files are compiled at once when the native core is built",
     "ENGINE_BUILD_OBJECTS": "where object files are kept when the native core is built",
+    "ENGINE_CACHE_DIR": "the folder that caches networks of models in files; if empty, these are not cached",
     "ENGINE_CONFORMANCE_FOLDER": "a run of the conformance kit has set it",
     "ENGINE_EMULATE_AMX": "tiles of AMX are emulated, which is slow",
     "ENGINE_ENABLE_VISUALIZE_TRACING": "models are written after each pass, which is slow",
@@ -39,11 +41,12 @@ _LITTLE_SPACE: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A folder in which a part of the engine caches: its files' number and size in bytes."""
+    """A folder in which a part of the engine caches: its files' number and size in bytes, and compiled networks."""
 
     path: str
     files: int
     byte_size: int
+    networks: int = 0
 
 
 def examine_variables() -> list[Finding]:
@@ -60,9 +63,12 @@ def _of_variable(name: str, value: str) -> Finding:
 
 
 def examine_caches() -> tuple[list[Cache], list[Finding]]:
-    """The folders of caches in the user's cache folder, with findings."""
+    """The folders of caches in the user's cache folder, and where ENGINE_CACHE_DIR says, with findings."""
     home = user_cache_folder("")
     folders = sorted(home.glob(_CACHES)) if home.is_dir() else []
+    stated = user_cache()
+    if stated and Path(stated) not in folders and os.path.isdir(stated):
+        folders.append(Path(stated))
     findings = [finding for folder in folders for finding in _of_folder(folder)]
     if home.is_dir() and (free := shutil.disk_usage(home).free) < _LITTLE_SPACE:
         findings.append(Finding(
@@ -87,4 +93,4 @@ def _cache(folder: Path) -> Cache:
                 sizes.append(os.lstat(os.path.join(path, name)).st_size)
             except OSError:  # deleted meanwhile
                 continue
-    return Cache(str(folder), len(sizes), sum(sizes))
+    return Cache(str(folder), len(sizes), sum(sizes), CompileCache(str(folder)).contents().networks)

@@ -14,7 +14,7 @@ from engine.plugin_api import (
 from engine.properties import DEVICE_PRIORITIES
 from engine.startup import paused_collector
 from engine_hetero.device_list import DeviceList
-from engine_hetero.properties import OWN_PROPERTIES
+from engine_hetero.properties import DUMP_GRAPH, OWN_PROPERTIES
 
 # The partitioner is imported when it is first needed, so that listing devices does not wait for it.
 
@@ -26,6 +26,7 @@ class HeteroPlugin(Plugin):
     version = "0.1.0"
     api_version = API_VERSION
     properties = (DEVICE_PRIORITIES, *OWN_PROPERTIES)
+    compile_effects = (DUMP_GRAPH.name,)
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A network of parts, each compiled for its device."""

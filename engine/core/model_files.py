@@ -1,0 +1,172 @@
+"""`ModelFiles`: the files of a model, and whether they are what they were, by their stamps or by their content."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from engine.files import file_beside
+from engine.files.digest import sha256
+from engine.threads import in_threads
+
+SETTLED_NS: Final = 2_000_000_000
+"""How old a change of a file is, in ns, before every later one has another time: coarse clocks count 2 s (FAT)."""
+OWN: Final = ""
+"""The location of the model's own file; the others are those of its external data, beside it."""
+
+_PIECE: Final = 4 << 20
+_MOST_THREADS: Final = 4
+# Without O_NONBLOCK, opening a named pipe waits for its other end, perhaps forever.
+_READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+class Stamp(NamedTuple):
+    """What tells a file from another one, and from itself once it has changed."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """The stamp of a file that was examined."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    @classmethod
+    def now(cls, path: Path | None) -> Stamp | None:
+        """The stamp of the regular file that a path leads to; None if there is none.
+
+        The file is opened: on a network file system, only that asks the server whether it has changed.
+        """
+        try:
+            descriptor = None if path is None else os.open(path, _READ)
+        except (OSError, ValueError):  # ValueError: a path with a null byte
+            return None
+        if descriptor is None:
+            return None
+        try:
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        return cls.of(status) if stat.S_ISREG(status.st_mode) else None
+
+    def is_settled(self, when_ns: int) -> bool:
+        """Whether every change since `when_ns` gives the file another stamp.
+
+        Not on Windows, where `st_ctime` is when the file was created.
+        """
+        return os.name == "posix" and self.ctime_ns + SETTLED_NS < when_ns
+
+
+class ModelFiles:
+    """The files that one compilation reads: the model's own, and those of its external data by their locations.
+
+    A file is watched before it is read. Its stamp notices a change, unless the file was changed just before: then its
+    content is hashed at once, to be compared later.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        # Not normalized: what is before a ".." may be a link. The working directory may change.
+        self.path = Path(os.getcwd(), os.fsdecode(path))
+        self.stamps: dict[str, Stamp] = {}
+        self.begun_ns = time.time_ns()
+        self._hashes: dict[str, str] = {}
+        self._early: dict[str, str | None] = {}
+        self._is_changed = False
+
+    def place(self, location: str) -> Path | None:
+        """The path of a file, which need not exist; None if it is outside of the model's folders."""
+        try:
+            return file_beside(self.path, location) if location else self.path
+        except (OSError, ValueError):
+            return None
+
+    def watch(self, location: str, stamp: Stamp | None) -> None:
+        """Notice changes of a file from now on, whose stamp was taken at most when it began to be read."""
+        if stamp is None or self.stamps.setdefault(location, stamp) != stamp:
+            self._is_changed = True
+        elif not stamp.is_settled(time.time_ns()):
+            self._early[location] = self._hashed(location)
+
+    def watch_read(self, statuses: Mapping[str, os.stat_result]) -> None:
+        """Watch the files that were read now, as `engine.onnx.importer.read_with_statuses` tells of them."""
+        if OWN not in self.stamps:
+            self._is_changed = True
+        for location, status in statuses.items():
+            stamp = Stamp.of(status)
+            if location in self.stamps:
+                self._is_changed = self._is_changed or self.stamps[location] != stamp
+            else:
+                self.watch(location, stamp)
+
+    def hash_of(self, location: str) -> str | None:
+        """The hash of a watched file's content; None if it is another file now. Computed once."""
+        if location in self._early:
+            return self._early[location]
+        if location not in self._hashes:
+            found = self._hashed(location)
+            if found is None:
+                return None
+            self._hashes[location] = found
+        return self._hashes[location]
+
+    def unchanged_hashes(self) -> dict[str, str] | None:
+        """The hashes of all watched files, which nothing has changed since; None if something has."""
+        if self._is_changed:
+            return None
+        found = {location: self.hash_of(location) for location in self.stamps}
+        # Of a file that was changed just before, only its content tells whether it was changed again.
+        again = {location: self._hashed(location) for location in self._early}
+        if again != self._early or not self.is_same():
+            return None
+        return {location: each for location, each in found.items() if each is not None} if all(found.values()) else None
+
+    def is_same(self) -> bool:
+        """Whether all watched files have their stamps now."""
+        return not self._is_changed and all(
+            Stamp.now(self.place(location)) == stamp for location, stamp in self.stamps.items()
+        )
+
+    def _hashed(self, location: str) -> str | None:
+        return _hash_of_file(self.place(location), self.stamps[location])
+
+
+def _hash_of_file(path: Path | None, expected: Stamp) -> str | None:
+    """SHA-256, in hex, of the hashes of a file's pieces of 4 MiB; None if it does not have its stamp all the time.
+
+    The file is read, not mapped: truncating a mapped file would kill the process.
+    """
+    if path is None:
+        return None
+    try:
+        descriptor = os.open(path, _READ)
+    except (OSError, ValueError):
+        return None
+    try:
+        if Stamp.of(os.fstat(descriptor)) != expected:
+            return None
+        starts = range(0, expected.size, _PIECE)
+        most = min(_MOST_THREADS, os.cpu_count() or 1) if hasattr(os, "pread") else 1
+        digests = in_threads(lambda start: _piece(descriptor, start), starts, most, "engine-hash")
+        if Stamp.of(os.fstat(descriptor)) != expected:
+            return None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return sha256(b"".join(digests)).hexdigest()
+
+
+def _piece(descriptor: int, start: int) -> bytes:
+    if hasattr(os, "pread"):
+        data = os.pread(descriptor, _PIECE, start)
+    else:  # Windows; there is one thread
+        os.lseek(descriptor, start, os.SEEK_SET)
+        data = os.read(descriptor, _PIECE)
+    return sha256(data).digest()

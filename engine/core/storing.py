@@ -1,0 +1,48 @@
+"""Stores networks some time after they were compiled, when they have computed their first results."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from engine.runtime.lifecycle import ForkSafeLock
+from engine.threads import start_thread
+
+DELAY_SECONDS: Final = 1.0
+"""How long after its compilation a network is stored: the first inferences need all cores."""
+_LOWEST_PRIORITY: Final = 19
+_NAME: Final = "engine-cache"
+_log = logging.getLogger(_NAME.replace("-", "."))
+_one_at_a_time = ForkSafeLock()
+
+
+def store_later(store: Callable[[], None]) -> None:
+    """Call `store`, which raises nothing, in a thread of the lowest priority; at once when the main thread ends.
+
+    The interpreter's exit waits for it, so that a program that runs for less than a second stores its networks, too.
+    """
+    thread = threading.Thread(target=_run, args=(store,), name=_NAME, daemon=False)
+    try:
+        start_thread(thread)
+    except RuntimeError as e:  # there are no more threads, or the interpreter exits
+        _log.info("a network is not cached: %s", e)
+
+
+def wait_until_stored() -> None:
+    """Wait until all networks of this process are stored."""
+    for thread in threading.enumerate():
+        if thread.name == _NAME and thread is not threading.current_thread():
+            thread.join()
+
+
+def _run(store: Callable[[], None]) -> None:
+    if hasattr(os, "setpriority"):
+        with suppress(OSError):  # Linux has a priority for each thread; elsewhere, this is no thread's id
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+    threading.main_thread().join(DELAY_SECONDS)
+    with _one_at_a_time:
+        store()
