@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from engine.blob.container import read_prologue
 from engine.blob.manifest import MAX_SIZE, BlobManifest
 from engine.blob.source import open_source
 from engine.errors import BlobError, BlobFormatError
+from engine.files.digest import sha256
 from engine.startup import dataclass
 
 MIN_BYTES: Final = 1024
@@ -32,10 +33,13 @@ class WeightsFile(ABC):
         path: the file.
         is_used_in_place: whether sections are views of the file. If not, they are copied before they are verified,
             since another user could change the file afterwards.
+        is_verified: whether the content is known to be what it was when the blob was exported, so that it is not hashed
+            again.
     """
 
     path: str
     is_used_in_place: bool = True
+    is_verified: bool = False
 
     def files(self) -> tuple[str, ...]:
         """All files that have content of sections. Raises `BlobError` if they cannot be known."""
@@ -44,6 +48,12 @@ class WeightsFile(ABC):
     @abstractmethod
     def find(self, sha256: str, size: int) -> Mapping[str, Any] | None:
         """The place, as JSON values for `read`, of the bytes with this hash and size; None if they are not there."""
+
+    def place_of(self, buffers: Sequence[memoryview]) -> tuple[str, Mapping[str, Any]] | None:
+        """The hash of the bytes of `buffers`, and their place; None if they are not there."""
+        digest = hash_of(buffers)
+        place = self.find(digest, sum(map(len, buffers)))
+        return None if place is None else (digest, place)
 
     @abstractmethod
     def read(self, place: Mapping[str, Any], size: int) -> memoryview:
@@ -87,6 +97,14 @@ class Bound:
             twice = next(name for name in names if names.count(name) > 1)
             raise BlobFormatError(f"the manifest has two sections that are named {twice!r:.80}")
         return cls(entry["file"], sections)
+
+
+def hash_of(buffers: Iterable[memoryview]) -> str:
+    """SHA-256, in hex, of the bytes of buffers, one after the other."""
+    digest = sha256()
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.hexdigest()
 
 
 def why_not_bound(manifest: BlobManifest, weights: WeightsFile | None) -> str | None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.blob.bound import MIN_BYTES, Bound, BoundSection, WeightsFile
+from engine.blob.bound import MIN_BYTES, Bound, BoundSection, WeightsFile, hash_of
 from engine.blob.container import MAX_MANIFEST_SIZE, aligned, pack_prologue
 from engine.blob.keys import SigningKey
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
@@ -20,7 +20,6 @@ from engine.blob.source import Buffer
 from engine.blob.transform import SectionTransform, Transformed, applied, is_sealed, sealed
 from engine.errors import BlobError, BlobSignatureError, EngineError
 from engine.files import private_opener, why_not_opened
-from engine.files.digest import sha256
 
 _CHUNK = 16 * 2**20
 
@@ -76,21 +75,21 @@ class BlobWriter:
         """The bytes of all sections together."""
         return sum(len(buffer) for buffers in self._sections.values() for buffer in buffers)
 
-    def bound_to(self, weights: WeightsFile) -> BlobWriter:
+    def bound_to(self, weights: WeightsFile, *, is_required: bool = True) -> BlobWriter:
         """A writer of the same blob without the sections that `weights` has; an import needs that file.
 
-        Raises `BlobError` if it does not have any of them.
+        If it does not have any of them, it is the same writer, or raises `BlobError` if `is_required`.
         """
         sections, kept = [], BlobWriter(self._manifest)
         for name, buffers in self._sections.items():
-            size, place = sum(map(len, buffers)), None
-            if size >= MIN_BYTES:
-                digest = _hash(buffers)
-                place = weights.find(digest, size)
-            if place is None:
+            size = sum(map(len, buffers))
+            found = weights.place_of(buffers) if size >= MIN_BYTES else None
+            if found is None:
                 kept._sections[name] = buffers
             else:
-                sections.append(BoundSection(name, size, digest, place))
+                sections.append(BoundSection(name, size, *found))
+        if not sections and not is_required:
+            return self
         if not sections:
             raise BlobError(
                 f"{weights.path} does not contain any of the blob's {len(self._sections)} sections, so leaving out the "
@@ -179,7 +178,7 @@ class BlobWriter:
         sections = []
         end = 0
         for name, buffers in self._sections.items():
-            section = BlobSection(name, aligned(end), sum(map(len, buffers)), _hash(buffers))
+            section = BlobSection(name, aligned(end), sum(map(len, buffers)), hash_of(buffers))
             end = section.offset + section.size
             sections.append(section)
         manifest = replace(self._manifest, sections=tuple(sections))
@@ -203,13 +202,6 @@ class BlobWriter:
                 # Bounded pieces, because some streams copy their arguments.
                 for start in range(0, len(buffer), _CHUNK):
                     yield buffer[start : start + _CHUNK]
-
-
-def _hash(buffers: Iterable[memoryview]) -> str:
-    digest = sha256()
-    for buffer in buffers:
-        digest.update(buffer)
-    return digest.hexdigest()
 
 
 def _buffers(data: Buffer | Iterable[Buffer], where: str) -> list[memoryview]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from engine.blob import BlobReader
+from engine.blob import BlobReader, WeightsFile
 from engine.core.file_index import INDEX_FILE
 from engine.errors import BlobError, EngineError
 from engine.files import CacheFolder, user_cache_folder
@@ -77,16 +77,19 @@ class CompileCache:
             return False
         return True
 
-    def load(self, key: str, load: Callable[[BlobReader], ExecutableNetwork]) -> ExecutableNetwork | None:
+    def load(
+        self, key: str, load: Callable[[BlobReader], ExecutableNetwork], weights: WeightsFile | None = None
+    ) -> ExecutableNetwork | None:
         """Return the network of `key` as `load` reads it from its entry, mapped; None if there is no usable entry.
 
-        A file for which `load` raises an `EngineError` is unusable; the next `store` replaces it.
+        A file for which `load` raises an `EngineError` is unusable; the next `store` replaces it. `weights` has the
+        sections that entries with such a file were stored without.
         """
         path = self._path(key)
         if not os.path.lexists(path):
             return None
         try:
-            network = load(self._opened(path, key))
+            network = load(self._opened(path, key, weights))
         except EngineError as e:
             _log.warning("cache entry %s cannot be used; the model is compiled again: %s", path, e)
             return None
@@ -95,14 +98,22 @@ class CompileCache:
             os.utime(path)  # `_prune` orders entries by it
         return network
 
-    def store(self, key: str, network: ExecutableNetwork, metadata: Mapping[str, Any]) -> bool:
+    def store(
+        self,
+        key: str,
+        network: ExecutableNetwork,
+        metadata: Mapping[str, Any],
+        weights: WeightsFile | None = None,
+    ) -> bool:
         """Store the network of `key`, then delete the entries that exceed `max_bytes`. Returns whether it is stored.
 
-        `metadata` is for the manifest.
+        `metadata` is for the manifest; sections that `weights` has are not stored.
         """
         try:
             self.files.make()
             writer = network.blob_writer({**metadata, _KEY: key})
+            if weights is not None:
+                writer = writer.bound_to(weights, is_required=False)
             if 0 < self.max_bytes < writer.byte_size:
                 what = "the network `%s` is not cached: it takes %d bytes, more than CACHE_MAX_BYTES, %d"
                 _log.info(what, network.name, writer.byte_size, self.max_bytes)
@@ -147,10 +158,10 @@ class CompileCache:
             _said.add(self.folder)
             _log.info(what, *about)
 
-    def _opened(self, path: str, key: str) -> BlobReader:
+    def _opened(self, path: str, key: str, weights: WeightsFile | None) -> BlobReader:
         if (why := self.files.refusal(os.path.basename(path))) is not None:
             raise BlobError(why)
-        reader = BlobReader(path, mmap=True)
+        reader = BlobReader(path, mmap=True, weights=weights)
         if (found := reader.manifest.metadata.get(_KEY)) != key:
             raise BlobError(f"it is the entry of another compilation: its key is {found!r:.80}, expected {key!r}")
         return reader

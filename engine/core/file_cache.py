@@ -14,6 +14,7 @@ from engine.core.cache import CompileCache
 from engine.core.file_index import Content, FileIndex
 from engine.core.model_files import ModelFiles, Stamp
 from engine.core.storing import store_later
+from engine.core.weights import OwnWeights
 from engine.errors import BlobFormatError, ModelReadError
 from engine.hosting.overrides import Initializers
 from engine.ir import Model
@@ -92,7 +93,8 @@ class FileCache:
             ports.update(_ports_of(reader))
             return self._steps.load(reader)
 
-        network = self._cache.load(self._index.entry(content.key(files, self._identity)), load)
+        entry = self._index.entry(content.key(files, self._identity))
+        network = self._cache.load(entry, load, OwnWeights(files))
         return None if network is None else (network, Initializers(ports, partial(self._read_again, files)))
 
     def _read_again(self, files: ModelFiles) -> Model:
@@ -129,7 +131,7 @@ class FileCache:
     ) -> str | None:
         """The key of the network's entry; None if it could not be stored."""
         is_there = self._cache.was_stored_since(key, files.begun_ns)
-        return key if is_there or self._cache.store(key, network, metadata) else None
+        return key if is_there or self._cache.store(key, network, metadata, OwnWeights(files)) else None
 
     def _record(self, files: ModelFiles, is_named_by_file: bool, entry_of: Callable[[str], str | None]) -> None:
         """Record which entry the content of files has, as `entry_of` says by the content's key, if it has one."""

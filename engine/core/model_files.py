@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import time
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from engine.errors import BlobError
 from engine.files import file_beside
 from engine.files.digest import sha256
 from engine.threads import in_threads
@@ -104,6 +106,19 @@ class ModelFiles:
                 self._is_changed = self._is_changed or self.stamps[location] != stamp
             else:
                 self.watch(location, stamp)
+
+    def mapped(self, location: str) -> memoryview:
+        """The content of a watched file, mapped. Raises `BlobError` if it is another file now."""
+        path, expected = self.place(location), self.stamps.get(location)
+        try:
+            if path is None or expected is None:
+                raise BlobError(f"`{location}` is not a file of the model {self.path}")
+            with open(path, "rb", opener=lambda name, _: os.open(name, _READ)) as file:
+                if Stamp.of(os.fstat(file.fileno())) != expected:
+                    raise BlobError(f"{path} has changed")
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as e:
+            raise BlobError(f"{path} cannot be mapped: {e}") from e
 
     def hash_of(self, location: str) -> str | None:
         """The hash of a watched file's content; None if it is another file now. Computed once."""

@@ -26,6 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 import engine.core.cache as cache_module
 import engine.core.code as code_module
 from engine import Core, Extension, Operator
+from engine.blob import BlobReader
 from engine.cli.health.surroundings import examine_caches
 from engine.cli.main import main
 from engine.core import CacheContents, model_files, storing
@@ -161,6 +162,24 @@ def test_a_hit_reads_nothing_of_the_model(core: Core, cache: Path, file: Path, m
     assert factor(compiled(core, file)) == 3
 
 
+def test_a_hit_loads_nothing_of_the_compiler(cache: Path, make_model: MakeModel, tmp_path: Path) -> None:
+    program = """
+import sys
+import numpy as np
+from engine import Core
+network = Core().compile_model(sys.argv[1], "CPU")
+assert network({"x": np.ones(2, "float32")})["y"][0] == 3
+parts = "engine.onnx", "engine.ops", "engine.passes", "engine.lowering", "onnx", "google.protobuf"
+print(network.loaded_from_cache, *(each for each in parts if each in sys.modules))
+"""
+    path = saved(make_model(3), tmp_path / "model.onnx", external=True)
+    for expected in ("False engine.onnx engine.ops engine.passes engine.lowering onnx google.protobuf", "True"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(path)], capture_output=True, check=True, text=True
+        )  # fmt: skip
+        assert done.stdout.strip() == expected
+
+
 def test_a_program_that_ends_at_once_stores_its_network(cache: Path, here: Path, file: Path) -> None:
     program = """
 import sys
@@ -202,6 +221,48 @@ def test_a_model_without_a_name_has_that_of_its_file(
     found = [compiled(core, path).name for path in (first, second, first, second)]
     assert found == ["first", "second", "first", "second"]
     assert hits(core, second, 1) == [True]
+
+
+def test_weights_that_the_device_leaves_as_they_are_stay_in_the_model(
+    core: Core, cache: Path, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(make_model(3, size=4000), tmp_path / "model.onnx", external=True)
+    compiled(core, path)
+    (entry,) = cache.glob("*.blob")
+    assert entry.stat().st_size < 4 * 4000
+    assert BlobReader(entry).manifest.metadata["bound"]["sections"][0]["place"] == {
+        "file": "model.onnx.data",
+        "start": 0,
+    }
+    network = compiled(core, path)
+    assert (network.loaded_from_cache, factor(network)) == (True, 3)
+    network.export_model(tmp_path / "whole.blob")
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert factor(core.import_model(tmp_path / "whole.blob")) == 3
+    for each in (path, tmp_path / "model.onnx.data"):
+        each.unlink()
+    network = compiled(core, tmp_path / "copy" / "model.onnx")
+    assert (network.loaded_from_cache, factor(network)) == (True, 3)
+
+
+def test_weights_that_changed_after_the_model_was_found_are_not_used(
+    core: Core, cache: Path, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(make_model(3, size=4000), tmp_path / "model.onnx", external=True)
+    data = tmp_path / "model.onnx.data"
+    other = data.read_bytes().replace(np.float32(3).tobytes(), np.float32(4).tobytes())
+    compiled(core, path)
+    real = FileIndex.entry
+
+    def replacing(index: FileIndex, key: str) -> str:
+        (tmp_path / "new").write_bytes(other)
+        os.replace(tmp_path / "new", data)
+        return real(index, key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileIndex, "entry", replacing)
+        network = compiled(core, path)
+    assert (network.loaded_from_cache, factor(network)) == (False, 4)
 
 
 # -- files that change ------------------------------------------------------------------------------------------
