@@ -18,6 +18,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     conv_transpose,
     conversions,
     creation,
+    direct,
     einsum,
     elementwise,
     flex_attention,

@@ -30,6 +30,8 @@ def _compile_cast(node: Node) -> Evaluator:
         return lambda inputs: (powers_of_two(inputs[0], spec.round_mode, saturates=spec.saturate),)
     if source.is_real and target.is_integral:
         return lambda inputs: (truncated(inputs[0], target.numpy),)
+    if source.numpy.isbuiltin == 1 and target.numpy.isbuiltin == 1 and string not in (source, target):
+        return lambda inputs: (inputs[0].astype(target.numpy),)
     run = compile_onnx(node)
     if target is string:
         return run

@@ -72,14 +72,14 @@ def quantize_linear(spec: QuantizeSpec, x: Array, scale: Array, zero_point: Arra
     """x / scale + zero_point, rounded half to even and saturated (ONNX QuantizeLinear-25)."""
     axis, block_size = spec.axis, spec.block_size
     target = spec.output_dtype or u8 if zero_point is None else ElementType.from_numpy(zero_point.dtype)
-    factor = _spread(scale, x.shape, axis, block_size)
+    factor = spread(scale, x.shape, axis, block_size)
     if spec.precision is not None:
         quotient = x.astype(spec.precision.numpy) / factor.astype(spec.precision.numpy)
     else:
         quotient = x / factor
     if not target.is_integral:
         return _to_narrow_float(quotient, target, spec.saturate)
-    return _codes(quotient, None if zero_point is None else _spread(zero_point, x.shape, axis, block_size), target)
+    return _codes(quotient, None if zero_point is None else spread(zero_point, x.shape, axis, block_size), target)
 
 
 @evaluates("DynamicQuantizeLinear")
@@ -112,7 +112,7 @@ def _limits(target: ElementType) -> tuple[int, int]:
     return 0, (1 << target.bits) - 1
 
 
-def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
+def spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
     """A scale or zero point (single, per slice, or per block) that broadcasts to a tensor of `shape`."""
     if parameter.size == 1 and not block_size:
         return parameter.reshape(())
