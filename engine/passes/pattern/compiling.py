@@ -56,6 +56,7 @@ def _compile_node(node: Node, inputs: Sequence[Instruction | None], dependent: f
     else:
         instruction = _type_instruction(node, label, inputs, dependent)
     instruction.counts_outputs = _counts_outputs(node)
+    instruction.accepts = root_kinds(node)
     return instruction
 
 
@@ -107,6 +108,7 @@ def _port(instructions: dict[Node, Instruction], source: Output | None) -> Instr
         return instruction
     port = PortInstruction(source.node, f"output {source.index} of {instruction.label}", None)
     port.inner, port.index, port.counts_outputs = instruction, source.index, True
+    port.accepts = instruction.accepts
     return port
 
 

@@ -42,10 +42,13 @@ class MatchState:
 
     def undo(self, mark: tuple[int, int, int]) -> None:
         """Discard the bindings made since `mark`."""
-        dicts: tuple[dict[Any, Any], ...] = (self.values, self.symbols, self.skipped)
-        for found, count in zip(dicts, mark, strict=True):
-            while len(found) > count:
-                found.popitem()
+        values, symbols, skipped = mark
+        while len(self.values) > values:
+            self.values.popitem()
+        while len(self.symbols) > symbols:
+            self.symbols.popitem()
+        while len(self.skipped) > skipped:
+            self.skipped.popitem()
 
     def clear(self) -> None:
         """Discard all bindings."""
@@ -81,11 +84,13 @@ class Instruction:
         node: the pattern node.
         label: its name in explanations.
         counts_outputs: the pattern selects single outputs of it, so it matches a node, not a single value.
+        accepts: the operators of nodes that it can match; None for any. Choices by it need no attempt.
     """
 
-    __slots__ = ("counts_outputs", "label", "node", "predicate")
+    __slots__ = ("accepts", "counts_outputs", "label", "node", "predicate")
 
     counts_outputs: bool
+    accepts: frozenset[Kind] | None
 
     def __init__(self, node: Node, label: str, predicate: Predicate | None) -> None:
         self.node = node
@@ -189,10 +194,14 @@ class TypeInstruction(Instruction):
             sources, instructions = pairs
         if len(instructions) == 1 and sources[0] is not None:
             return instructions[0].match(sources[0], state, rest)  # type: ignore[union-attr]  # no instruction is None after `_fit`
+        is_traced = state.trace is not None
         for position in range(len(instructions) - 1, -1, -1):
             instruction, source = instructions[position], sources[position]
             if source is None:
                 return self._omitted(node, position, state)
+            accepts, given = instruction.accepts, source.node  # type: ignore[union-attr]
+            if accepts is not None and (given.domain, given.op_type) not in accepts and not is_traced:
+                return False
             rest = instruction, source, rest  # type: ignore[assignment]  # no instruction is None after `_fit`
         return rest is None or rest[0].match(rest[1], state, rest[2])
 
@@ -267,8 +276,13 @@ class _Assignment(Instruction):
     def match(self, value: Any, state: MatchState, rest: Goals) -> bool:
         instruction, left = self.instructions[0], self.left
         assert instruction is not None
+        accepts = None if state.trace is not None else instruction.accepts
         mark = state.mark()
         for choice, source in enumerate(left):
+            if accepts is not None and source is not None:
+                node = source.node
+                if (node.domain, node.op_type) not in accepts:
+                    continue
             goals = rest
             if len(left) > 1:
                 goals = _Assignment(self.instructions[1:], left[:choice] + left[choice + 1 :]), None, rest
@@ -319,8 +333,11 @@ class AnyOfInstruction(Instruction):
         if known is not None:
             return self._again(known, value, state, rest)
         state.values[self.node] = value
-        mark = state.mark()
+        mark, node = state.mark(), value.node
+        kind = node.domain, node.op_type
         for instruction in self.alternatives:
+            if state.trace is None and instruction.accepts is not None and kind not in instruction.accepts:
+                continue
             if self.is_final:
                 if instruction.match(value, state, None):
                     return rest is None or rest[0].match(rest[1], state, rest[2])
