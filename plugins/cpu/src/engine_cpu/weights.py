@@ -41,6 +41,7 @@ class WeightStore:
         self._packed_from: set[str] = set()
         self._is_making = False
         self._waiting: dict[str, tuple[Packing, Sequence[Output]]] = {}
+        self._waiting_for: set[Output] = set()
         self._waiting_bytes = 0
         self._load = load
         self._stored = frozenset(names)
@@ -68,12 +69,13 @@ class WeightStore:
                     self._wait(key, made, sources)
                 else:
                     array = _aligned(made)
-                    _release(sources)
+                    _release([source for source in sources if source not in self._waiting_for])
             self.packed[key] = array
         return array
 
     def _wait(self, key: str, packing: Packing, sources: Sequence[Output]) -> None:
         self._waiting[key] = packing, sources
+        self._waiting_for.update(sources)
         self._waiting_bytes += sum(array.nbytes for array in packing.inputs)
         if self._waiting_bytes > _MAX_WAITING:
             self.finish()
@@ -83,6 +85,7 @@ class WeightStore:
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+        self._waiting_for.clear()
         try:
             run_packings([packing for packing, _ in waiting.values()])
         except BaseException:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from engine.ir import Constant, Output
 from engine.ir.element_type import i8, i32
 from engine.lowering import Refusal, RefusalCause, first_refusal
-from engine.native import Attribute, pack
+from engine.native import Attribute, Packing
 from engine.ops.conv import ConvSpec
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, padded_channels, static_shape
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
@@ -22,7 +21,7 @@ from engine_cpu.lowering.quantized import (
     check_integer_conv,
     computed_start,
     in_blocks,
-    pairs_fit_of,
+    packed_and_fit,
     unsigned_map,
 )
 from engine_cpu.lowering.registry import OpLowering, lowers
@@ -83,17 +82,16 @@ class ConvIntegerLowering(OpLowering[ConvSpec]):
         kernel = "conv_planar_int8" if is_planar else "conv_blocked_int8"
         shape = b.shape(spec.weights)
 
-        @cache
-        def packed() -> Array:
+        def packed() -> Packing:
             data = _part(spec, b, part)
             if is_planar:
                 data = np.moveaxis(data.reshape(*data.shape[:2], -1, data.shape[-1]), 1, -1)
                 data = np.pad(data, [(0, 0)] * 3 + [(0, PLANAR_CHANNELS - data.shape[-1])])
-            return pack(f"pack_{kernel}", [np.ascontiguousarray(data)], window, isa=b.isa)
+            return Packing(f"pack_{kernel}", [np.ascontiguousarray(data)], window, isa=b.isa)
 
         def sums() -> Array:
-            data = _part(spec, b, part).astype(np.int64)
-            return in_blocks(-data.sum(axis=tuple(range(1, data.ndim))), np.int32)
+            data = _part(spec, b, part)
+            return in_blocks(-data.sum(axis=tuple(range(1, data.ndim)), dtype=np.int32), np.int32)
 
         recipe = f"integers {part} {kernel} {'x'.join(map(str, shape))} {window.get('groups', 1)}"
         zero = spec.input(2)
@@ -102,9 +100,11 @@ class ConvIntegerLowering(OpLowering[ConvSpec]):
         start = computed_start(node, b, x.element_type, zero_point, constant, shape[0])
         ones = b.constant(np.ones(padded_channels(shape[0]), np.float32))  # not used by results of i32
         layout = Layout.PLAIN if is_planar else Layout.BLOCKED
-        inputs = [unsigned_map(spec, layout, b), b.weights(sources, recipe, packed), start, ones, zero_point]
+        source = unsigned_map(spec, layout, b)
+        buffer, pairs_fit = packed_and_fit(sources, recipe, packed, b)
+        inputs = [source, buffer, start, ones, zero_point]
         attributes: dict[str, Attribute] = {**window, "y": "i32", "x_zero_computed": 1}
-        attributes |= {"x_signed": int(x.element_type is i8), "pairs_fit": pairs_fit_of(sources, recipe, packed, b)}
+        attributes |= {"x_signed": int(x.element_type is i8), "pairs_fit": pairs_fit}
         b.step(node, kernel, inputs, [target], **attributes)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from engine.ir import Constant, ElementType, Node, Output
 from engine.ir.element_type import f32, i8, i32, u8
 from engine.lowering import Refusal, RefusalCause, first_refusal
-from engine.native import Attribute, has_feature, pack
+from engine.native import Attribute, Packing, has_feature, run_packings
 from engine.ops.conv import ConvSpec
 from engine.ops.fused_activation import Activation
 from engine.ops.internal import INTERNAL_DOMAIN, Quantized
@@ -31,7 +31,7 @@ from engine_cpu.segment import SegmentBuilder
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
-"""Sums of up to this many products of u8 and i8 cannot overflow i32."""
+"""Sums of up to this many products of u8 and i8 cannot overflow i32; nor do those of the weights alone."""
 CHANNEL_BLOCK: Final = 16
 """Channels of a group come in multiples of it, or there is one group for each."""
 PLANAR_CHANNELS: Final = 4
@@ -169,21 +169,20 @@ class MatMulIntegerLowering(OpLowering[OperatorSpec]):
             data = b.value(weights)
             return data if data.dtype == np.int8 else (data.astype(np.int16) - _UNSIGNED).astype(np.int8)
 
-        @cache
-        def packed() -> Array:
-            return pack("pack_gemm_int8", [np.ascontiguousarray(signed())], packing, isa=b.isa)
+        def packed() -> Packing:
+            return Packing("pack_gemm_int8", [np.ascontiguousarray(signed())], packing, isa=b.isa)
 
         def sums() -> Array:
-            return in_blocks(-signed().astype(np.int64).sum(axis=0), np.int32)
+            return in_blocks(-signed().sum(axis=0, dtype=np.int32), np.int32)
 
         zero = spec.input(2)
         zero_point = b.constant(np.zeros(1, x.element_type.numpy)) if zero is None else b.input(zero)
         start = computed_start(node, b, x.element_type, zero_point, b.weights([weights], "integer sums", sums), n)
         ones = b.constant(np.ones(padded_channels(n), np.float32))  # not used by results of i32
-        recipe = f"integer {n}x{k}"
-        inputs = [b.input(x), b.weights([weights], recipe, packed), start, ones]
+        buffer, pairs_fit = packed_and_fit([weights], f"integer {n}x{k}", packed, b)
+        inputs = [b.input(x), buffer, start, ones]
         attributes: dict[str, Attribute] = {**packing, "m": math.prod(b.shape(x)[:-1]), "y": "i32"}
-        attributes |= {"a_signed": int(x.element_type is i8), "pairs_fit": pairs_fit_of([weights], recipe, packed, b)}
+        attributes |= {"a_signed": int(x.element_type is i8), "pairs_fit": pairs_fit}
         b.step(node, "gemm_int8", inputs, [b.output(spec.output())], **attributes)
 
 
@@ -346,9 +345,9 @@ class _Operands:
         key = f"axis {self.axis} {self._first_unit != 1.0} {_output(given.x).element_type.name}"
 
         def start() -> Array:
-            data = self.b.value(weights).astype(np.int64)
-            sums = data.sum(axis=tuple(axis for axis in range(data.ndim) if axis != self.axis))
-            return in_blocks(-self.x_zero_point * sums, np.int32)
+            data = self.b.value(weights)
+            sums = data.sum(axis=tuple(axis for axis in range(data.ndim) if axis != self.axis), dtype=np.int32)
+            return in_blocks(-self.x_zero_point * sums.astype(np.int64), np.int32)
 
         def scale() -> Array:
             count = self.b.shape(weights)[self.axis]
@@ -381,8 +380,7 @@ class _Operands:
         count = b.shape(weights)[self.axis]
 
         def sums() -> Array:
-            data = b.value(weights).astype(np.int64)
-            return in_blocks(-data.sum(axis=1 - self.axis), np.int32)
+            return in_blocks(-b.value(weights).sum(axis=1 - self.axis, dtype=np.int32), np.int32)
 
         def scales() -> Array:
             return in_blocks(np.broadcast_to(b.value(weights_scale), (count,)), np.float32)
@@ -429,29 +427,37 @@ def _packed(
     groups = attributes.get("groups", 1)
     recipe = f"{kernel} {shape} {groups}{' transposed' if attributes.get('transposed') else ''}"
 
-    @cache
-    def make() -> Array:
+    def packing() -> Packing:
         data = b.value(weights)
         if is_plain:
             data = np.moveaxis(data.reshape(*data.shape[:2], -1, data.shape[-1]), 1, -1)
             data = np.pad(data, [(0, 0)] * 3 + [(0, PLANAR_CHANNELS - data.shape[-1])])
-        return pack(kernel, [np.ascontiguousarray(data)], attributes, isa=b.isa)
+        return Packing(kernel, [np.ascontiguousarray(data)], attributes, isa=b.isa)
 
-    return b.weights([weights], recipe, make), pairs_fit_of([weights], recipe, make, b)
+    return packed_and_fit([weights], recipe, packing, b)
 
 
-def pairs_fit_of(sources: Sequence[Output], recipe: str, packed: Callable[[], Array], b: SegmentBuilder) -> int:
-    """1 if the sums of two adjacent products of packed weights and any u8 fit into 16 bits, and kernels ask for it."""
+def packed_and_fit(
+    sources: Sequence[Output], recipe: str, packing: Callable[[], Packing], b: SegmentBuilder
+) -> tuple[int, int]:
+    """The buffer of packed weights, and 1 if two adjacent products with any u8 fit into 16 bits, and kernels ask."""
     if has_feature(b.isa, "vnni") or has_feature(b.isa, "avxvnni") or not has_feature(b.isa, "avx2"):
-        return 0
+        return b.weights(sources, recipe, packing), 0
+
+    @cache
+    def packed() -> Array:
+        made = packing()
+        run_packings([made])
+        return made.packed
 
     def fit() -> Array:
         pairs = packed().view(np.int8).reshape(-1, 2).astype(np.int16)
         above, below = np.maximum(pairs, 0).sum(axis=1), np.minimum(pairs, 0).sum(axis=1)
         return np.array([255 * int(above.max(initial=0)) < 2**15 and 255 * int(below.min(initial=0)) >= -(2**15)])
 
+    buffer = b.weights(sources, recipe, packed)
     key = b.store.key(sources, f"{recipe} pairs fit")
-    return int(b.store.get(key, sources, fit).reshape(-1)[0])
+    return buffer, int(b.store.get(key, sources, fit).reshape(-1)[0])
 
 
 def unsigned_map(spec: ConvSpec, layout: Layout, b: SegmentBuilder) -> int:
