@@ -658,7 +658,6 @@ class Core:
         self, plugin: Plugin, config: Config, code: CodeReader, above: tuple[Plugin, ...] = ()
     ) -> dict[str, Any]:
         """The identity of the plugin and its configuration, with the identities of the devices that it runs on."""
-        from engine.core.fingerprint import plugin_identity
 
         targets = []
         if DEVICE_PRIORITIES in plugin.declared:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from engine.hosting.overrides import Initializers
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork
 from engine.runtime import Port
+from engine.startup import dataclass
 
 _INITIALIZERS: Final = "initializers"
 """In an entry's manifest: the initializers that the model's file also lists as inputs, as ports."""

@@ -19,12 +19,12 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.core.model_files import OWN, ModelFiles, Stamp
 from engine.files import CacheFolder
 from engine.files.digest import sha256
+from engine.startup import dataclass
 
 INDEX_FILE: Final = re.compile(r"[0-9a-f]{64}\.(?:file|alias)|\d+-[0-9a-f]{64}\.data")
 """The names of the files of an index."""

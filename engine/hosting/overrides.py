@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.ir import Model
 from engine.runtime import Port
 from engine.runtime.lifecycle import ForkSafeLock
+from engine.startup import dataclass
 
 
 class Network(Protocol):
