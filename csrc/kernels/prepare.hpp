@@ -63,7 +63,10 @@ class Attributes {
   // Optional attributes.
   bool has(std::string_view name) const;
   std::int64_t integer_or(std::string_view name, std::int64_t otherwise) const;
+  std::int64_t integer_or(std::string_view name, std::int64_t minimum, std::int64_t maximum,
+                          std::int64_t otherwise) const;
   double real_or(std::string_view name, double otherwise) const;
+  bool flag(std::string_view name) const;  // 0 or 1; absent: 0
 
   // Those whose names begin with `prefix`, without it; they count as read here, and as unread in the result.
   Attributes part(std::string_view prefix) const;

@@ -34,8 +34,8 @@ PreparedStep prepare_arg_reduce(const StepRequest& request) {
   ArgReduceArgs args = read_sizes(attributes);
   using Code = ElementCode;
   args.type = read_code(attributes, "type", {Code::kF32, Code::kI32, Code::kI64, Code::kU8, Code::kI8});
-  args.is_min = attributes.has("min") && attributes.integer("min", 0, 1) == 1;
-  args.is_last = attributes.has("last") && attributes.integer("last", 0, 1) == 1;
+  args.is_min = attributes.flag("min");
+  args.is_last = attributes.flag("last");
   request.expect_operands(1, 1);
   const std::size_t elements = checked_product({args.outer, args.axis, args.inner});
   request.expect_input(0, checked_multiply(elements, static_cast<std::size_t>(element_bytes(args.type))));

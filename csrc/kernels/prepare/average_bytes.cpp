@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "kernels/prepare/conv_request.hpp"
-#include "kernels/prepare/norm_request.hpp"
 #include "kernels/prepare/requantize_request.hpp"
 
 namespace engine {
@@ -28,12 +27,12 @@ PreparedStep prepare_average_pool_bytes(const StepRequest& request) {
   const std::vector<std::int64_t> pads =
       attributes.has("pads") ? attributes.integers("pads") : std::vector<std::int64_t>(4, 0);
   AverageBytesArgs args = {};
-  args.pool = make_pool_args(shape, read_flag(attributes, "count_include_pad"), pads[2], pads[3]);
+  args.pool = make_pool_args(shape, attributes.flag("count_include_pad"), pads[2], pads[3]);
   args.requantize = read_requantize(attributes);
   args.scale = static_cast<float>(attributes.real("scale"));
   if (!std::isfinite(args.scale)) throw PlanError("attribute \"scale\" is not a finite number");
   args.zero_point = read_input_zero_point(attributes);
-  args.flip = read_flag(attributes, "x_signed") ? 128 : 0;
+  args.flip = attributes.flag("x_signed") ? 128 : 0;
   if (args.requantize.y == ElementCode::kI32) throw PlanError("attribute \"y\" is i32; expected u8, i8 or f32");
   request.expect_operands(1, 1);
   request.expect_input(0, blocked_bytes(shape.batch, shape.in_channels, shape.in_h, shape.in_w, 1));

@@ -23,7 +23,7 @@ float read_scale(const Attributes& attributes, const char* name) {
 }
 
 float read_zero_point(const Attributes& attributes, const char* name) {
-  return static_cast<float>(attributes.has(name) ? attributes.integer(name, 0, 255) : 0);
+  return static_cast<float>(attributes.integer_or(name, 0, 255, 0));
 }
 
 PreparedStep prepare_binary_bytes(const StepRequest& request) {
@@ -37,14 +37,14 @@ PreparedStep prepare_binary_bytes(const StepRequest& request) {
   if (args.requantize.y == ElementCode::kI32 || args.requantize.epilogue.activation != Activation::kClip) {
     throw PlanError("attribute \"y\" is i32, or \"activation\" is not clip");
   }
-  args.is_product = read_flag(attributes, "product");
-  args.is_b_repeated = read_flag(attributes, "b_repeated");
+  args.is_product = attributes.flag("product");
+  args.is_b_repeated = attributes.flag("b_repeated");
   args.a_scale = read_scale(attributes, "a_scale");
   args.b_scale = read_scale(attributes, "b_scale");
   args.a_zero_point = read_zero_point(attributes, "a_zero_point");
   args.b_zero_point = read_zero_point(attributes, "b_zero_point");
-  args.a_flip = read_flag(attributes, "a_signed") ? 128 : 0;
-  args.b_flip = read_flag(attributes, "b_signed") ? 128 : 0;
+  args.a_flip = attributes.flag("a_signed") ? 128 : 0;
+  args.b_flip = attributes.flag("b_signed") ? 128 : 0;
   const std::size_t count = checked_product({args.outer, args.pixels, args.lanes});
   request.expect_operands(2, 1);
   request.expect_input(0, count);

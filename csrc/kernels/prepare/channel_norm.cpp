@@ -16,9 +16,9 @@ PreparedStep prepare_channel_norm_f32(const StepRequest& request) {
   args.pixels = attributes.integer("pixels", 0, kLargestSize);
   args.epsilon = read_epsilon(attributes, "epsilon");
   args.deviation_epsilon = read_epsilon_or(attributes, "deviation_epsilon", 0.0f);
-  args.has_scale = read_flag(attributes, "scale");
-  args.has_bias = read_flag(attributes, "bias");
-  const bool is_blocked = read_flag(attributes, "blocked");
+  args.has_scale = attributes.flag("scale");
+  args.has_bias = attributes.flag("bias");
+  const bool is_blocked = attributes.flag("blocked");
   const std::int64_t stored_channels = is_blocked ? (args.channels + 15) / 16 * 16 : args.channels;
   const std::size_t bytes = float_bytes({args.batch, stored_channels, args.pixels});
   request.expect_operands(1 + std::size_t{args.has_scale} + args.has_bias, 1);

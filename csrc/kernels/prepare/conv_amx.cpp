@@ -86,7 +86,7 @@ ConvAmxArgs make_conv(const ConvShape& shape, bool is_plain, bool is_bytes) {
 ConvAmxArgs read_conv(const StepRequest& request, bool is_bytes) {
   const Attributes& attributes = request.attributes;
   if (is_bytes) read_pairs_fit(attributes);  // products on tiles are exact for all weights
-  const bool is_plain = attributes.has("plain") && attributes.integer("plain", 0, 1) == 1;
+  const bool is_plain = attributes.flag("plain");
   ConvAmxArgs args = make_conv(read_conv_shape(attributes), is_plain, is_bytes);
   args.operands = read_conv_operands(attributes);
   if (is_bytes && args.operands.has_scale) throw PlanError("attribute \"scale\" is 1, but the scale is not optional");

@@ -21,9 +21,9 @@ PreparedStep prepare_cum_sum(const StepRequest& request) {
   args.outer = attributes.integer("outer", 0, kLargest);
   args.axis = attributes.integer("axis", 0, kLargest);
   args.inner = attributes.integer("inner", 0, kLargest);
-  args.is_exclusive = attributes.has("exclusive") && attributes.integer("exclusive", 0, 1) == 1;
-  args.is_reversed = attributes.has("reverse") && attributes.integer("reverse", 0, 1) == 1;
-  args.is_product = attributes.has("product") && attributes.integer("product", 0, 1) == 1;
+  args.is_exclusive = attributes.flag("exclusive");
+  args.is_reversed = attributes.flag("reverse");
+  args.is_product = attributes.flag("product");
   request.expect_operands(1, 1);
   const std::size_t elements = checked_product({args.outer, args.axis, args.inner});
   const std::size_t bytes = checked_multiply(elements, static_cast<std::size_t>(element_bytes(args.type)));

@@ -6,7 +6,6 @@
 
 #include "kernels/prepare/conv_request.hpp"
 #include "kernels/prepare/movement_request.hpp"
-#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
@@ -24,9 +23,9 @@ PreparedStep prepare_gather_weights(const StepRequest& request) {
   args.index_bytes = read_index_bytes(attributes);
   args.bits = static_cast<std::int32_t>(attributes.integer("bits", 4, 8));
   if (args.bits != 4 && args.bits != 8) throw PlanError("attribute \"bits\" must be 4 or 8");
-  args.scale_bytes = read_flag(attributes, "half_scales") ? 2 : 4;
-  args.has_zero_points = read_flag(attributes, "zero_points");
-  args.center = static_cast<std::int32_t>(attributes.has("center") ? attributes.integer("center", 0, 255) : 0);
+  args.scale_bytes = attributes.flag("half_scales") ? 2 : 4;
+  args.has_zero_points = attributes.flag("zero_points");
+  args.center = static_cast<std::int32_t>(attributes.integer_or("center", 0, 255, 0));
 
   request.expect_operands(3 + static_cast<std::size_t>(args.has_zero_points), 1);
   request.expect_input(0, checked_product({args.rows, (args.columns * args.bits + 7) / 8}));

@@ -12,7 +12,6 @@
 #include <algorithm>
 
 #include "kernels/prepare/conv_request.hpp"
-#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
@@ -49,8 +48,8 @@ WeightsFormat read_format(const Attributes& attributes) {
   format.block = std::max<std::int64_t>(1, std::min(attributes.integer("block", 1, kLargestGemmWeights), format.k));
   format.bits = static_cast<std::int32_t>(attributes.integer("bits", 4, 8));
   if (format.bits != 4 && format.bits != 8) throw PlanError("attribute \"bits\" must be 4 or 8");
-  format.scale_bytes = read_flag(attributes, "half_scales") ? 2 : 4;
-  format.has_zero_points = read_flag(attributes, "zero_points");
+  format.scale_bytes = attributes.flag("half_scales") ? 2 : 4;
+  format.has_zero_points = attributes.flag("zero_points");
   if (attributes.has("center")) {
     if (format.has_zero_points) throw PlanError("attribute \"center\" is given, but each block has a zero point");
     format.center = static_cast<std::int32_t>(attributes.integer("center", 0, format.bits == 4 ? 15 : 255));
@@ -154,7 +153,7 @@ PreparedStep prepare_gemm_weights(const StepRequest& request) {
   const auto& traits = *static_cast<const WeightsTraits*>(request.kernels.find("gemm_weights_int8").traits);
   const std::int64_t few = attributes.integer("bits", 4, 8) == 4 ? traits.few_rows_4 : traits.few_rows_8;
   const std::int64_t by_rows = attributes.integer("m", 0, kLargestGemmWeights) <= few ? kMaxDigits : 0;
-  const std::int64_t digits = attributes.has("digits") ? attributes.integer("digits", 0, kMaxDigits) : by_rows;
+  const std::int64_t digits = attributes.integer_or("digits", 0, kMaxDigits, by_rows);
   if (digits == 2) throw PlanError("attribute \"digits\" must be 0, 1 or 3");
   return digits == 0 ? prepare_dequantized(request) : prepare_digits(request, static_cast<std::int32_t>(digits));
 }
@@ -163,7 +162,7 @@ PreparedStep prepare_pack_weights(const StepRequest& request) {
   PackWeightsArgs args = {};
   args.format = read_format(request.attributes);
   const WeightsFormat& format = args.format;
-  if (read_flag(request.attributes, "is_signed")) args.flip = format.bits == 4 ? 8 : 128;
+  if (request.attributes.flag("is_signed")) args.flip = format.bits == 4 ? 8 : 128;
   request.expect_operands(2 + static_cast<std::size_t>(format.has_zero_points), 1);
   request.expect_input(0, checked_product({format.k, format.n}));
   request.expect_input(1, checked_product({format.blocks, format.n, 4}));

@@ -26,10 +26,10 @@ PreparedStep prepare_group_norm_f32(const StepRequest& request) {
   args.groups = attributes.integer("groups", 1, args.channels);
   args.epsilon = read_epsilon(attributes, "epsilon");
   args.deviation_epsilon = read_epsilon_or(attributes, "deviation_epsilon", 0.0f);
-  args.has_scale = read_flag(attributes, "scale");
-  args.has_bias = read_flag(attributes, "bias");
-  args.is_blocked = read_flag(attributes, "blocked");
-  args.spans_batch = read_flag(attributes, "spans_batch") && args.batch > 1;
+  args.has_scale = attributes.flag("scale");
+  args.has_bias = attributes.flag("bias");
+  args.is_blocked = attributes.flag("blocked");
+  args.spans_batch = attributes.flag("spans_batch") && args.batch > 1;
   if (args.channels % args.groups != 0) {
     throw PlanError(std::to_string(args.channels) + " channels are not divisible into " + std::to_string(args.groups) +
                     " groups");

@@ -20,17 +20,17 @@ PreparedStep prepare_linear_attention_f32(const StepRequest& request) {
   args.group = attributes.integer("group", 1, 1 << 20);
   args.keys = attributes.integer("keys", 0, 1 << 20);
   args.values = attributes.integer("values", 0, 1 << 20);
-  args.decays = attributes.has("decays") ? attributes.integer("decays", 0, 1 << 20) : 0;
+  args.decays = attributes.integer_or("decays", 0, 1 << 20, 0);
   if (args.decays > 1 && args.decays != args.keys) {
     throw PlanError("attribute \"decays\" is " + std::to_string(args.decays) + "; expected 0, 1 or " +
                     std::to_string(args.keys));
   }
-  args.betas = attributes.has("betas") ? attributes.integer("betas", 0, 1 << 20) : 0;
+  args.betas = attributes.integer_or("betas", 0, 1 << 20, 0);
   if (args.betas > 1 && args.betas != args.heads) {
     throw PlanError("attribute \"betas\" is " + std::to_string(args.betas) + "; expected 0, 1 or " +
                     std::to_string(args.heads));
   }
-  args.has_past = attributes.has("past") ? static_cast<std::int32_t>(attributes.integer("past", 0, 1)) : 0;
+  args.has_past = static_cast<std::int32_t>(attributes.integer_or("past", 0, 1, 0));
   args.scale = static_cast<float>(attributes.real("scale"));
   const std::size_t inputs = 3u + static_cast<std::size_t>(args.has_past) + (args.decays > 0) + (args.betas > 0);
   request.expect_operands(inputs, 2);

@@ -35,7 +35,7 @@ PreparedStep prepare_lrn_f32(const StepRequest& request) {
   args.beta = read_finite(attributes, "beta");
   args.bias = read_finite(attributes, "bias");
   args.power = power_of(args.beta);
-  const bool is_blocked = read_flag(attributes, "blocked");
+  const bool is_blocked = attributes.flag("blocked");
   const std::int64_t stored_channels = (args.channels + 15) / 16 * 16;
   const std::size_t bytes = float_bytes({args.batch, is_blocked ? stored_channels : args.channels, args.pixels});
   request.expect_operands(1, 1);

@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "kernels/prepare.hpp"
-#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
@@ -26,9 +25,9 @@ PreparedStep prepare_non_max_suppression(const StepRequest& request) {
   args.classes = attributes.integer("classes", 0, kLargestNonMaxSuppression);
   args.boxes = attributes.integer("boxes", 0, kLargestNonMaxSuppression);
   args.limit = attributes.integer("limit", 0, args.boxes);
-  args.is_centered = read_flag(attributes, "centered");
-  args.has_overlap = read_flag(attributes, "overlap");
-  args.has_least = read_flag(attributes, "least");
+  args.is_centered = attributes.flag("centered");
+  args.has_overlap = attributes.flag("overlap");
+  args.has_least = attributes.flag("least");
   request.expect_operands(2u + args.has_overlap + args.has_least, 2);
   request.expect_input(0, checked_product({args.batches, args.boxes, 4, 4}));
   request.expect_input(1, checked_product({args.batches, args.classes, args.boxes, 4}));

@@ -5,7 +5,6 @@
 
 #include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/conv_request.hpp"
-#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
@@ -71,13 +70,13 @@ RecurrentShape read_shape(const Attributes& attributes) {
   shape.steps = attributes.integer("steps", 0, kLargestRecurrent);
   shape.batch = attributes.integer("batch", 0, kLargestRecurrent);
   shape.hidden = attributes.integer("hidden", 1, kLargestRecurrent);
-  shape.directions = attributes.has("directions") ? attributes.integer("directions", 1, 2) : 1;
-  shape.reversed = read_flag(attributes, "reversed");
+  shape.directions = attributes.integer_or("directions", 1, 2, 1);
+  shape.reversed = attributes.flag("reversed");
   if (shape.reversed && shape.directions == 2)
     throw PlanError("attribute \"reversed\" requires one direction; two directions are always forward and reverse");
-  shape.batch_first = read_flag(attributes, "batch_first");
+  shape.batch_first = attributes.flag("batch_first");
   const bool is_lstm = shape.cell == RecurrentCell::kLstm;
-  if (is_lstm) shape.input_forget = read_flag(attributes, "input_forget");
+  if (is_lstm) shape.input_forget = attributes.flag("input_forget");
   const double clip = attributes.real_or("clip", static_cast<double>(__builtin_inff()));
   if (!(clip > 0)) throw PlanError("attribute \"clip\" is " + std::to_string(clip) + "; expected more than 0");
   shape.clip = static_cast<float>(clip);
@@ -126,13 +125,13 @@ RecurrentOperands read_operands(const RecurrentShape& s, const Attributes& attri
   o.projection = operands.input(true, {s.steps, s.batch, s.directions, gates, padded, kFloat});
   o.weights = operands.input(true, {s.directions, gates, padded, padded, kFloat});
   o.recurrent_bias = operands.input(s.cell == RecurrentCell::kGruLinear, {s.directions, padded, kFloat});
-  o.lengths = operands.input(read_flag(attributes, "lengths"), {s.batch, kFloat});
-  o.initial_h = operands.input(read_flag(attributes, "initial_h"), state);
-  o.initial_c = operands.input(is_lstm && read_flag(attributes, "initial_c"), state);
-  o.peephole = operands.input(is_lstm && read_flag(attributes, "peephole"), {s.directions, 3, padded, kFloat});
-  o.y = operands.output(read_flag(attributes, "y"), {s.steps, s.directions, s.batch, s.hidden, kFloat});
-  o.y_h = operands.output(read_flag(attributes, "y_h"), state);
-  o.y_c = operands.output(is_lstm && read_flag(attributes, "y_c"), state);
+  o.lengths = operands.input(attributes.flag("lengths"), {s.batch, kFloat});
+  o.initial_h = operands.input(attributes.flag("initial_h"), state);
+  o.initial_c = operands.input(is_lstm && attributes.flag("initial_c"), state);
+  o.peephole = operands.input(is_lstm && attributes.flag("peephole"), {s.directions, 3, padded, kFloat});
+  o.y = operands.output(attributes.flag("y"), {s.steps, s.directions, s.batch, s.hidden, kFloat});
+  o.y_h = operands.output(attributes.flag("y_h"), state);
+  o.y_c = operands.output(is_lstm && attributes.flag("y_c"), state);
   operands.check_count();
   o.state_h = operands.temporary(true, {2, s.directions, s.batch, padded, kFloat});
   o.state_c = operands.temporary(is_lstm, inner);
@@ -166,7 +165,7 @@ PreparedStep prepare_recurrent_f32(const StepRequest& request) {
   const RecurrentShape shape = read_shape(attributes);
   Operands operands(request);
   const RecurrentArgs args = make_recurrent_args(shape, read_operands(shape, attributes, operands));
-  const std::int64_t workers = attributes.has("workers") ? attributes.integer("workers", 1, kLargestRecurrent) : 1;
+  const std::int64_t workers = attributes.integer_or("workers", 1, kLargestRecurrent, 1);
   PreparedStep step;
   step.phases = make_phases(args, choose_recurrent_split(shape, workers), request.kernels);
   step.temporaries = std::move(operands.temporaries);

@@ -32,8 +32,7 @@ RequantizeArgs read_requantize(const Attributes& attributes) {
   if (attributes.has("residual_type"))
     args.residual = read_code<Code>(attributes, "residual_type", {Code::kU8, Code::kI8, Code::kF32});
   args.factor = read_finite("factor", attributes.real_or("factor", 1));
-  args.residual_zero_point = static_cast<float>(
-      attributes.has("residual_zero_point") ? attributes.integer("residual_zero_point", -128, 255) : 0);
+  args.residual_zero_point = static_cast<float>(attributes.integer_or("residual_zero_point", -128, 255, 0));
   args.residual_scale = read_finite("residual_scale", attributes.real_or("residual_scale", 1));
   if (attributes.has("middle")) {
     const std::vector<double> middle = attributes.reals("middle");
@@ -47,8 +46,7 @@ RequantizeArgs read_requantize(const Attributes& attributes) {
   }
   if (args.y != Code::kU8 && args.y != Code::kI8) return args;
   const std::int64_t low = args.y == Code::kU8 ? 0 : -128;
-  args.zero_point =
-      attributes.has("zero_point") ? static_cast<std::int32_t>(attributes.integer("zero_point", low, low + 255)) : 0;
+  args.zero_point = static_cast<std::int32_t>(attributes.integer_or("zero_point", low, low + 255, 0));
   args.low = static_cast<float>(low - args.zero_point);
   args.high = static_cast<float>(low + 255 - args.zero_point);
   if (args.epilogue.activation == Activation::kClip) {
@@ -59,11 +57,11 @@ RequantizeArgs read_requantize(const Attributes& attributes) {
 }
 
 bool read_pairs_fit(const Attributes& attributes) {
-  return attributes.has("pairs_fit") && attributes.integer("pairs_fit", 0, 1) == 1;
+  return attributes.flag("pairs_fit");
 }
 
 std::uint8_t read_input_zero_point(const Attributes& attributes) {
-  return static_cast<std::uint8_t>(attributes.has("x_zero_point") ? attributes.integer("x_zero_point", 0, 255) : 0);
+  return static_cast<std::uint8_t>(attributes.integer_or("x_zero_point", 0, 255, 0));
 }
 
 }  // namespace engine

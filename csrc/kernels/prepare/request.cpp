@@ -111,8 +111,17 @@ std::int64_t Attributes::integer_or(std::string_view name, std::int64_t otherwis
   return has(name) ? integer(name) : otherwise;
 }
 
+std::int64_t Attributes::integer_or(std::string_view name, std::int64_t minimum, std::int64_t maximum,
+                                    std::int64_t otherwise) const {
+  return has(name) ? integer(name, minimum, maximum) : otherwise;
+}
+
 double Attributes::real_or(std::string_view name, double otherwise) const {
   return has(name) ? real(name) : otherwise;
+}
+
+bool Attributes::flag(std::string_view name) const {
+  return integer_or(name, 0, 1, 0) == 1;
 }
 
 Attributes Attributes::part(std::string_view prefix) const {

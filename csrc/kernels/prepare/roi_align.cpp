@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "kernels/prepare/movement_request.hpp"
-#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
@@ -26,8 +25,8 @@ PreparedStep prepare_roi_align(const StepRequest& request) {
   args.cells_w = cells[1];
   args.samples = attributes.integer("samples", 0, kMostSamples);
   args.scale = static_cast<float>(attributes.real("scale"));
-  args.is_max = read_flag(attributes, "max");
-  args.is_half_pixel = read_flag(attributes, "half_pixel");
+  args.is_max = attributes.flag("max");
+  args.is_half_pixel = attributes.flag("half_pixel");
   const std::size_t bytes = checked_product({args.regions, args.channels, cells[0], cells[1], 4});
   if (bytes > 0 && (in[0] == 0 || in[1] == 0)) throw PlanError("the sampled map is empty");
   request.expect_operands(3, 1);

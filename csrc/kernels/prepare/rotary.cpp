@@ -69,8 +69,8 @@ PreparedStep prepare_rotary_f32(const StepRequest& request) {
   args.heads = attributes.integer("heads", 1, kLargestRotary);
   args.rows = attributes.integer("rows", 0, kLargestRotary);
   args.size = attributes.integer("size", 0, kLargestRotary);
-  args.rotated = attributes.has("rotated") ? attributes.integer("rotated", 0, args.size) : args.size;
-  args.interleaved = attributes.has("interleaved") && attributes.integer("interleaved", 0, 1) == 1;
+  args.rotated = attributes.integer_or("rotated", 0, args.size, args.size);
+  args.interleaved = attributes.flag("interleaved");
   if (args.rotated % 2 != 0) {
     throw PlanError("attribute \"rotated\" is " + std::to_string(args.rotated) + "; expected an even number");
   }

@@ -21,12 +21,12 @@ PreparedStep prepare(const StepRequest& request, const std::string& name) {
   args.columns = attributes.integer("columns", 0, kLargestSize);
   args.epsilon = read_epsilon(attributes, "epsilon");
   args.deviation_epsilon = read_epsilon_or(attributes, "deviation_epsilon", 0.0f);
-  args.has_residual = read_flag(attributes, "residual");
-  args.has_scale = read_flag(attributes, "scale");
-  args.has_bias = read_flag(attributes, "bias");
-  args.stores_sum = read_flag(attributes, "sum");
-  args.stores_mean = read_flag(attributes, "mean");
-  args.stores_inv_std = read_flag(attributes, "inv_std");
+  args.has_residual = attributes.flag("residual");
+  args.has_scale = attributes.flag("scale");
+  args.has_bias = attributes.flag("bias");
+  args.stores_sum = attributes.flag("sum");
+  args.stores_mean = attributes.flag("mean");
+  args.stores_inv_std = attributes.flag("inv_std");
   if (args.stores_sum && !args.has_residual) throw PlanError("a sum is stored, but there is no residual to add");
 
   const std::size_t bytes = float_bytes({args.rows, args.columns});

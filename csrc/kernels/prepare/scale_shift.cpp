@@ -16,9 +16,9 @@ PreparedStep prepare_scale_shift_f32(const StepRequest& request) {
   args.channels = attributes.integer("channels", 0, kLargestSize);
   args.pixels = attributes.integer("pixels", 0, kLargestSize);
   args.epilogue = read_epilogue(attributes);
-  const bool is_blocked = read_flag(attributes, "blocked");
+  const bool is_blocked = attributes.flag("blocked");
   const std::int64_t stored_channels = is_blocked ? (args.channels + 15) / 16 * 16 : args.channels;
-  const bool is_bf16 = read_flag(attributes, "bf16");
+  const bool is_bf16 = attributes.flag("bf16");
   if (is_bf16 && !is_blocked) throw PlanError("attribute \"bf16\" is 1 for plain maps; expected blocked ones");
   const std::size_t bytes = float_bytes({args.batch, stored_channels, args.pixels}) / (is_bf16 ? 2 : 1);
   request.expect_operands(3, 1);

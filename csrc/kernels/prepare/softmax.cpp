@@ -17,7 +17,7 @@ PreparedStep prepare_softmax_f32(const StepRequest& request) {
   args.outer = attributes.integer("outer", 0, kLargestSize);
   args.axis = attributes.integer("axis", 0, kLargestSize);
   args.inner = attributes.integer("inner", 0, kLargestSize);
-  args.is_log = read_flag(attributes, "log");
+  args.is_log = attributes.flag("log");
   const std::size_t bytes = float_bytes({args.outer, args.axis, args.inner});
   request.expect_operands(1, 1);
   request.expect_input(0, bytes);
@@ -51,8 +51,7 @@ PreparedStep prepare_softmax_bytes(const StepRequest& request) {
   args.x_scale = static_cast<float>(attributes.real_or("x_scale", 1));
   args.y_scale = static_cast<float>(attributes.real("y_scale"));
   const std::int64_t low = args.y == Code::kU8 ? 0 : -128;
-  args.y_zero_point =
-      attributes.has("zero_point") ? static_cast<std::int32_t>(attributes.integer("zero_point", low, low + 255)) : 0;
+  args.y_zero_point = static_cast<std::int32_t>(attributes.integer_or("zero_point", low, low + 255, 0));
   const std::size_t count = checked_product({args.outer, args.axis});
   request.expect_operands(1, 1);
   request.expect_input(0, args.x == Code::kF32 ? float_bytes({args.outer, args.axis}) : count);

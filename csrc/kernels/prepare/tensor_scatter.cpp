@@ -73,7 +73,7 @@ PreparedStep prepare_tensor_scatter(const StepRequest& request) {
   args.update = read_view(attributes, "update");
   args.has_positions = attributes.integer_or("positions", 1) != 0;
   args.is_circular = attributes.integer_or("circular", 0) != 0;
-  args.expected = attributes.has("expected") ? attributes.integer("expected", -1, kLargestTensorScatter) : -1;
+  args.expected = attributes.integer_or("expected", -1, kLargestTensorScatter, -1);
   args.format = read_code_or(attributes, "format", CacheFormat::kF32);
   if (args.format != CacheFormat::kF32 && args.row_bytes % 4 != 0) {
     throw PlanError("rows of " + std::to_string(args.row_bytes) + " bytes are not f32");

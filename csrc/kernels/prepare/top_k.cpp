@@ -22,7 +22,7 @@ PreparedStep prepare_top_k(const StepRequest& request) {
   args.axis = attributes.integer("axis", 0, kLargest);
   args.inner = attributes.integer("inner", 0, kLargest);
   args.k = attributes.integer("k", 0, args.axis);
-  args.is_smallest = attributes.has("smallest") && attributes.integer("smallest", 0, 1) == 1;
+  args.is_smallest = attributes.flag("smallest");
   request.expect_operands(1, 2);
   const std::int64_t bytes = element_bytes(args.type);
   const std::size_t elements = checked_product({args.outer, args.axis, args.inner});

@@ -10,7 +10,6 @@
 
 #include "kernels/prepare.hpp"
 #include "kernels/prepare/codes.hpp"
-#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
@@ -46,11 +45,11 @@ TreeArgs read_args(const Attributes& attributes) {
   args.complement = read_name<TreeComplement>(attributes, "complement", {"none", "one", "negative"});
   args.transform =
       read_name<TreeTransform>(attributes, "transform", {"none", "softmax", "logistic", "softmax_zero", "probit"});
-  args.is_single = read_flag(attributes, "single");
-  args.is_average = read_flag(attributes, "average");
-  args.has_base = read_flag(attributes, "base");
-  args.has_labels = read_flag(attributes, "labels");
-  args.is_share = read_flag(attributes, "share");
+  args.is_single = attributes.flag("single");
+  args.is_average = attributes.flag("average");
+  args.has_base = attributes.flag("base");
+  args.has_labels = attributes.flag("labels");
+  args.is_share = attributes.flag("share");
   return args;
 }
 

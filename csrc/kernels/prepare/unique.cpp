@@ -5,7 +5,6 @@
 
 #include "kernels/prepare.hpp"
 #include "kernels/prepare/codes.hpp"
-#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
@@ -19,11 +18,11 @@ PreparedStep prepare_unique(const StepRequest& request) {
   args.outer = attributes.integer("outer", 0, kLargestUnique);
   args.axis = attributes.integer("axis", 0, kLargestUnique);
   args.inner = attributes.integer("inner", 0, kLargestUnique);
-  args.is_sorted = read_flag(attributes, "sorted");
-  args.joins_nans = read_flag(attributes, "joins_nans");
-  args.has_first = read_flag(attributes, "first");
-  args.has_inverse = read_flag(attributes, "inverse");
-  args.has_counts = read_flag(attributes, "counts");
+  args.is_sorted = attributes.flag("sorted");
+  args.joins_nans = attributes.flag("joins_nans");
+  args.has_first = attributes.flag("first");
+  args.has_inverse = attributes.flag("inverse");
+  args.has_counts = attributes.flag("counts");
   const std::size_t lists = 0u + args.has_first + args.has_inverse + args.has_counts;
   request.expect_operands(1, 2 + lists);
   const std::size_t bytes = checked_product({args.outer, args.axis, args.inner, element_bytes(args.type)});

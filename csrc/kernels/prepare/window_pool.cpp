@@ -46,13 +46,11 @@ PreparedStep prepare_window_pool(const StepRequest& request) {
     args.begin[axis] = std::min(pads[axis], kMost);
     args.end[axis] = std::min(pads[axis + 3], kMost);
   }
-  const auto flag = [&](const char* name) {
-    return static_cast<std::int32_t>(attributes.has(name) ? attributes.integer(name, 0, 1) : 0);
-  };
+  const auto flag = [&](const char* name) { return static_cast<std::int32_t>(attributes.integer_or(name, 0, 1, 0)); };
   args.counts_padding = flag("counts_padding");
   args.column_major = flag("column_major");
   args.has_positions = args.op == WindowPoolOp::kMax ? flag("positions") : 0;
-  args.power = attributes.has("power") ? static_cast<std::int32_t>(attributes.integer("power", 1, 1 << 20)) : 2;
+  args.power = static_cast<std::int32_t>(attributes.integer_or("power", 1, 1 << 20, 2));
   const std::int64_t element = element_bytes(args.type);
   const std::int64_t outputs = bytes_of({args.maps, args.out[0], args.out[1], args.out[2]}, 1);
   request.expect_operands(1, args.has_positions ? 2 : 1);

@@ -12,7 +12,6 @@
 #include <algorithm>
 
 #include "kernels/prepare/movement_request.hpp"
-#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
@@ -39,7 +38,7 @@ std::int64_t product_of(const std::int64_t* lengths, int count) {
 
 WindowsArgs read_args(const Attributes& attributes) {
   WindowsArgs args = {};
-  args.groups = attributes.has("groups") ? attributes.integer("groups", 1, kLargestWindows) : 1;
+  args.groups = attributes.integer_or("groups", 1, kLargestWindows, 1);
   args.channels = attributes.integer("channels", 0, kLargestWindows);
   if (args.channels % args.groups != 0) throw PlanError("the groups do not divide the channels");
   read_axes(attributes, "images", 0, kLargestWindows, args.images);
@@ -51,7 +50,7 @@ WindowsArgs read_args(const Attributes& attributes) {
   const std::int64_t rows = product_of(args.windows, kWindowAxes - 1);
   args.first = attributes.integer("first", 0, rows);
   args.rows = attributes.integer("rows", 0, rows - args.first);
-  args.has_ones = read_flag(attributes, "ones");
+  args.has_ones = attributes.flag("ones");
   product_of(args.images, kWindowAxes);
   checked_product({product_of(args.kernel, kWindowAxes), kLargestStep});
   return args;
@@ -86,7 +85,7 @@ PreparedStep prepare_unroll(const StepRequest& request) {
 PreparedStep prepare_deform(const StepRequest& request) {
   WindowsArgs args = read_args(request.attributes);
   args.offset_groups = request.attributes.integer("offset_groups", 1, kLargestWindows);
-  args.has_mask = read_flag(request.attributes, "mask");
+  args.has_mask = request.attributes.flag("mask");
   if (args.channels % args.offset_groups != 0) throw PlanError("the groups of offsets do not divide the channels");
   if (args.images[0] != 1 || args.images[1] != 1 || args.kernel[0] != 1 || args.kernel[1] != 1 ||
       args.windows[0] != 1 || args.windows[1] != 1 || args.pads[0] != 0 || args.pads[1] != 0)
@@ -106,7 +105,7 @@ PreparedStep prepare_deform(const StepRequest& request) {
 PreparedStep prepare_add(const StepRequest& request) {
   WindowsArgs args = read_args(request.attributes);
   args.begins = request.attributes.integer("begins", 0, 1) == 1;
-  args.has_bias = read_flag(request.attributes, "bias");
+  args.has_bias = request.attributes.flag("bias");
   if (args.has_ones || args.groups != 1) throw PlanError("windows that are added have neither groups nor ones");
   request.expect_operands(1u + args.has_bias + !args.begins, 1);
   request.expect_input(0, column_bytes(args));
