@@ -11,6 +11,7 @@
 // and the accumulated result are rescaled if a later block has a larger score.
 #include "kernels/attention_rows.hpp"
 #include "simd/denormals.hpp"
+#include "simd/indices.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
@@ -109,15 +110,6 @@ ENGINE_NOINLINE void product(const float* x, std::int64_t step, const float* w, 
 
 using ProductFn = void (*)(const float* x, std::int64_t step, const float* w, std::int64_t depth, float* y,
                            bool is_sum);
-
-template <int... kIndices>
-struct Indices {};
-template <int kCount, int... kIndices>
-struct CountTo : CountTo<kCount - 1, kCount, kIndices...> {};
-template <int... kIndices>
-struct CountTo<0, kIndices...> {
-  using Type = Indices<kIndices...>;
-};
 
 template <int kVectors, bool kRows, int... kPixels>
 ProductFn pick(std::int64_t pixels, Indices<kPixels...>) {

@@ -14,16 +14,6 @@ using namespace simd;
 
 constexpr float kInf = __builtin_inff();
 
-// Makes the compiler compute the addresses of rows from these few registers, instead of keeping one for each row.
-#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
-
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
-  return a > b ? a : b;
-}
-
 // e^x for x <= 8: relative error below 3e-7 down to -20, absolute error below 2e-7 e^-20 beyond, and 0 below -87. NaN
 // stays NaN. Takes half the operations of simd::exp, which is accurate for small results, too.
 ENGINE_INLINE Vec exp_below_zero(Vec x) {

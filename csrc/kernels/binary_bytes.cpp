@@ -13,10 +13,6 @@ using namespace simd;
 
 constexpr std::int64_t kStrip = 2048;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 struct Numbers {
   Vec a_scale, b_scale, a_zero, b_zero;
 };

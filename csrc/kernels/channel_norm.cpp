@@ -27,10 +27,6 @@ ENGINE_INLINE Operands take(const ChannelNormArgs& args, void* const* buffers) {
   return o;
 }
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 ENGINE_INLINE Vec select(VecInt mask, Vec x) {
   return (Vec)((VecInt)x & mask);
 }

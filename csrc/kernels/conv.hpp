@@ -47,10 +47,12 @@ struct ConvArgs {
   ConvOperands operands;
   ConvTiling tiling;
   EpilogueArgs epilogue;
-  PackArgs pack;                // the layout of w
-  std::int32_t x_at, y_at;      // indices of their buffers in the step
+  PackArgs pack;             // the layout of w
+  std::int32_t x_at, y_at;   // indices of their buffers in the step
+  std::int32_t y_bytes = 4;  // of an element; 2: bf16
+  std::int32_t residual_bytes = 4;
   std::int64_t x_pixel;         // elements of a pixel of x: 16
-  std::int64_t x_batch;         // floats between images; a map may be part of a larger one (Concat without a copy)
+  std::int64_t x_batch;         // elements between images; a map may be part of a larger one (Concat without a copy)
   std::int64_t y_batch;         // the strides of y apply to the residual, too, except for
   std::int64_t residual_batch;  // this one
   std::int64_t x_group;         // between the inputs of pack.groups groups

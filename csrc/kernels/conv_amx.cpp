@@ -12,13 +12,6 @@ namespace {
 
 constexpr std::int64_t kPlainChannels = 4;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
-  return a > b ? a : b;
-}
-
 // A row of the copy: of which row of x, and the first column that it has.
 struct CopiedRow {
   std::int64_t y, x;

@@ -6,7 +6,7 @@
 
 namespace engine {
 
-// Operands: those of conv_bf16.hpp or conv_int8.hpp with weights as pack_amx.hpp describes; last, the temporary.
+// Operands: those of conv_bf16.cpp or conv_int8.hpp with weights as pack_amx.hpp describes; last, the temporary.
 //
 // The kernel copies x, with its padding, to where a row of a tile is 64 adjacent bytes:
 //

@@ -10,10 +10,6 @@ namespace {
 
 using namespace simd;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 // The sources of a block's lanes.
 struct Sources {
   std::int64_t first;       // the lowest block

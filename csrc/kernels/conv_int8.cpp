@@ -11,35 +11,15 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-template <PixelStep kOne, PixelStep kTwo, bool kPairsFit>
-struct TileInt8 {
-  using Call = TileCallInt8;
-  static constexpr int kDepthStep = 4;
-  static constexpr bool kIsPaddingZero = false;
-  static constexpr PixelStep kStep1 = kOne, kStep2 = kTwo;
-  struct More {
-    const ConvInt8Args* args;
-    const std::int32_t* start;
-  };
-  static ENGINE_ALWAYS_INLINE TileInt8Fn kernel(int vectors, int pixels, PixelStep step) {
-    return tile_int8_kernel(vectors, pixels, step, kPairsFit);
-  }
-  static ENGINE_ALWAYS_INLINE void complete(const More& more, std::int64_t channel, TileCallInt8& call) {
-    call.start = more.start + channel;
-    call.padding = more.args->padding;
-    call.requantize = &more.args->requantize;
-  }
-};
-
 template <class Tile>
-void run_tiles(const ConvInt8Args& args, void* const* buffers, const KernelContext& context) {
+void run(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ConvInt8Args& args = *static_cast<const ConvInt8Args*>(raw_args);
+  const ConvOperands& operands = args.conv.operands;
   ConvWalk<Tile> walk = {};
   walk.args = &args.conv;
-  walk.more.args = &args;
-  const ConvOperands& operands = args.conv.operands;
+  walk.more = {static_cast<const std::int32_t*>(buffers[2]), args.padding, nullptr, &args.requantize, args.pairs_fit};
   walk.x = static_cast<const std::uint8_t*>(buffers[args.conv.x_at]);
   walk.w = static_cast<const std::uint8_t*>(buffers[1]);
-  walk.more.start = static_cast<const std::int32_t*>(buffers[2]);
   walk.scale = static_cast<const float*>(buffers[3]);
   int operand = 4;
   if (operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
@@ -50,21 +30,12 @@ void run_tiles(const ConvInt8Args& args, void* const* buffers, const KernelConte
   run_conv(walk, context);
 }
 
-template <PixelStep kOne, PixelStep kTwo>
-void run(const void* raw_args, void* const* buffers, const KernelContext& context) {
-  const ConvInt8Args& args = *static_cast<const ConvInt8Args*>(raw_args);
-  if (args.pairs_fit && simd::kHasPairProducts)
-    run_tiles<TileInt8<kOne, kTwo, simd::kHasPairProducts>>(args, buffers, context);
-  else
-    run_tiles<TileInt8<kOne, kTwo, false>>(args, buffers, context);
-}
-
 void conv_blocked_int8(const void* args, void* const* buffers, const KernelContext& context) {
-  run<PixelStep::kBlocked1, PixelStep::kBlocked2>(args, buffers, context);
+  run<TileInt8<>>(args, buffers, context);
 }
 
 void conv_planar_int8(const void* args, void* const* buffers, const KernelContext& context) {
-  run<PixelStep::kPlanar1, PixelStep::kPlanar2>(args, buffers, context);
+  run<TileInt8<PixelStep::kPlanar1, PixelStep::kPlanar2>>(args, buffers, context);
 }
 
 // A row of a plain image as pixels of four bytes; those beyond the channels are zero.

@@ -6,7 +6,7 @@
 
 namespace engine {
 
-// Operands: x (u8), w (packed, pack_int8.hpp), start (i32), scale (f32), [bias] (f32), [residual], [zero point of x],
+// Operands: x (u8), w (packed, pack.hpp), start (i32), scale (f32), [bias] (f32), [residual], [zero point of x],
 // y; last, if x is padded, the temporary. The zero point is there if it is computed. Start, scale and bias have a value
 // for each output channel, padded to a multiple of 16. Strides in `conv` are in elements.
 //

@@ -15,6 +15,7 @@ struct PlanarConvArgs {
   std::int64_t band_h;     // input rows of a band
   std::int64_t band_w;     // padded width
   std::int64_t x_batch, y_batch, residual_batch;
+  std::int32_t y_bytes = 4, residual_bytes = 4;  // of an element; 2: bf16
 };
 
 PlanarConvArgs make_planar_conv_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,

@@ -9,10 +9,6 @@ namespace {
 
 using namespace simd;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 ENGINE_INLINE void copy_row(const float* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
 }
@@ -94,21 +90,28 @@ void run_row(const PlanarConvArgs& args, const PlanarOperands<Tile>& operands,
       call.scale = operands.scale ? operands.scale + channel : nullptr;
       if (args.operands.has_residual) call.residual = operands.residual + (n * args.residual_batch + at);
       call.y = operands.y + (n * args.y_batch + at);
-      Tile::kernel(static_cast<int>(width) / kLanes, pixels, step)(call);
+      Tile::kernel({}, static_cast<int>(width) / kLanes, pixels, step)(call);
     }
     ow += pixels;
   }
 }
 
-// Runs one worker's share.
 template <class Tile>
-void run_planar(const PlanarConvArgs& args, const PlanarOperands<Tile>& operands, const float* x,
-                const KernelContext& context) {
+void conv_planar(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const PlanarConvArgs& args = *static_cast<const PlanarConvArgs*>(raw_args);
   const ConvShape& s = args.shape;
   if (s.batch * s.out_h * s.out_w == 0) return;
+  using Element = typename Tile::Call::ElementType;
+  PlanarOperands<Tile> operands = {};
+  const float* x = static_cast<const float*>(buffers[0]);
+  operands.w = static_cast<const Element*>(buffers[1]);
+  int operand = 2;
+  if (args.operands.has_bias) operands.bias = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_scale) operands.scale = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_residual) set_map(operands.residual, buffers[operand++], args.residual_bytes);
+  set_map(operands.y, buffers[operand], args.y_bytes);
   std::int64_t* offsets = static_cast<std::int64_t*>(context.scratch);
-  auto* band = reinterpret_cast<typename Tile::Call::ElementType*>(offsets + std::int64_t{args.pack.rows} *
-                                                                                 args.pack.cols * args.pixels);
+  Element* band = reinterpret_cast<Element*>(offsets + std::int64_t{args.pack.rows} * args.pack.cols * args.pixels);
   const WorkRange range = split_work(s.batch * s.out_h, context.worker, context.workers);
   for (std::int64_t i = range.begin; i < range.end;) {
     const std::int64_t n = i / s.out_h, first = i % s.out_h;

@@ -15,7 +15,7 @@ using simd::kLanes;
 //   static constexpr bool kIsPaddingZero;  whether taps in the padding may be skipped
 //   static constexpr PixelStep kStep1, kStep2;  the steps between pixels for strides of 1 and 2
 //   struct More;                           what `complete` needs
-//   static kernel(vectors, pixels, step);
+//   static kernel(more, vectors, pixels, step);
 //   static complete(more, channel, call);  sets what only this type of call has, for a tile from `channel` on
 // }.
 template <class Tile>
@@ -43,13 +43,6 @@ struct ConvWalk {
   std::int64_t channel_end;            // of this worker's channel tiles
   std::int64_t part, parts;            // this pixel tile among those that use the same channel tile, and their number
 };
-
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
-  return a > b ? a : b;
-}
 
 // The kernel rows (or columns) [begin, end) whose taps, from `start`, lie inside 0..size.
 ENGINE_INLINE WorkRange inside(std::int64_t start, std::int64_t size, std::int64_t kernel, std::int64_t dilation) {
@@ -190,8 +183,8 @@ void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange rang
   call.y_pixel = call.residual_pixel = args.y_pixel;
   call.epilogue = &args.epilogue;
 
-  const auto full = Tile::kernel(pack.tile_channels / kLanes, pixels, step);
-  const auto tail = Tile::kernel(pack.tail_channels / kLanes, pixels, step);
+  const auto full = Tile::kernel(walk.more, pack.tile_channels / kLanes, pixels, step);
+  const auto tail = Tile::kernel(walk.more, pack.tail_channels / kLanes, pixels, step);
   std::int64_t group = 0, in_group = range.begin;
   if (pack.groups > 1) {
     group = range.begin / walk.channel_tiles;
@@ -274,6 +267,23 @@ void run_conv(ConvWalk<Tile>& walk, const KernelContext& context) {
     start = at;
     start.slot = 0;
   }
+}
+
+// The kernel for maps and weights without a zero point.
+template <class Tile>
+void conv_blocked(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ConvArgs& args = *static_cast<const ConvArgs*>(raw_args);
+  using Element = typename Tile::Call::ElementType;
+  ConvWalk<Tile> walk = {};
+  walk.args = &args;
+  walk.x = static_cast<const Element*>(buffers[args.x_at]);
+  walk.w = static_cast<const Element*>(buffers[1]) + args.pack.packed_offset;
+  int operand = 2;
+  if (args.operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_scale) walk.scale = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_residual) set_map(walk.residual, buffers[operand], args.residual_bytes);
+  set_map(walk.y, buffers[args.y_at], args.y_bytes);
+  run_conv(walk, context);
 }
 
 }  // namespace

@@ -21,10 +21,6 @@ namespace {
 
 using namespace simd;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 // Pointers of one matrix of the batch.
 struct Matrix {
   const float* a;
@@ -67,18 +63,6 @@ Matrix matrix_at(const Walk& walk, std::int64_t index) {
     if (matrix.residual) matrix.residual += at * args.residual.batch[d];
   }
   return matrix;
-}
-
-// The offset of (row, column); the column must be a multiple of a vector's lanes.
-ENGINE_INLINE std::int64_t position(const MatrixView& view, std::int64_t row, std::int64_t column) {
-  if (view.layout == MatrixLayout::kRows) return row * view.row + column;
-  return column / 16 * view.row + row * 16 + column % 16;
-}
-ENGINE_INLINE std::int64_t row_step(const MatrixView& view) {
-  return view.layout == MatrixLayout::kRows ? view.row : 16;
-}
-ENGINE_INLINE std::int64_t block_step(const MatrixView& view) {
-  return view.layout == MatrixLayout::kRows ? 16 : view.row;
 }
 
 ENGINE_INLINE Vec load_first(const float* from, std::int64_t count) {

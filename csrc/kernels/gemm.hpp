@@ -18,6 +18,22 @@ struct MatrixView {
   std::int64_t batch[kGemmBatchDims] = {};  // floats between the matrices along each batch dimension; 0 broadcasts
 };
 
+// The offset of (row, column) in a matrix with a layout; the column must be a multiple of a vector's lanes.
+template <class Matrix>
+ENGINE_INLINE std::int64_t position(const Matrix& matrix, std::int64_t row, std::int64_t column) {
+  if (matrix.layout == MatrixLayout::kRows) return row * matrix.row + column;
+  return column / 16 * matrix.row + row * 16 + column % 16;
+}
+// The elements between rows, and between blocks of 16 columns.
+template <class Matrix>
+ENGINE_INLINE std::int64_t row_step(const Matrix& matrix) {
+  return matrix.layout == MatrixLayout::kRows ? matrix.row : 16;
+}
+template <class Matrix>
+ENGINE_INLINE std::int64_t block_step(const Matrix& matrix) {
+  return matrix.layout == MatrixLayout::kRows ? 16 : matrix.row;
+}
+
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;
   std::int32_t rank = 0;  // batch dimensions

@@ -1,5 +1,5 @@
-// gemm_amx_bf16, gemm_amx_int8: the products of gemm_bf16.hpp and gemm_int8.hpp on tiles, with weights as pack_amx.hpp
-// describes them. gemm_panel_amx_bf16, gemm_panel_amx_int8: the phase that makes A's blocks, which C is computed from:
+// gemm_amx_bf16, gemm_amx_int8: the products of gemm_tiled.hpp on tiles of AMX, with weights as pack_amx.hpp describes
+// them. gemm_panel_amx_bf16, gemm_panel_amx_int8: the phase that makes A's blocks, which C is computed from:
 //
 //   panel [steps][M rounded up to 16][64 bytes of depth], depths beyond K zero, rows beyond M undefined
 //
@@ -7,8 +7,7 @@
 // blocks of 16 columns, unless there is a row-major residual.
 #include <cstring>
 
-#include "kernels/gemm_bf16.hpp"
-#include "kernels/gemm_int8.hpp"
+#include "kernels/gemm_tiled.hpp"
 #include "kernels/tile_product.hpp"
 #include "kernels/tile_writer.hpp"
 
@@ -17,24 +16,20 @@ namespace {
 
 using namespace simd;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
 ENGINE_INLINE std::int64_t padded_rows(std::int64_t m) {
   return (m + 15) / 16 * 16;
 }
 
-TileProduct product_of(std::int64_t m, const PackArgs& pack, const GemmTiling& tiling, const void* panel,
-                       const void* b) {
+TileProduct product_of(const TiledGemmArgs& args, void* const* buffers) {
   TileProduct product = {};
-  product.a = static_cast<const char*>(panel);
+  product.a = static_cast<const char*>(buffers[args.panel_at]);
   product.a_row = tiles::kRowBytes;
-  product.b = static_cast<const char*>(b);
-  product.rows = m;
-  product.groups = (pack.channels + kGroupColumns - 1) / kGroupColumns;
-  product.steps = pack.blocks;
-  product.a_bytes = m * pack.blocks * tiles::kRowBytes;
-  product.block = tiling.tile_block;
+  product.b = static_cast<const char*>(buffers[1]);
+  product.rows = args.m;
+  product.groups = (args.pack.channels + kGroupColumns - 1) / kGroupColumns;
+  product.steps = args.pack.blocks;
+  product.a_bytes = args.m * args.pack.blocks * tiles::kRowBytes;
+  product.block = args.tiling.tile_block;
   return product;
 }
 
@@ -82,7 +77,7 @@ void gemm_panel_amx_bf16(const void* raw_args, void* const* buffers, const Kerne
   const GemmBf16Args& args = *static_cast<const GemmBf16Args*>(raw_args);
   const WorkRange rows = split_work(args.m, context.worker, context.workers);
   Bf16* panel = static_cast<Bf16*>(buffers[args.panel_at]);
-  const FirstWeights weights(product_of(args.m, args.pack, args.tiling, panel, buffers[1]), context);
+  const FirstWeights weights(product_of(args, buffers), context);
   if (args.a.element_bytes == 2)
     convert_panel(args, static_cast<const Bf16*>(buffers[0]), rows, weights, panel);
   else
@@ -90,31 +85,36 @@ void gemm_panel_amx_bf16(const void* raw_args, void* const* buffers, const Kerne
 }
 
 template <class Byte>
-ENGINE_INLINE ByteMatrix<Byte> byte_matrix(const MixedMatrix& matrix, void* data) {
-  const bool is_blocked = matrix.layout == MatrixLayout::kBlocked;
-  const std::int64_t bytes = matrix.element_bytes;
-  return {static_cast<Byte*>(data), bytes * (is_blocked ? 16 : matrix.row), bytes * (is_blocked ? matrix.row : 16)};
+ENGINE_INLINE ByteMatrix<Byte> byte_matrix(const SizedMatrix& matrix, void* data) {
+  return {static_cast<Byte*>(data), matrix.element_bytes * row_step(matrix), matrix.element_bytes * block_step(matrix)};
+}
+
+// The writer has what depends on its type.
+template <class Tiles, class Writer>
+ENGINE_INLINE void multiply(const TiledGemmArgs& args, Writer& writer, void* const* buffers,
+                            const KernelContext& context) {
+  if (args.operands.has_residual) writer.residual = byte_matrix<const char>(args.residual, buffers[args.c_at - 1]);
+  writer.y = byte_matrix<char>(args.c, buffers[args.c_at]);
+  writer.places = {nullptr, args.m, false};
+  writer.columns = args.n;
+  writer.prepare();
+  multiply_tiles<Tiles, true>(product_of(args, buffers), EvenSteps{padded_rows(args.m) * tiles::kRowBytes}, writer,
+                              context);
 }
 
 void gemm_amx_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const GemmBf16Args& args = *static_cast<const GemmBf16Args*>(raw_args);
   if (args.m * args.n == 0) return;
-  const TileProduct product = product_of(args.m, args.pack, args.tiling, buffers[args.panel_at], buffers[1]);
   MixedWriter writer = {};
   writer.epilogue = &args.epilogue;
   int operand = 2;
   if (args.operands.has_bias) writer.bias = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_scale) writer.scale = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_residual) writer.residual = byte_matrix<const char>(args.residual, buffers[operand]);
-  writer.y = byte_matrix<char>(args.c, buffers[args.c_at]);
+  if (args.operands.has_scale) writer.scale = static_cast<const float*>(buffers[operand]);
   writer.residual_bytes = args.residual.element_bytes;
   writer.y_bytes = args.c.element_bytes;
-  writer.places = {nullptr, args.m, false};
-  writer.columns = args.n;
   writer.is_whole = args.c.layout == MatrixLayout::kBlocked &&
                     !(args.operands.has_residual && args.residual.layout == MatrixLayout::kRows);
-  writer.prepare();
-  multiply_tiles<Bf16Tiles, true>(product, EvenSteps{padded_rows(args.m) * tiles::kRowBytes}, writer, context);
+  multiply<Bf16Tiles>(args, writer, buffers, context);
 }
 
 // Split over rows. 128 is added to values of i8.
@@ -125,12 +125,12 @@ void gemm_panel_amx_int8(const void* raw_args, void* const* buffers, const Kerne
   const std::int64_t step = padded_rows(args.m) * tiles::kRowBytes;
   const std::uint8_t* a = static_cast<const std::uint8_t*>(buffers[0]);
   std::uint8_t* panel = static_cast<std::uint8_t*>(buffers[args.panel_at]);
-  const FirstWeights weights(product_of(args.m, args.pack, args.tiling, panel, buffers[1]), context);
+  const FirstWeights weights(product_of(args, buffers), context);
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     weights.ask(r - rows.begin, rows.end - rows.begin);
     for (std::int64_t k = 0; k < args.k; k += tiles::kRowBytes) {
       std::uint64_t values[8] = {};
-      std::memcpy(values, a + r * args.a_row + k, static_cast<std::size_t>(min64(tiles::kRowBytes, args.k - k)));
+      std::memcpy(values, a + r * args.a.row + k, static_cast<std::size_t>(min64(tiles::kRowBytes, args.k - k)));
       for (std::uint64_t& value : values) value ^= flip;
       std::memcpy(panel + k / tiles::kRowBytes * step + r * tiles::kRowBytes, values, sizeof values);
     }
@@ -140,7 +140,6 @@ void gemm_panel_amx_int8(const void* raw_args, void* const* buffers, const Kerne
 void gemm_amx_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const GemmInt8Args& args = *static_cast<const GemmInt8Args*>(raw_args);
   if (args.m * args.n == 0) return;
-  const TileProduct product = product_of(args.m, args.pack, args.tiling, buffers[args.panel_at], buffers[1]);
   IntegerWriter writer = {};
   writer.requantize = &args.requantize;
   writer.starts = buffers[2];
@@ -148,17 +147,8 @@ void gemm_amx_int8(const void* raw_args, void* const* buffers, const KernelConte
   writer.scale = static_cast<const float*>(buffers[3]);
   int operand = 4;
   if (args.operands.has_bias) writer.bias = static_cast<const float*>(buffers[operand++]);
-  if (args.has_middle_bias) writer.middle_bias = static_cast<const float*>(buffers[operand++]);
-  const std::int64_t y_bytes = element_bytes_of(args.requantize.y);
-  const std::int64_t residual_bytes = element_bytes_of(args.requantize.residual);
-  if (args.operands.has_residual)
-    writer.residual = {static_cast<const char*>(buffers[operand]), args.residual_row * residual_bytes,
-                       16 * residual_bytes};
-  writer.y = {static_cast<char*>(buffers[args.c_at]), args.c_row * y_bytes, 16 * y_bytes};
-  writer.places = {nullptr, args.m, false};
-  writer.columns = args.n;
-  writer.prepare();
-  multiply_tiles<Int8Tiles, true>(product, EvenSteps{padded_rows(args.m) * tiles::kRowBytes}, writer, context);
+  if (args.has_middle_bias) writer.middle_bias = static_cast<const float*>(buffers[operand]);
+  multiply<Int8Tiles>(args, writer, buffers, context);
 }
 
 }  // namespace

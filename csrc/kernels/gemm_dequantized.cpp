@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/activation.hpp"
+#include "kernels/row_tiles.hpp"
 #include "kernels/weights_vector.hpp"
 #include "simd/partial.hpp"
 
@@ -18,23 +19,6 @@ constexpr int kVectors = 2;  // of a tile
 constexpr int kWidth = kVectors * kLanes;
 constexpr int kTilesInGroup = kWeightColumns / kWidth;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
-// The rows of A in tiles whose sizes differ by at most one row.
-struct RowTiles {
-  std::int64_t count;
-  std::int64_t pixels, wide;  // rows in a tile; the first `wide` tiles have one more
-  ENGINE_ALWAYS_INLINE std::int64_t first_row(std::int64_t index) const { return index * pixels + min64(index, wide); }
-  ENGINE_ALWAYS_INLINE std::int64_t rows(std::int64_t index) const { return pixels + (index < wide); }
-};
-
-ENGINE_INLINE RowTiles row_tiles(const GemmDequantizedArgs& args) {
-  const std::int64_t count = (args.m + args.pixels - 1) / args.pixels;
-  return {count, args.m / count, args.m % count};
-}
-
 ENGINE_INLINE std::int64_t padded(std::int64_t k) {
   return (k + 15) / 16 * 16;
 }
@@ -42,7 +26,7 @@ ENGINE_INLINE std::int64_t padded(std::int64_t k) {
 void dequantized_panel_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const GemmDequantizedArgs& args = *static_cast<const GemmDequantizedArgs*>(raw_args);
   if (args.m == 0) return;
-  const RowTiles tiles = row_tiles(args);
+  const RowTiles tiles = row_tiles(args.m, args.pixels);
   const std::int64_t length = args.format.k;
   const WorkRange range = split_work(tiles.count, context.worker, context.workers);
   for (std::int64_t t = range.begin; t < range.end; ++t) {
@@ -201,7 +185,7 @@ void gemm_dequantized_f32(const void* raw_args, void* const* buffers, const Kern
   walk.c = static_cast<float*>(buffers[args.c_at]);
   walk.weights = static_cast<float*>(context.scratch);
   walk.aside = walk.weights + args.chunk * kWeightColumns;
-  walk.tiles = row_tiles(args);
+  walk.tiles = row_tiles(args.m, args.pixels);
   const std::int64_t groups = weight_groups(args.format);
   const std::int64_t blocks = (walk.tiles.count + args.row_block - 1) / args.row_block;
   const WorkRange range = split_work(blocks * groups, context.worker, context.workers);

@@ -36,10 +36,6 @@ const WeightsTraits kTraits = {8, 4};
 // memory delivers.
 constexpr std::int64_t kAhead = 2048;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 // The digits of one row of A.
 struct Row {
   const PieceStart* starts;

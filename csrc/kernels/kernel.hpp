@@ -75,4 +75,11 @@ static inline WorkRange split_work(std::int64_t count, int worker, int workers) 
   return {begin, begin + base + (worker < rest ? 1 : 0)};
 }
 
+static inline std::int64_t min64(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+static inline std::int64_t max64(std::int64_t a, std::int64_t b) {
+  return a > b ? a : b;
+}
+
 }  // namespace engine

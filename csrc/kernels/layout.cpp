@@ -17,10 +17,6 @@ using namespace simd;
 
 constexpr std::int64_t kRun = 64;  // pixels: sixteen rows of 256 bytes, four kilobytes of blocks
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 template <class From, class To>
 ENGINE_INLINE void transpose(const From* from, std::int64_t from_row, To* to, std::int64_t to_row) {
   Vec rows[kLanes];

@@ -13,10 +13,6 @@ using namespace simd;
 
 constexpr int kUnroll = 4;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 template <bool kSquares>
 ENGINE_INLINE Vec add_term(Vec x, Vec total) {
   return kSquares ? fma(x, x, total) : total + abs(x);

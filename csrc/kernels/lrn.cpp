@@ -15,10 +15,6 @@ namespace {
 
 using namespace simd;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 ENGINE_INLINE Vec divide(const LrnArgs& args, Vec x, Vec squares) {
   const Vec base = fma(broadcast(args.alpha), squares, broadcast(args.bias));
   switch (args.power) {

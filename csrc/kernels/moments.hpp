@@ -19,10 +19,6 @@ struct Moments {
   double squares;  // the sum of (x - mean)^2
 };
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 float row_sum(const float* x, std::int64_t count) {
   using namespace simd;
   Vec total[4] = {};

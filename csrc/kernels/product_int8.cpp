@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/requantize_vector.hpp"
+#include "kernels/row_tiles.hpp"
 #include "kernels/tile_int8.hpp"
 #include "simd/transpose.hpp"
 
@@ -20,10 +21,6 @@ using namespace simd;
 constexpr std::int64_t kDepth = 4;
 constexpr std::int64_t kPanel = 16;  // depths of a block of A
 constexpr int kMaxWidth = 64, kMaxRows = 16;
-
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
 
 struct Temporaries {
   std::int8_t* packed;                  // [b_batches][columns * quads * 4]
@@ -54,17 +51,6 @@ ENGINE_INLINE std::int32_t a_zero(const ProductInt8Args& args, void* const* buff
 ENGINE_INLINE std::int32_t b_zero(const ProductInt8Args& args, void* const* buffers, std::int64_t column) {
   const std::uint8_t value = static_cast<const std::uint8_t*>(buffers[3])[args.has_b_zeros ? column : 0];
   return static_cast<std::int8_t>(args.is_b_signed ? value : value ^ 128);
-}
-
-// The row tiles of A differ by at most one row.
-struct RowTiles {
-  std::int64_t count, rows, wide;
-  ENGINE_ALWAYS_INLINE std::int64_t first(std::int64_t tile) const { return tile * rows + min64(tile, wide); }
-  ENGINE_ALWAYS_INLINE std::int64_t size(std::int64_t tile) const { return rows + (tile < wide); }
-};
-ENGINE_INLINE RowTiles row_tiles(const ProductInt8Args& args) {
-  const std::int64_t count = (args.m + args.tiling.pixels - 1) / args.tiling.pixels;
-  return {count, args.m / count, args.m % count};
 }
 
 ENGINE_INLINE std::int64_t column_tiles(const PackArgs& pack) {
@@ -187,13 +173,13 @@ void product_panel_int8(const void* raw_args, void* const* buffers, const Kernel
   const ProductInt8Args& args = *static_cast<const ProductInt8Args*>(raw_args);
   if (args.m == 0) return;
   const Temporaries t = temporaries(args, buffers);
-  const RowTiles tiles = row_tiles(args);
+  const RowTiles tiles = row_tiles(args.m, args.tiling.pixels);
   const std::uint8_t flip = args.is_a_signed ? 128 : 0;
   const std::uint64_t flips = 0x0101010101010101u * flip;
   const WorkRange range = split_work(args.a_batches * tiles.count, context.worker, context.workers);
   for (std::int64_t item = range.begin; item < range.end; ++item) {
     const std::int64_t matrix = item / tiles.count, tile = item % tiles.count;
-    const std::int64_t first = matrix * args.m + tiles.first(tile), rows = tiles.size(tile);
+    const std::int64_t first = matrix * args.m + tiles.first_row(tile), rows = tiles.rows(tile);
     const std::uint8_t* a = static_cast<const std::uint8_t*>(buffers[0]) + first * args.k;
     std::uint8_t* to = t.panel + first * t.row_bytes;
     for (std::int64_t k = 0; k < args.k; k += kPanel) {
@@ -210,7 +196,7 @@ void product_panel_int8(const void* raw_args, void* const* buffers, const Kernel
       }
     }
     for (std::int64_t r = 0; r < rows; ++r) {
-      const std::uint32_t zero = static_cast<std::uint32_t>(a_zero(args, buffers, tiles.first(tile) + r));
+      const std::uint32_t zero = static_cast<std::uint32_t>(a_zero(args, buffers, tiles.first_row(tile) + r));
       t.row_sums[first + r] = static_cast<std::int32_t>(sum_bytes(a + r * args.k, args.k, flip) -
                                                         static_cast<std::uint32_t>(args.k) * zero);
     }
@@ -322,7 +308,7 @@ void product_int8(const void* raw_args, void* const* buffers, const KernelContex
   if (args.m * args.n * args.batches == 0) return;
   const Temporaries t = temporaries(args, buffers);
   const PackArgs& pack = args.pack;
-  const RowTiles rows = row_tiles(args);
+  const RowTiles rows = row_tiles(args.m, args.tiling.pixels);
   const std::int64_t columns = column_tiles(pack);
   std::int32_t* const sums = static_cast<std::int32_t*>(context.scratch);
   const bool has_common_results = element_bytes_of(args.requantize.y) == 1 && !args.has_a_zeros && !args.has_b_zeros &&
@@ -332,8 +318,8 @@ void product_int8(const void* raw_args, void* const* buffers, const KernelContex
   for (std::int64_t item = range.begin; item < range.end; ++item, at.advance(args, rows.count, columns)) {
     Tile tile;
     tile.batch = at.batch;
-    tile.row = rows.first(at.row_tile);
-    tile.rows = rows.size(at.row_tile);
+    tile.row = rows.first_row(at.row_tile);
+    tile.rows = rows.rows(at.row_tile);
     tile.column = at.column_tile * pack.tile_channels;
     tile.width = at.column_tile == columns - 1 ? pack.tail_channels : pack.tile_channels;
     tile.valid = min64(tile.width, args.n - tile.column);

@@ -13,10 +13,6 @@ namespace {
 
 using namespace simd;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 template <class Map>
 struct Operands {
   const Map* x;

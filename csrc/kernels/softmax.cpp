@@ -26,10 +26,6 @@ constexpr int kUnroll = 4;
 // hundred cycles.
 constexpr float kLeast = -87.0f;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 // Ignores NaN, which enters the result through the sum.
 float row_max(const float* x, std::int64_t count) {
   Vec best[kUnroll];

@@ -32,10 +32,6 @@ struct Block {
   std::int64_t rows, columns;
 };
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 typedef char Bytes __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
 
 // Copies a few vectors, the last of which overlaps the previous one, without a call or a loop over bytes.

@@ -9,6 +9,7 @@
 
 #include "kernels/activation.hpp"
 #include "kernels/tile_step.hpp"
+#include "simd/indices.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -37,9 +38,6 @@ constexpr int kLongPixels = 0;
 #endif
 
 alignas(64) const float kZeros[64] = {};
-
-// Prevents the compiler from carrying loads to the next step (predictive commoning would spill accumulators).
-#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
 
 // In place of the floats between pixels.
 constexpr int kIndirect = 0, kAnyStep = -1;
@@ -236,15 +234,6 @@ void tile(const TileCall& call) {
   ENGINE_FORGET(step);  // or the compiler might make a copy of `run` for each
   run<kVectors, kPixels, kStep == PixelStep::kBlocked1>(call, step);
 }
-
-template <int... kIndices>
-struct Indices {};
-template <int kCount, int... kIndices>
-struct CountTo : CountTo<kCount - 1, kCount, kIndices...> {};
-template <int... kIndices>
-struct CountTo<0, kIndices...> {
-  using Type = Indices<kIndices...>;
-};
 
 template <int kVectors, PixelStep kStep, int... kPixels>
 TileFn pick(int pixels, Indices<kPixels...>) {

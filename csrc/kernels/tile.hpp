@@ -27,6 +27,27 @@ struct EpilogueArgs {
   bool residual_after = false;
 };
 
+// A pointer to elements whose size is known when the plan is built.
+template <class Byte>
+struct SizedPointer {
+  Byte* data;
+  std::int32_t element_bytes;
+};
+template <class Byte>
+ENGINE_INLINE SizedPointer<Byte> operator+(SizedPointer<Byte> pointer, std::int64_t elements) {
+  return {pointer.data + elements * pointer.element_bytes, pointer.element_bytes};
+}
+
+// The pointers of a call to the elements of a map, of a type that is fixed, or has `element_bytes` bytes.
+template <class Element>
+ENGINE_INLINE void set_map(Element*& map, void* data, std::int32_t /*element_bytes*/) {
+  map = static_cast<Element*>(data);
+}
+template <class Byte>
+ENGINE_INLINE void set_map(SizedPointer<Byte>& map, void* data, std::int32_t element_bytes) {
+  map = {static_cast<Byte*>(data), element_bytes};
+}
+
 // One call of a tile kernel: `Element` is the type of x and w, `Map` and `ConstMap` are the pointers to y and the
 // residual. Strides are in elements. No other elements are read or written; x, w and y need only the alignment of an
 // element. The residual may be y itself; x and w must not overlap y.
@@ -130,7 +151,7 @@ struct TileF32 {
   static constexpr PixelStep kStep1 = PixelStep::kBlocked1, kStep2 = PixelStep::kBlocked2;
   struct More {};
   static ENGINE_ALWAYS_INLINE void complete(const More&, std::int64_t, TileCall&) {}
-  static ENGINE_ALWAYS_INLINE TileFn kernel(int vectors, int pixels, PixelStep step) {
+  static ENGINE_ALWAYS_INLINE TileFn kernel(const More&, int vectors, int pixels, PixelStep step) {
     return tile_kernel(vectors, pixels, step);
   }
 };

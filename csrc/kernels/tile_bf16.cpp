@@ -4,6 +4,7 @@
 
 #include "kernels/activation.hpp"
 #include "kernels/tile_step.hpp"
+#include "simd/indices.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -30,9 +31,6 @@ constexpr int kLongPixels = 0;
 constexpr int kIndirect = 0, kAnyStep = -1;
 
 alignas(64) const Bf16 kZeros[16] = {};
-
-// Prevents the compiler from carrying loads to the next step (predictive commoning would spill accumulators).
-#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
 
 // One pair of depths; pixel(p) is the address of pixel p's pair.
 template <bool kIsOdd, int kVectors, int kPixels, class Pixel>
@@ -72,11 +70,11 @@ struct IndirectPixels {
   ENGINE_ALWAYS_INLINE const Bf16* operator()(int p) const { return pixel[p] + depth; }
 };
 
-ENGINE_INLINE Vec load_either(EitherPointer<const char> from) {
+ENGINE_INLINE Vec load_either(SizedPointer<const char> from) {
   return from.element_bytes == 2 ? load(reinterpret_cast<const Bf16*>(from.data))
                                  : load(reinterpret_cast<const float*>(from.data));
 }
-ENGINE_INLINE void store_either(EitherPointer<char> to, Vec value) {
+ENGINE_INLINE void store_either(SizedPointer<char> to, Vec value) {
   if (to.element_bytes == 2)
     store(reinterpret_cast<Bf16*>(to.data), value);
   else
@@ -90,9 +88,9 @@ ENGINE_NOINLINE void finish_tile(const TileCallBf16& call, int vectors, int pixe
   const bool has_residual = call.residual.data != nullptr;
   for (int v = 0; v < vectors; ++v) {
     float* column = values + v * pixels * kLanes;
-    const EitherPointer<const char> residual =
+    const SizedPointer<const char> residual =
         call.residual + (v / kVectorsPerBlock * call.residual_block + v % kVectorsPerBlock * kLanes);
-    const EitherPointer<char> y = call.y + (v / kVectorsPerBlock * call.y_block + v % kVectorsPerBlock * kLanes);
+    const SizedPointer<char> y = call.y + (v / kVectorsPerBlock * call.y_block + v % kVectorsPerBlock * kLanes);
     if (has_residual && !epilogue.residual_after)
       for (int p = 0; p < pixels; ++p)
         store(column + p * kLanes, load(column + p * kLanes) + load_either(residual + p * call.residual_pixel));
@@ -234,15 +232,6 @@ void tile(const TileCallBf16& call) {
   ENGINE_FORGET(step);  // or the compiler might make a copy of `run` for each
   run<kVectors, kPixels, kHasPairDots && kStep == 16>(call, step);
 }
-
-template <int... kIndices>
-struct Indices {};
-template <int kCount, int... kIndices>
-struct CountTo : CountTo<kCount - 1, kCount, kIndices...> {};
-template <int... kIndices>
-struct CountTo<0, kIndices...> {
-  using Type = Indices<kIndices...>;
-};
 
 template <int kVectors, int kStep, int... kPixels>
 TileBf16Fn pick(int pixels, Indices<kPixels...>) {

@@ -13,18 +13,7 @@
 
 namespace engine {
 
-// A pointer to elements of f32 (4 bytes) or bf16 (2 bytes), determined when the plan is built.
-template <class Byte>
-struct EitherPointer {
-  Byte* data;
-  std::int32_t element_bytes;
-};
-template <class Byte>
-ENGINE_INLINE EitherPointer<Byte> operator+(EitherPointer<Byte> pointer, std::int64_t elements) {
-  return {pointer.data + elements * pointer.element_bytes, pointer.element_bytes};
-}
-
-using TileCallBf16 = TileCallOf<Bf16, EitherPointer<char>, EitherPointer<const char>>;
+using TileCallBf16 = TileCallOf<Bf16, SizedPointer<char>, SizedPointer<const char>>;
 using TileBf16Fn = void (*)(const TileCallBf16& call);
 
 namespace ENGINE_ISA_NS {
@@ -41,7 +30,7 @@ struct TileBf16 {
   static constexpr PixelStep kStep1 = PixelStep::kBlocked1, kStep2 = PixelStep::kBlocked2;
   struct More {};
   static ENGINE_ALWAYS_INLINE void complete(const More&, std::int64_t, TileCallBf16&) {}
-  static ENGINE_ALWAYS_INLINE TileBf16Fn kernel(int vectors, int pixels, PixelStep step) {
+  static ENGINE_ALWAYS_INLINE TileBf16Fn kernel(const More&, int vectors, int pixels, PixelStep step) {
     return tile_bf16_kernel(vectors, pixels, step);
   }
 };

@@ -5,6 +5,7 @@
 
 #include "kernels/requantize_vector.hpp"
 #include "kernels/tile_step.hpp"
+#include "simd/indices.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
@@ -32,9 +33,6 @@ constexpr int kMaxPairPixels[3] = {0, tile_pixels(6), tile_pixels(5)};
 constexpr const int (&kMaxPairPixels)[3] = kMaxPixels;
 #endif
 constexpr int kDepth = 4;  // values of depth in a step
-
-// Prevents the compiler from carrying loads to the next step (predictive commoning would spill accumulators).
-#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
 
 // Adds the products of four values at `from` with kVectors vectors of weights.
 template <bool kPairsFit, int kPixels>
@@ -351,15 +349,6 @@ void tile(const TileCallInt8& call) {
   ENGINE_FORGET(step);  // or the compiler might make a copy of `run` for each
   run<kVectors, kPixels, kPairsFit>(call, step);
 }
-
-template <int... kIndices>
-struct Indices {};
-template <int kCount, int... kIndices>
-struct CountTo : CountTo<kCount - 1, kCount, kIndices...> {};
-template <int... kIndices>
-struct CountTo<0, kIndices...> {
-  using Type = Indices<kIndices...>;
-};
 
 template <int kVectors, int kStep, bool kPairsFit, int... kPixels>
 TileInt8Fn pick(int pixels, Indices<kPixels...>) {

@@ -13,17 +13,6 @@
 
 namespace engine {
 
-// A pointer to elements of 1 or 4 bytes, determined when the plan is built.
-template <class Byte>
-struct SizedPointer {
-  Byte* data;
-  std::int32_t element_bytes;
-};
-template <class Byte>
-ENGINE_INLINE SizedPointer<Byte> operator+(SizedPointer<Byte> pointer, std::int64_t elements) {
-  return {pointer.data + elements * pointer.element_bytes, pointer.element_bytes};
-}
-
 // `scale` is not null; `epilogue` is not used.
 struct TileCallInt8 : TileCallOf<std::uint8_t, SizedPointer<char>, SizedPointer<const char>> {
   const std::int32_t* start;    // [vectors * lanes]: the sums begin with these
@@ -42,6 +31,31 @@ extern const TileTraits tile_pairs_int8_traits;
 // The kernel for a tile of exactly this shape; null if there is none. Planar steps are for pixels of four bytes.
 // pairs_fit: the weights are such that no sum of two adjacent products exceeds 16 bits, which may be faster.
 TileInt8Fn tile_int8_kernel(int vectors, int pixels, PixelStep step, bool pairs_fit);
+
+template <PixelStep kOne = PixelStep::kBlocked1, PixelStep kTwo = PixelStep::kBlocked2>
+struct TileInt8 {
+  using Call = TileCallInt8;
+  static constexpr int kDepthStep = 4;
+  static constexpr bool kIsPaddingZero = false;
+  static constexpr PixelStep kStep1 = kOne, kStep2 = kTwo;
+  // As in a call, for the first channel.
+  struct More {
+    const std::int32_t* start;
+    const std::uint8_t* padding;
+    const float* middle_bias;
+    const RequantizeArgs* requantize;
+    bool pairs_fit;
+  };
+  static ENGINE_ALWAYS_INLINE void complete(const More& more, std::int64_t channel, TileCallInt8& call) {
+    call.start = more.start + channel;
+    call.padding = more.padding;
+    call.middle_bias = more.middle_bias ? more.middle_bias + channel : nullptr;
+    call.requantize = more.requantize;
+  }
+  static ENGINE_ALWAYS_INLINE TileInt8Fn kernel(const More& more, int vectors, int pixels, PixelStep step) {
+    return tile_int8_kernel(vectors, pixels, step, more.pairs_fit);
+  }
+};
 
 }  // namespace ENGINE_ISA_NS
 }  // namespace engine

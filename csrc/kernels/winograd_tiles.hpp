@@ -10,12 +10,6 @@ namespace {
 
 using namespace simd;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
-  return a > b ? a : b;
-}
 ENGINE_INLINE std::int64_t blocks_of(std::int64_t channels) {
   return (channels + 15) / 16;
 }

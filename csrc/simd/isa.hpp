@@ -16,3 +16,6 @@
 // The same for members of structures.
 #define ENGINE_ALWAYS_INLINE inline __attribute__((always_inline))
 #define ENGINE_NOINLINE __attribute__((noinline))
+// Hides from the compiler how a value in a register was computed. Otherwise it would carry loads to the next step of a
+// loop, or keep an address for each row, and spill accumulators.
+#define ENGINE_FORGET(value) __asm__ volatile("" : "+r"(value))

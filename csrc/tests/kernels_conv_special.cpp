@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/conv_bf16.hpp"
+#include "kernels/conv_planar.hpp"
 #include "kernels/depthwise.hpp"
-#include "kernels/pack_bf16.hpp"
 #include "kernels/reference.hpp"
 #include "kernels_bf16_common.hpp"
 
@@ -61,13 +60,12 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
   const std::string type = kIsBf16 ? "bf16" : "f32";
   const KernelEntry& kernel = target.find((is_depthwise ? "depthwise_" : "conv_planar_") + type);
   const DepthwiseArgs depthwise = make_depthwise_args(s, operands, epilogue);
-  const PlanarConvArgs planar =
+  PlanarConvArgs planar =
       make_planar_conv_args(s, operands, epilogue, vectors, target.traits<TileTraits>("conv_planar_" + type));
-  const PlanarConvBf16Args planar_bf16 = {planar, 2, 2};
+  planar.y_bytes = planar.residual_bytes = kIsBf16 ? 2 : 4;
   const PackArgs& pack = is_depthwise ? depthwise.pack : planar.pack;
   Guarded source(w);
-  GuardedEither packed(std::vector<float>(std::max(pack_group_floats(pack), pack_bf16_group_size(pack)), kNan),
-                       is_depthwise || !kIsBf16);
+  GuardedEither packed(std::vector<float>(pack_group_words(pack) * pack.adjacent, kNan), is_depthwise || !kIsBf16);
   run(target.find(is_depthwise || !kIsBf16 ? "pack_tiles_f32" : "pack_tiles_bf16"), &pack,
       {source.data(), packed.data()}, 1, 0);
   GuardedEither input(is_depthwise ? reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan) : x,
@@ -83,9 +81,7 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
   if (operands.has_scale) buffers.push_back(scale_buffer.data());
   if (operands.has_residual) buffers.push_back(added.data());
   buffers.push_back(output.data());
-  const void* args = is_depthwise ? static_cast<const void*>(&depthwise)
-                     : kIsBf16    ? static_cast<const void*>(&planar_bf16)
-                                  : &planar;
+  const void* args = is_depthwise ? static_cast<const void*>(&depthwise) : &planar;
   const std::size_t depthwise_scratch = kIsBf16 ? depthwise_bf16_scratch_bytes(depthwise) : 0;
   run(kernel, args, buffers, workers, is_depthwise ? depthwise_scratch : planar_conv_scratch_bytes(planar));
   expect(output.intact() && packed.intact(), what + ": overrun");

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/gemm_bf16.hpp"
+#include "kernels/gemm_tiled.hpp"
 #include "kernels/prepare/codes.hpp"
 #include "kernels/reference.hpp"
 #include "kernels_bf16_common.hpp"
 #include "kernels_operation_common.hpp"
 
 namespace engine {
-extern const OperationEntry gemm_bf16_operations[];
+extern const OperationEntry gemm_tiled_operations[];
 }
 
 using namespace engine;
@@ -112,7 +112,7 @@ void check(const Target& target, const Gemm& g, int workers = 3, std::vector<flo
   GuardedBf16 packed(std::vector<float>((g.n + 31) / 32 * 32 * std::max<std::int64_t>(32, (g.k + 31) / 32 * 32), kNan));
   AttributeMap pack_map{{"n", g.n}, {"k", g.k}, {"transposed", std::int64_t{g.transposed}}};
   if (!g.tiling.empty()) pack_map["vectors"] = g.tiling[0];
-  run_operation(target, gemm_bf16_operations, "pack_gemm_bf16", pack_map, {bytes_of(source)}, {bytes_of(packed)}, 2);
+  run_operation(target, gemm_tiled_operations, "pack_gemm_bf16", pack_map, {bytes_of(source)}, {bytes_of(packed)}, 2);
 
   GuardedEither input(lay_out(g.a, a, g.m, g.k), g.a.is_f32);
   GuardedEither added(lay_out(g.residual, residual, g.m, g.n), g.residual.is_f32);
@@ -124,7 +124,7 @@ void check(const Target& target, const Gemm& g, int workers = 3, std::vector<flo
   if (g.operands.has_bias) inputs.push_back(bytes_of(bias_buffer));
   if (g.operands.has_scale) inputs.push_back(bytes_of(scale_buffer));
   if (g.operands.has_residual) inputs.push_back(bytes_of(added));
-  run_operation(target, gemm_bf16_operations, "gemm_bf16", attributes_of(g), inputs, {bytes_of(output)}, workers);
+  run_operation(target, gemm_tiled_operations, "gemm_bf16", attributes_of(g), inputs, {bytes_of(output)}, workers);
   expect(packed.intact() && output.intact(), what + ": overrun");
   const auto stored = output.values();
   std::vector<float> actual(g.m * g.n);
@@ -206,7 +206,7 @@ void not_finite(const Target& target) {
 void refusals(const Target& target) {
   const auto is_refused = [&](std::int64_t m, std::int64_t n, std::int64_t k, AttributeMap map, const char* message) {
     for (const auto& [name, value] : {std::pair{"m", m}, {"n", n}, {"k", k}}) map[name] = value;
-    expect_refused(target, gemm_bf16_operations, "gemm_bf16", map, {0, 0}, {0}, message);
+    expect_refused(target, gemm_tiled_operations, "gemm_bf16", map, {0, 0}, {0}, message);
   };
   is_refused(4, 4, -1, {}, "\"k\"");
   is_refused(std::int64_t{1} << 30, std::int64_t{1} << 30, std::int64_t{1} << 30, {}, "");  // overflows

@@ -12,7 +12,7 @@ namespace engine {
 extern const OperationEntry conv_amx_operations[];
 extern const OperationEntry conv_int8_operations[];
 extern const OperationEntry depthwise_int8_operations[];
-extern const OperationEntry gemm_int8_operations[];
+extern const OperationEntry gemm_tiled_operations[];
 }  // namespace engine
 
 namespace {
@@ -380,7 +380,7 @@ void products(const Target& target) {
     if (e.residual_type == "f32") residual = bytes_of_values(random_floats(static_cast<std::size_t>(m * n), seed + 13));
     AttributeMap packing{{"n", n}, {"k", k}, {"transposed", std::int64_t{is_transposed}}};
     std::vector<ByteVector> packed{ByteVector(static_cast<std::size_t>(padded(n + 64) * (padded(k) + 64)), 1)};
-    run_bytes(target, gemm_int8_operations, "pack_gemm_int8", packing, {b}, packed, 4, 2);
+    run_bytes(target, gemm_tiled_operations, "pack_gemm_int8", packing, {b}, packed, 4, 2);
 
     AttributeMap attributes{{"m", m},
                             {"n", n},
@@ -392,8 +392,8 @@ void products(const Target& target) {
     AttributeMap more = attributes_of(e);
     attributes.merge(more);
     std::vector<ByteVector> results{ByteVector(static_cast<std::size_t>(((m - 1) * c_row + n) * bytes_of(e.y)), 7)};
-    run_bytes(target, gemm_int8_operations, "gemm_int8", attributes, operands(a, packed[0], v, e, residual), results, 4,
-              static_cast<int>(1 + dice.roll(4)));
+    run_bytes(target, gemm_tiled_operations, "gemm_int8", attributes, operands(a, packed[0], v, e, residual), results,
+              4, static_cast<int>(1 + dice.roll(4)));
     for (std::int64_t row = 0; row < m; ++row)
       for (std::int64_t column = 0; column < n; ++column) {
         std::int64_t sum = v.start[static_cast<std::size_t>(column)];
@@ -414,7 +414,7 @@ void refusals(const Target& target) {
   const auto refused = [&](AttributeMap changed, const std::string& message) {
     AttributeMap attributes{{"m", std::int64_t{2}}, {"n", std::int64_t{3}}, {"k", std::int64_t{4}}};
     changed.merge(attributes);
-    expect_refused(target, gemm_int8_operations, "gemm_int8", changed, {8, 4096, 64, 64}, {24}, message);
+    expect_refused(target, gemm_tiled_operations, "gemm_int8", changed, {8, 4096, 64, 64}, {24}, message);
   };
   refused({{"y", std::string("f16")}}, "f16");
   refused({{"y", std::string("u8")}, {"zero_point", std::int64_t{256}}}, "zero_point");

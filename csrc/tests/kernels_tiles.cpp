@@ -16,8 +16,7 @@
 #include "simd/tiles.hpp"
 
 namespace engine {
-extern const OperationEntry gemm_bf16_operations[];
-extern const OperationEntry gemm_int8_operations[];
+extern const OperationEntry gemm_tiled_operations[];
 }  // namespace engine
 
 using namespace engine;
@@ -193,9 +192,9 @@ void large_bf16(const Target& target) {
       Guarded packed(static_cast<std::size_t>((size.n + 31) / 32 * 32 * ((size.k + 31) / 32 * 32) / 2));
       const AttributeMap shape{
           {"m", size.m}, {"n", size.n}, {"k", size.k}, {"a_f32", std::int64_t{1}}, {"c_f32", std::int64_t{1}}};
-      run_operation(target, gemm_bf16_operations, "pack_gemm_bf16", {{"n", size.n}, {"k", size.k}}, {&source},
+      run_operation(target, gemm_tiled_operations, "pack_gemm_bf16", {{"n", size.n}, {"k", size.k}}, {&source},
                     {&packed}, 2);
-      run_operation(target, gemm_bf16_operations, "gemm_bf16", shape, {&input, &packed}, {&output}, workers);
+      run_operation(target, gemm_tiled_operations, "gemm_bf16", shape, {&input, &packed}, {&output}, workers);
       expect(output.intact() && packed.intact(), "overrun");
       expect_close(expected, output.values(), bf16_tolerance(size.k, true),
                    "m" + std::to_string(size.m) + " n" + std::to_string(size.n) + " k" + std::to_string(size.k));
@@ -217,9 +216,9 @@ void large_int8(const Target& target) {
       const ByteVector start = bytes_of_values(std::vector<std::int32_t>(count(columns)));
       const ByteVector scale = bytes_of_values(std::vector<float>(count(columns), 1.0f));
       std::vector<ByteVector> packed{ByteVector(count((size.n + 31) / 32 * 32 * ((size.k + 63) / 64 * 64)))};
-      run_bytes(target, gemm_int8_operations, "pack_gemm_int8", {{"n", size.n}, {"k", size.k}}, {b}, packed, 4, 2);
+      run_bytes(target, gemm_tiled_operations, "pack_gemm_int8", {{"n", size.n}, {"k", size.k}}, {b}, packed, 4, 2);
       std::vector<ByteVector> results{ByteVector(count(size.m * size.n * 4))};
-      run_bytes(target, gemm_int8_operations, "gemm_int8",
+      run_bytes(target, gemm_tiled_operations, "gemm_int8",
                 {{"m", size.m}, {"n", size.n}, {"k", size.k}, {"y", std::string("i32")}}, {a, packed[0], start, scale},
                 results, 4, workers);
       expect(values_of_bytes<std::int32_t>(results[0]) == expected,

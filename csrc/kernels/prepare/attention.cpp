@@ -44,11 +44,6 @@ constexpr std::size_t kJoinedFloats = 64 * 1024;
 // The least work, in multiplications, for which waking a worker is worthwhile.
 constexpr double kLeastWork = 1.0e5;
 
-std::int64_t read_or(const Attributes& attributes, const char* name, std::int64_t least, std::int64_t most,
-                     std::int64_t otherwise) {
-  return attributes.has(name) ? attributes.integer(name, least, most) : otherwise;
-}
-
 std::vector<std::int64_t> read_strides(const Attributes& attributes, const char* name, std::size_t count) {
   const std::vector<std::int64_t>& values = attributes.integers(name);
   if (values.size() != count) {
@@ -115,11 +110,11 @@ void expect_apart(const AttentionArgs& args) {
 void read_sizes(const Attributes& attributes, AttentionArgs& args) {
   args.batch = attributes.integer("batch", 0, kLargestAttention);
   args.heads = attributes.integer("heads", 1, kLargestAttention);
-  args.kv_heads = read_or(attributes, "kv_heads", 1, kLargestAttention, args.heads);
+  args.kv_heads = attributes.integer_or("kv_heads", 1, kLargestAttention, args.heads);
   args.queries = attributes.integer("queries", 0, kLargestAttention);
   args.keys = attributes.integer("keys", 0, kLargestAttention);
   args.size = attributes.integer("size", 0, kLargestAttention);
-  args.value_size = read_or(attributes, "value_size", 0, kLargestAttention, args.size);
+  args.value_size = attributes.integer_or("value_size", 0, kLargestAttention, args.size);
   if (args.heads % args.kv_heads != 0) {
     throw PlanError(std::to_string(args.kv_heads) + " heads of K and V do not divide " + std::to_string(args.heads) +
                     " heads of Q");
@@ -139,12 +134,12 @@ void read_restraints(const Attributes& attributes, AttentionArgs& args) {
   if (args.mask != AttentionMask::kNone) {
     const auto strides = read_strides(attributes, "mask_strides", 4);
     args.mask_view = {strides[0], strides[1], strides[2], strides[3]};
-    args.mask_keys = read_or(attributes, "mask_keys", 0, args.keys, args.keys);
+    args.mask_keys = attributes.integer_or("mask_keys", 0, args.keys, args.keys);
   }
   args.rows = read_code_or(attributes, "rows", AttentionRows::kAttention);
-  args.before = read_or(attributes, "before", -1, kLargestAttention, -1);
-  args.after = read_or(attributes, "after", -1, kLargestAttention, -1);
-  args.offset = read_or(attributes, "offset", -kLargestAttention, kLargestAttention, 0);
+  args.before = attributes.integer_or("before", -1, kLargestAttention, -1);
+  args.after = attributes.integer_or("after", -1, kLargestAttention, -1);
+  args.offset = attributes.integer_or("offset", -kLargestAttention, kLargestAttention, 0);
   args.scale = static_cast<float>(attributes.real("scale"));
   args.softcap = static_cast<float>(attributes.real_or("softcap", 0.0));
   if (!std::isfinite(args.scale)) throw PlanError("attribute \"scale\" is not a finite number");
@@ -176,10 +171,10 @@ std::int64_t dense_row(CacheFormat format, std::int64_t size) {
 
 // 0 where the kernel shall choose.
 void read_algorithm(const Attributes& attributes, AttentionArgs& args) {
-  args.key_block = read_or(attributes, "key_block", 1, kLargestAttention, 0);
-  args.query_blocks = read_or(attributes, "query_blocks", 1, kMostQueryBlocks, 0);
-  args.shared_heads = read_or(attributes, "shared_heads", 1, kMostSharedHeads, 0);
-  args.parts = read_or(attributes, "parts", 1, kMostParts, 0);
+  args.key_block = attributes.integer_or("key_block", 1, kLargestAttention, 0);
+  args.query_blocks = attributes.integer_or("query_blocks", 1, kMostQueryBlocks, 0);
+  args.shared_heads = attributes.integer_or("shared_heads", 1, kMostSharedHeads, 0);
+  args.parts = attributes.integer_or("parts", 1, kMostParts, 0);
 }
 
 AttentionArgs read_attention(const StepRequest& request) {
@@ -193,7 +188,7 @@ AttentionArgs read_attention(const StepRequest& request) {
   args.k_at = 1;
   args.v_at = 2;
   args.y_at = args.mask != AttentionMask::kNone ? 4 : 3;
-  if (read_or(attributes, "lengths", 0, 1, 0) == 1) args.lengths_at = args.y_at++;
+  if (attributes.integer_or("lengths", 0, 1, 0) == 1) args.lengths_at = args.y_at++;
   args.q = read_view(attributes, "q", args.heads, args.queries, args.size);
   args.k = read_view(attributes, "k", args.kv_heads, args.keys, dense_row(args.k_format, args.size));
   args.v = read_view(attributes, "v", args.kv_heads, args.keys, dense_row(args.v_format, args.value_size));
@@ -215,7 +210,7 @@ const AttentionTraits& find_traits(const StepRequest& request) {
 // With fewer queries than a quarter of the lanes, most lanes of query vectors would be unused.
 bool read_is_row_wise(const StepRequest& request, const AttentionArgs& args) {
   const bool is_best = args.queries <= std::max(1, find_traits(request).lanes / 4);
-  return read_or(request.attributes, "row_wise", 0, 1, is_best ? 1 : 0) == 1;
+  return request.attributes.integer_or("row_wise", 0, 1, is_best ? 1 : 0) == 1;
 }
 
 // How many blocks of queries, of `width` each, share a copy of the keys.

@@ -1,12 +1,14 @@
-// Plan building for convolutions on NCHWc16.
+// Plan building for convolutions on NCHWc16. conv_blocked_bf16 also has the attributes
+//
+//   y_f32 (0), residual_f32 (0): whether that map is f32 instead of bf16
 #include "kernels/conv.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
-#include "kernels/prepare.hpp"
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/tile_request.hpp"
 
 namespace engine {
 namespace {
@@ -26,8 +28,7 @@ bool uses_long_tiles(const ConvShape& shape, const ConvTiling& tiling, const Til
 ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, std::int32_t vectors) {
   const std::int64_t group_channels = shape.out_channels / shape.groups;
   ConvTiling tiling;
-  tiling.vectors = vectors == 0 ? traits.best_vectors : vectors;
-  while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= group_channels) --tiling.vectors;
+  tiling.vectors = needed_vectors(vectors == 0 ? traits.best_vectors : vectors, group_channels, traits);
   tiling.pixels = traits.max_pixels[tiling.vectors];
   const bool is_dense_across_rows = shape.kernel_h == 1 && shape.kernel_w == 1 && shape.stride_h == 1 &&
                                     shape.stride_w == 1 && shape.pad_top == 0 && shape.pad_left == 0;
@@ -67,11 +68,7 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
   const std::int64_t taps = shape.kernel_h * shape.kernel_w;
   PackArgs& pack = args.pack;
   pack.groups = shape.groups;
-  pack.channels = shape.out_channels / shape.groups;
-  pack.tile_channels = args.tiling.vectors * traits.lanes;
-  const std::int64_t rest = pack.channels % pack.tile_channels;
-  pack.tail_channels =
-      rest == 0 ? pack.tile_channels : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
+  set_tile_channels(pack, shape.out_channels / shape.groups, args.tiling.vectors, traits);
   pack.blocks = static_cast<std::int32_t>(divide_up(in_channels, kChannelBlock));
   pack.rows = static_cast<std::int32_t>(shape.kernel_h);
   pack.cols = static_cast<std::int32_t>(shape.kernel_w);
@@ -133,42 +130,44 @@ std::size_t conv_scratch_bytes(const ConvArgs& args) {
 
 namespace {
 
-ConvArgs read_conv(const StepRequest& request) {
-  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
-  const ConvShape shape = read_conv_shape(request.attributes);
+ConvArgs read_conv(const StepRequest& request, const ConvKernels& kernels) {
+  const Attributes& attributes = request.attributes;
+  const TileTraits& traits = find_traits(request, kernels);
+  const ConvShape shape = read_conv_shape(attributes);
   expect_whole_groups(shape);
-  return make_conv_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes),
-                        read_conv_tiling(request.attributes, shape, traits), traits);
+  ConvArgs args = make_conv_args(shape, read_conv_operands(attributes), read_epilogue(attributes),
+                                 read_conv_tiling(attributes, shape, traits), traits);
+  read_map_types(attributes, kernels, args);
+  return args;
 }
 
-std::int64_t weight_floats(const ConvArgs& args) {
-  return args.pack.groups * pack_group_floats(args.pack);
-}
-
-PreparedStep prepare_conv_blocked_f32(const StepRequest& request) {
-  ConvArgs args = read_conv(request);
-  choose_copies(args);
+template <const ConvKernels& kernels>
+PreparedStep prepare_conv_blocked(const StepRequest& request) {
+  ConvArgs args = read_conv(request, kernels);
+  if (!kernels.is_bf16) choose_copies(args);
   const ConvShape& s = args.shape;
   const std::int64_t x_image = args.x_batch;
   const ImageSteps steps = read_image_steps(request.attributes, args);
-  expect_conv_operands(request, s, args.operands, x_image, steps, weight_floats(args));
-  return one_phase(PreparedPhase::of(request.kernels.find("conv_blocked_f32"), args), conv_scratch_bytes(args),
-                   conv_work(s));
+  expect_conv_operands(request, s, args.operands, x_image, steps, args.pack.groups * pack_group_words(args.pack),
+                       {kernels.x_bytes, args.y_bytes, args.residual_bytes});
+  return one_phase(PreparedPhase::of(request.kernels.find(kernels.conv), args), conv_scratch_bytes(args), conv_work(s));
 }
 
-// w as [out, in / groups, kernel height, kernel width] -> packed. The step has the attributes of the convolution.
-PreparedStep prepare_pack_conv_blocked_f32(const StepRequest& request) {
-  const ConvArgs args = read_conv(request);
-  request.expect_operands(1, 1);
-  request.expect_input(0, checked_product({args.shape.out_channels, args.shape.in_channels / args.shape.groups,
-                                           args.shape.kernel_h, args.shape.kernel_w, 4}));
-  request.expect_output(0, checked_product({weight_floats(args), 4}));
-  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), args.pack), 0, 0);
+// w as f32 [out, in / groups, kernel height, kernel width] -> packed. The step has the attributes of the convolution.
+template <const ConvKernels& kernels>
+PreparedStep prepare_pack_conv_blocked(const StepRequest& request) {
+  const ConvArgs args = read_conv(request, kernels);
+  const ConvShape& s = args.shape;
+  return pack_phase(request, kernels.pack, args.pack,
+                    checked_product({s.out_channels, s.in_channels / s.groups, s.kernel_h, s.kernel_w, 4}));
 }
 
 }  // namespace
 
-extern const OperationEntry conv_operations[] = {
-    {"conv_blocked_f32", prepare_conv_blocked_f32, true}, {"pack_conv_blocked_f32", prepare_pack_conv_blocked_f32}, {}};
+extern const OperationEntry conv_operations[] = {{"conv_blocked_f32", prepare_conv_blocked<kBlockedF32>, true},
+                                                 {"pack_conv_blocked_f32", prepare_pack_conv_blocked<kBlockedF32>},
+                                                 {"conv_blocked_bf16", prepare_conv_blocked<kBlockedBf16>, true},
+                                                 {"pack_conv_blocked_bf16", prepare_pack_conv_blocked<kBlockedBf16>},
+                                                 {}};
 
 }  // namespace engine

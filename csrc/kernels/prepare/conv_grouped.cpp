@@ -150,7 +150,7 @@ PreparedStep prepare_expanded(const StepRequest& request, const Grouped& grouped
   ExpandedConvArgs args = make_expanded_conv_args(grouped.shape, grouped.operands, grouped.epilogue);
   const std::int64_t x_image = args.x_batch;
   const ImageSteps steps = read_image_steps(request.attributes, args);
-  expect_conv_operands(request, args.shape, args.operands, x_image, steps, pack_group_floats(args.pack));
+  expect_conv_operands(request, args.shape, args.operands, x_image, steps, pack_group_words(args.pack));
   return one_phase(PreparedPhase::of(request.kernels.find("conv_expanded_f32"), args),
                    expanded_conv_scratch_bytes(args), conv_work(args.shape));
 }
@@ -163,7 +163,7 @@ PreparedStep prepare_conv_grouped_f32(const StepRequest& request) {
   const ImageSteps steps = read_image_steps(
       request.attributes, x_image, blocked_floats(s.out_channels, s.out_h, s.out_w), grouped.operands.has_residual);
   const ConvArgs packed = padded_args(request, grouped, {}, {});
-  expect_conv_operands(request, s, grouped.operands, x_image, steps, s.groups * pack_group_floats(packed.pack));
+  expect_conv_operands(request, s, grouped.operands, x_image, steps, s.groups * pack_group_words(packed.pack));
   PreparedStep step = with_padded_groups(
       request, s, steps, grouped.operands, grouped.epilogue, [&](const GroupedPlaces& places, PreparedStep& to) {
         ConvArgs args = padded_args(request, grouped, places.operands, places.epilogue);
@@ -181,10 +181,8 @@ PreparedStep prepare_pack_conv_grouped_f32(const StepRequest& request) {
   const ConvShape& s = grouped.shape;
   const PackArgs pack =
       grouped.is_expanded ? make_expanded_conv_args(s, {}, {}).pack : padded_args(request, grouped, {}, {}).pack;
-  request.expect_operands(1, 1);
-  request.expect_input(0, checked_product({s.out_channels, in_group(s), s.kernel_h, s.kernel_w, 4}));
-  request.expect_output(0, checked_product({pack.groups, pack_group_floats(pack), 4}));
-  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), pack), 0, 0);
+  return pack_phase(request, "pack_tiles_f32", pack,
+                    checked_product({s.out_channels, in_group(s), s.kernel_h, s.kernel_w, 4}));
 }
 
 }  // namespace

@@ -7,9 +7,7 @@
 // conv_planar_int8 reads a plain x of up to four channels.
 #include "kernels/conv_int8.hpp"
 
-#include "kernels/pack_int8.hpp"
 #include "kernels/prepare/conv_request.hpp"
-#include "kernels/prepare/norm_request.hpp"
 #include "kernels/prepare/requantize_request.hpp"
 
 namespace engine {
@@ -82,9 +80,9 @@ ConvInt8Args read_conv(const StepRequest& request, bool is_plain) {
   args.plain_channels = shape.in_channels;
   ConvOperands& operands = args.conv.operands;
   if (operands.has_scale) throw PlanError("attribute \"scale\" is 1, but the scale is not optional");
-  const bool is_computed = read_flag(attributes, "x_zero_computed");
+  const bool is_computed = attributes.flag("x_zero_computed");
   args.zero_at = is_computed ? 4 + operands.has_bias + operands.has_residual : 0;
-  args.zero_flip = read_flag(attributes, "x_signed") ? 128 : 0;
+  args.zero_flip = attributes.flag("x_signed") ? 128 : 0;
   args.copy_at = is_copied ? 5 + operands.has_bias + operands.has_residual + is_computed : 0;
   args.conv.x_at = args.copy_at;
   if (is_plain) {
@@ -100,10 +98,6 @@ ConvInt8Args read_conv(const StepRequest& request, bool is_plain) {
   return args;
 }
 
-std::int64_t weight_bytes(const PackArgs& pack) {
-  return pack.groups * pack_int8_group_size(pack);
-}
-
 PreparedStep prepare_conv(const StepRequest& request, bool is_plain) {
   const ConvInt8Args args = read_conv(request, is_plain);
   const ConvShape& s = args.conv.shape;
@@ -116,7 +110,7 @@ PreparedStep prepare_conv(const StepRequest& request, bool is_plain) {
   if (args.zero_at != 0) request.expect_input(static_cast<std::size_t>(args.zero_at), 1);
   request.expect_input(0, is_plain ? checked_product({s.batch, s.in_channels, args.in_h, args.in_w})
                                    : blocked_bytes(s.batch, s.in_channels, args.in_h, args.in_w, 1));
-  request.expect_input(1, checked_product({weight_bytes(args.conv.pack)}));
+  request.expect_input(1, checked_product({args.conv.pack.groups, pack_group_words(args.conv.pack), 4}));
   request.expect_input(2, channel_bytes);
   request.expect_input(3, channel_bytes);
   if (operands.has_bias) request.expect_input(4, channel_bytes);
@@ -147,11 +141,9 @@ PreparedStep prepare_conv_planar_int8(const StepRequest& request) {
 PreparedStep prepare_pack(const StepRequest& request, bool is_plain) {
   const ConvArgs args = read_conv(request, is_plain).conv;
   const ConvShape& s = args.shape;
-  request.expect_operands(1, 1);
   const std::int64_t inputs = is_plain ? kPlainChannels : s.in_channels / s.groups;
-  request.expect_input(0, checked_product({s.out_channels, inputs, s.kernel_h, s.kernel_w}));
-  request.expect_output(0, checked_product({weight_bytes(args.pack)}));
-  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_int8"), args.pack), 0, 0);
+  return pack_phase(request, "pack_tiles_int8", args.pack,
+                    checked_product({s.out_channels, inputs, s.kernel_h, s.kernel_w}));
 }
 
 // w as i8 [out, in / groups, kernel height, kernel width] -> packed. The step has the convolution's attributes.

@@ -1,8 +1,10 @@
-// Plan-time half of the convolution on plain input.
+// Plan-time half of the convolution on plain input. Attributes are those of conv_blocked_f32 and conv_blocked_bf16.
 #include "kernels/conv_planar.hpp"
-#include "kernels/prepare/conv_request.hpp"
 
 #include <algorithm>
+
+#include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/tile_request.hpp"
 
 namespace engine {
 
@@ -12,16 +14,11 @@ PlanarConvArgs make_planar_conv_args(const ConvShape& shape, const ConvOperands&
   args.shape = shape;
   args.operands = operands;
   args.epilogue = epilogue;
-  vectors = vectors == 0 ? traits.best_vectors : vectors;
-  while (vectors > 1 && (vectors - 1) * traits.lanes >= shape.out_channels) --vectors;
+  vectors = needed_vectors(vectors == 0 ? traits.best_vectors : vectors, shape.out_channels, traits);
   args.pixels = vectors == 1 && has_long_tiles(traits, shape.out_w) ? traits.long_pixels : traits.max_pixels[vectors];
   PackArgs& pack = args.pack;
   pack.groups = 1;
-  pack.channels = shape.out_channels;
-  pack.tile_channels = vectors * traits.lanes;
-  const std::int64_t rest = shape.out_channels % pack.tile_channels;
-  pack.tail_channels = rest == 0 ? pack.tile_channels
-                                 : static_cast<std::int32_t>((rest + traits.lanes - 1) / traits.lanes * traits.lanes);
+  set_tile_channels(pack, shape.out_channels, vectors, traits);
   pack.blocks = static_cast<std::int32_t>(shape.in_channels);
   pack.rows = static_cast<std::int32_t>(shape.kernel_h);
   // Without dilation, the taps of a kernel row are adjacent floats of the input.
@@ -49,36 +46,47 @@ std::size_t planar_conv_scratch_bytes(const PlanarConvArgs& args) {
 
 namespace {
 
-PlanarConvArgs read_planar(const StepRequest& request) {
-  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_planar_f32").traits);
-  const ConvShape shape = read_conv_shape(request.attributes);
+constexpr ConvKernels kPlanarF32 = {"conv_planar_f32", "pack_tiles_f32", 4, false};
+constexpr ConvKernels kPlanarBf16 = {"conv_planar_bf16", "pack_tiles_bf16", 4, true};
+
+PlanarConvArgs read_planar(const StepRequest& request, const ConvKernels& kernels) {
+  const Attributes& attributes = request.attributes;
+  const TileTraits& traits = find_traits(request, kernels);
+  const ConvShape shape = read_conv_shape(attributes);
   if (shape.groups != 1) throw PlanError(std::to_string(shape.groups) + " groups; expected 1 for a plain input");
-  return make_planar_conv_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes),
-                               read_conv_tiling(request.attributes, shape, traits).vectors, traits);
+  PlanarConvArgs args = make_planar_conv_args(shape, read_conv_operands(attributes), read_epilogue(attributes),
+                                              read_conv_tiling(attributes, shape, traits).vectors, traits);
+  read_map_types(attributes, kernels, args);
+  return args;
 }
 
-PreparedStep prepare_conv_planar_f32(const StepRequest& request) {
-  PlanarConvArgs args = read_planar(request);
+template <const ConvKernels& kernels>
+PreparedStep prepare_conv_planar(const StepRequest& request) {
+  PlanarConvArgs args = read_planar(request, kernels);
   const ConvShape& s = args.shape;
   const std::int64_t x_image = args.x_batch;
   const ImageSteps steps = read_image_steps(request.attributes, args);
-  expect_conv_operands(request, s, args.operands, x_image, steps, pack_group_floats(args.pack));
-  return one_phase(PreparedPhase::of(request.kernels.find("conv_planar_f32"), args), planar_conv_scratch_bytes(args),
+  expect_conv_operands(request, s, args.operands, x_image, steps, pack_group_words(args.pack),
+                       {kernels.x_bytes, args.y_bytes, args.residual_bytes});
+  return one_phase(PreparedPhase::of(request.kernels.find(kernels.conv), args), planar_conv_scratch_bytes(args),
                    conv_work(s));
 }
 
-PreparedStep prepare_pack_conv_planar_f32(const StepRequest& request) {
-  const PlanarConvArgs args = read_planar(request);
-  request.expect_operands(1, 1);
-  request.expect_input(0, checked_product({args.shape.out_channels, args.shape.in_channels, args.shape.kernel_h,
-                                           args.shape.kernel_w, 4}));
-  request.expect_output(0, checked_product({pack_group_floats(args.pack), 4}));
-  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), args.pack), 0, 0);
+template <const ConvKernels& kernels>
+PreparedStep prepare_pack_conv_planar(const StepRequest& request) {
+  const PlanarConvArgs args = read_planar(request, kernels);
+  const ConvShape& s = args.shape;
+  return pack_phase(request, kernels.pack, args.pack,
+                    checked_product({s.out_channels, s.in_channels, s.kernel_h, s.kernel_w, 4}));
 }
 
 }  // namespace
 
 extern const OperationEntry conv_planar_operations[] = {
-    {"conv_planar_f32", prepare_conv_planar_f32, true}, {"pack_conv_planar_f32", prepare_pack_conv_planar_f32}, {}};
+    {"conv_planar_f32", prepare_conv_planar<kPlanarF32>, true},
+    {"pack_conv_planar_f32", prepare_pack_conv_planar<kPlanarF32>},
+    {"conv_planar_bf16", prepare_conv_planar<kPlanarBf16>, true},
+    {"pack_conv_planar_bf16", prepare_pack_conv_planar<kPlanarBf16>},
+    {}};
 
 }  // namespace engine

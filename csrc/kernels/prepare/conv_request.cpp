@@ -5,7 +5,6 @@
 #include <string>
 
 #include "kernels/prepare/codes.hpp"
-#include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
 namespace {
@@ -44,7 +43,7 @@ void check_magnitude(const ConvShape& shape) {
 ConvShape read_conv_shape(const Attributes& attributes, bool is_transposed) {
   ConvShape shape;
   shape.batch = attributes.integer("batch", 0, kLargestConv);
-  shape.groups = attributes.has("groups") ? attributes.integer("groups", 1, kLargestConv) : 1;
+  shape.groups = attributes.integer_or("groups", 1, kLargestConv, 1);
   shape.in_channels = attributes.integer("in_channels", 1, kLargestConv);
   shape.out_channels = attributes.integer("out_channels", 1, kLargestConv);
   const auto in = read_sizes(attributes, "in", 2, 0, kLargestConv, -1);
@@ -74,7 +73,7 @@ ConvShape read_conv_shape(const Attributes& attributes, bool is_transposed) {
 }
 
 ConvOperands read_conv_operands(const Attributes& attributes) {
-  return {read_flag(attributes, "bias"), read_flag(attributes, "scale"), read_flag(attributes, "residual")};
+  return {attributes.flag("bias"), attributes.flag("scale"), attributes.flag("residual")};
 }
 
 EpilogueArgs read_epilogue(const Attributes& attributes) {
@@ -83,7 +82,7 @@ EpilogueArgs read_epilogue(const Attributes& attributes) {
   epilogue.activation = read_code_or(attributes, "activation", epilogue.activation);
   epilogue.alpha = static_cast<float>(attributes.real_or("alpha", -kInf));
   epilogue.beta = static_cast<float>(attributes.real_or("beta", kInf));
-  epilogue.residual_after = read_flag(attributes, "residual_after");
+  epilogue.residual_after = attributes.flag("residual_after");
   return epilogue;
 }
 
@@ -97,7 +96,7 @@ ConvTiling read_conv_tiling(const Attributes& attributes, const ConvShape& shape
   if (attributes.has("pixels")) tiling.pixels = read("pixels", 1, traits.max_pixels[tiling.vectors]);
   if (attributes.has("tile_block")) tiling.tile_block = read("tile_block", 0, kMost);
   if (attributes.has("channel_split")) tiling.channel_split = read("channel_split", 1, kMost);
-  if (attributes.has("flat")) tiling.flat = read_flag(attributes, "flat");
+  if (attributes.has("flat")) tiling.flat = attributes.flag("flat");
   return tiling;
 }
 
@@ -106,8 +105,8 @@ std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_
   return checked_product({batch, (channels + 15) / 16 * 16, h, w, element_bytes});
 }
 
-std::int32_t read_element_bytes(const Attributes& attributes, const char* is_f32) {
-  return read_flag(attributes, is_f32) ? 4 : 2;
+std::int32_t read_element_bytes(const Attributes& attributes, std::string_view is_f32) {
+  return attributes.flag(is_f32) ? 4 : 2;
 }
 
 std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t w) {
@@ -119,7 +118,7 @@ ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, 
   // With larger values, the bytes of two images overflow.
   constexpr std::int64_t kMost = std::int64_t{1} << 60;
   const auto read = [&](const char* name, std::int64_t least) {
-    return attributes.has(name) ? attributes.integer(name, least, kMost) : least;
+    return attributes.integer_or(name, least, kMost, least);
   };
   return {read("x_batch", x_image), read("y_batch", y_image), has_residual ? read("residual_batch", y_image) : y_image};
 }
@@ -131,13 +130,13 @@ std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t im
 }
 
 void expect_conv_operands(const StepRequest& request, const ConvShape& shape, const ConvOperands& operands,
-                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_floats,
+                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_words,
                           const ConvElementBytes& bytes) {
   const std::size_t channel_bytes = blocked_bytes(1, shape.out_channels, 1, 1);
   const std::int64_t y_image = blocked_floats(shape.out_channels, shape.out_h, shape.out_w);
   request.expect_operands(2 + std::size_t{operands.has_bias} + operands.has_scale + operands.has_residual, 1);
   request.expect_input(0, strided_bytes(shape.batch, steps.x, x_image, bytes.x));
-  request.expect_input(1, checked_product({weight_floats, static_cast<std::int64_t>(sizeof(float))}));
+  request.expect_input(1, checked_product({weight_words, 4}));
   std::size_t index = 2;
   if (operands.has_bias) request.expect_input(index++, channel_bytes);
   if (operands.has_scale) request.expect_input(index++, channel_bytes);
@@ -158,12 +157,24 @@ double conv_work(const ConvShape& s) {
   return 2.0 * s.batch * s.out_channels * s.out_h * s.out_w * (s.in_channels / s.groups) * s.kernel_h * s.kernel_w;
 }
 
+const TileTraits& find_traits(const StepRequest& request, const ConvKernels& kernels) {
+  return *static_cast<const TileTraits*>(request.kernels.find(kernels.conv).traits);
+}
+
 PreparedStep one_phase(PreparedPhase phase, std::size_t scratch_bytes, double work) {
   phase.scratch_bytes = scratch_bytes;
   PreparedStep step;
   step.phases.push_back(std::move(phase));
   step.work = work;
   return step;
+}
+
+PreparedStep pack_phase(const StepRequest& request, const char* kernel, const PackArgs& pack,
+                        std::size_t weight_bytes) {
+  request.expect_operands(1, 1);
+  request.expect_input(0, weight_bytes);
+  request.expect_output(0, checked_product({pack.groups, pack_group_words(pack), 4}));
+  return one_phase(PreparedPhase::of(request.kernels.find(kernel), pack), 0, 0);
 }
 
 }  // namespace engine

@@ -37,7 +37,7 @@ struct ConvElementBytes {
 };
 
 // 4 if the attribute `is_f32` is 1, otherwise 2.
-std::int32_t read_element_bytes(const Attributes& attributes, const char* is_f32);
+std::int32_t read_element_bytes(const Attributes& attributes, std::string_view is_f32);
 
 std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t w);
 // Bytes of images of `image` elements, `step` elements apart.
@@ -46,9 +46,9 @@ std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t im
 ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, std::int64_t y_image,
                             bool has_residual);
 
-// Checks x with images of `x_image` elements, w of `weight_floats`, bias, scale, residual and y.
+// Checks x with images of `x_image` elements, w of `weight_words`, bias, scale, residual and y.
 void expect_conv_operands(const StepRequest& request, const ConvShape& shape, const ConvOperands& operands,
-                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_floats,
+                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_words,
                           const ConvElementBytes& bytes = {});
 
 // Overrides the distances between images, which a family's arguments have for dense maps, with those of attributes.
@@ -66,7 +66,29 @@ void expect_whole_groups(const ConvShape& shape);
 
 double conv_work(const ConvShape& shape);
 
+// What differs between convolutions with products of f32 and of bf16.
+struct ConvKernels {
+  const char *conv, *pack;
+  std::int32_t x_bytes;  // of an element
+  bool is_bf16;
+};
+inline constexpr ConvKernels kBlockedF32 = {"conv_blocked_f32", "pack_tiles_f32", 4, false};
+inline constexpr ConvKernels kBlockedBf16 = {"conv_blocked_bf16", "pack_tiles_bf16", 2, true};
+
+// Reads whether y and the residual are f32 (attributes y_f32 and residual_f32), if products are of bf16.
+template <class Args>
+void read_map_types(const Attributes& attributes, const ConvKernels& kernels, Args& args) {
+  if (!kernels.is_bf16) return;
+  args.y_bytes = read_element_bytes(attributes, "y_f32");
+  args.residual_bytes = read_element_bytes(attributes, "residual_f32");
+}
+
+const TileTraits& find_traits(const StepRequest& request, const ConvKernels& kernels);
+
 // A step of one phase.
 PreparedStep one_phase(PreparedPhase phase, std::size_t scratch_bytes, double work);
+
+// A step that packs `weight_bytes` of w by the kernel `pack`.
+PreparedStep pack_phase(const StepRequest& request, const char* kernel, const PackArgs& pack, std::size_t weight_bytes);
 
 }  // namespace engine

@@ -88,7 +88,7 @@ void expect_operands(const StepRequest& request, const ConvStripsArgs& args) {
   const std::size_t y_bytes = blocked_bytes(last.batch, last.out_channels, last.out_h, last.out_w);
   std::vector<std::size_t> bytes = {blocked_bytes(first.batch, first.in_channels, first.in_h, first.in_w)};
   const auto add_parameters = [&](const ConvShape& s, const ConvOperands& operands, const PackArgs& pack) {
-    bytes.push_back(checked_product({pack_group_floats(pack), 4}));
+    bytes.push_back(checked_product({pack_group_words(pack), 4}));
     bytes.insert(bytes.end(), std::size_t{operands.has_bias} + operands.has_scale,
                  blocked_bytes(1, s.out_channels, 1, 1));
   };

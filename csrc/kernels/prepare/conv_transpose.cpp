@@ -6,27 +6,12 @@
 // one pointwise convolution, with the residues as groups that share the input.
 //
 // conv_transpose_bf16 has bf16 maps, one group, and the attributes y_f32 and residual_f32 of conv_blocked_bf16.
-#include "kernels/conv_bf16.hpp"
-#include "kernels/pack_bf16.hpp"
 #include "kernels/prepare/conv_grouped.hpp"
 #include "kernels/prepare/conv_request.hpp"
 #include "kernels/prepare/conv_residues.hpp"
 
 namespace engine {
 namespace {
-
-// The parts that differ between element types.
-struct Kernels {
-  const char *conv, *pack;
-  std::int64_t (*packed_group)(const PackArgs& args);  // elements
-  std::int64_t element_bytes;
-};
-constexpr Kernels kF32 = {"conv_blocked_f32", "pack_tiles_f32", pack_group_floats, 4};
-constexpr Kernels kBf16 = {"conv_blocked_bf16", "pack_tiles_bf16", pack_bf16_group_size, 2};
-
-const TileTraits& find_traits(const StepRequest& request, const Kernels& kernels) {
-  return *static_cast<const TileTraits*>(request.kernels.find(kernels.conv).traits);
-}
 
 struct Transposed {
   ConvShape shape;
@@ -37,7 +22,7 @@ struct Transposed {
 
 Transposed read_transposed(const StepRequest& request, const TileTraits& traits) {
   const Attributes& attributes = request.attributes;
-  const std::int64_t vectors = attributes.has("vectors") ? attributes.integer("vectors", 0, traits.max_vectors) : 0;
+  const std::int64_t vectors = attributes.integer_or("vectors", 0, traits.max_vectors, 0);
   return {read_conv_shape(attributes, true), read_conv_operands(attributes), read_epilogue(attributes),
           static_cast<std::int32_t>(vectors)};
 }
@@ -92,7 +77,7 @@ ConvArgs one_tap_args(const Transposed& whole, const TileTraits& traits) {
 
 // The convolutions that together compute the transposed one. Some may have no outputs, but still have weights, which do
 // not depend on image sizes.
-std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& traits, const Kernels& kernels) {
+std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& traits) {
   const ConvShape& s = whole.shape;
   if (is_one_tap(s)) return {one_tap_args(whole, traits)};
   std::vector<ConvArgs> parts;
@@ -109,40 +94,42 @@ std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& trai
     args.pack.col_stride = residue.col_stride;
     args.pack.source_offset = residue.first_weight;
     args.pack.packed_offset = packed;
-    packed += args.pack.groups * kernels.packed_group(args.pack);
+    packed += args.pack.groups * pack_group_words(args.pack) * args.pack.adjacent;
     parts.push_back(args);
   }
   return parts;
 }
 
-std::int64_t packed_floats(const std::vector<ConvArgs>& parts, const Kernels& kernels) {
+std::int64_t packed_words(const std::vector<ConvArgs>& parts) {
   if (parts.empty()) return 0;
   const PackArgs& last = parts.back().pack;
-  return (last.packed_offset + last.groups * kernels.packed_group(last)) * kernels.element_bytes / 4;
+  return last.packed_offset / last.adjacent + last.groups * pack_group_words(last);
 }
 
-PreparedStep with_work(PreparedStep step, const ConvShape& s) {
-  step.work = 2.0 * s.batch * s.in_channels * s.in_h * s.in_w * (s.out_channels / s.groups) * s.kernel_h * s.kernel_w;
-  return step;
-}
-
-PreparedStep prepare_conv_transpose_f32(const StepRequest& request) {
-  const KernelEntry& kernel = request.kernels.find(kF32.conv);
-  const TileTraits& traits = find_traits(request, kF32);
+template <const ConvKernels& kernels>
+PreparedStep prepare_conv_transpose(const StepRequest& request) {
+  const KernelEntry& kernel = request.kernels.find(kernels.conv);
+  const TileTraits& traits = find_traits(request, kernels);
   const Transposed whole = read_transposed(request, traits);
   const ConvShape& s = whole.shape;
+  if (kernels.is_bf16 && s.groups != 1)
+    throw PlanError(std::to_string(s.groups) + " groups for a transposed convolution in bf16; expected 1");
+  ConvArgs types = {};
+  read_map_types(request.attributes, kernels, types);
   const std::int64_t x_image = blocked_floats(s.in_channels, s.in_h, s.in_w);
   const ImageSteps steps = read_image_steps(
       request.attributes, x_image, blocked_floats(s.out_channels, s.out_h, s.out_w), whole.operands.has_residual);
-  expect_conv_operands(request, s, whole.operands, x_image, steps,
-                       packed_floats(make_parts(whole, traits, kF32), kF32));
+  expect_conv_operands(request, s, whole.operands, x_image, steps, packed_words(make_parts(whole, traits)),
+                       {kernels.x_bytes, types.y_bytes, types.residual_bytes});
   const auto make_phases = [&](const GroupedPlaces& places, PreparedStep& step) {
     Transposed inner = whole;
     inner.operands = places.operands;
     inner.epilogue = places.epilogue;
-    for (ConvArgs& args : make_parts(inner, traits, kF32)) {
+    for (ConvArgs& args : make_parts(inner, traits)) {
       if (args.shape.out_h == 0 || args.shape.out_w == 0) continue;
       place(places, args);
+      args.y_bytes = types.y_bytes;
+      args.residual_bytes = types.residual_bytes;
       PreparedPhase phase = PreparedPhase::of(kernel, args);
       phase.scratch_bytes = conv_scratch_bytes(args);
       step.phases.push_back(std::move(phase));
@@ -157,68 +144,33 @@ PreparedStep prepare_conv_transpose_f32(const StepRequest& request) {
                 step);
   // A step without outputs needs a phase that does nothing.
   if (step.phases.empty()) step.phases.push_back(PreparedPhase::of(kernel, ConvArgs{}));
-  return with_work(std::move(step), s);
-}
-
-PreparedStep prepare_conv_transpose_bf16(const StepRequest& request) {
-  const KernelEntry& kernel = request.kernels.find(kBf16.conv);
-  const TileTraits& traits = find_traits(request, kBf16);
-  const Transposed whole = read_transposed(request, traits);
-  const ConvShape& s = whole.shape;
-  if (s.groups != 1)
-    throw PlanError(std::to_string(s.groups) + " groups for a transposed convolution in bf16; expected 1");
-  const std::int32_t y_bytes = read_element_bytes(request.attributes, "y_f32");
-  const std::int32_t residual_bytes = read_element_bytes(request.attributes, "residual_f32");
-  const std::int64_t x_image = blocked_floats(s.in_channels, s.in_h, s.in_w);
-  const ImageSteps steps = read_image_steps(
-      request.attributes, x_image, blocked_floats(s.out_channels, s.out_h, s.out_w), whole.operands.has_residual);
-  const std::vector<ConvArgs> parts = make_parts(whole, traits, kBf16);
-  expect_conv_operands(request, s, whole.operands, x_image, steps, packed_floats(parts, kBf16),
-                       {2, y_bytes, residual_bytes});
-  PreparedStep step;
-  for (const ConvArgs& part : parts) {
-    if (part.shape.out_h == 0 || part.shape.out_w == 0) continue;
-    ConvBf16Args args = {part, y_bytes, residual_bytes};
-    args.conv.x_batch = steps.x;
-    args.conv.y_batch = steps.y;
-    args.conv.residual_batch = steps.residual;
-    PreparedPhase phase = PreparedPhase::of(kernel, args);
-    phase.scratch_bytes = conv_scratch_bytes(part);
-    step.phases.push_back(std::move(phase));
-  }
-  if (step.phases.empty()) step.phases.push_back(PreparedPhase::of(kernel, ConvBf16Args{}));
-  return with_work(std::move(step), s);
+  step.work = 2.0 * s.batch * s.in_channels * s.in_h * s.in_w * (s.out_channels / s.groups) * s.kernel_h * s.kernel_w;
+  return step;
 }
 
 // w as [in, out / groups, kernel height, kernel width] -> packed. The step has the attributes of the convolution.
-PreparedStep prepare_pack(const StepRequest& request, const Kernels& kernels) {
+template <const ConvKernels& kernels>
+PreparedStep prepare_pack_conv_transpose(const StepRequest& request) {
   const TileTraits& traits = find_traits(request, kernels);
   const Transposed whole = read_transposed(request, traits);
   const ConvShape& s = whole.shape;
-  const std::vector<ConvArgs> parts = make_parts(whole, traits, kernels);
+  const std::vector<ConvArgs> parts = make_parts(whole, traits);
   request.expect_operands(1, 1);
   request.expect_input(0, checked_product({s.in_channels, s.out_channels / s.groups, s.kernel_h, s.kernel_w, 4}));
-  request.expect_output(0, checked_product({packed_floats(parts, kernels), 4}));
+  request.expect_output(0, checked_product({packed_words(parts), 4}));
   PreparedStep step;
   for (const ConvArgs& part : parts)
     step.phases.push_back(PreparedPhase::of(request.kernels.find(kernels.pack), part.pack));
   return step;
 }
 
-PreparedStep prepare_pack_conv_transpose_f32(const StepRequest& request) {
-  return prepare_pack(request, kF32);
-}
-PreparedStep prepare_pack_conv_transpose_bf16(const StepRequest& request) {
-  return prepare_pack(request, kBf16);
-}
-
 }  // namespace
 
 extern const OperationEntry conv_transpose_operations[] = {
-    {"conv_transpose_f32", prepare_conv_transpose_f32, true},
-    {"pack_conv_transpose_f32", prepare_pack_conv_transpose_f32},
-    {"conv_transpose_bf16", prepare_conv_transpose_bf16, true},
-    {"pack_conv_transpose_bf16", prepare_pack_conv_transpose_bf16},
+    {"conv_transpose_f32", prepare_conv_transpose<kBlockedF32>, true},
+    {"pack_conv_transpose_f32", prepare_pack_conv_transpose<kBlockedF32>},
+    {"conv_transpose_bf16", prepare_conv_transpose<kBlockedBf16>, true},
+    {"pack_conv_transpose_bf16", prepare_pack_conv_transpose<kBlockedBf16>},
     {}};
 
 }  // namespace engine

@@ -45,7 +45,7 @@ PreparedStep prepare_depthwise(const StepRequest& request, const char* kernel, s
   const ConvShape& s = args.shape;
   const std::int64_t x_image = args.x_batch;
   const ImageSteps steps = read_image_steps(request.attributes, args);
-  expect_conv_operands(request, s, args.operands, x_image, steps, pack_group_floats(args.pack),
+  expect_conv_operands(request, s, args.operands, x_image, steps, pack_group_words(args.pack),
                        {element_bytes, element_bytes, element_bytes});
   const std::size_t scratch = element_bytes == 2 ? depthwise_bf16_scratch_bytes(args) : 0;
   return one_phase(PreparedPhase::of(request.kernels.find(kernel), args), scratch, conv_work(s));
@@ -60,10 +60,8 @@ PreparedStep prepare_depthwise_bf16(const StepRequest& request) {
 
 PreparedStep prepare_pack_depthwise_f32(const StepRequest& request) {
   const DepthwiseArgs args = read_depthwise(request);
-  request.expect_operands(1, 1);
-  request.expect_input(0, checked_product({args.shape.out_channels, args.shape.kernel_h, args.shape.kernel_w, 4}));
-  request.expect_output(0, checked_product({pack_group_floats(args.pack), 4}));
-  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), args.pack), 0, 0);
+  return pack_phase(request, "pack_tiles_f32", args.pack,
+                    checked_product({args.shape.out_channels, args.shape.kernel_h, args.shape.kernel_w, 4}));
 }
 
 }  // namespace

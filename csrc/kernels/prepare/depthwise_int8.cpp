@@ -2,6 +2,7 @@
 // dilations must be 1.
 #include "kernels/depthwise_int8.hpp"
 
+#include "kernels/depthwise.hpp"
 #include "kernels/prepare/conv_request.hpp"
 #include "kernels/prepare/requantize_request.hpp"
 
@@ -12,10 +13,7 @@ constexpr std::int64_t kQuad = 64;  // bytes of four pixels of a channel block
 
 DepthwiseInt8Args read_depthwise(const StepRequest& request) {
   const ConvShape shape = read_conv_shape(request.attributes);
-  if (shape.groups != shape.in_channels || shape.groups != shape.out_channels) {
-    throw PlanError(std::to_string(shape.groups) + " groups of " + std::to_string(shape.in_channels) + " input and " +
-                    std::to_string(shape.out_channels) + " output channels; expected as many of each");
-  }
+  expect_depthwise(shape);
   if (shape.dilation_h != 1 || shape.dilation_w != 1) throw PlanError("the convolution is dilated; expected 1");
   DepthwiseInt8Args args = {};
   args.shape = shape;

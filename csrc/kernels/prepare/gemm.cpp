@@ -7,6 +7,7 @@
 
 #include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/tile_request.hpp"
 
 namespace engine {
 namespace {
@@ -46,11 +47,6 @@ constexpr std::int64_t kWideTiles = 16;
 // element of B from the L2 cache.
 constexpr double kLeastWork = 1.0e5;
 constexpr double kReadWork = 4.0;
-
-std::int64_t read_or(const Attributes& attributes, const std::string& name, std::int64_t least, std::int64_t most,
-                     std::int64_t otherwise) {
-  return attributes.has(name) ? attributes.integer(name, least, most) : otherwise;
-}
 
 std::vector<std::int64_t> read_list(const Attributes& attributes, const std::string& name, std::size_t count,
                                     std::int64_t most) {
@@ -95,21 +91,13 @@ GemmShape read_shape(const Attributes& attributes) {
   return shape;
 }
 
-// The number of floats from a matrix's first element to its last, inclusive.
-std::size_t matrix_floats(const MatrixView& view, std::int64_t rows, std::int64_t columns) {
-  if (rows == 0 || columns == 0) return 0;
-  if (view.layout == MatrixLayout::kRows)
-    return checked_add(checked_product({rows - 1, view.row}), static_cast<std::size_t>(columns));
-  return checked_add(checked_product({divide_up(columns, kBlock) - 1, view.row}), checked_product({rows, kBlock}));
-}
-
 MatrixView read_view(const Attributes& attributes, const std::string& name, const GemmShape& shape, std::int64_t rows,
                      std::int64_t columns) {
   MatrixView view;
-  const bool is_blocked = read_or(attributes, name + "_layout", 0, 1, 0) == 1;
+  const bool is_blocked = attributes.flag(name + "_layout");
   view.layout = is_blocked ? MatrixLayout::kBlocked : MatrixLayout::kRows;
-  view.row = is_blocked ? read_or(attributes, name + "_row", rows * kBlock, kLargestStride, rows * kBlock)
-                        : read_or(attributes, name + "_row", 0, kLargestStride, columns);
+  view.row = is_blocked ? attributes.integer_or(name + "_row", rows * kBlock, kLargestStride, rows * kBlock)
+                        : attributes.integer_or(name + "_row", 0, kLargestStride, columns);
   if (attributes.has(name + "_batch")) {
     const auto strides = read_list(attributes, name + "_batch", static_cast<std::size_t>(shape.rank), kLargestStride);
     std::copy(strides.begin(), strides.end(), view.batch);
@@ -178,7 +166,7 @@ GemmTiling choose_tiling(const GemmArgs& args, const GemmTiling& given, const Ti
     const bool fills_wide = shape.n % wide == 0 || shape.n >= kWideTiles * wide;
     const bool is_way_apart = shape.k > 0 && shape.k % kWayFloats == 0;
     if ((fills_wide || is_way_apart) && traits.max_product_vectors > tiling.vectors) ++tiling.vectors;
-    while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= shape.n) --tiling.vectors;
+    tiling.vectors = needed_vectors(tiling.vectors, shape.n, traits);
   }
   if (tiling.pixels > 0) return tiling;
   tiling.pixels = traits.max_pixels[tiling.vectors];
@@ -199,7 +187,7 @@ GemmTiling choose_tiling(const GemmArgs& args, const GemmTiling& given, const Ti
 GemmTiling read_tiling(const Attributes& attributes, const TileTraits& traits) {
   GemmTiling tiling;
   const auto read = [&](const char* name, std::int64_t least, std::int64_t most) {
-    return static_cast<std::int32_t>(read_or(attributes, name, least, most, 0));
+    return static_cast<std::int32_t>(attributes.integer_or(name, least, most, 0));
   };
   tiling.vectors = read("vectors", 0, traits.max_product_vectors);
   if (tiling.vectors == 0) return tiling;
@@ -220,29 +208,16 @@ struct Source {
 
 Source read_source(const Attributes& attributes, std::int64_t n, std::int64_t k) {
   Source source = {};
-  source.transposed = read_or(attributes, "transposed", 0, 1, 0) == 1;
+  source.transposed = attributes.flag("transposed");
   const std::int64_t columns = source.transposed ? k : n, rows = source.transposed ? n : k;
-  source.row = read_or(attributes, "b_row", 0, kLargestStride, columns);
-  source.floats = matrix_floats({MatrixLayout::kRows, source.row, {}}, rows, columns);
+  source.row = attributes.integer_or("b_row", 0, kLargestStride, columns);
+  source.floats = matrix_elements(MatrixView{MatrixLayout::kRows, source.row, {}}, rows, columns);
   return source;
 }
 
 PackArgs packing(const GemmShape& shape, const Source& source, const GemmTiling& tiling, const TileTraits& traits) {
-  PackArgs pack = {};
-  pack.groups = 1;
-  pack.channels = shape.n;
-  pack.tile_channels = tiling.vectors * traits.lanes;
-  const std::int64_t rest = shape.n % pack.tile_channels;
-  pack.tail_channels =
-      rest == 0 ? pack.tile_channels : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
-  // For K = 0: one block of depth zero, so that the epilogue still runs, on zeros.
-  pack.blocks = static_cast<std::int32_t>(std::max<std::int64_t>(1, divide_up(shape.k, kBlock)));
-  pack.rows = pack.cols = 1;
-  pack.depth = kBlock;
-  pack.last_depth = static_cast<std::int32_t>(shape.k - kBlock * (pack.blocks - 1));
-  pack.channel_stride = source.transposed ? source.row : 1;
-  pack.depth_stride = source.transposed ? 1 : source.row;
-  pack.block_stride = pack.depth_stride * kBlock;
+  PackArgs pack = pack_columns(shape.n, shape.k, tiling.vectors, traits);
+  set_pack_strides(pack, source.row, source.transposed);
   return pack;
 }
 
@@ -262,7 +237,7 @@ ElementCode read_element(const Attributes& attributes, GemmForm form) {
 }
 
 std::int64_t stored_elements(const GemmArgs& args) {
-  return args.form == GemmForm::kTiles ? pack_group_floats(args.pack) : args.shape.n * args.shape.k;
+  return args.form == GemmForm::kTiles ? pack_group_words(args.pack) : args.shape.n * args.shape.k;
 }
 
 // Merges the innermost batch dimension into M if it has a single B and its rows continue with the same stride.
@@ -307,7 +282,7 @@ Reading read_gemm(const StepRequest& request) {
   args.residual = operands.has_residual ? read_view(attributes, "residual", shape, shape.m, shape.n) : args.c;
   expect_apart(shape, args.c);
 
-  reading.is_packed = read_or(attributes, "packed", 0, 1, 1) == 1;
+  reading.is_packed = attributes.integer_or("packed", 0, 1, 1) == 1;
   reading.source = reading.is_packed ? Source{} : read_source(attributes, shape.n, shape.k);
   if (attributes.has("b_batch")) {
     const auto strides = read_list(attributes, "b_batch", static_cast<std::size_t>(shape.rank), kLargestStride);
@@ -323,9 +298,9 @@ Reading read_gemm(const StepRequest& request) {
   args.b_row = shape.k;
   args.b_operand = 1;
 
-  reading.a_bytes = batch_bytes(shape, args.a.batch, matrix_floats(args.a, shape.m, shape.k));
-  reading.c_bytes = batch_bytes(shape, args.c.batch, matrix_floats(args.c, shape.m, shape.n));
-  reading.residual_bytes = batch_bytes(shape, args.residual.batch, matrix_floats(args.residual, shape.m, shape.n));
+  reading.a_bytes = batch_bytes(shape, args.a.batch, matrix_elements(args.a, shape.m, shape.k));
+  reading.c_bytes = batch_bytes(shape, args.c.batch, matrix_elements(args.c, shape.m, shape.n));
+  reading.residual_bytes = batch_bytes(shape, args.residual.batch, matrix_elements(args.residual, shape.m, shape.n));
   std::size_t b_floats = reading.source.floats;
   if (reading.is_packed) {
     b_floats = static_cast<std::size_t>(stored_elements(args));
@@ -444,8 +419,8 @@ PreparedStep prepare_pack_gemm_f32(const StepRequest& request) {
   args.shape.n = attributes.integer("n", 0, kLargestGemm);
   args.shape.k = attributes.integer("k", 0, kLargestGemm);
   args.shape.rank = 1;
-  args.shape.batch[0] = read_or(attributes, "matrices", 0, kLargestGemm, 1);
-  const bool is_blocked = read_or(attributes, "a_layout", 0, 1, 0) == 1;
+  args.shape.batch[0] = attributes.integer_or("matrices", 0, kLargestGemm, 1);
+  const bool is_blocked = attributes.flag("a_layout");
   const Source source = read_source(attributes, args.shape.n, args.shape.k);
   const GemmTiling tiling = read_tiling(attributes, traits);
   args.form =

@@ -5,10 +5,6 @@
 
 namespace engine {
 
-bool read_flag(const Attributes& attributes, std::string_view name) {
-  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
-}
-
 float read_epsilon(const Attributes& attributes, std::string_view name) {
   const double value = attributes.real(name);
   if (!(value >= 0.0)) {

@@ -10,8 +10,6 @@ namespace engine {
 // Products of two sizes up to this cannot overflow.
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 31;
 
-// An optional attribute of 0 or 1.
-bool read_flag(const Attributes& attributes, std::string_view name);
 // A number that is neither negative nor NaN.
 float read_epsilon(const Attributes& attributes, std::string_view name);
 float read_epsilon_or(const Attributes& attributes, std::string_view name, float otherwise);

@@ -10,10 +10,9 @@
 
 #include <algorithm>
 
-#include "kernels/pack_int8.hpp"
 #include "kernels/prepare/conv_request.hpp"
-#include "kernels/prepare/norm_request.hpp"
 #include "kernels/prepare/requantize_request.hpp"
+#include "kernels/prepare/tile_request.hpp"
 
 namespace engine {
 namespace {
@@ -49,8 +48,8 @@ void read_batch(const Attributes& attributes, ProductInt8Args& args) {
     b_last = static_cast<std::int64_t>(
         checked_add(b_last, checked_product({std::max<std::int64_t>(0, batch[d] - 1), b_step[d]})));
   }
-  args.a_batches = attributes.has("a_batches") ? attributes.integer("a_batches", 0, kLargestProductInt8) : 1;
-  args.b_batches = attributes.has("b_batches") ? attributes.integer("b_batches", 0, kLargestProductInt8) : 1;
+  args.a_batches = attributes.integer_or("a_batches", 0, kLargestProductInt8, 1);
+  args.b_batches = attributes.integer_or("b_batches", 0, kLargestProductInt8, 1);
   if (args.batches > 0 && (a_last >= args.a_batches || b_last >= args.b_batches)) {
     throw PlanError("the batch reads matrices " + std::to_string(a_last) + " of " + std::to_string(args.a_batches) +
                     " and " + std::to_string(b_last) + " of " + std::to_string(args.b_batches));
@@ -65,28 +64,17 @@ ProductInt8Args read_product(const StepRequest& request) {
   args.n = attributes.integer("n", 0, kLargestProductInt8);
   args.k = attributes.integer("k", 0, kLargestProductInt8);
   read_batch(attributes, args);
-  args.is_a_signed = read_flag(attributes, "a_signed");
-  args.is_b_signed = read_flag(attributes, "b_signed");
-  args.is_b_transposed = read_flag(attributes, "b_transposed");
-  args.has_a_zeros = read_flag(attributes, "a_zeros");
-  args.has_b_zeros = read_flag(attributes, "b_zeros");
-  args.has_scales = read_flag(attributes, "scales");
+  args.is_a_signed = attributes.flag("a_signed");
+  args.is_b_signed = attributes.flag("b_signed");
+  args.is_b_transposed = attributes.flag("b_transposed");
+  args.has_a_zeros = attributes.flag("a_zeros");
+  args.has_b_zeros = attributes.flag("b_zeros");
+  args.has_scales = attributes.flag("scales");
   args.requantize = read_requantize(attributes);
-  args.tiling.vectors = traits.best_vectors;
-  while (args.tiling.vectors > 1 && (args.tiling.vectors - 1) * traits.lanes >= args.n) --args.tiling.vectors;
+  args.tiling.vectors = needed_vectors(traits.best_vectors, args.n, traits);
   args.tiling.pixels = traits.max_pixels[args.tiling.vectors];
-  PackArgs& pack = args.pack;
-  pack.groups = 1;
-  pack.channels = args.n;
-  pack.tile_channels = args.tiling.vectors * traits.lanes;
-  const std::int64_t rest = args.n % pack.tile_channels;
-  pack.tail_channels =
-      rest == 0 ? pack.tile_channels : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
-  // For K = 0: one block of depth zero.
-  pack.blocks = static_cast<std::int32_t>(std::max<std::int64_t>(1, divide_up(args.k, kBlock)));
-  pack.rows = pack.cols = 1;
-  pack.depth = kBlock;
-  pack.last_depth = static_cast<std::int32_t>(args.k - kBlock * (pack.blocks - 1));
+  args.pack = pack_columns(args.n, args.k, args.tiling.vectors, traits);
+  const PackArgs& pack = args.pack;
   const std::int64_t tiles = pack_tiles(pack);
   args.columns = tiles == 0 ? 0 : (tiles - 1) * pack.tile_channels + pack.tail_channels;
   return args;

@@ -1,6 +1,6 @@
-// What plan building needs for products on the tiles of AMX (tile_product.hpp), which the operations of bf16 and of
-// 8-bit integers use if the plan's instruction set has them. These operations accept a tiling for other kernels, and
-// ignore it.
+// What plan building needs for products by tiles (tile.hpp), and on the tiles of AMX (tile_product.hpp), which the
+// operations of bf16 and of 8-bit integers use if the plan's instruction set has them. These operations accept a tiling
+// for other kernels, and ignore it.
 #pragma once
 
 #include "kernels/gemm.hpp"
@@ -9,7 +9,25 @@
 
 namespace engine {
 
-// The packing of a B [K, N] whose steps have `depth` values; the strides are still to be filled in.
+// The vectors of a tile for so many channels: `vectors`, unless fewer suffice.
+std::int32_t needed_vectors(std::int32_t vectors, std::int64_t channels, const TileTraits& traits);
+
+// Divides the channels of a group into tiles of `vectors` vectors.
+void set_tile_channels(PackArgs& pack, std::int64_t channels, std::int32_t vectors, const TileTraits& traits);
+
+// The packing of a B [K, N]; the strides are still to be filled in.
+PackArgs pack_columns(std::int64_t n, std::int64_t k, std::int32_t vectors, const TileTraits& traits);
+
+// The elements from the first one of a matrix with a layout to its last, inclusive.
+template <class Matrix>
+std::size_t matrix_elements(const Matrix& matrix, std::int64_t rows, std::int64_t columns) {
+  if (rows == 0 || columns == 0) return 0;
+  if (matrix.layout == MatrixLayout::kRows)
+    return checked_add(checked_product({rows - 1, matrix.row}), static_cast<std::size_t>(columns));
+  return checked_add(checked_product({divide_up(columns, 16) - 1, matrix.row}), checked_product({rows, 16}));
+}
+
+// The packing of a B [K, N] for AMX whose steps have `depth` values; the strides are still to be filled in.
 PackArgs pack_for_tiles(std::int64_t n, std::int64_t k, std::int32_t depth);
 
 // Fills in the strides of a B with rows of `row` values; `transposed`: B is [N, K].
@@ -23,8 +41,8 @@ std::size_t panel_bytes(std::int64_t m, const PackArgs& pack);
 
 // The phases `panel`, which makes A's blocks, and `product`; both take `args`.
 template <class Args>
-void add_tile_phases(PreparedStep& step, const StepRequest& request, const char* panel, const char* product,
-                     const Args& args) {
+void add_tile_phases(PreparedStep& step, const StepRequest& request, const std::string& panel,
+                     const std::string& product, const Args& args) {
   // Multiplications that take as long as a value of the panel, as a weight, and the least for a worker.
   constexpr double kConvertWork = 64, kReadWork = 64, kLeastWork = 2.0e6;
   const auto useful = [](double work) { return static_cast<int>(work < 1e12 ? 1 + work / kLeastWork : 1e6); };

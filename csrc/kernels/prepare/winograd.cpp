@@ -41,8 +41,7 @@ WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& oper
   args.groups = divide_up(shape.groups, merge);
   args.in_group = shape.in_channels / shape.groups * std::min(merge, shape.groups);
   args.out_group = shape.out_channels / shape.groups * std::min(merge, shape.groups);
-  vectors = vectors == 0 ? traits.best_vectors : vectors;
-  while (vectors > 1 && (vectors - 1) * traits.lanes >= args.out_group) --vectors;
+  vectors = needed_vectors(vectors == 0 ? traits.best_vectors : vectors, args.out_group, traits);
   args.tile_channels = vectors * traits.lanes;
   args.lanes = traits.lanes;
   args.pixels = traits.max_pixels[vectors];
@@ -98,18 +97,18 @@ WinogradArgs read_winograd(const StepRequest& request) {
   const std::int64_t tile = attributes.integer("output_tile", 2, 4);
   if (tile == 3) throw PlanError("attribute \"output_tile\" is 3; expected 2 or 4");
   const auto read_or_zero = [&](const char* name, std::int64_t most) {
-    return static_cast<int>(attributes.has(name) ? attributes.integer(name, 0, most) : 0);
+    return static_cast<int>(attributes.integer_or(name, 0, most, 0));
   };
   const int vectors = read_or_zero("vectors", traits.max_vectors);
   const int block = read_or_zero("block_tiles", 1 << 16);
-  const std::int64_t merge = attributes.has("merge") ? attributes.integer("merge", 1, shape.groups) : 1;
+  const std::int64_t merge = attributes.integer_or("merge", 1, shape.groups, 1);
   WinogradArgs args = make_winograd_args(shape, read_conv_operands(attributes), read_epilogue(attributes),
                                          static_cast<int>(tile), vectors, block, merge, traits);
   if (args.groups > 1 && (args.in_group % 16 != 0 || args.out_group % 16 != 0)) {
     throw PlanError("attribute \"merge\" is " + std::to_string(merge) + ": groups of " + std::to_string(args.in_group) +
                     " and " + std::to_string(args.out_group) + " channels; expected multiples of 16");
   }
-  args.in_phases = attributes.has("phases") && attributes.integer("phases", 0, 1) == 1;
+  args.in_phases = attributes.flag("phases");
   if (attributes.has("by_channels")) args.by_channels = attributes.integer("by_channels", 0, args.groups == 1) == 1;
   return args;
 }

@@ -1,6 +1,5 @@
 // See kernels/prepare/units/attention.cpp.
-#include "kernels/prepare/conv_bf16.cpp"
 #include "kernels/prepare/extension.cpp"
 #include "kernels/prepare/extension_call.cpp"
-#include "kernels/prepare/gemm_bf16.cpp"
+#include "kernels/prepare/gemm_tiled.cpp"
 #include "kernels/prepare/request.cpp"

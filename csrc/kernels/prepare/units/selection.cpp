@@ -1,7 +1,6 @@
 // See kernels/prepare/units/attention.cpp.
 #include "kernels/prepare/arg_reduce.cpp"
 #include "kernels/prepare/compaction.cpp"
-#include "kernels/prepare/gemm_int8.cpp"
 #include "kernels/prepare/grid_sample.cpp"
 #include "kernels/prepare/non_max_suppression.cpp"
 #include "kernels/prepare/resize.cpp"
