@@ -44,7 +44,6 @@ class ToColour(Step):
         check_choice("colours", self.colour, tuple(CHANNELS))
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         if not x.colour:
             raise PreprocessingError(f'the colours of {x} are unknown; give them: input(name, colour="BGR")')
         if x.colour == self.colour:

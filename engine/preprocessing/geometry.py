@@ -51,7 +51,6 @@ class Resize(Step):
             raise PreprocessingError("antialias needs mode linear or cubic, got nearest")
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         if self.size is None:
             raise PreprocessingError("the height and width to resize to are unknown; give them: resize((224, 224))")
         axes = _axes(x)
@@ -80,7 +79,6 @@ class Crop(Step):
             object.__setattr__(self, field, _pair(getattr(self, field), field))
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         for letter, begin, end in zip("HW", self.begin, self.end, strict=True):
             length = x.length(letter)
             if length is not None:
@@ -105,7 +103,6 @@ class CentreCrop(Step):
         object.__setattr__(self, "size", as_size(self.size))
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         starts: list[Length] = []
         ends: list[Length] = []
         for letter, kept in zip("HW", self.size, strict=True):
@@ -141,7 +138,6 @@ class Pad(Step):
         _check_number(self.value, "value")
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         for letter, begin, end in zip("HW", self.begin, self.end, strict=True):
             length = x.length(letter)
             most = None if length is None or self.mode != "reflect" else length - 1
@@ -173,7 +169,6 @@ class LetterBox(Step):
         _check_number(self.value, "value")
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         x = Resize(self.size, self.mode, antialias=self.antialias, aspect="not_larger").apply(x)
         begins: list[Length] = []
         ends: list[Length] = []

@@ -23,7 +23,6 @@ class Softmax(Step):
     axis: Any = None
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         x = x.as_real()
         return x.with_value(ops.Softmax(x.value, axis=_axis(x, self.axis)))
 
@@ -35,7 +34,6 @@ class Sigmoid(Step):
     name = "sigmoid"
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         x = x.as_real()
         return x.with_value(ops.Sigmoid(x.value))
 
@@ -52,7 +50,6 @@ class ArgMax(Step):
         check_flag("keep_axis", self.keep_axis)
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         axis = _axis(x, self.axis)
         layout = x.layout if self.keep_axis else x.layout[:axis] + x.layout[axis + 1 :]
         found = ops.ArgMax(x.value, axis=axis, keepdims=int(self.keep_axis))

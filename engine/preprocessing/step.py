@@ -112,7 +112,6 @@ class Mean(Step):
         object.__setattr__(self, "values", as_numbers(self.values, "mean"))
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         x = x.as_real()
         return x.with_value(ops.Sub(x.value, per_channel(x, self.values)))
 
@@ -130,7 +129,6 @@ class Scale(Step):
             raise PreprocessingError("divides by its numbers, so they cannot be 0")
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         x = x.as_real()
         divisor = per_channel(x, self.values)
         if not np.all(divisor.data):
@@ -152,7 +150,6 @@ class Clamp(Step):
             raise PreprocessingError(f"expected two numbers, the lower first, got {self.low!r} and {self.high!r}")
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         bounds = [representable(bound, x.element_type) for bound in (self.low, self.high)]
         return x.with_value(ops.Clip(x.value, *bounds))
 
@@ -171,7 +168,6 @@ class ToType(Step):
         object.__setattr__(self, "element_type", element_type_of(self.element_type))
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         target: ElementType = self.element_type
         if not target.is_integral or target is x.element_type or not (x.element_type.is_real or _is_int(x)):
             return x.in_type(target)
@@ -201,7 +197,6 @@ class ToLayout(Step):
         checked_layout(self.layout)
 
     def apply(self, x: Tensor) -> Tensor:
-        """See `Step.apply`."""
         return x.in_layout(self.layout)
 
 

@@ -53,7 +53,6 @@ class ChoiceSegment(NodeSegment):
         return [plan for branch in self._branches if isinstance(branch, Body) for plan in branch.plans]
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """See `Segment`."""
         condition = _is_true(inputs[0])
         branch = self._branches[condition]
         if not isinstance(branch, Body):
@@ -62,7 +61,6 @@ class ChoiceSegment(NodeSegment):
             return branch.run(inputs[self._parts[condition]], inner)
 
     def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int] | None:
-        """See `Segment`."""
         known = draft.constant(reads[0])
         taken = range(len(_BRANCHES)) if known is None else [int(_is_true(known))] * len(_BRANCHES)
         routines = [

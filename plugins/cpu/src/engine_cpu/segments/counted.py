@@ -62,7 +62,6 @@ class CountedSegment(NodeSegment):
         return [self._plan]
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """See `Segment`."""
         read = [inputs[place] for place in self._places]
         self._lowering.check_values(self._spec, read)
         check_bytes(self._bytes, self.title)

@@ -20,7 +20,6 @@ class DeferredSegment(Segment):
         self.programs = programs
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """See `Segment`."""
         return self.programs.get(inputs).run(inputs, inference)
 
 

@@ -28,7 +28,6 @@ class HostSegment(NodeSegment):
         self._evaluate = compile_node(node)
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """See `Segment`."""
         values: list[Value] = [None] * self._count
         for position, value in zip(self._positions, inputs, strict=True):
             values[position] = value

@@ -37,7 +37,6 @@ class NativeSegment(Segment):
         self._largest = form.largest
 
     def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int]:
-        """See `Segment`."""
         draft.step_nodes.append(self._names)
         return draft.builder.add_plan(self.form.plan, reads)
 
@@ -51,7 +50,6 @@ class NativeSegment(Segment):
         return [shape for _, shape in self._outputs]
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """See `Segment`."""
         if not inference.is_profiling and not any(target is not None for target in targets):
             return self.run_new(inputs, inference)
         self._check_memory()

@@ -61,7 +61,6 @@ class RepetitionSegment(NodeSegment):
         return self._body.plans
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """See `Segment`."""
         given: list[Value] = [None] * self._num_formal
         for position, value in zip(self._positions, inputs, strict=False):
             given[position] = value
@@ -73,7 +72,6 @@ class RepetitionSegment(NodeSegment):
             return self._run_in_python(given, captured, limit, condition, inner)
 
     def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int] | None:
-        """See `Segment`."""
         if self.native is None or (not self._form.is_loop and self._length is None):
             return None
         values = dict(zip(self._positions, reads, strict=False))

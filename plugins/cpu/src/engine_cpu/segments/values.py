@@ -67,7 +67,6 @@ class ValuesSegment(NodeSegment):
         self._programs: PlanCache[_Key, Program] = PlanCache(self._built, size, building=building)
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """See `Segment`."""
         key = tuple((inputs[place].shape, inputs[place].tobytes()) for place in self._values)
         program = self._programs.cached(key)
         if program is not None:
