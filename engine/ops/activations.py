@@ -20,7 +20,7 @@ from engine.startup import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationSpec(OperatorSpec):
-    """Activations with numeric parameters."""
+    """Base of activations with numeric attributes, such as `alpha` of Elu."""
 
     @property
     @abstractmethod
@@ -92,7 +92,6 @@ class GeluSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "approximate", given["approximate"], ("none", "tanh"))
 
 

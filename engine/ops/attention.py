@@ -68,7 +68,7 @@ class Heads:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """[batch, heads, rows, size]."""
+        """The shape of a tensor with these heads: [batch, heads, rows, size]."""
         return self.batch, self.heads, self.rows, self.size
 
 
@@ -126,7 +126,6 @@ class AttentionSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         ranks = {check_rank(node, index, 3, 4) for index in range(3)} - {None}
         if len(ranks) > 1:
             raise OperatorSpecError(f"{node}: some of Q, K and V have rank 3, others 4; allowed: equal ranks")
@@ -162,12 +161,12 @@ class AttentionSpec(OperatorSpec):
 
     @property
     def past_key(self) -> Output | None:
-        """The keys before input K."""
+        """Keys of earlier positions, [batch, kv_heads, positions, size], which precede K; None if omitted."""
         return self.input(_PAST_KEY)
 
     @property
     def past_value(self) -> Output | None:
-        """The values before input V."""
+        """Values of earlier positions, [batch, kv_heads, positions, size], which precede V; None if omitted."""
         return self.input(_PAST_VALUE)
 
     @property

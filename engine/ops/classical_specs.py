@@ -20,13 +20,12 @@ _KERNELS: Final = ("LINEAR", "POLY", "RBF", "SIGMOID")
 @specifies("Normalizer", domain=_ML)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalizerSpec(OperatorSpec):
-    """Rows divided by their norm."""
+    """Divides each row by its norm: the largest magnitude, L1 or L2, as `norm` says."""
 
     norm: str
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "norm", given["norm"], ("MAX", "L1", "L2"))
         check_min_rank(node, 0, 1)
 
@@ -41,7 +40,6 @@ class ScalerSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_min_rank(node, 0, 1)
 
 
@@ -57,13 +55,12 @@ class ImputerSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         _check_one_of(node, given, "imputed_value_floats", "imputed_value_int64s")
         check_min_rank(node, 0, 1)
 
     @property
     def imputed(self) -> Sequence[float]:
-        """The new values."""
+        """The values to write: one for all features, or one for each."""
         return self.imputed_value_floats or self.imputed_value_int64s or ()
 
 
@@ -79,7 +76,6 @@ class LinearRegressorSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "post_transform", given["post_transform"], TRANSFORMS)
         check_rank(node, 0, 1, 2)
         if given["targets"] < 1:
@@ -103,7 +99,6 @@ class LinearClassifierSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "post_transform", given["post_transform"], TRANSFORMS)
         check_rank(node, 0, 1, 2)
         _check_one_of(node, given, "classlabels_ints", "classlabels_strings")
@@ -127,7 +122,6 @@ class _SupportVectorSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "kernel_type", given["kernel_type"], _KERNELS)
         check_choice(node, "post_transform", given["post_transform"], TRANSFORMS)
         _check_count(node, given, "kernel_params", *((0, 3) if given["kernel_type"] == "LINEAR" else (3,)))
@@ -196,14 +190,13 @@ class SvmClassifierSpec(_SupportVectorSpec):
 @specifies("ZipMap", domain=_ML)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZipMapSpec(OperatorSpec):
-    """Scores by label."""
+    """Turns each row of scores into a map from class labels, integers or strings, to scores."""
 
     classlabels_int64s: tuple[int, ...] | None
     classlabels_strings: tuple[str, ...] | None
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         _check_one_of(node, given, "classlabels_int64s", "classlabels_strings")
         check_rank(node, 0, 1, 2)
 
@@ -218,7 +211,6 @@ class DictVectorizerSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         _check_one_of(node, given, "int64_vocabulary", "string_vocabulary")
         name, key = ("int64_vocabulary", i64) if given["int64_vocabulary"] else ("string_vocabulary", string)
         kind = node.input_value(0).type
@@ -242,7 +234,6 @@ class CastMapSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "cast_to", given["cast_to"], ("TO_FLOAT", "TO_STRING", "TO_INT64"))
         check_choice(node, "map_form", given["map_form"], ("DENSE", "SPARSE"))
         if given["map_form"] == "SPARSE" and given["max_map"] < 1:
@@ -260,7 +251,6 @@ class OneHotEncoderSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         _check_one_of(node, given, "cats_int64s", "cats_strings")
         name = "cats_int64s" if given["cats_int64s"] else "cats_strings"
         if len(set(given[name])) < len(given[name]):
@@ -277,7 +267,6 @@ class FeatureVectorizerSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         _check_count(node, given, "inputdimensions", node.num_inputs)
         if min(given["inputdimensions"]) < 1:
             refuse(node, "inputdimensions", given["inputdimensions"], "1 or more each")

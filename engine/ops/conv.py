@@ -53,7 +53,6 @@ class ConvSpec(WindowSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         cls.resolve_window(node, given, (0, _WEIGHTS.get(node.op_type, 1)))
         if given["group"] < 1:
             refuse(node, "group", given["group"], "1 or more")
@@ -197,7 +196,6 @@ class DeformConvSpec(WindowSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         cls.resolve_window(node, given, (0, 1))
         for name in ("group", "offset_group"):
             if given[name] < 1:
@@ -215,7 +213,6 @@ class Col2ImSpec(WindowSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         cls.resolve_window(node, given, ())
 
     def at(self, image_shape: Sequence[int], block_shape: Sequence[int]) -> WindowGeometry:

@@ -50,7 +50,6 @@ class RangeSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["stash_type"] not in (f32.onnx, f64.onnx):
             refuse(node, "stash_type", given["stash_type"], f"{f32.onnx} (FLOAT) or {f64.onnx} (DOUBLE)")
         given["stash_type"] = ElementType.from_onnx(given["stash_type"])
@@ -76,7 +75,6 @@ class EyeLikeSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["dtype"] is not None:
             given["dtype"] = element_type_of(node, "dtype", given["dtype"])
 
@@ -95,7 +93,6 @@ class ConstantOfShapeSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         value = given["value"]
         if value is None:
             value = np.zeros(1, np.float32)
@@ -104,7 +101,7 @@ class ConstantOfShapeSpec(OperatorSpec):
         given["value"] = np.asarray(value).reshape(-1)
 
     def at(self, shape: Sequence[int]) -> Array:
-        """The tensor of `shape`."""
+        """A tensor of this shape, filled with the attribute `value`."""
         return np.full(tuple(shape), self.value[0])
 
 

@@ -58,7 +58,6 @@ class EinsumSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         text = given["equation"]
         if not isinstance(text, str) or not is_equation(text):
             refuse(node, "equation", text, EQUATION_FORM)
@@ -73,7 +72,7 @@ class EinsumSpec(OperatorSpec):
 
     @property
     def has_ellipsis(self) -> bool:
-        """Whether '...' matches any axes."""
+        """Whether the equation has '...', which stands for any number of axes."""
         return "..." in self.equation
 
 

@@ -24,7 +24,6 @@ class ModSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["fmod"] = bool(given["fmod"])
 
 
@@ -37,7 +36,6 @@ class BitShiftSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "direction", given["direction"], ("LEFT", "RIGHT"))
 
 
@@ -51,7 +49,6 @@ class IsInfSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given.update({name: bool(value) for name, value in given.items()})
 
 
@@ -65,7 +62,6 @@ class ConversionSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["saturate"] = bool(given["saturate"])
         check_choice(node, "round_mode", given["round_mode"], ("up", "down", "nearest"))
 
@@ -73,7 +69,7 @@ class ConversionSpec(OperatorSpec):
 @specifies("Cast")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastSpec(ConversionSpec):
-    """Conversion to element type `to`."""
+    """Conversion to `to`. Raises `OperatorSpecError` for types to which ONNX does not convert."""
 
     to: ElementType
 

@@ -39,7 +39,6 @@ class FlexAttentionSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         for index in range(3):
             check_rank(node, index, 4)
         check_scale(node, given["scale"])

@@ -73,7 +73,6 @@ class GatherSpec(IndexedSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
 
     def at(self, shape: Sequence[int]) -> AxisLengths:
@@ -90,7 +89,6 @@ class GatherNDSpec(IndexedSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         ranks = [rank for index in (0, 1) if (rank := rank_of(node, index)) is not None]
         found = given["batch_dims"]
         if found < 0 or any(found >= rank for rank in ranks):
@@ -105,12 +103,11 @@ class ScatterSpec(IndexedSpec):
 
     @property
     def updates(self) -> Output:
-        """The values that are written."""
+        """The values to write, one for each index (ScatterElements) or one slice for each (ScatterND)."""
         return self.node.input_value(2)
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "reduction", given["reduction"], REDUCTIONS)
 
 
@@ -143,7 +140,7 @@ class OneHotSpec(OperatorSpec):
 
     @property
     def indices(self) -> Output:
-        """The positions of the on-values."""
+        """The position of the on-value in each row of the result; negative ones count from the end."""
         return self.node.input_value(0)
 
     @property
@@ -153,7 +150,6 @@ class OneHotSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         rank = rank_of(node, 0)
         given["axis"] = resolved_axis(node, given["axis"], None if rank is None else rank + 1)
 
@@ -177,7 +173,7 @@ class TensorScatterSpec(OperatorSpec):
 
     @property
     def update(self) -> Output:
-        """The new steps."""
+        """The steps to write into the cache, along axis `axis`."""
         return self.node.input_value(1)
 
     @property
@@ -187,7 +183,6 @@ class TensorScatterSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "mode", given["mode"], ("linear", "circular"))
         rank = rank_of(node, 0)
         axis = resolved_axis(node, given["axis"], rank)
@@ -231,7 +226,6 @@ class ReverseSequenceSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         for name in ("batch_axis", "time_axis"):
             if given[name] not in (0, 1):
                 refuse(node, name, given[name], "0 or 1")
@@ -251,7 +245,6 @@ class TriluSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["upper"] = bool(given["upper"])
         rank = rank_of(node, 0)
         if rank is not None and rank < 2:

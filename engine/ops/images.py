@@ -1,4 +1,4 @@
-"""ImageDecoder: its spec and evaluation."""
+"""ImageDecoder, which decodes the bytes of an image file: its spec and evaluation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class ImageDecoderSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "pixel_format", given["pixel_format"], ("RGB", "BGR", "Grayscale"))
 
 

@@ -36,7 +36,6 @@ class LabelEncoderSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         keys, values = _list(node, "keys"), _list(node, "values")
         if len(keys) != len(values):
             refuse(node, "values_*", f"{len(values)} values", f"{len(keys)}, one for each key")

@@ -1,4 +1,4 @@
-"""The spec of LinearAttention."""
+"""LinearAttention: its spec, and its cost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class LinearAttentionSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "update_rule", given["update_rule"], ("linear", "gated", "delta", "gated_delta"))
         for name in ("kv_num_heads", "q_num_heads"):
             if given[name] < 1:

@@ -29,7 +29,7 @@ class LoopForm:
 
     @classmethod
     def of(cls, node: Node) -> LoopForm:
-        """The form of a node."""
+        """Separate the formal inputs of a Loop: trip count, condition, and the number of carried values."""
         count, condition = formal_inputs(node.input_values, node.num_formal_inputs)[:NUM_FIXED]
         return cls(count, condition, max(0, node.num_formal_inputs - NUM_FIXED))
 

@@ -1,4 +1,4 @@
-"""Losses: their spec and evaluation."""
+"""NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: their spec and evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class LossSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "reduction", given["reduction"], ("none", "sum", "mean"))
 
 

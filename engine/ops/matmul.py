@@ -44,7 +44,6 @@ class MatMulSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["activation"] = fused_activation(node) if "activation" in given else None
         given["trans_b"] = bool(given.get("trans_b", 0))
 
@@ -66,7 +65,6 @@ class GemmSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         for name, kind in (("alpha", float), ("beta", float), ("transA", bool), ("transB", bool)):
             given[name] = kind(given[name])
 
