@@ -61,14 +61,13 @@ class RowNormalizationSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
         given["stash_type"] = stash_type(node, given["stash_type"])
         _check_epsilon(node, given)
 
     @property
     def is_centred(self) -> bool:
-        """Whether the mean is subtracted."""
+        """Whether the mean is subtracted (LayerNormalization), or not (RMSNormalization)."""
         return self.op_type == "LayerNormalization"
 
     @property
@@ -78,7 +77,7 @@ class RowNormalizationSpec(OperatorSpec):
 
     @property
     def bias(self) -> Output | None:
-        """The summand after scaling."""
+        """The summand after scaling, which broadcasts to the shape of X; None if omitted."""
         return self.input(2)
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> tuple[int, tuple[int, ...]]:
@@ -119,7 +118,6 @@ class GroupNormalizationSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         _check_epsilon(node, given)
         if "num_groups" in given:
             check_min_rank(node, 0, 2)
@@ -153,7 +151,6 @@ class BatchNormalizationSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         check_min_rank(node, 0, 1)
         _check_epsilon(node, given)
         given["training_mode"] = bool(given["training_mode"])
@@ -174,13 +171,12 @@ class LpNormalizationSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
         if given["p"] not in (1, 2):
             refuse(node, "p", given["p"], "1 or 2")
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AxisLengths:
-        """The lengths around the axis."""
+        """The lengths before, along and after the normalized axis, for these input shapes."""
         return AxisLengths.of(shapes[0] or (), self.axis)
 
 
@@ -196,7 +192,6 @@ class LrnSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         check_min_rank(node, 0, 2)
         if given["size"] < 1:
             refuse(node, "size", given["size"], "1 or more")
@@ -223,7 +218,6 @@ class MeanVarianceNormalizationSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         given["axes"] = tuple(sorted(resolved_axes(node, given["axes"], rank_of(node, 0))))
 
 

@@ -1,4 +1,4 @@
-"""Pad: spec, type and evaluation."""
+"""Pad: its spec, type rule, axes and evaluation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ class PadSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "mode", given["mode"], ("constant", "edge", "reflect", "wrap"))
 
     def at(self, shape: Sequence[int], pads: Array, axes: Array | None = None) -> PadLengths:

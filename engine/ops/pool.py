@@ -53,7 +53,6 @@ class PoolSpec(WindowSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         cls.resolve_window(node, given)
         if given["kernel_shape"] is None:
             refuse(node, "kernel_shape", [], "a value for each spatial axis")
@@ -72,13 +71,12 @@ class PoolSpec(WindowSpec):
 @specifies("GlobalLpPool")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalLpPoolSpec(OperatorSpec):
-    """The p-norm of each map."""
+    """The p-norm of each map of [N, C, ...], over all spatial positions; `p` is 1 or more."""
 
     p: int
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["p"] < 1:
             refuse(node, "p", given["p"], "1 or more")
 
@@ -96,7 +94,6 @@ class MaxUnpoolSpec(WindowSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         cls.resolve_window(node, given)
         if given["kernel_shape"] is None:
             refuse(node, "kernel_shape", [], "a value for each spatial axis")
@@ -127,7 +124,6 @@ class MaxRoiPoolSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["pooled_shape"] = tuple(given["pooled_shape"])
         if len(given["pooled_shape"]) != 2 or min(given["pooled_shape"]) < 1:
             refuse(node, "pooled_shape", list(given["pooled_shape"]), "2 values, 1 or more")

@@ -1,4 +1,4 @@
-"""The precision of reference evaluation."""
+"""The precision of reference evaluation: f32 for narrower floats, f64 for f64."""
 
 from __future__ import annotations
 

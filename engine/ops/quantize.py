@@ -47,7 +47,6 @@ class QuantizeSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["block_size"] < 0:
             refuse(node, "block_size", given["block_size"], "0 or more")
         rank, axis = rank_of(node, 0), given["axis"]

@@ -28,7 +28,6 @@ class RandomSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["seed"] is not None and not math.isfinite(given["seed"]):
             refuse(node, "seed", given["seed"], "a finite number")
 

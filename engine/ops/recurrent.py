@@ -112,7 +112,6 @@ class RecurrentSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         for index, rank in enumerate(_RANKS):
             check_rank(node, index, rank)
         check_choice(node, "direction", given["direction"], _DIRECTIONS)
@@ -171,7 +170,7 @@ class RecurrentSpec(OperatorSpec):
 
     @property
     def initial_h(self) -> Output | None:
-        """The initial hidden state."""
+        """The hidden state before the first step; None if omitted, which means zeros."""
         return self.input(5)
 
     @property

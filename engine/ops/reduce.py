@@ -63,12 +63,11 @@ class ReduceSpec(OperatorSpec):
 
     @property
     def data(self) -> Output:
-        """The reduced tensor."""
+        """Input 0, the tensor to reduce."""
         return self.node.input_value(0)
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given.update({name: bool(value) for name, value in given.items()})
 
     def at(self, rank: int, axes: ArrayLike | None) -> tuple[int, ...]:
@@ -93,12 +92,11 @@ class ArgReduceSpec(OperatorSpec):
 
     @property
     def data(self) -> Output:
-        """The searched tensor."""
+        """Input 0, the tensor whose largest or smallest elements are sought."""
         return self.node.input_value(0)
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
         given["keepdims"] = bool(given["keepdims"])
         given["select_last_index"] = bool(given["select_last_index"])
@@ -121,12 +119,11 @@ class CumulativeSpec(OperatorSpec):
 
     @property
     def data(self) -> Output:
-        """The tensor that is accumulated."""
+        """Input 0, the tensor to accumulate along an axis."""
         return self.node.input_value(0)
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if rank_of(node, 0) == 0:
             refuse_rank(node, 0, 0, "1 or more")
         given.update({name: bool(value) for name, value in given.items()})

@@ -44,7 +44,6 @@ class ReshapeSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["allowzero"] = bool(given["allowzero"])
 
 
@@ -136,7 +135,6 @@ class FlattenSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         rank, axis = rank_of(node, 0), given["axis"]
         if rank is None:
             return
@@ -145,7 +143,7 @@ class FlattenSpec(OperatorSpec):
         given["axis"] = axis + rank if axis < 0 else axis
 
     def at(self, shape: Sequence[int]) -> tuple[int, int]:
-        """The shape of the result."""
+        """The shape of the result: the products of the lengths before `axis` and from it on."""
         axis = self.axis + len(shape) if self.axis < 0 else self.axis
         return prod(shape[:axis]), prod(shape[axis:])
 
@@ -165,7 +163,7 @@ def expand(data: Array, shape: Array) -> Array:
 @specifies("Dropout")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropoutSpec(OperatorSpec):
-    """Dropout (ONNX Dropout-22)."""
+    """Dropout: an Identity for inference, unless `training_mode` is true (ONNX Dropout-22)."""
 
     seed: int | None
 

@@ -124,7 +124,6 @@ class ResizeSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         rank = rank_of(node, 0)
         if given["axes"]:
             given["axes"] = resolved_axes(node, given["axes"], rank)

@@ -53,7 +53,6 @@ class RotarySpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         rank = check_rank(node, 0, 3, 4)
         has_positions = node.has_input(3)
         for index in (1, 2):

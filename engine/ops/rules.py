@@ -164,7 +164,7 @@ def with_element(value_type: TensorType, element_type: ElementType) -> TensorTyp
 
 
 def sum_dims(dims: Sequence[Dimension]) -> Dimension:
-    """The length of a concatenation."""
+    """The length of a concatenation; an interval if some lengths are only bounded."""
     if len(dims) == 1:
         return dims[0]
     highs = [dim.max for dim in dims]

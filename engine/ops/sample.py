@@ -57,7 +57,6 @@ class GridSampleSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "mode", given["mode"], TAPS)
         check_choice(node, "padding_mode", given["padding_mode"], ("zeros", "border", "reflection"))
         given["align_corners"] = bool(given["align_corners"])
@@ -74,13 +73,12 @@ class GridSampleSpec(OperatorSpec):
 @specifies("AffineGrid")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineGridSpec(OperatorSpec):
-    """AffineGrid (ONNX AffineGrid-20)."""
+    """AffineGrid: `align_corners` says whether -1 and 1 mean centres or edges of outer pixels (ONNX AffineGrid-20)."""
 
     align_corners: bool
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["align_corners"] = bool(given["align_corners"])
 
 
@@ -114,7 +112,6 @@ class RoiAlignSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "mode", given["mode"], ("avg", "max"))
         coordinates = "coordinate_transformation_mode"
         check_choice(node, coordinates, given[coordinates], ("half_pixel", "output_half_pixel"))
@@ -140,7 +137,6 @@ class CenterCropPadSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         rank, axes = rank_of(node, 0), given["axes"]
         if axes is not None:
             given["axes"] = resolved_axes(node, axes, rank)

@@ -1,4 +1,4 @@
-"""The spec of Scan."""
+"""Scan: its spec, which divides the inputs and outputs into states and scanned values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class ScanSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         formal, scanned = node.num_formal_inputs, given["num_scan_inputs"]
         least = max(1, formal - node.num_outputs)
         if not least <= scanned <= formal:

@@ -38,12 +38,11 @@ class TopKSpec(OperatorSpec):
 
     @property
     def data(self) -> Output:
-        """The searched tensor."""
+        """Input 0, the tensor whose largest or smallest elements are sought."""
         return self.node.input_value(0)
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
         given["largest"], given["sorted"] = bool(given["largest"]), bool(given["sorted"])
 
@@ -74,7 +73,6 @@ class UniqueSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["axis"] is not None:
             given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
         given["sorted"] = bool(given["sorted"])
@@ -89,7 +87,6 @@ class CompressSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["axis"] is not None:
             given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
 
@@ -103,7 +100,6 @@ class NonMaxSuppressionSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["center_point_box"] not in (0, 1):
             refuse(node, "center_point_box", given["center_point_box"], "0 or 1")
         given["center_point_box"] = bool(given["center_point_box"])

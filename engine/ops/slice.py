@@ -184,7 +184,6 @@ class SplitSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
         if given["num_outputs"] is not None and given["num_outputs"] < 1:
             refuse(node, "num_outputs", given["num_outputs"], "1 or more")
@@ -254,7 +253,6 @@ class ConcatSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         ranks = (rank_of(node, index) for index in range(node.num_inputs) if node.has_input(index))
         given["axis"] = resolved_axis(node, given["axis"], next((rank for rank in ranks if rank is not None), None))
 
@@ -308,7 +306,7 @@ declare("Tile", moves=Moves.REPETITION, keeps_zero=True, inflates=True, vectoriz
 @specifies("Tile")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileSpec(OperatorSpec):
-    """Tile (ONNX Tile-13)."""
+    """Tile, whose repeats are input 1 (ONNX Tile-13)."""
 
     def at(self, shape: Sequence[int], repeats: Array) -> tuple[int, ...]:
         """The repetitions of each axis. Raises `OperatorSpecError` if the number of repeats is not the rank."""

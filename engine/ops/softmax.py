@@ -34,11 +34,10 @@ class SoftmaxSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AxisLengths:
-        """The lengths around the axis."""
+        """The lengths before, along and after the axis, for these input shapes."""
         return AxisLengths.of(shapes[0] or (), self.axis)
 
 

@@ -120,7 +120,7 @@ class OperatorSpec:
         return self.node.input_value(index) if self.node.has_input(index) else None
 
     def output(self, index: int = 0) -> Output:
-        """Output `index`."""
+        """Output `index` of the node. Raises `GraphError` if there is none."""
         return self.node.output(index)
 
     def input_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
@@ -134,7 +134,7 @@ class OperatorSpec:
 
     @property
     def op_type(self) -> str:
-        """The operator's name."""
+        """The operator's name without its domain, such as "Conv"."""
         return self.node.op_type
 
 

@@ -172,7 +172,7 @@ def sparse_from_proto(proto: onnx.SparseTensorProto) -> SparseTensor:
 
 
 def sparse_to_proto(value: SparseTensor, name: str = "") -> onnx.SparseTensorProto:
-    """`value` as a `SparseTensorProto`."""
+    """Encode `value` as ONNX does: its nonzero values and their indices, as two dense tensors."""
     return onnx.SparseTensorProto(
         values=tensor_to_proto(value.values, name), indices=tensor_to_proto(value.indices), dims=value.shape
     )

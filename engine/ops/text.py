@@ -54,7 +54,6 @@ class StringNormalizerSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "case_change_action", given["case_change_action"], ("LOWER", "UPPER", "NONE"))
 
 
@@ -95,7 +94,6 @@ class RegexFullMatchSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["pattern"] is None:
             refuse(node, "pattern", None, "a pattern of RE2")
         check_pattern(node, "pattern", given["pattern"])

@@ -1,4 +1,4 @@
-"""TfIdfVectorizer: its spec and evaluation."""
+"""TfIdfVectorizer, which counts n-grams: its spec, cost and evaluation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class TfIdfSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "mode", given["mode"], ("TF", "IDF", "TFIDF"))
         if min(given["ngram_indexes"], default=0) < 0:
             refuse(node, "ngram_indexes", min(given["ngram_indexes"]), "0 or more each")

@@ -72,7 +72,6 @@ class TokenizerSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["mark"] = bool(given["mark"])
         separators, pattern = given["separators"] or None, given["tokenexp"] or None
         if (separators is None) is (pattern is None):

@@ -25,7 +25,6 @@ class OptimizerSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         inputs, outputs = PER_TENSOR[node.op_type]
         count, rest = divmod(node.num_inputs - _SHARED, inputs)
         if rest or count < 1 or None in node.sources:
@@ -42,13 +41,13 @@ class OptimizerSpec(OperatorSpec):
 @specifies("Adagrad", domain=_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdagradSpec(OptimizerSpec):
-    """Adagrad (ONNX Adagrad-1)."""
+    """Adagrad: steps divided by the root of the summed squares of gradients (ONNX Adagrad-1)."""
 
 
 @specifies("Adam", domain=_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamSpec(OptimizerSpec):
-    """Adam (ONNX Adam-1)."""
+    """Adam: steps from moving averages of gradients and their squares (ONNX Adam-1)."""
 
     alpha: float
     beta: float
@@ -84,7 +83,7 @@ def _adam_step(spec: AdamSpec, rate: Array, updates: Array, values: Sequence[Arr
 @specifies("Momentum", domain=_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentumSpec(OptimizerSpec):
-    """Momentum (ONNX Momentum-1)."""
+    """Momentum: steps along an average of the gradients, in `mode` standard or nesterov (ONNX Momentum-1)."""
 
     mode: str
 

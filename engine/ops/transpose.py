@@ -29,7 +29,6 @@ class TransposeSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         rank, perm = rank_of(node, 0), given["perm"]
         if perm is None:
             given["perm"] = None if rank is None else tuple(range(rank))[::-1]
@@ -72,7 +71,6 @@ class DepthToSpaceSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["blocksize"] < 1:
             refuse(node, "blocksize", given["blocksize"], "1 or more")
         check_choice(node, "mode", given["mode"], ("DCR", "CRD"))

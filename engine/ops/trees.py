@@ -59,7 +59,6 @@ class TreeSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given |= {"aggregate": "SUM", "complement": "", "is_share": False, "labels": ()}
         try:
             if node.op_type == "TreeEnsemble":

@@ -69,7 +69,7 @@ def whole(*shape: int, type: ElementType = i64, low: int = -100, high: int = 100
 
 
 def bools(*shape: int) -> Data:
-    """Truth values."""
+    """A tensor of type bool whose elements are drawn from the seed of the case."""
     return Data(shape, boolean)
 
 

@@ -38,7 +38,6 @@ class ChannelNormalizationSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         given["stash_type"] = stash_type_of(node, given["stash_type"])
 
 

@@ -1,4 +1,4 @@
-"""`ChannelShuffle`: interleaves groups of channels."""
+"""`ChannelShuffle`, an internal operator that interleaves groups of channels, as ShuffleNet does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class ChannelShuffleSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         shape, groups = tensor_type(node, 0).shape, given["groups"]
         if groups < 1:
             refuse(node, "groups", groups, "1 or more")

@@ -44,7 +44,6 @@ class CompressedGatherSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["block_size"] < 1:
             refuse(node, "block_size", given["block_size"], "1 or more")
         for index in (0, 2, 3):
@@ -52,17 +51,17 @@ class CompressedGatherSpec(OperatorSpec):
 
     @property
     def data(self) -> Output:
-        """[rows, columns]."""
+        """The quantized table, [rows, columns]."""
         return self.node.input_value(0)
 
     @property
     def indices(self) -> Output:
-        """The indices, of any shape."""
+        """The rows to read; of any shape, which begins the shape of the result."""
         return self.node.input_value(1)
 
     @property
     def scale(self) -> Output:
-        """[rows, blocks]."""
+        """The scales, [rows, blocks]: one for each block of `block_size` columns."""
         return self.node.input_value(2)
 
     @property

@@ -64,7 +64,6 @@ class CompressedMatMulSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         if given["block_size"] < 1:
             refuse(node, "block_size", given["block_size"], "1 or more")
         if not 0 <= given["accuracy_level"] <= 4:
@@ -75,17 +74,17 @@ class CompressedMatMulSpec(OperatorSpec):
 
     @property
     def x(self) -> Output:
-        """[..., K]."""
+        """The left operand, [..., K]."""
         return self.node.input_value(0)
 
     @property
     def weights(self) -> Output:
-        """[K, N]."""
+        """The quantized weights, [K, N]."""
         return self.node.input_value(1)
 
     @property
     def scale(self) -> Output:
-        """[blocks, N]."""
+        """The scales, [blocks, N]: one for each block of `block_size` rows of the weights."""
         return self.node.input_value(2)
 
     @property
@@ -95,7 +94,7 @@ class CompressedMatMulSpec(OperatorSpec):
 
     @property
     def bias(self) -> Output | None:
-        """[N]."""
+        """The bias, [N]; None if omitted."""
         return self.input(4)
 
     @property

@@ -80,7 +80,6 @@ class FusedAttentionSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec.resolve`."""
         check_choice(node, "rows", given["rows"], ROWS)
         if not math.isfinite(given["scale"]):
             refuse(node, "scale", given["scale"], "a finite number")

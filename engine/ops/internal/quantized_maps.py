@@ -56,7 +56,6 @@ class QuantizedBinarySpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         check_choice(node, "operator", given["operator"], BINARY_OPERATORS)
 
 

@@ -21,7 +21,7 @@ _PORTS: Final = ("X", "X_scale", "X_zero_point", "Y_scale", "Y_zero_point")
 @specifies("QuantizedSoftmax", domain=INTERNAL_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedSoftmaxSpec(SoftmaxSpec):
-    """QuantizedSoftmax along an axis."""
+    """Softmax of 8-bit codes with 8-bit results; the attributes are Softmax's."""
 
 
 def QuantizedSoftmax(x: Codes | OutputLike, y: Codes, *, axis: int) -> Node:  # noqa: N802 - as operators are called

@@ -40,7 +40,6 @@ class ScaleShiftSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
         given["activation"] = fused_activation(node)
 
 
