@@ -30,14 +30,12 @@ class AttentionLowering(OpLowering[AttentionSpec]):
     """The ONNX operator, with past keys and values concatenated before new ones."""
 
     def check(self, spec: AttentionSpec) -> Refusal | None:
-        """See `OpLowering`."""
         if spec.is_read(_SCORES):
             return Refusal(RefusalCause.OP, "Attention with output qk_matmul_output has no kernel")
         lengths = spec.nonpad_kv_seqlen
         return check_attention(spec, F32) or (None if lengths is None else check_types([lengths], {i64}))
 
     def lower(self, spec: AttentionSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         node, lengths = spec.node, spec.at(spec.input_shapes())
         buffers = [b.input(node.input_value(index)) for index in range(3)]
         pasts, parts = (spec.past_key, spec.past_value), [lengths.k, lengths.v]
@@ -55,11 +53,9 @@ class FusedAttentionLowering(OpLowering[FusedAttentionSpec]):
     """The internal operator, which adds NaN row semantics and packed inputs."""
 
     def check(self, spec: FusedAttentionSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return check_attention(spec, F32)
 
     def lower(self, spec: FusedAttentionSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         lengths = spec.at(spec.input_shapes())
         if spec.is_packed:
             buffers = _parts_of_packed(spec, b, lengths)

@@ -18,20 +18,17 @@ class ByteTableLowering(OpLowering[OperatorSpec]):
     """A function of each byte."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        """See `OpLowering`."""
         if spec.node.input_value(1).shape.rank.is_dynamic or not spec.node.input_value(1).shape.is_static:
             return Refusal(RefusalCause.DYNAMIC_SHAPE, f"the table is {spec.node.input_value(1).shape}")
         return None
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
-        """See `OpLowering`."""
         plain = LayoutOption((Layout.PLAIN, Layout.PLAIN), (Layout.PLAIN,))
         if not is_byte_map(spec.node.input_value(0)):
             return (plain,)
         return (plain, LayoutOption((Layout.BLOCKED, Layout.PLAIN), (Layout.BLOCKED,)))
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        """One step."""
         x, table = spec.node.input_value(0), spec.node.input_value(1)
         layout = b.option(spec.node).outputs[0]
         inputs = [b.input(x, layout), b.input(table)]

@@ -32,18 +32,15 @@ class CompressedMatMulLowering(OpLowering[CompressedMatMulSpec]):
     """Products of rows with one constant matrix, whose blocks have a scale each, with the epilogue of FusedMatMul."""
 
     def check(self, spec: CompressedMatMulSpec) -> Refusal | None:
-        """See `OpLowering`."""
         constants = _check_constants(spec.weights, spec.scale, spec.zero_point)
         return first_refusal(check_types([spec.x, spec.output()], F32), constants)
 
     def pack(self, spec: CompressedMatMulSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
-        """See `OpLowering`."""
         codes = _Codes(spec.weights, spec.scale, spec.zero_point, weights)
         codes.stored(codes.operands, _recipe(spec), lambda: _packed(spec, codes))
         return codes.operands
 
     def lower(self, spec: CompressedMatMulSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         codes = _Codes(spec.weights, spec.scale, spec.zero_point, b.store)
         inputs = [b.input(spec.x), b.weights(codes.operands, _recipe(spec), lambda: _packed(spec, codes))]
         attributes = _form(spec, codes)
@@ -80,19 +77,16 @@ class CompressedGatherLowering(OpLowering[CompressedGatherSpec]):
     """Rows of a constant table, which are dequantized when they are looked up."""
 
     def check(self, spec: CompressedGatherSpec) -> Refusal | None:
-        """See `OpLowering`."""
         constants = _check_constants(spec.data, spec.scale, spec.zero_point)
         return first_refusal(check_types([spec.scale, spec.output()], F32), constants)
 
     def pack(self, spec: CompressedGatherSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
-        """See `OpLowering`."""
         codes = _Codes(spec.data, spec.scale, spec.zero_point, weights)
         for sources, recipe, make in _tables(codes):
             codes.stored(sources, recipe, make)
         return codes.operands
 
     def lower(self, spec: CompressedGatherSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         codes = _Codes(spec.data, spec.scale, spec.zero_point, b.store)
         inputs = [b.weights(sources, recipe, make) for sources, recipe, make in _tables(codes)]
         rows, columns = spec.data.shape.get_shape()

@@ -41,7 +41,6 @@ class ConvLowering(OpLowering[ConvSpec]):
     """
 
     def check(self, spec: ConvSpec) -> Refusal | None:
-        """See `OpLowering`."""
         if refused := check_f32(spec.node):
             return refused
         return check_unrolled(spec) if _is_unrolled(spec) else first_refusal(_check_shapes(spec), _check_steps(spec))

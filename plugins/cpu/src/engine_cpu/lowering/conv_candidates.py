@@ -86,12 +86,10 @@ class ConvCandidates(Candidates):
         return _candidate(self._problem, kernel, variant)
 
     def named(self, name: str) -> Candidate | None:
-        """See `Candidates`."""
         found = ((kernel, variant) for _, kernel, variant in self._ranked if _name(kernel, variant) == name)
         return next((_candidate(self._problem, *each) for each in found), None)
 
     def estimate(self, candidate: Candidate) -> float:
-        """See `Candidates`."""
         return next(
             1.0 + cycles for cycles, kernel, variant in self._ranked if _name(kernel, variant) == candidate.name
         )

@@ -28,7 +28,6 @@ class NonZeroLowering(CountedLowering[OperatorSpec]):
     """The places of elements that are not zero; a NaN is not."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         x = spec.node.input_value(0)
         if refused := check_types([x], _TYPES):
             return refused
@@ -37,7 +36,6 @@ class NonZeroLowering(CountedLowering[OperatorSpec]):
         return None
 
     def counted(self, spec: OperatorSpec) -> CountedStep:
-        """See `CountedLowering`."""
         x = spec.node.input_value(0)
         shape = static_shape(x)
         attributes: dict[str, Attribute] = {"type": x.element_type.name, "dims": shape}
@@ -49,13 +47,11 @@ class CompressLowering(CountedLowering[CompressSpec]):
     """The slices or elements for which a condition holds."""
 
     def check(self, spec: CompressSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         return first_refusal(
             check_types([spec.node.input_value(0)], _TYPES), check_types([spec.node.input_value(1)], {boolean})
         )
 
     def counted(self, spec: CompressSpec) -> CountedStep:
-        """See `CountedLowering`."""
         x, condition = spec.node.input_value(0), spec.node.input_value(1)
         shape, axis = static_shape(x), spec.axis or 0
         if spec.axis is None:
@@ -74,11 +70,9 @@ class UniqueLowering(CountedLowering[UniqueSpec]):
     """The different elements or slices of numbers."""
 
     def check(self, spec: UniqueSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         return check_types([spec.node.input_value(0)], _TYPES)
 
     def counted(self, spec: UniqueSpec) -> CountedStep:
-        """See `CountedLowering`."""
         node, axis = spec.node, spec.axis or 0
         x = node.input_value(0)
         shape = static_shape(x)
@@ -104,7 +98,6 @@ class NonMaxSuppressionLowering(CountedLowering[NonMaxSuppressionSpec]):
     values = (2,)
 
     def check(self, spec: NonMaxSuppressionSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         node = spec.node
         reals = [spec.input(index) for index in (0, 1, 3, 4)]
         return first_refusal(
@@ -115,7 +108,6 @@ class NonMaxSuppressionLowering(CountedLowering[NonMaxSuppressionSpec]):
         )
 
     def counted(self, spec: NonMaxSuppressionSpec) -> CountedStep:
-        """See `CountedLowering`."""
         node, given = spec.node, spec.input(2)
         (batches, boxes, _), (_, classes, _) = (static_shape(node.input_value(index)) for index in (0, 1))
         most = int(given.node.data.item()) if given is not None and isinstance(given.node, Constant) else 0
@@ -128,7 +120,6 @@ class NonMaxSuppressionLowering(CountedLowering[NonMaxSuppressionSpec]):
         return CountedStep("non_max_suppression", attributes, inputs, [(batches * classes * limit, 3)], [0])
 
     def check_values(self, spec: NonMaxSuppressionSpec, inputs: Sequence[Any]) -> None:
-        """See `CountedLowering`."""
         if spec.node.has_input(3):
             check_overlap(inputs[2])
 

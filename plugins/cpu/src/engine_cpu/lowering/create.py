@@ -28,13 +28,11 @@ class ConstantOfShapeLowering(OpLowering[ConstantOfShapeSpec]):
     values = (0,)
 
     def check(self, spec: ConstantOfShapeSpec) -> Refusal | None:
-        """See `OpLowering`."""
         if refused := check_values(spec.node, self.values):
             return refused
         return None if self.is_bound_late(spec) else check_movable(spec.output())
 
     def lower(self, spec: ConstantOfShapeSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         _fill(spec.output().element_type, spec.value, spec, b, b.shape(spec.output()))
 
 
@@ -43,11 +41,9 @@ class EyeLikeLowering(OpLowering[EyeLikeSpec]):
     """Zeros, and ones on a diagonal."""
 
     def check(self, spec: EyeLikeSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return check_movable(spec.output())
 
     def lower(self, spec: EyeLikeSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         y = spec.output()
         rows, columns = b.shape(y)
         zero = np.zeros(1, y.element_type.numpy)
@@ -68,12 +64,10 @@ class RangeLowering(OpLowering[OperatorSpec]):
     values = (0, 1, 2)
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        """See `OpLowering`."""
         given = [spec.node.input_value(index) for index in range(3)]
         return first_refusal(check_types(given, _NUMBERS), check_values(spec.node, self.values))
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         y = spec.output()
         start, _, step = (b.value(spec.node.input_value(index)).reshape(()) for index in range(3))
         (count,) = b.shape(y)

@@ -40,11 +40,9 @@ class EinsumLowering(OpLowering[EinsumSpec]):
     """Equations of two operands that sum over the last labels of one of them."""
 
     def check(self, spec: EinsumSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return first_refusal(check_f32(spec.node), _check_equation(spec))
 
     def lower(self, spec: EinsumSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         node = spec.node
         roles = find_roles(spec)
         assert roles is not None

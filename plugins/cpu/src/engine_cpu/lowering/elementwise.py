@@ -34,7 +34,6 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
     """Operators that compute each element of their output from one element of each input."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return first_refusal(_check_inputs(spec.node), _check_attributes(spec), _check_sizes(spec.node))
 
     def group_key(self, spec: OperatorSpec) -> Hashable | None:
@@ -42,7 +41,6 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
         return static_shape(spec.output())
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
-        """See `OpLowering`."""
         return self.item_layouts(Item.of(spec, self))
 
     def item_layouts(self, item: Item) -> Sequence[LayoutOption]:
@@ -67,7 +65,6 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
         )
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         self.lower_item(Item.of(spec, self), b)
 
     def lower_item(self, item: Item, b: SegmentBuilder) -> None:

@@ -35,7 +35,6 @@ class ConvIntegerLowering(OpLowering[ConvSpec]):
     """The convolution of `QuantizedConv`, without its epilogue."""
 
     def check(self, spec: ConvSpec) -> Refusal | None:
-        """See `OpLowering`."""
         x, weights, x_zero, zero = (spec.input(index) for index in range(4))
         assert x is not None
         assert weights is not None

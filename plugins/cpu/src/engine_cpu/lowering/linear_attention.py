@@ -16,11 +16,9 @@ class LinearAttentionLowering(OpLowering[LinearAttentionSpec]):
     """All update rules, with groups of queries, in f32."""
 
     def check(self, spec: LinearAttentionSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return first_refusal(check_f32(spec.node), _check_rule(spec), _check_ranks(spec))
 
     def lower(self, spec: LinearAttentionSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         node = spec.node
         heads, queries = spec.kv_num_heads, spec.q_num_heads
         query, key, value = (node.input_value(index) for index in range(3))

@@ -31,19 +31,15 @@ class MatMulLowering(OpLowering[MatMulSpec]):
     """Products of matrices and of batches of them, with a bias, a residual and an activation."""
 
     def check(self, spec: MatMulSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return first_refusal(check_f32(spec.node), _check_ranks(spec.node))
 
     def layouts(self, spec: MatMulSpec) -> Sequence[LayoutOption]:
-        """See `_product_layouts`."""
         return _product_layouts(spec.node)
 
     def pack(self, spec: MatMulSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
-        """See `OpLowering`."""
         return _pack_matrix(spec.node, spec.trans_b, weights, precision)
 
     def lower(self, spec: MatMulSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         node = spec.node
         option = b.option(node)
         left, right, bias, residual = (*node.input_values, None, None)[:4]
@@ -111,19 +107,15 @@ class GemmLowering(OpLowering[GemmSpec]):
     """alpha * A * B + beta * C, where C is a row, a matrix, or constant."""
 
     def check(self, spec: GemmSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return first_refusal(check_f32(spec.node), self._check_sum(spec))
 
     def layouts(self, spec: GemmSpec) -> Sequence[LayoutOption]:
-        """See `_product_layouts`."""
         return super().layouts(spec) if spec.transA else _product_layouts(spec.node)
 
     def pack(self, spec: GemmSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
-        """See `OpLowering`."""
         return _pack_matrix(spec.node, spec.transB, weights, precision)
 
     def lower(self, spec: GemmSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         node = spec.node
         option = b.option(node)
         stored = option.inputs[0], option.outputs[0]

@@ -41,7 +41,6 @@ class PoolLowering(_MapLowering[PoolSpec]):
     """Pools of one and two axes, in blocks of channels; of three axes, norms, and maxima with indices, in PLAIN."""
 
     def check(self, spec: PoolSpec) -> Refusal | None:
-        """See `OpLowering`."""
         x = spec.node.input_value(0)
         if _is_in_blocks(spec):
             return first_refusal(_check_map(spec.node), check_steps(spec))
@@ -53,13 +52,11 @@ class PoolLowering(_MapLowering[PoolSpec]):
         return first_refusal(check_types((x, spec.output()), allowed), check_steps(spec))
 
     def layouts(self, spec: PoolSpec) -> Sequence[LayoutOption]:
-        """See `OpLowering`."""
         if _is_in_blocks(spec):
             return super().layouts(spec)
         return (LayoutOption.uniform(Layout.PLAIN, 1, spec.node.num_outputs),)
 
     def lower(self, spec: PoolSpec, b: SegmentBuilder) -> None:
-        """One step."""
         if not _is_in_blocks(spec):
             _window_step(spec, b)
             return
@@ -111,21 +108,18 @@ class GlobalPoolLowering(_MapLowering[OperatorSpec]):
     """A pooling whose window is the whole map: of blocks of channels as one row, else a reduction of PLAIN."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        """See `OpLowering`."""
         if _has_map_of_blocks(spec.node):
             return _check_map(spec.node)
         is_maximum = spec.op_type == "GlobalMaxPool"
         return check_types((spec.node.input_value(0), spec.output()), _REDUCED | _MAXIMA if is_maximum else _REDUCED)
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
-        """See `OpLowering`."""
         if _has_map_of_blocks(spec.node):
             return super().layouts(spec)
         is_map = spec.output().element_type is f32 and len(spec.node.input_value(0).shape) > 4
         return (LayoutOption.uniform(Layout.PLAIN, 1), *(super().layouts(spec) if is_map else ()))
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        """One step."""
         if b.option(spec.node).inputs[0].is_blocked:
             global_pool_step(spec.node, b)
         else:
@@ -143,13 +137,11 @@ class GlobalLpPoolLowering(OpLowering[GlobalLpPoolSpec]):
     """Sums of absolute values, and Euclidean norms."""
 
     def check(self, spec: GlobalLpPoolSpec) -> Refusal | None:
-        """See `OpLowering`."""
         if spec.p > len(_NORMS):
             return Refusal(RefusalCause.ATTRIBUTE, f"p is {spec.p}; expected 1 or 2")
         return check_types((spec.node.input_value(0), spec.output()), _REDUCED)
 
     def lower(self, spec: GlobalLpPoolSpec, b: SegmentBuilder) -> None:
-        """One step."""
         _reduction_step(spec, b, _NORMS[spec.p - 1])
 
 

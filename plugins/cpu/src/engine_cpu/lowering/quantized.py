@@ -47,7 +47,6 @@ class _QuantizedLowering(OpLowering[SpecT]):
     """Base: all operands but X and the residual must be constants; for f32 results of products, X's need not be."""
 
     def check(self, spec: SpecT) -> Refusal | None:
-        """See `OpLowering`."""
         operands = Quantized.of(spec.node)
         if operands.weights_zero_point is not None:
             return Refusal(RefusalCause.ATTRIBUTE, "the weights have zero points; expected symmetric weights")
@@ -64,7 +63,6 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
     """Direct or depthwise kernels on maps in blocks of 16 channels."""
 
     def check(self, spec: ConvSpec) -> Refusal | None:
-        """See `OpLowering`."""
         x = spec.node.input_value(0)
         return first_refusal(
             super().check(spec), check_spatial_rank(x), check_steps(spec), check_integer_conv(spec, spec.weights)
@@ -81,7 +79,6 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
         return (LayoutOption(tuple(inputs), (Layout.BLOCKED,)),)
 
     def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         node = spec.node
         operands = _Operands(node, Quantized.of(node), spec.activation, b)
         geometry = conv_geometry(spec, b.shape(node.input_value(0)), b.shape(spec.weights))
@@ -117,11 +114,9 @@ class QuantizedMatMulLowering(_QuantizedLowering[MatMulSpec]):
     """Products of rows with one matrix."""
 
     def check(self, spec: MatMulSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return first_refusal(super().check(spec), check_integer_product(spec, spec.node.input_value(3)))
 
     def lower(self, spec: MatMulSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         node = spec.node
         x, weights = node.input_value(0), node.input_value(3)
         n, k = b.shape(weights)[:: 1 if spec.trans_b else -1]
@@ -143,11 +138,9 @@ class MatMulIntegerLowering(OpLowering[OperatorSpec]):
     """Sums of i32: products with one constant matrix that is symmetric, or of any two matrices."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return None if _why_unpacked(spec) is None else _why_no_product(spec)
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         if _why_unpacked(spec) is None:
             self._lower_packed(spec, b)
             return

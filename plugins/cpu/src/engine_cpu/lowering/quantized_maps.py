@@ -26,18 +26,15 @@ class QuantizedAveragePoolLowering(OpLowering[PoolSpec]):
     """Maps in blocks."""
 
     def check(self, spec: PoolSpec) -> Refusal | None:
-        """See `OpLowering`."""
         x = spec.node.input_value(0)
         if x.shape.rank.is_static and len(x.shape) > 1 and x.shape[1].is_static and x.shape[1].min == 0:
             return Refusal(RefusalCause.SHAPE, f"X has no channels: {x.shape}")
         return first_refusal(check_spatial_rank(x), check_steps(spec))
 
     def layouts(self, spec: PoolSpec) -> Sequence[LayoutOption]:
-        """See `OpLowering`."""
         return (LayoutOption.uniform(Layout.BLOCKED, spec.node.num_inputs),)
 
     def lower(self, spec: PoolSpec, b: SegmentBuilder) -> None:
-        """One step."""
         x, y = codes_of(spec.node)
         values = spec.node.input_value(0)
         batch, channels = b.shape(values)[:2]
@@ -61,12 +58,10 @@ class QuantizedBinaryLowering(OpLowering[QuantizedBinarySpec]):
     """Tensors of one shape, in either layout of maps; or the second with a value for each channel."""
 
     def check(self, spec: QuantizedBinarySpec) -> Refusal | None:
-        """See `OpLowering`."""
         shape = spec.node.input_value(0).shape
         return Refusal(RefusalCause.RANK, f"A is {shape}") if shape.rank.is_dynamic else None
 
     def layouts(self, spec: QuantizedBinarySpec) -> Sequence[LayoutOption]:
-        """See `OpLowering`."""
         inputs = [Layout.PLAIN] * spec.node.num_inputs
         plain = LayoutOption(tuple(inputs), (Layout.PLAIN,))
         if not is_byte_map(spec.node.input_value(0)):
@@ -75,7 +70,6 @@ class QuantizedBinaryLowering(OpLowering[QuantizedBinarySpec]):
         return (plain, LayoutOption(tuple(inputs), (Layout.BLOCKED,)))
 
     def lower(self, spec: QuantizedBinarySpec, b: SegmentBuilder) -> None:
-        """One step."""
         first, second, y = codes_of(spec.node)
         values = spec.node.input_value(0), spec.node.input_value(3)
         layout, shape = b.option(spec.node).outputs[0], b.shape(values[0])

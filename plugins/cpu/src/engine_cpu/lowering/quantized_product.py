@@ -27,11 +27,9 @@ class QuantizedProductLowering(OpLowering[OperatorSpec]):
     """B is packed during the inference."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        """See `OpLowering`."""
         return check_matrices(spec.node.input_value(0), spec.node.input_value(3))
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         node, operands = spec.node, ProductOperands.of(spec.node)
         scale = _number(operands.a_scale, b) * _number(operands.b_scale, b)
         attributes: dict[str, Attribute] = {"y": spec.output().element_type.name}

@@ -43,7 +43,6 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
     """Recurrent layers with the default activations."""
 
     def check(self, spec: RecurrentSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         node = spec.node
         values = [value for index, value in enumerate(node.input_values) if index != _LENGTHS]
         return first_refusal(
@@ -69,7 +68,6 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
         return Refusal(RefusalCause.ATTRIBUTE, f"activations are {found}; expected {expected} in each direction")
 
     def pack(self, spec: RecurrentSpec, weights: WeightStore, precision: str) -> Sequence[Output]:
-        """See `OpLowering.pack`."""
         layer = RecurrentLayer.of_any_lengths(spec)
         forms = [] if layer is None else constant_forms(layer, weights)
         for form in forms:
@@ -77,7 +75,6 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
         return [form.source for form in forms]
 
     def lower(self, spec: RecurrentSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering.lower`."""
         layer = RecurrentLayer.of(spec)
         lengths = layer.lengths
         projection = b.temporary(4 * lengths.steps * lengths.batch * layer.columns)

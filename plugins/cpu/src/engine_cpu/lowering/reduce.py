@@ -35,7 +35,6 @@ class ReductionLowering(OpLowering[ReduceSpec]):
     values = (1,)
 
     def check(self, spec: ReduceSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         allowed = {f32, f64} if spec.op_type in _ROOTS else {f32, f64, i32, i64, u32, u64}
         if spec.op_type in _EXTREMES:
             allowed |= {u8, i8, boolean}
@@ -59,7 +58,6 @@ class ReductionLowering(OpLowering[ReduceSpec]):
         return options
 
     def lower(self, spec: ReduceSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering.lower`."""
         option = b.option(spec.node)
         shape, axes = b.shape(spec.data), _axes(spec)
         if option.inputs[0] is Layout.BLOCKED_BF16:
@@ -94,11 +92,9 @@ class ArgReduceLowering(OpLowering[ArgReduceSpec]):
     """Positions of extremes; a NaN is the extreme."""
 
     def check(self, spec: ArgReduceSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         return check_types([spec.data], _NUMBERS | {u8, i8})
 
     def lower(self, spec: ArgReduceSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering.lower`."""
         outer, length, inner = spec.at(b.shape(spec.data))
         b.step(
             spec.node,
@@ -121,11 +117,9 @@ class CumulativeLowering(OpLowering[CumulativeSpec]):
     values = (1,)
 
     def check(self, spec: CumulativeSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         return first_refusal(check_values(spec.node, self.values), check_types([spec.data], _ACCUMULATED))
 
     def lower(self, spec: CumulativeSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering.lower`."""
         x = spec.data
         outer, length, inner = spec.at(b.shape(x), b.value(spec.node.input_value(1)))
         source = b.input(x)

@@ -23,7 +23,6 @@ class OpLowering(Lowering[SpecT]):
         return tuple(i for i in self._bound(spec) if not isinstance(spec.node.input_value(i).node, Constant))
 
     def is_bound_late(self, spec: SpecT) -> bool:
-        """See `Lowering`."""
         return any(not is_known_when_bound(spec.node.input_value(index)) for index in self._bound(spec))
 
     def _bound(self, spec: SpecT) -> list[int]:

@@ -17,12 +17,10 @@ class RotaryLowering(OpLowering[RotarySpec]):
     """Tables of cosines and sines for each batch and row, or by constant positions of constant tables."""
 
     def check(self, spec: RotarySpec) -> Refusal | None:
-        """See `OpLowering`."""
         operands = [spec.input(index) for index in range(3)]
         return check_types((*operands, spec.output()), F32) or self._check_positions(spec)
 
     def lower(self, spec: RotarySpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         x, lengths = spec.node.input_value(0), spec.at(spec.input_shapes())
         heads, half = lengths.x, lengths.rotated // 2
         tables = [_table(b, spec, spec.node.input_value(index)) for index in (1, 2)]

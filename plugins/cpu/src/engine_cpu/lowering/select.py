@@ -21,11 +21,9 @@ class TopKLowering(OpLowering[TopKSpec]):
     values = (1,)
 
     def check(self, spec: TopKSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         return first_refusal(check_values(spec.node, self.values), check_types([spec.data], _TYPES))
 
     def lower(self, spec: TopKSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering.lower`."""
         x = spec.data
         outer, length, inner = spec.at(b.shape(x))
         b.step(

@@ -44,14 +44,12 @@ class QuantizedSoftmaxLowering(OpLowering[QuantizedSoftmaxSpec]):
     """Along the last axis."""
 
     def check(self, spec: QuantizedSoftmaxSpec) -> Refusal | None:
-        """See `OpLowering`."""
         x = spec.node.input_value(0)
         if x.shape.rank.is_dynamic or spec.axis != len(x.shape) - 1:
             return Refusal(RefusalCause.ATTRIBUTE, f"the axis is {spec.axis} of {x.shape}; expected the last one")
         return None
 
     def lower(self, spec: QuantizedSoftmaxSpec, b: SegmentBuilder) -> None:
-        """One step."""
         x = spec.node.input_value(0)
         x_scale, y_scale, zero_point = b.values(spec, 1, 3, 4)
         assert y_scale is not None

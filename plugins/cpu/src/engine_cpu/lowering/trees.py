@@ -23,12 +23,10 @@ class TreesLowering(OpLowering[TreeSpec]):
     """All modes of nodes, aggregations and transformations; labels that are numbers."""
 
     def check(self, spec: TreeSpec) -> Refusal | None:
-        """See `OpLowering`."""
         x = spec.node.input_value(0)
         return first_refusal(check_types([x], _INPUTS), check_types(spec.node.outputs, _OUTPUTS), _check_finite(spec))
 
     def lower(self, spec: TreeSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering`."""
         node, trees = spec.node, spec.trees
         x, scores = node.input_value(0), node.output(node.num_outputs - 1)
         shape = b.shape(x)

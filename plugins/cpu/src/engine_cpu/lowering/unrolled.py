@@ -234,7 +234,6 @@ class DeformConvLowering(OpLowering[DeformConvSpec]):
     """Convolutions of maps with two axes at computed positions."""
 
     def check(self, spec: DeformConvSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         return first_refusal(check_f32(spec.node), self._check_shapes(spec), check_steps(spec))
 
     def _check_shapes(self, spec: DeformConvSpec) -> Refusal | None:
@@ -246,7 +245,6 @@ class DeformConvLowering(OpLowering[DeformConvSpec]):
         return None
 
     def lower(self, spec: DeformConvSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering.lower`."""
         node, groups = spec.node, spec.offset_group
         x_shape, w_shape = b.shape(node.input_value(_X)), b.shape(node.input_value(_W))
         require_elements(node, x_shape[2:], "a sample")
@@ -278,7 +276,6 @@ class Col2ImLowering(OpLowering[Col2ImSpec]):
     values = (1, 2)
 
     def check(self, spec: Col2ImSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
         node = spec.node
         lengths = node.input_value(1).shape
         if not lengths[0].is_static or lengths[0].min > AXES:
@@ -286,7 +283,6 @@ class Col2ImLowering(OpLowering[Col2ImSpec]):
         return first_refusal(check_types([node.input_value(0), node.output(0)], F32), check_values(node, self.values))
 
     def lower(self, spec: Col2ImSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering.lower`."""
         node = spec.node
         image, block = b.values(spec, 1, 2)
         assert image is not None

@@ -30,7 +30,6 @@ class OpLowering(Lowering[SpecT]):
     """Lowers one operator, or several similar ones, to kernel launches."""
 
     def is_bound_late(self, spec: SpecT) -> bool:
-        """See `Lowering`."""
         values = [spec.node.input_value(index) for index in self.values if spec.node.has_input(index)]
         return any(not isinstance(value.node, Constant) and is_known_when_bound(value) for value in values)
 
@@ -47,7 +46,6 @@ class MovingLowering(OpLowering[SpecT]):
     """Base of lowerings that copy elements bit by bit, which every device does for every type."""
 
     def computes_with(self, spec: SpecT) -> Sequence[Output | None]:
-        """See `OpLowering`."""
         return ()
 
 

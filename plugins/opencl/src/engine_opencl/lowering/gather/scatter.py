@@ -33,7 +33,6 @@ class ScatterBase(OpLowering[ScatterSpecT]):
     """Base of ScatterElements and ScatterND."""
 
     def computes_with(self, spec: ScatterSpecT) -> Sequence[Output | None]:
-        """See `OpLowering`."""
         return () if spec.reduction == "none" else super().computes_with(spec)
 
     def check(self, spec: ScatterSpecT) -> Refusal | None:
@@ -128,7 +127,6 @@ class OneHotLowering(OpLowering[OneHotSpec]):
     values = (1,)
 
     def computes_with(self, spec: OneHotSpec) -> Sequence[Output | None]:
-        """See `OpLowering`."""
         return (spec.indices,)
 
     def check(self, spec: OneHotSpec) -> Refusal | None:
