@@ -31,7 +31,7 @@ class Choices:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was decided."""
+        """Whether no decision was recorded."""
         return not self._made
 
     def begin(self) -> None:

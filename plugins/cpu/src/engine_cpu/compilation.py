@@ -32,7 +32,7 @@ class Compilation:
     is_accurate: bool
 
     def to_json(self) -> bytes:
-        """The content of the section."""
+        """Encode the fields as UTF-8 JSON, for the section of a blob."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod

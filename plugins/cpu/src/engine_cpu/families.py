@@ -202,7 +202,7 @@ class FamilyProgram:
         return BoundFamily(self, leads)
 
     def plan(self, leads: Lengths) -> Plan:
-        """The plan for these lengths."""
+        """The plan for these lengths, which is built on first use."""
         return self._family.plan(leads)
 
     def run(
@@ -297,7 +297,7 @@ class BoundFamily:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plan that runs."""
+        """The one plan that runs for the bound lengths."""
         return [self.family.plan(self.leads)]
 
     @property

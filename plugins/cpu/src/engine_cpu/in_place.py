@@ -71,7 +71,7 @@ class InPlace:
 
     @property
     def count(self) -> int:
-        """How many positions are appended."""
+        """The number of positions that the step appends along `axis`."""
         return self.shape[self.axis] - self.past_length
 
     @property

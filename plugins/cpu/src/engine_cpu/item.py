@@ -46,7 +46,7 @@ class Item:
 
     @classmethod
     def of(cls, spec: OperatorSpec, lowering: ItemLowering) -> Item:
-        """An item of one node."""
+        """Make an item of one node, with the node's inputs and outputs."""
         return cls((spec,), lowering, tuple(spec.node.input_values), tuple(spec.node.outputs))
 
     @property
@@ -61,5 +61,5 @@ class Item:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, in execution order."""
+        """The nodes of the item, in execution order."""
         return tuple(spec.node for spec in self.specs)

@@ -52,7 +52,7 @@ class LayoutOption:
 
     @classmethod
     def uniform(cls, layout: Layout, inputs: int, outputs: int = 1, cost: float = 0.0) -> LayoutOption:
-        """All in one layout."""
+        """Make an option in which all inputs and outputs have one layout; bf16 layouts imply bf16 arithmetic."""
         return cls((layout,) * inputs, (layout,) * outputs, cost, "bf16" if layout.is_bf16 else "")
 
 
@@ -62,7 +62,7 @@ def padded_channels(channels: int) -> int:
 
 
 def item_size(element_type: ElementType, layout: Layout = Layout.PLAIN) -> int:
-    """Bytes of one element."""
+    """The size of one element in bytes: 2 in a bf16 layout, otherwise the element type's."""
     return 2 if layout.is_bf16 else int(element_type.numpy.itemsize)
 
 

@@ -67,7 +67,7 @@ class CpuNetwork(GraphNetwork):
 
     @classmethod
     def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
-        """Compile the user's model."""
+        """Compile `model`: prepare its graph, measure candidates as COMPILE_EFFORT says, and build the program."""
         network = cls(plugin, config, model)
         accurate = is_accurate(config)
         prepared = prepare_model(model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE], is_accurate=accurate)

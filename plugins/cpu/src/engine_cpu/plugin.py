@@ -1,4 +1,4 @@
-"""The plugin that `Core` discovers."""
+"""The CPU plugin: its properties, metrics and devices, compilation, and the import of blobs."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Program:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans of its segments."""
+        """The plans of all segments, in the order of their execution."""
         return [plan for scheduled in self.segments for plan in scheduled.segment.plans]
 
     def run(self, inputs: Sequence[Value], inference: Inference, make_output: MakeOutput | None = None) -> list[Value]:

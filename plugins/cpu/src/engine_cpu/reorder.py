@@ -54,7 +54,7 @@ def reorder_attributes(source: Layout, target: Layout, shape: Sequence[int]) -> 
 
 
 def reordered_array(array: Array, layout: Layout, isa: str) -> Array:
-    """A constant in another layout."""
+    """A plain array in another layout, by the same kernel that reorders at run time."""
     is_byte = array.dtype.itemsize == 1
     kernel = reorder_kernel(Layout.PLAIN, layout, ElementType.from_numpy(array.dtype) if is_byte else f32)
     source = np.ascontiguousarray(array if is_byte else array.astype(np.float32, copy=False))

@@ -46,7 +46,7 @@ class CpuInferRequest(SyncInferRequest):
         self._last = None  # with dynamic shapes, a plan that the network may have dropped
 
     def start_pipeline(self) -> None:
-        """Run the program."""
+        """Run the program in this thread, unless the inference was cancelled before it started."""
         if self._is_flag_set:  # by a cancellation of this inference or of the last one
             self._is_flag_set = False
             self.cancel.reset()

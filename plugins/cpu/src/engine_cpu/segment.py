@@ -159,7 +159,7 @@ class SegmentBuilder:
         return value is not None and isinstance(value.node, Constant)
 
     def value(self, value: Output) -> Array:
-        """The data of a constant."""
+        """The elements of `value`, which must be the output of a Constant."""
         assert isinstance(value.node, Constant)
         return self.store.data(value.node)
 

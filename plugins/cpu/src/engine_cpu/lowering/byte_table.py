@@ -15,7 +15,7 @@ from engine_cpu.segment import SegmentBuilder
 
 @lowers("ByteTable", domain=INTERNAL_DOMAIN)
 class ByteTableLowering(OpLowering[OperatorSpec]):
-    """A function of each byte."""
+    """A function of each byte, looked up in a table of 256 results; maps may be in blocks of channels."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         if spec.node.input_value(1).shape.rank.is_dynamic or not spec.node.input_value(1).shape.is_static:

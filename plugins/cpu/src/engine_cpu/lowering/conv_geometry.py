@@ -33,22 +33,22 @@ class ConvGeometry:
 
     @property
     def in_group(self) -> int:
-        """Input channels of a group."""
+        """The number of input channels in a group."""
         return self.in_channels // self.groups
 
     @property
     def out_group(self) -> int:
-        """Output channels of a group."""
+        """The number of output channels in a group."""
         return self.out_channels // self.groups
 
     @property
     def taps(self) -> int:
-        """Positions of the kernel."""
+        """The number of weights for one input and one output channel: the product of the kernel's lengths."""
         return math.prod(self.kernel)
 
     @property
     def is_depthwise(self) -> bool:
-        """One filter per channel."""
+        """Whether each channel has one filter of its own, in more than one group."""
         return self.groups == self.in_channels == self.out_channels and self.groups > 1
 
     @property
@@ -63,7 +63,7 @@ class ConvGeometry:
         return is_plain and max(self.pads) <= 1 and min(self.in_size) >= 2
 
     def attributes(self) -> dict[str, Attribute]:
-        """Attributes of all convolution kernels."""
+        """The attributes that all convolution kernels have, by their names in C++."""
         return {
             "batch": self.batch,
             "groups": self.groups,

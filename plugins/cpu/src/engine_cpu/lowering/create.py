@@ -23,7 +23,7 @@ _NUMBERS: Final = frozenset({f32, f64, i16, i32, i64})
 
 @lowers("ConstantOfShape", spec=ConstantOfShapeSpec)
 class ConstantOfShapeLowering(OpLowering[ConstantOfShapeSpec]):
-    """Copies of one element."""
+    """Fills a tensor with one value; its shape may be known only when the plan is bound."""
 
     values = (0,)
 
@@ -59,7 +59,7 @@ class EyeLikeLowering(OpLowering[EyeLikeSpec]):
 
 @lowers("Range")
 class RangeLowering(OpLowering[OperatorSpec]):
-    """Numbers at equal distances."""
+    """Fills a vector with numbers at equal distances; all inputs are known when its plan is built."""
 
     values = (0, 1, 2)
 

@@ -68,7 +68,7 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
         self.lower_item(Item.of(spec, self), b)
 
     def lower_item(self, item: Item, b: SegmentBuilder) -> None:
-        """One step for all nodes."""
+        """Add one step that computes all nodes of the item in a single pass over the elements."""
         _StepBuilder(item, b).add()
 
 

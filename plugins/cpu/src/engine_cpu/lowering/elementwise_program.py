@@ -137,7 +137,7 @@ class ElementwiseProgram:
         return value
 
     def constant(self, number: Any, element_type: ElementType) -> Value:
-        """One number for all elements."""
+        """A value that is `number` for every element, rounded to `element_type`; equal ones are shared."""
         exact = np.array(number).astype(element_type.numpy)
         bits = int.from_bytes(exact.tobytes().ljust(8, b"\0"), "little", signed=True)
         key = (element_type, bits)
@@ -172,7 +172,7 @@ class ElementwiseProgram:
         return self._append(opcode, f32, (x, scale, zero_point), f32)
 
     def cast(self, source: Value, element_type: ElementType) -> Value:
-        """`source` in another type."""
+        """`source` converted to `element_type`, once for each type; `source` itself if it has the type."""
         if source.element_type is element_type:
             return source
         key = (source, element_type)

@@ -116,7 +116,7 @@ class GatherElementsLowering(OpLowering[GatherSpec]):
 
 @lowers("GatherND", spec=GatherNDSpec)
 class GatherNdLowering(OpLowering[GatherNDSpec]):
-    """Slices by tuples of indices."""
+    """Copies slices whose positions are the tuples in the last axis of the indices."""
 
     def check(self, spec: GatherNDSpec) -> Refusal | None:
         return _check_indexed(spec)

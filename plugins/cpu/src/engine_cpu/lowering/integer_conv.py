@@ -50,7 +50,7 @@ class ConvIntegerLowering(OpLowering[ConvSpec]):
         return first_refusal(check_spatial_rank(x), check_steps(spec), check_integer_conv(spec, weights))
 
     def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:
-        """As for `QuantizedConv`."""
+        """The result is in blocks; so is the input, unless its convolution reads planes."""
         inputs = [Layout.PLAIN] * spec.node.num_inputs
         if not _is_planar(spec):
             inputs[0] = Layout.BLOCKED

@@ -69,7 +69,7 @@ def _step(
 
 @lowers("ChannelNormalization", domain=INTERNAL_DOMAIN, spec=ChannelNormalizationSpec)
 class ChannelNormalizationLowering(MapLowering[ChannelNormalizationSpec]):
-    """LayerNormalization over axis 1."""
+    """Layer normalization over the channels, axis 1 of [N, C, ...]."""
 
     def check(self, spec: ChannelNormalizationSpec) -> Refusal | None:
         return first_refusal(super().check(spec), check_stash_type(spec.stash_type))
@@ -145,7 +145,7 @@ class MeanVarianceNormalizationLowering(MapLowering[MeanVarianceNormalizationSpe
 
 @lowers("LRN", spec=LrnSpec)
 class LocalResponseNormalizationLowering(MapLowering[LrnSpec]):
-    """Over windows of channels."""
+    """LRN: each element is divided by a power of the mean square over a window of channels."""
 
     def lower(self, spec: LrnSpec, b: SegmentBuilder) -> None:
         numbers = {"size": spec.size, "alpha": spec.alpha, "beta": spec.beta, "bias": spec.bias}

@@ -1,4 +1,4 @@
-"""Pad."""
+"""Lowers Pad to one step that copies the input and fills the border, in any of Pad's modes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from engine_cpu.segment import SegmentBuilder
 
 @lowers("QuantizedAveragePool", domain=INTERNAL_DOMAIN, spec=PoolSpec)
 class QuantizedAveragePoolLowering(OpLowering[PoolSpec]):
-    """Maps in blocks."""
+    """Average pooling of 8-bit codes, on maps in blocks of channels."""
 
     def check(self, spec: PoolSpec) -> Refusal | None:
         x = spec.node.input_value(0)

@@ -48,12 +48,12 @@ class RecurrentLayer:
 
     @property
     def planes(self) -> int:
-        """The gates of all directions."""
+        """The number of gates in all directions together."""
         return self.lengths.directions * self.lengths.gates
 
     @property
     def missing(self) -> int:
-        """The units that padding adds."""
+        """The number of units by which the hidden size is padded."""
         return self.wide - self.lengths.hidden
 
     @property
@@ -132,7 +132,7 @@ def recurrent_bias(layer: RecurrentLayer, b: SegmentBuilder) -> int:
 
 
 def peephole(layer: RecurrentLayer, p: Output, b: SegmentBuilder) -> int:
-    """P, with padded units."""
+    """P, the peephole weights of an LSTM, with the hidden size padded; packed at once if it is constant."""
     directions, hidden = layer.lengths.directions, layer.lengths.hidden
     if not b.is_constant(p):
         return _padded(layer, b, b.input(p), (directions * 3, hidden), (0, layer.missing))

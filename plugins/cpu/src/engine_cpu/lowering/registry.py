@@ -75,7 +75,7 @@ class OpLowering(Lowering[SpecT]):
         return self.layouts(cast(SpecT, item.spec))
 
     def lower_item(self, item: Item, b: SegmentBuilder) -> None:
-        """Like `lower`, for an item."""
+        """Like `lower`, for an item; override it if `group_key` joins several nodes."""
         self.lower(cast(SpecT, item.spec), b)
 
 
@@ -87,7 +87,7 @@ lowers = LOWERINGS.lowers
 
 
 def decisions() -> CpuDecisions:
-    """New decisions for a graph."""
+    """Start the decisions about a graph, in which each node has a lowering or a refusal."""
     return Decisions(LOWERINGS)
 
 

@@ -55,7 +55,7 @@ class AliasLowering(OpLowering[OperatorSpec]):
 
 @lowers("Identity")
 class IdentityLowering(AliasLowering):
-    """The input unchanged."""
+    """The result is the input's memory; nothing is copied."""
 
     values = ()
 
@@ -74,7 +74,7 @@ class BitCastLowering(AliasLowering):
 
 @lowers("Dropout", spec=DropoutSpec)
 class DropoutLowering(AliasLowering):
-    """The input unchanged, for inference."""
+    """The result is the input's memory, since nothing is dropped in inference; training is refused."""
 
     values = ()
 

@@ -1,4 +1,4 @@
-"""RotaryEmbedding, with heads in place."""
+"""Lowers RotaryEmbedding to one step, which reads and writes the heads by strides, without a transposed copy."""
 
 from __future__ import annotations
 

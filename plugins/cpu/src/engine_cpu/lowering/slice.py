@@ -135,7 +135,7 @@ class SplitLowering(OpLowering[SplitSpec]):
 
 @lowers("Slice", spec=SliceSpec)
 class SliceLowering(OpLowering[SliceSpec]):
-    """Any steps, also backwards."""
+    """Slices with any steps; a negative step reads backwards."""
 
     values = (1, 2, 3, 4)
 
@@ -154,7 +154,7 @@ class SliceLowering(OpLowering[SliceSpec]):
 
 @lowers("Tile", spec=TileSpec)
 class TileLowering(OpLowering[TileSpec]):
-    """Repeats whole axes."""
+    """Repeats a tensor along its axes, by strides of 0."""
 
     values = (1,)
 

@@ -28,7 +28,7 @@ class SoftmaxLowering(OpLowering[SoftmaxSpec]):
 
 @lowers("Hardmax", spec=SoftmaxSpec)
 class HardmaxLowering(OpLowering[SoftmaxSpec]):
-    """1 at the first maximum."""
+    """1 at the first maximum along the axis, 0 elsewhere."""
 
     def check(self, spec: SoftmaxSpec) -> Refusal | None:
         return check_f32(spec.node)
@@ -41,7 +41,7 @@ class HardmaxLowering(OpLowering[SoftmaxSpec]):
 
 @lowers("QuantizedSoftmax", domain=INTERNAL_DOMAIN, spec=QuantizedSoftmaxSpec)
 class QuantizedSoftmaxLowering(OpLowering[QuantizedSoftmaxSpec]):
-    """Along the last axis."""
+    """Softmax of 8-bit codes along the last axis; other axes are refused."""
 
     def check(self, spec: QuantizedSoftmaxSpec) -> Refusal | None:
         x = spec.node.input_value(0)

@@ -49,7 +49,7 @@ class Strided:
         return True
 
     def permute(self, order: Sequence[int]) -> Strided:
-        """Axis `order[i]` as axis i."""
+        """The same elements with the axes in another order: axis `order[i]` becomes axis i."""
         return Strided(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset)
 
     def split(self, axis: int, *sizes: int) -> Strided:
@@ -80,7 +80,7 @@ class Strided:
         )
 
     def broadcast(self, shape: Sequence[int]) -> Strided:
-        """Broadcast to a shape."""
+        """The view broadcast to `shape`, by strides of 0 along repeated axes."""
         missing = len(shape) - len(self.shape)
         sizes, strides = (1,) * missing + self.shape, (0,) * missing + self.strides
         repeated = tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
@@ -205,5 +205,5 @@ def is_map(value: Output) -> bool:
 
 
 def is_byte_map(value: Output) -> bool:
-    """The same for 8-bit integers."""
+    """Like `is_map`, for 8-bit integers."""
     return value.element_type in (i8, u8) and len(value.shape) > 2

@@ -1,4 +1,4 @@
-"""Tree ensembles of `ai.onnx.ml`."""
+"""Lowers the tree ensembles of `ai.onnx.ml`."""
 
 from __future__ import annotations
 

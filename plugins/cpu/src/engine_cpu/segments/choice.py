@@ -44,12 +44,12 @@ class ChoiceSegment(NodeSegment):
 
     @property
     def reads(self) -> list[Output]:
-        """The values that it reads."""
+        """The values that the segment reads: the condition, and those that the branches capture."""
         return self._reads
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans of both branches."""
+        """The plans of both branches, as far as they could be compiled."""
         return [plan for branch in self._branches if isinstance(branch, Body) for plan in branch.plans]
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:

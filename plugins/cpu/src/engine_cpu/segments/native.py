@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NativeSegment(Segment):
-    """A plan of native kernels."""
+    """A plan of native kernels, with the outputs that it computes."""
 
     why_not_stored = ""
     form: PlanForm

@@ -78,7 +78,7 @@ class NativeRepetition:
 
     @property
     def is_unconditional(self) -> bool:
-        """Whether the condition stays true."""
+        """Whether the condition is always true, so that only the trip count ends the loop."""
         return self.repetition.is_unconditional
 
     def run(self, inputs: Sequence[Value], limit: int, condition: bool, inference: Inference) -> list[Value]:

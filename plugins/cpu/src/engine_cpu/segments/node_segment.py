@@ -7,7 +7,7 @@ from engine_cpu.segments.segment import Segment
 
 
 class NodeSegment(Segment):
-    """Runs one node."""
+    """Base of the segments that run one node and name it in errors and profiles."""
 
     def __init__(self, node: Node) -> None:
         self.name, self.op_type = node.friendly_name, node.op_type

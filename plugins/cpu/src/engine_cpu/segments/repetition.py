@@ -52,12 +52,12 @@ class RepetitionSegment(NodeSegment):
 
     @property
     def reads(self) -> list[Output]:
-        """The values that it reads."""
+        """The values that the segment reads: the node's inputs, and those that the body captures."""
         return self._reads
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans of the body."""
+        """The plans of the body, which each iteration runs."""
         return self._body.plans
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:

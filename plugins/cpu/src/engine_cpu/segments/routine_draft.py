@@ -23,7 +23,7 @@ class RoutineDraft:
         self._constants: dict[int, Array] = {}
 
     def add_constant(self, array: Array) -> int:
-        """A value that is known."""
+        """Add an array as a value of the routine; returns its number. `constant` finds it again."""
         array = np.require(array, requirements=["C", "A"])
         value = self.builder.add_constant(array)
         self._constants[value] = array

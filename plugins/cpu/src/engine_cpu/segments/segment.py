@@ -43,7 +43,7 @@ class Inference(Protocol):
         kernel: str = "",
         live_bytes: int | None = None,
     ) -> None:
-        """Record when a node ran."""
+        """Record that a node ran from `start_ns` to `end_ns`, for the profile of the inference."""
 
 
 @dataclass(frozen=True, slots=True)
