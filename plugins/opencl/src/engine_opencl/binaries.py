@@ -96,7 +96,7 @@ class BinaryCache:
         return body
 
     def put(self, key: str, binary: bytes) -> None:
-        """Store a program atomically."""
+        """Store a program; readers see all of it or nothing. A failure to write is logged, not raised."""
         try:
             content = sealed(key, binary)
             with self._cache.file(self._path(key).name) as file:

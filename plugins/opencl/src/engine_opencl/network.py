@@ -80,7 +80,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
     def compiled(
         cls, plugin: OpenclPlugin, config: Config, model: Model, context: RemoteContext | None = None
     ) -> OpenclNetwork:
-        """Compile the user's model."""
+        """Compile `model` for the device in `config`, or for the device of `context`."""
         network = cls(plugin, config, model)
         network.is_accurate = _is_accurate(config)
         network.place(config, context)

@@ -1,4 +1,4 @@
-"""The plugin that `Core` discovers."""
+"""The OPENCL plugin: its devices, properties and metrics, compilation, and the import of blobs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class OpenclPlugin(Plugin):
         return OpenclNetwork.imported(self, config, blob, context)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
-        """The support of each operation."""
+        """The level of support of each operation, and a reason where it is refused."""
         from engine_opencl.query import query
 
         facts = device_of(config[DEVICE_ID], config[DEVICE_NAME]).facts

@@ -1,4 +1,4 @@
-"""Query answers."""
+"""Answers queries: which operations of a model have kernels on a device."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def with_conversions(source: str) -> str:
 
 @functools.cache
 def kernel_text(name: str) -> str:
-    """`kernels/NAME.cl`."""
+    """The content of the file `kernels/NAME.cl`."""
     return resources.files("engine_opencl").joinpath("kernels", f"{name}.cl").read_text(encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ ITEMS = 4096
 
 
 def main() -> None:
-    """Answer one request."""
+    """Check the device that a line of JSON on standard input names, and print the result as JSON."""
     # Drivers print to standard output, which must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

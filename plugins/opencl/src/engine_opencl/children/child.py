@@ -58,7 +58,7 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process still runs."""
+        """Whether the process still runs; a driver may have crashed it."""
         return self._process.poll() is None
 
     def send(self, batch: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ class Child:
         return f"{how} ({said})" if said else how
 
     def stop(self) -> None:
-        """Terminate the process."""
+        """Terminate the process, unless it has ended."""
         self._finalizer()
 
 

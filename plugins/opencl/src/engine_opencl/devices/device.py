@@ -128,7 +128,7 @@ class OpenclDevice:
         return made
 
     def new_queue(self, *, profiling: bool = False) -> Any:
-        """An in-order command queue."""
+        """Make an in-order command queue; with `profiling`, its events record times."""
         import pyopencl as cl
 
         if profiling:

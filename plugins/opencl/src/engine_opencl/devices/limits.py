@@ -1,4 +1,4 @@
-"""Device limits on kernel launches."""
+"""Compares launches of kernels with the limits of the device, since drivers report an excess poorly."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class OpenclInferRequest(SyncInferRequest):
         context.upload(self.inputs, targets)
 
     def start_pipeline(self) -> None:
-        """Enqueue all kernels."""
+        """Enqueue all kernels; `wait_pipeline` waits for them."""
         assert self._context is not None
         self._context.compute(self.check_cancelled)
 

@@ -1,4 +1,4 @@
-"""Conversions between element types."""
+"""Lowers Cast and CastLike, which convert between element types."""
 
 from __future__ import annotations
 

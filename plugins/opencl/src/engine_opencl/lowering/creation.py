@@ -23,7 +23,7 @@ from engine_opencl.source import strides_of
 
 
 class CreationLowering(MovingLowering[SpecT]):
-    """Base of these operators."""
+    """Base of operators whose result is known when the plan is built: it is copied from a constant."""
 
     def check(self, spec: SpecT) -> Refusal | None:
         return check_types((spec.output(),), STORED)
@@ -51,7 +51,7 @@ class ShapeLowering(CreationLowering[ShapeSpec]):
 
 @lowers("Size")
 class SizeLowering(CreationLowering[OperatorSpec]):
-    """The number of elements."""
+    """The number of elements of the input, whose shape is known."""
 
     def value(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return np.array(spec.node.input_value(0).shape.size())
@@ -59,7 +59,7 @@ class SizeLowering(CreationLowering[OperatorSpec]):
 
 @lowers("EyeLike", spec=EyeLikeSpec)
 class EyeLikeLowering(CreationLowering[EyeLikeSpec]):
-    """Ones on a diagonal."""
+    """Ones on diagonal `k` of a matrix of the input's shape, zeros elsewhere."""
 
     def value(self, spec: EyeLikeSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return spec.at(b.shape(spec.output()))
@@ -67,7 +67,7 @@ class EyeLikeLowering(CreationLowering[EyeLikeSpec]):
 
 @lowers("ConstantOfShape", spec=ConstantOfShapeSpec)
 class ConstantOfShapeLowering(CreationLowering[ConstantOfShapeSpec]):
-    """One number everywhere."""
+    """A tensor filled with the attribute `value`; its shape must be constant."""
 
     values = (0,)
 
@@ -80,7 +80,7 @@ class ConstantOfShapeLowering(CreationLowering[ConstantOfShapeSpec]):
 
 @lowers("Range")
 class RangeLowering(CreationLowering[RangeSpec]):
-    """Evenly spaced numbers."""
+    """A vector of evenly spaced numbers; its three inputs must be constant."""
 
     def check(self, spec: RangeSpec) -> Refusal | None:
         return super().check(spec) or check_constant(spec.node, 0, 1, 2)

@@ -107,7 +107,7 @@ class ElementwiseLowering(JoinableLowering[OperatorSpec]):
 
 @lowers("Relu", *(name for name in pointwise_functions() if name != "Clip" and traits_of_operator(name).pointwise))
 class PointwiseLowering(JoinableLowering[OperatorSpec]):
-    """Functions of real numbers."""
+    """Functions of real numbers, whose code is made from the expressions in `csrc/pointwise.def`."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types((*spec.node.input_values, *spec.node.outputs), REALS)

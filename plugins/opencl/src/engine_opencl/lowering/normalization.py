@@ -1,4 +1,4 @@
-"""Normalizations."""
+"""Lowers the normalizations over rows, groups, channels and batches."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class LpNormalizationLowering(OpLowering[LpNormalizationSpec]):
 
 @lowers("BatchNormalization", spec=BatchNormalizationSpec)
 class BatchNormalizationLowering(OpLowering[BatchNormalizationSpec]):
-    """Batch normalization with given statistics."""
+    """Batch normalization with given statistics; training is refused."""
 
     def check(self, spec: BatchNormalizationSpec) -> Refusal | None:
         if spec.training_mode:
@@ -137,7 +137,7 @@ class BatchNormalizationLowering(OpLowering[BatchNormalizationSpec]):
 
 @lowers("LRN", spec=LrnSpec)
 class LrnLowering(OpLowering[LrnSpec]):
-    """Local response normalization over channels."""
+    """LRN: each element is divided by a power of the mean square over a window of channels."""
 
     def check(self, spec: LrnSpec) -> Refusal | None:
         return check_types(spec.node.input_values)

@@ -1,4 +1,4 @@
-"""Pad."""
+"""Lowers Pad, in all its modes; the pads must be constant."""
 
 from __future__ import annotations
 

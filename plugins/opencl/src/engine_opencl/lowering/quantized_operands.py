@@ -59,7 +59,7 @@ class Operands:
         return [b.input(value) for value in given if value is not None]
 
     def source(self, kernel: str, b: LaunchPlanBuilder, y: Output, **defines: object) -> str:
-        """The text of a kernel."""
+        """The source of `kernel`, preceded by the definitions for these operands and `defines`."""
         scale = self.scales[0].element_type if self.scales else f32
         text = kernel_source("integers", f32, **self.defines(b, y), **defines)
         return element_access(scale, "SCALE") + text + kernel_text(kernel)
@@ -81,7 +81,7 @@ def operands_of(node: Node) -> Operands:
 
 
 class QuantizedLowering(OpLowering[SpecT]):
-    """Base of products and convolutions."""
+    """Base of the products and convolutions of 8-bit integers."""
 
     def check(self, spec: SpecT) -> Refusal | None:
         node = spec.node

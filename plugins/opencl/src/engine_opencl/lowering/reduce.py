@@ -1,4 +1,4 @@
-"""Reductions along axes."""
+"""Lowers the reductions along constant axes, such as ReduceSum and ReduceMax."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _PARTS: Final = 1024
 
 @lowers(*FOLDS, spec=ReduceSpec)
 class ReductionLowering(OpLowering[ReduceSpec]):
-    """Reductions along axes."""
+    """Folds the elements along the axes, in one or several kernels; the axes must be constant."""
 
     values = (1,)
 

@@ -29,14 +29,14 @@ class ViewLowering(MovingLowering[OperatorSpec]):
 
 @lowers("Identity")
 class IdentityLowering(ViewLowering):
-    """The input unchanged."""
+    """The result is a view of the input; no kernel runs."""
 
     values = ()
 
 
 @lowers("Dropout", spec=DropoutSpec)
 class DropoutLowering(IdentityLowering):
-    """The input unchanged, for inference."""
+    """The result is a view of the input, since nothing is dropped in inference; training is refused."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_inference_dropout(spec) or super().check(spec)

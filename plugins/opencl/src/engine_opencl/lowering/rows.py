@@ -45,7 +45,7 @@ class Rows:
 
     @property
     def groups(self) -> int:
-        """The number of work groups."""
+        """The number of work groups that compute all rows."""
         return -(-self.count // self.per_group)
 
     @property

@@ -1,4 +1,4 @@
-"""TopK."""
+"""Lowers TopK, which selects the largest or smallest elements along one axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slice, Split, Concat and Tile."""
+"""Lowers Slice, Split, Concat and Tile to copies with strides."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SliceLowering(MovingLowering[SliceSpec]):
 
 @lowers("Split", spec=SplitSpec)
 class SplitLowering(MovingLowering[SplitSpec]):
-    """Consecutive ranges along one axis."""
+    """Copies consecutive ranges along one axis to the outputs."""
 
     values = (1,)
 
@@ -55,7 +55,7 @@ def _take(b: LaunchPlanBuilder, value: Output, result: Output, parts: Sequence[A
 
 @lowers("Concat", spec=ConcatSpec)
 class ConcatLowering(MovingLowering[ConcatSpec]):
-    """Concatenation along an axis."""
+    """Copies each input to its range of the result along the axis."""
 
     def check(self, spec: ConcatSpec) -> Refusal | None:
         return check_types(spec.node.input_values, STORED)
@@ -70,7 +70,7 @@ class ConcatLowering(MovingLowering[ConcatSpec]):
 
 @lowers("Tile", spec=TileSpec)
 class TileLowering(MovingLowering[TileSpec]):
-    """Repetitions along axes."""
+    """Repeats a tensor along its axes, by strides of 0; the repeats must be constant."""
 
     values = (1,)
 

@@ -1,4 +1,4 @@
-"""Softmax, its logarithm, and Hardmax."""
+"""Lowers Softmax, LogSoftmax and Hardmax."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine_opencl.plan_builder import LaunchPlanBuilder
 
 @lowers("Softmax", "LogSoftmax", spec=SoftmaxSpec)
 class SoftmaxLowering(OpLowering[SoftmaxSpec]):
-    """Along one axis."""
+    """Softmax, or its logarithm, along one axis."""
 
     def check(self, spec: SoftmaxSpec) -> Refusal | None:
         return check_types(spec.node.input_values, REALS)
@@ -28,7 +28,7 @@ class SoftmaxLowering(OpLowering[SoftmaxSpec]):
 
 @lowers("Hardmax", spec=SoftmaxSpec)
 class HardmaxLowering(OpLowering[SoftmaxSpec]):
-    """1 at the first maximum."""
+    """1 at the first maximum along the axis, 0 elsewhere."""
 
     def check(self, spec: SoftmaxSpec) -> Refusal | None:
         return check_types(spec.node.input_values, REALS)

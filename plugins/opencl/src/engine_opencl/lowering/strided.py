@@ -89,7 +89,7 @@ def _by_numbers(lengths: Sequence[int], read: Sequence[int], written: Sequence[i
 
 
 def numbers_of(b: LaunchPlanBuilder, value: Output) -> list[int]:
-    """The integers of a constant."""
+    """The elements of a constant of integers, flattened."""
     data = b.constant(value)
     assert data is not None, value
     return [int(each) for each in data.reshape(-1)]

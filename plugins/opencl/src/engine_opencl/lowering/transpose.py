@@ -13,7 +13,7 @@ from engine_opencl.source import strides_of
 
 @lowers("Transpose", spec=TransposeSpec)
 class TransposeLowering(MovingLowering[TransposeSpec]):
-    """Axes in another order."""
+    """Copies the elements in another order of the axes."""
 
     def check(self, spec: TransposeSpec) -> Refusal | None:
         return check_types((spec.input(0),), STORED)

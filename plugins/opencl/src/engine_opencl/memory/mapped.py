@@ -47,13 +47,13 @@ class MappedArena(Arena):
         self._upload.flush()
 
     def fetch(self, written: Sequence[Buffer]) -> None:
-        """Map outputs after all kernels."""
+        """Map the outputs for reading after all kernels; does not wait for them."""
         flag, queue = self._cl.map_flags.READ, self._queue
         for buffer in written:
             self._outputs[buffer] = MappedBytes(queue, self.part(buffer), flag, buffer.byte_size, is_blocking=False)
 
     def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:
-        """Copy from mapped memory."""
+        """Wait until the output is mapped, and copy it."""
         mapped = self._outputs[buffer]
         mapped.event.wait()
         target[:] = mapped.view[: target.size]

@@ -115,20 +115,20 @@ class StagedArena(Arena):
         self._queue.flush()
 
     def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:
-        """Copy pieces as they arrive."""
+        """Copy the output in pieces, each as soon as the device has transferred it."""
         staging, events = self._views["out", buffer], self._fetched[buffer]
         for _ in _copied(target, staging[: target.size], events):
             pass
 
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
-        """Page-locked, zeroed memory."""
+        """Page-locked memory of zeros, from which transfers are faster."""
         self._staging.append(Staging(self._device, self._queue, {"": nbytes}))
         memory = self._staging[-1].view("")
         memory[:] = 0
         return memory
 
     def close(self) -> None:
-        """Also unmap the staging memory."""
+        """Unmap the staging memory, and close the arena."""
         self._fetched.clear()
         self._views.clear()
         self.uploads = []

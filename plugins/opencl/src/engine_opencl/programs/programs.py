@@ -49,7 +49,7 @@ class Building:
 
     @property
     def cache(self) -> BinaryCache:
-        """The cache of that folder."""
+        """The cache of compiled programs in `cache_dir`, or in the default folder."""
         folder = Path(self.cache_dir) / "opencl" if self.cache_dir else default_folder()
         return binary_cache(folder, is_shared=self.is_shared)
 

@@ -84,7 +84,7 @@ class OpenclTensor(RemoteTensor):
 
     @property
     def handle(self) -> Any:
-        """The `pyopencl.Buffer`. Raises `ContextClosed`."""
+        """The `pyopencl.Buffer`. Raises `ContextClosed` if the context was closed."""
         return self.memory.buffer
 
     def read(self) -> NDArray[Any]:

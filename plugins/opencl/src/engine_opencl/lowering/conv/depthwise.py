@@ -35,7 +35,7 @@ class Strip:
 
 
 def is_depthwise(c: Convolution) -> bool:
-    """Whether `depthwise` supports it."""
+    """Whether `depthwise` supports `c`: one input channel per group, and not transposed."""
     return c.channels == 1 and not c.is_transposed
 
 

@@ -22,7 +22,7 @@ _ITEMS: Final = 32
 
 
 def is_depthwise_rows(c: Convolution) -> bool:
-    """Whether `depthwise_rows` supports it."""
+    """Whether `depthwise_rows` supports `c`: depthwise, with at most two spatial axes and a small window."""
     g = c.geometry
     is_flat = g.inputs[0] == g.outputs[0] == g.kernel[0] == 1 and g.pads_begin[0] == 0
     return c.channels == 1 and not c.is_transposed and is_flat and _read(g, 1) <= _MAX_READ and c.taps <= 49

@@ -25,7 +25,7 @@ class Direct:
         return f"direct {self.wide}"
 
     def launch(self, b: LaunchPlanBuilder, c: Convolution) -> None:
-        """Launch any convolution."""
+        """Launch the convolution; every convolution is supported."""
         order, channels = c.order(1), _channels(c)
         lanes, blocks = min(_LANES, b.facts.max_work_group), -(-c.outputs // channels)
         defines = c.defines(order) | {"CHANNELS": channels, "BLOCKS": blocks, "WIDE": self.wide, "LANES": lanes}

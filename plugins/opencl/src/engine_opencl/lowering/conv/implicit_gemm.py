@@ -45,7 +45,7 @@ def implicit_tiles(facts: DeviceFacts, c: Convolution) -> list[Implicit]:
 
 
 def implicit_cost(facts: DeviceFacts, c: Convolution, tile: Tile) -> float:
-    """Like `tile_candidates.cost`."""
+    """Like `tile_candidates.cost`, for the product that the convolution is equal to."""
     return cost(tile, _product(c), facts)
 
 
@@ -57,7 +57,7 @@ def _product(c: Convolution) -> Product:
 
 @dataclass(frozen=True, slots=True)
 class MatrixImplicit:
-    """A product on matrix units."""
+    """An implicit product in f16 or bf16 by matrix units."""
 
     tile: MatrixTile
 

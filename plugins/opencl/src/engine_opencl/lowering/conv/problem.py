@@ -105,12 +105,12 @@ class Convolution:
 
     @property
     def added(self) -> list[Buffer]:
-        """Bias and residual, if present."""
+        """The summands of the result that are present: the bias, then the residual."""
         return [each for each in (self.bias, self.residual) if each is not None]
 
     @property
     def taps(self) -> int:
-        """Elements of the kernel."""
+        """The number of positions in the kernel: the product of its lengths."""
         return math.prod(self.geometry.kernel)
 
     @property

@@ -1,4 +1,4 @@
-"""Convolutions of 8-bit integers."""
+"""Lowers the convolutions of 8-bit integers."""
 
 from __future__ import annotations
 

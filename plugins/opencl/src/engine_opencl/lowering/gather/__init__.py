@@ -1,1 +1,1 @@
-"""Gather, Scatter and similar operators."""
+"""Lowers the operators that read or write elements at given indices, such as Gather and ScatterND."""

@@ -1,4 +1,4 @@
-"""Gather, GatherND and GatherElements."""
+"""Lowers Gather, GatherND and GatherElements."""
 
 from __future__ import annotations
 

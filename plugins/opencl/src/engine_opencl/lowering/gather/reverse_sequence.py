@@ -1,4 +1,4 @@
-"""ReverseSequence."""
+"""Lowers ReverseSequence, which reverses the first steps of each sequence."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ScatterSpecT = TypeVar("ScatterSpecT", bound=ScatterSpec)
 
 
 class ScatterBase(OpLowering[ScatterSpecT]):
-    """Base of ScatterElements and ScatterND."""
+    """Base of ScatterElements and ScatterND, which computes only where `reduction` is not "none"."""
 
     def computes_with(self, spec: ScatterSpecT) -> Sequence[Output | None]:
         return () if spec.reduction == "none" else super().computes_with(spec)

@@ -1,4 +1,4 @@
-"""Trilu."""
+"""Lowers Trilu, which keeps the upper or lower triangle of matrices."""
 
 from __future__ import annotations
 

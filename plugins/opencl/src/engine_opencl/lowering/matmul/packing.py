@@ -39,7 +39,7 @@ class Matrices:
 
     @property
     def count(self) -> int:
-        """The number of distinct matrices."""
+        """The number of distinct matrices: 1 if all steps of the batch are 0."""
         return math.prod(self.batch) if any(self.batch_steps) else 1
 
     @property

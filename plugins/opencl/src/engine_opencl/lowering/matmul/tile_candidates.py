@@ -71,7 +71,7 @@ class Tile:
 
     @property
     def items(self) -> int:
-        """Items per work group."""
+        """The number of work items in a work group."""
         return self.row_items * self.col_items
 
     @property
@@ -112,7 +112,7 @@ class MatrixTile:
 
     @property
     def items(self) -> int:
-        """Items per work group."""
+        """The number of work items in a work group: 32 for each warp."""
         return 32 * self.row_warps * self.col_warps
 
     @property
@@ -148,7 +148,7 @@ class Narrow:
 
     @property
     def items(self) -> int:
-        """Items per work group."""
+        """The number of work items in a work group."""
         return self.lanes * self.lines
 
     @property

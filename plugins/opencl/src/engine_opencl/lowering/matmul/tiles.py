@@ -47,7 +47,7 @@ class Operands:
 
     @property
     def added(self) -> list[Buffer]:
-        """Bias and residual, if present."""
+        """The summands of the result that are present: the bias, then the residual."""
         return [each for each in (self.bias, self.residual) if each is not None]
 
     def ending(self) -> dict[str, object]:
