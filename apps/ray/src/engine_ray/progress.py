@@ -93,7 +93,7 @@ class Journal:
         return True
 
     def join(self, run: str, host: str, process: int, node: str, how: str) -> None:
-        """A worker has its network."""
+        """Record that the worker in process `process` on node `node` has its network."""
         self.runs[run].workers[node, process] = _Worker(host, node, how)
 
     def add(self, run: str, process: int, node: str, items: int, seconds: float) -> None:
@@ -108,7 +108,7 @@ class Journal:
         worker.busy_seconds += seconds
 
     def progress(self, run: str) -> Progress:
-        """The progress so far."""
+        """The workers, seconds and notes of `run` so far; no workers if none has begun."""
         found = self.runs.get(run, _Run())
         workers = (
             WorkerProgress(w.host, process, w.node, w.how, w.items, w.batches, w.busy_seconds)

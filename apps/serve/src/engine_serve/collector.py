@@ -26,7 +26,7 @@ class ServerCollector(Collector):  # type: ignore[misc]
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics at this moment."""
+        """Yield the metrics of all models, as they are at this moment."""
         waiting = GaugeMetricFamily("engine_queue_length", "Requests that wait.", labels=_MODEL)
         held = GaugeMetricFamily("engine_queue_bytes", "Bytes of the inputs of requests that wait.", labels=_MODEL)
         running = GaugeMetricFamily("engine_running_inferences", "Inferences that run.", labels=_MODEL)

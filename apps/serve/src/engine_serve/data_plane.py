@@ -36,7 +36,7 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
         return {"name": "engine", "version": __version__, "extensions": list(_EXTENSIONS)}
 
     async def live(self) -> dict[str, str]:
-        """Whether the process can answer."""
+        """{"status": "alive"}, or "stuck" if `is_live` is false: a probe may then restart the process."""
         return {"status": "alive" if self._is_live() else "stuck"}
 
     async def ready(self) -> bool:

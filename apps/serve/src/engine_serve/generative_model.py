@@ -68,7 +68,7 @@ class Sequences:
 
     @property
     def running(self) -> int:
-        """How many are computed."""
+        """The number of sequences that have a slot and are computed."""
         return min(self.count, self._slots)
 
     @property

@@ -37,7 +37,7 @@ class Ending:
         """Clients were told; the grace period is over."""
 
     def hold(self) -> None:
-        """Let calls and answers wait."""
+        """Make calls and answers wait in `passed`."""
         self._may_pass.clear()
 
     def release(self) -> None:
@@ -46,7 +46,7 @@ class Ending:
         self.begins.set()
 
     async def passed(self) -> None:
-        """Wait while calls are held."""
+        """Return at once, or wait while calls are held."""
         if not self._may_pass.is_set():
             await self._may_pass.wait()
 
@@ -107,7 +107,7 @@ class Interceptor(ExceptionToStatusInterceptor):  # type: ignore[misc]
         self._strangers, self._malformed = LimitedLog(), LimitedLog()
 
     async def handle_exception(self, ex: Exception, request_or_iterator: Any, context: Any, method_name: str) -> None:
-        """Tell the client."""
+        """Turn an exception into a status of gRPC, and log refusals."""
         if isinstance(ex, ValueError) and hasattr(ex, "reason"):  # KServe's InvalidInput
             ex = Refused(InputError(str(ex)))
         if isinstance(ex, Refused):

@@ -51,11 +51,11 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
         return pb.ModelReadyResponse(ready=is_ready)
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Name, versions, inputs and outputs."""
+        """Return the model's name, versions, inputs and outputs."""
         return pb.ModelMetadataResponse(**await self._data_plane.model_metadata(_key(request.name, request.version)))
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Load or reload a model."""
+        """Load a model, or load it again. Triton's parameters are refused."""
         name = _repository_name(request)
         if any(unknown.field_number == 3 for unknown in UnknownFieldSet(request)):  # Triton's parameters
             raise Refused(UnsupportedError(NO_PARAMETERS), is_loading=True)
@@ -103,7 +103,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
                     yield model.response(payload, [piece.token]).to_grpc()
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Run one request."""
+        """Run one request, within the client's deadline."""
         with self._admitted():
             CALL_SECONDS.set(context.time_remaining())
             return await self._inferred(request, context)

@@ -34,7 +34,7 @@ class Admission:
         return True
 
     def leave(self) -> None:
-        """A request has ended."""
+        """Count a request as ended, so that another may enter."""
         self.count -= 1
 
 

@@ -19,7 +19,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and the message's fields beside its text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the record as one line of JSON, without the line break."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         found = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",

@@ -32,10 +32,9 @@ TOKENS: Final = Counter("engine_tokens", "Tokens that were generated.", _MODEL)
 
 
 class Tally:
-    """How many requests all models together have answered, and how many have ended before their answer.
+    """Counts the requests to all models: answered, given up by their clients, and cut off after the grace period.
 
-    Those whose client has gone, or that were cut off since the grace period of the server was over. Used by one event
-    loop.
+    Used by one event loop.
     """
 
     answered = 0
@@ -45,7 +44,7 @@ class Tally:
     """Whether the grace period is over."""
 
     def end_early(self) -> None:
-        """A request was cancelled."""
+        """Count a request that was cancelled: its client has gone, or the grace period is over."""
         if self.is_over:
             self.cut_off += 1
         else:
@@ -69,7 +68,7 @@ class DeviceClock:
             self._running[device] += 1
 
     def end(self, device: str) -> None:
-        """An inference has ended."""
+        """Record that an inference on `device` ended; thread-safe."""
         with self._lock:
             self._running[device] -= 1
             if not self._running[device]:

@@ -62,7 +62,7 @@ class SequenceLimits:
 
     @property
     def state_bytes(self) -> int:
-        """`state_mib` in bytes."""
+        """The limit `state_mib` in bytes."""
         return int(self.state_mib * (1 << 20))
 
 

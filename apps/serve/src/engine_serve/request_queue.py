@@ -30,7 +30,7 @@ class QueueState(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -38,7 +38,7 @@ class QueueState(Protocol):
 
     @property
     def running(self) -> int:
-        """How many requests are computed."""
+        """The number of requests that are computed."""
 
     @property
     def longest_run(self) -> float:
@@ -72,12 +72,12 @@ class RequestQueue:
 
     @property
     def size(self) -> int:
-        """How many requests may wait."""
+        """The largest number of requests that may wait."""
         return self._size
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait at this moment."""
         return len(self._waiting)
 
     @property
@@ -87,7 +87,7 @@ class RequestQueue:
 
     @property
     def running(self) -> int:
-        """How many inferences run."""
+        """The number of inferences that run at this moment."""
         return len(self._began)
 
     @property

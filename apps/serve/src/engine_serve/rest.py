@@ -83,7 +83,7 @@ class RestServer(RESTServer):  # type: ignore[misc]
 
     @property
     def is_serving(self) -> bool:
-        """Whether it accepts connections."""
+        """Whether the server has started and accepts connections."""
         return bool(self._uvicorn.started)
 
     def stop(self) -> None:

@@ -88,7 +88,7 @@ class Sequences:
 
     @property
     def count(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences that have begun and not ended."""
         return len(self._running)
 
     @property

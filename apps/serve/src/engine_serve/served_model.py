@@ -102,7 +102,7 @@ class ServedModel(Model):  # type: ignore[misc]
         return {int(size): count for size, count in self.network.get_metric("BATCH_SIZES").items()}
 
     async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> InferResponse:
-        """Run one request. Raises `Refused`."""
+        """Run one request. Raises `Refused` from every `EngineError`; other errors are reported as unexpected."""
         times = Times(arrived=time.perf_counter())
         end = "ok"
         try:

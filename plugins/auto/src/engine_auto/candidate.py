@@ -20,7 +20,7 @@ from engine_auto.devices import Device
 
 
 class State(enum.Enum):
-    """The state of a candidate."""
+    """The state of a candidate; the values stand in the metric CANDIDATES."""
 
     WAITING = "waiting"
     COMPILING = "compiling"
@@ -57,7 +57,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The device string."""
+        """The device string, such as "CPU"."""
         return self.device.name
 
     def compile(self, core: CoreHandle, model: Model) -> tuple[ExecutableNetwork, Executor, str]:

@@ -105,7 +105,7 @@ class AutoNetwork(ExecutableNetwork):
         return {"network": self.selection.now()[1]}
 
     def create_infer_request_impl(self) -> SyncInferRequest:
-        """One more request."""
+        """Make a request; each of its inferences runs on the device that is chosen then."""
         return AutoInferRequest(self, self.selection)
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:

@@ -1,4 +1,4 @@
-"""The plugin that `Core` discovers."""
+"""The AUTO plugin, which compiles for several devices and chooses one."""
 
 from __future__ import annotations
 

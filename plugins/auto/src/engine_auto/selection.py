@@ -485,13 +485,13 @@ class Selection(Participant):
     # -- for users --------------------------------------------------------------------------------------------
 
     def described(self) -> dict[str, object]:
-        """The metric CANDIDATES."""
+        """The value of the metric CANDIDATES: by device, its state, and why devices were left out."""
         with self.lock:
             found: dict[str, object] = {each.name: each.described() for each in self.candidates}
             return found | {name: {"state": "left out", "why": why} for name, why in self.left_out.items()}
 
     def networks(self) -> list[ExecutableNetwork]:
-        """The networks that exist now."""
+        """The networks that are compiled at this moment."""
         with self.lock:
             return [each.network for each in self.candidates if each.network is not None]
 

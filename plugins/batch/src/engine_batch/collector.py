@@ -42,7 +42,7 @@ class Item:
         self._gate.acquire()
 
     def open(self) -> None:
-        """Let `wait` return. Called once."""
+        """Let `wait` return. Must be called exactly once."""
         self._gate.release()
 
     def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""The logger of the device."""
+"""The logger `engine.batch`."""
 
 import logging
 

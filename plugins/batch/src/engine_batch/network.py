@@ -112,7 +112,7 @@ class BatchNetwork(ExecutableNetwork):
         return NodeCounts(*(summary[each.name] for each in fields(NodeCounts)))
 
     def create_infer_request_impl(self) -> SyncInferRequest:
-        """One more request."""
+        """Make a request, which joins the batches of this network."""
         return BatchInferRequest(self, self._collector)
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:

@@ -1,4 +1,4 @@
-"""The plugin that `Core` discovers."""
+"""The BATCH plugin, which runs requests of several callers as one batch."""
 
 from __future__ import annotations
 

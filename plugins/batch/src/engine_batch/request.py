@@ -8,7 +8,7 @@ from engine_batch.collector import Collector, Item
 
 
 class BatchInferRequest(SyncInferRequest):
-    """Holds nothing between inferences."""
+    """A request that joins a batch for each inference and holds nothing between them."""
 
     def __init__(self, network: RequestOwner, collector: Collector) -> None:
         super().__init__(network)
@@ -16,7 +16,7 @@ class BatchInferRequest(SyncInferRequest):
         self.item: Item | None = None
 
     def start_pipeline(self) -> None:
-        """Join a batch."""
+        """Join a batch. Raises `InputError` if the inputs differ in their first dimension."""
         first = self.inputs[0].shape[0]
         for port, value in zip(self.signature.inputs, self.inputs, strict=True):
             if value.shape[0] != first:
@@ -50,7 +50,7 @@ class BatchInferRequest(SyncInferRequest):
             self.record_nodes(item.profile)
 
     def abort_pipeline(self) -> None:
-        """Leave the batch."""
+        """Leave the batch, if it has not begun."""
         item, self.item = self.item, None
         if item is not None:
             self._collector.withdraw(item)

@@ -1,4 +1,4 @@
-"""The plugin that `Core` discovers."""
+"""The HETERO plugin, which divides a model among several devices."""
 
 from __future__ import annotations
 

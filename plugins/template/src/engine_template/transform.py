@@ -11,7 +11,7 @@ from engine.plugin_api import Model
 
 
 def transform_network(model: Model) -> Model:
-    """A transformed copy of `model`."""
+    """Copy `model`, and run the passes on the copy. A plugin must not change the user's model."""
     graph = model.clone()
     _PASSES.run(graph)
     return graph

@@ -35,7 +35,7 @@ class Values:
 
     @classmethod
     def of(cls, graph: ModelGraph) -> Values:
-        """The values of a graph."""
+        """Collect the values of `graph`: each producer's output once, however many nodes read it."""
         value = value_numbers(graph)
         first = np.unique(value, return_index=True)[1]
         return cls(graph.edges[first, 0], graph.byte_sizes[first], value, graph.edges[:, 1])

@@ -119,7 +119,7 @@ class HeteroInferRequest(SyncInferRequest):
         return stage
 
     def request_cancel(self, error: EngineError) -> None:
-        """Also stop the running parts."""
+        """Cancel the request, and the parts that run."""
         super().request_cancel(error)
         self._cancel_parts(error, _FIRST_RETRY)
 

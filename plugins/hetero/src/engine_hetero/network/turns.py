@@ -22,7 +22,7 @@ class Turns(Participant):
         lifecycle.track(self)
 
     def begin(self) -> None:
-        """Reset for a new inference."""
+        """Start a new inference, in which no part is claimed or done."""
         with self._lock:
             self.inference += 1
             self._claimed.clear()

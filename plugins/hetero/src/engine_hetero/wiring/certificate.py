@@ -39,7 +39,7 @@ class Certificate:
 
     @classmethod
     def of(cls, division: Division) -> Certificate:
-        """The certificate of a division."""
+        """Take what certifies `division`: its graph, the part and run of each operation, and the bound."""
         found = division.partition
         return cls(division.graph.names, division.graph.edges, division.part_of_node, found.run, found.lower_bound)
 
@@ -66,7 +66,7 @@ class Certificate:
             )
 
     def to_bytes(self) -> bytes:
-        """The certificate as JSON."""
+        """Encode the certificate as UTF-8 JSON."""
         values = {
             "names": self.names,
             "edges": self.edges.tolist(),

@@ -1,4 +1,4 @@
-"""Connects parts."""
+"""Connects parts: finds where each input of a part and each output of the network comes from."""
 
 from __future__ import annotations
 

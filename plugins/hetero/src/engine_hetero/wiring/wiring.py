@@ -89,7 +89,7 @@ class Wiring:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The wiring as JSON values."""
+        """The wiring as values that `json` can encode, for the section of a blob."""
         return {
             "input_count": self.input_count,
             "outputs": [_source_to_json(source) for source in self.outputs],

@@ -37,7 +37,7 @@ class Deadline:
         return max(0.0, self.moment - time.monotonic())
 
     def has_passed(self) -> bool:
-        """Whether the deadline has passed."""
+        """Whether no time is left for measuring."""
         return time.monotonic() >= self.moment
 
 
