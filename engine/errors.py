@@ -136,7 +136,7 @@ class BlobTransformError(BlobError):
 
 
 class InferError(EngineError):
-    """An inference request failed."""
+    """An inference request failed; most failures have a class of their own below this one."""
 
 
 class InputError(InferError):

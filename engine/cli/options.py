@@ -35,7 +35,7 @@ def add_device(parser: argparse.ArgumentParser, *, help: str = _DEVICE_HELP) -> 
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add `-c KEY=VALUE`."""
+    """Add the option `-c KEY=VALUE`, which may be given several times."""
     parser.add_argument(
         "-c",
         "--config",
@@ -126,7 +126,7 @@ def add_shape(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def add_tolerances(parser: argparse.ArgumentParser) -> None:
-    """Add `--rtol` and `--atol`."""
+    """Add `--rtol` and `--atol`, by which outputs may differ from the expected ones."""
     parser.add_argument("--rtol", metavar="X", type=amount, default=1e-3, help="relative tolerance (default: 0.001)")
     parser.add_argument("--atol", metavar="X", type=amount, default=1e-5, help="absolute tolerance (default: 0.00001)")
 
@@ -158,7 +158,7 @@ def device_name(text: str) -> str:
 
 
 def key_and_value(text: str) -> tuple[str, str]:
-    """Parse `KEY=VALUE`."""
+    """Parse `KEY=VALUE`; the value may contain further `=` signs."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
@@ -178,7 +178,7 @@ def name_and_shape(text: str) -> tuple[str, tuple[int | str, ...]]:
 
 
 def name_and_steps(text: str) -> StepsText:
-    """Parse `NAME=input(..).STEP(..)..` or `NAME=output(..).STEP(..)..`."""
+    """Parse preprocessing steps, `NAME=input(..).STEP(..)..` or `NAME=output(..).STEP(..)..`."""
     from engine.errors import PreprocessingError
     from engine.preprocessing import parse_steps
 

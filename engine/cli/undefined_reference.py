@@ -23,7 +23,7 @@ NaN, and a maximum of -0 and 0 may be either. A key that attention masks must be
 
 
 def undefined_reference() -> str:
-    """Return the table as Markdown."""
+    """The text of docs/undefined.md, with the table of `UNDEFINED`."""
     rows = [f"| {row.operators} | {row.what} | {row.answer} |\n" for row in UNDEFINED]
     return _INTRODUCTION + "".join(rows) + _LIMITS
 

@@ -20,7 +20,7 @@ class Span:
 
     @property
     def end_ns(self) -> int:
-        """When it ended."""
+        """The end of the span, on the clock of `start_ns`."""
         return self.start_ns + self.duration_ns
 
 

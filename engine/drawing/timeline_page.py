@@ -26,7 +26,7 @@ SECTION: Final = """\
 
 
 def timeline_style() -> str:
-    """The style of the section."""
+    """The style sheet of the section that shows a timeline."""
     return _read("timeline_page.css")
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def sha256(data: bytes | memoryview = b"") -> _Hash:
-    """Like `hashlib.sha256`."""
+    """Like `hashlib.sha256`, which is imported at the first call."""
     import hashlib
 
     return hashlib.sha256(data)

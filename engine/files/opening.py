@@ -27,7 +27,7 @@ class SerializableModel(Protocol):
     """An `onnx.ModelProto`, which this interface stands for so that naming it imports nothing."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - the name is protobuf's
-        """The model as bytes."""
+        """Return the model as the bytes of an ONNX file."""
 
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | SerializableModel

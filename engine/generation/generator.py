@@ -125,7 +125,7 @@ class Generator:
         return made
 
     def reset(self) -> None:
-        """Forget all tokens."""
+        """Forget all tokens, so that the next prompt starts a new text."""
         self._request.reset_state()
         self._sequences = None
 

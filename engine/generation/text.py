@@ -18,7 +18,7 @@ class Tokenizer(Protocol):
         """Return an object whose `ids` are the tokens of a text."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens."""
+        """Return the text of `ids`; it may end within a character."""
 
 
 def read_tokenizer(path: str | Path) -> Tokenizer:

@@ -147,7 +147,7 @@ def _read_number(path: str, otherwise: int = _UNLIMITED) -> int:
 
 
 def shown_bytes(nbytes: int) -> str:
-    """A size for a message."""
+    """A size as text for messages: in bytes below 1 MiB, then in MiB, from 10 GiB on in GiB."""
     if nbytes < 1 << 20:
         return f"{nbytes} bytes"
     return f"{nbytes / (1 << 20):.0f} MiB" if nbytes < 10 << 30 else f"{nbytes / (1 << 30):.0f} GiB"

@@ -89,7 +89,7 @@ def describe_compared(each: Compared) -> dict[str, Any]:
 
 
 def describe_verdict(verdict: Verdict | None, *, is_alternating: bool) -> dict[str, Any] | None:
-    """A verdict as data."""
+    """The verdict as values for JSON, with how the subjects were run; None stays None."""
     return None if verdict is None else {**asdict(verdict), "alternating": is_alternating}
 
 

@@ -46,7 +46,7 @@ class Series:
 
     @property
     def all(self) -> Measurement:
-        """All blocks as one."""
+        """The blocks joined to one measurement."""
         latencies = [block.latencies_ns for block in self.blocks]
         return Measurement(self.requests, sum(block.seconds for block in self.blocks), np.concatenate(latencies))
 

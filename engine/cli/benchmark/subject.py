@@ -71,7 +71,7 @@ class Subject:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Subject:
-        """The subject with these fields."""
+        """Make a subject from the fields that another process sent as JSON: lists become tuples again."""
         shapes = {name: tuple(dims) for name, dims in fields["shapes"].items()}
         lists = {name: tuple(fields[name]) for name in ("extensions", "trusted_keys", "carried", "preprocess")}
         return cls(**{**fields, **lists, "shapes": shapes})

@@ -172,7 +172,6 @@ def lengths(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure a network."""
     from engine.cli.benchmark import read_earlier
     from engine.cli.networks import require_folder
 

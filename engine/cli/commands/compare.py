@@ -57,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare two models."""
     from engine.cli.networks import make_core, read_shaped
     from engine.passes import compare_layers
 

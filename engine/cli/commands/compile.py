@@ -168,7 +168,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile and export."""
     from engine.blob import BlobRelease, is_blob, read_encryption_key, read_signing_key
     from engine.cli.networks import make_core, read_shaped
     from engine.core.build import Packaging, compile_builds, export_builds

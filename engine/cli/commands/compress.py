@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compress and write."""
     from engine.blob import is_blob
     from engine.cli.networks import make_core, require_folder
     from engine.onnx import write_model

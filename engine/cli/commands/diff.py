@@ -69,7 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare two sides."""
     from engine.blob import is_blob
     from engine.cli.diff import diff_page, find_difference, open_side
     from engine.cli.diff.report import HEADER, RIGHT, describe, node_rows, shown_nodes, verdict

@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make a key."""
     from engine.blob import make_key_files
     from engine.cli.networks import require_folder
 

@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the package."""
     from engine.testing.scaffold import DEFAULT_OPERATORS, PluginPlan, new_plugin
 
     operators = DEFAULT_OPERATORS if args.ops is None else tuple(filter(None, map(str.strip, args.ops.split(","))))

@@ -75,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Profile a network."""
     from engine.cli.networks import device_of, make_core, network_inputs, open_network, require_folder
     from engine.runtime.profiling import profile_network
     from engine.runtime.trace import write_trace

@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of `--what-if`."""
+    """One `--what-if`: its text, another device, changed properties, and passes that are left out."""
 
     text: str
     device: str | None
@@ -122,7 +122,6 @@ def changes(text: str) -> Changes:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Query a device."""
     from engine.cli.networks import make_core, parse_config, read_shaped, require_device
 
     if args.picture is not None:

@@ -76,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one inference."""
     from engine.cli.networks import make_core, network_inputs, open_network, require_folder
     from engine.runtime.comparison import compare_results
     from engine.values.files import write_values

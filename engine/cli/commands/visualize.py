@@ -71,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw a graph."""
     from engine.cli.networks import make_core, require_folder
     from engine.visualize import SUFFIXES, write_graph
 

@@ -101,7 +101,7 @@ def _number(value: float) -> str:
 
 
 def describe(found: Difference) -> dict[str, Any]:
-    """The result as data."""
+    """The result of a diff as values for JSON."""
     return {
         "examined": found.labels[0],
         "reference": found.labels[1],

@@ -1,4 +1,4 @@
-"""The findings of an examination."""
+"""The findings of `engine doctor`: what does not work, and what may surprise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.startup import dataclass
 
 
 class Level(enum.StrEnum):
-    """How serious a finding is."""
+    """How serious a finding is; only a problem makes the report unhealthy."""
 
     PROBLEM = "problem"
     """Something does not work."""

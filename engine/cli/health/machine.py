@@ -48,7 +48,7 @@ class Machine:
 
 
 def examine_machine() -> tuple[Machine, list[Finding]]:
-    """Describe the machine, with findings."""
+    """Describe the machine and the native core; a core that cannot be loaded is a finding, not an error."""
     findings: list[Finding] = []
     cpu = isa = best = highest = ""
     isas: tuple[str, ...] = ()

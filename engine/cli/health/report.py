@@ -28,7 +28,7 @@ class HealthReport:
         return all(finding.level is not Level.PROBLEM for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """The report as values for JSON, with "healthy" first."""
         return {"healthy": self.is_healthy, **asdict(self)}
 
 
