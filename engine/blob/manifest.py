@@ -89,7 +89,7 @@ class BlobManifest:
 
 
 def encode_manifest(manifest: BlobManifest) -> bytes:
-    """The canonical JSON of `manifest`."""
+    """Encode `manifest` as canonical JSON: equal manifests give equal bytes, which can be signed."""
     return _canonical(manifest.to_dict())
 
 

@@ -84,7 +84,7 @@ class BlobReader:
 
     @property
     def where(self) -> str:
-        """The blob's name in messages."""
+        """The blob as messages name it: by its path, or by the type of its stream."""
         return self._where
 
     @property

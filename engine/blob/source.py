@@ -112,7 +112,7 @@ class ViewSource:
         self.read(count)
 
     def rewind(self) -> None:
-        """Nothing to do."""
+        """Do nothing: bytes in memory have no position."""
 
 
 class StreamSource:
@@ -160,7 +160,7 @@ class StreamSource:
 
     @property
     def why_empty(self) -> str:
-        """Why there is no data."""
+        """The reason why the stream has no data, with the way out if it is at its end."""
         position = position_of(self._stream)
         return f"the stream is at its end, byte {position}; call seek(0) on it first" if position else "empty"
 

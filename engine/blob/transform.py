@@ -145,7 +145,7 @@ def why_not_restored(manifest: BlobManifest, transform: SectionTransform | None)
 
 
 def applied(transform: SectionTransform, data: memoryview, context: bytes) -> Buffer:
-    """`transform.apply`, whose errors are `BlobError`s."""
+    """Call `transform.apply`. Raises `BlobTransformError` from its errors, unless they are `BlobError`s."""
     try:
         return transform.apply(data, context)
     except BlobError:
@@ -155,7 +155,7 @@ def applied(transform: SectionTransform, data: memoryview, context: bytes) -> Bu
 
 
 def restored(transform: SectionTransform, data: memoryview, context: bytes) -> Buffer:
-    """`transform.restore`, whose errors are `BlobTransformError`s."""
+    """Call `transform.restore`. Raises `BlobTransformError` from its errors, or if it returns no bytes."""
     try:
         content = transform.restore(data, context)
     except BlobError:

@@ -16,7 +16,7 @@ _MAX_SCALES: Final = 8
 
 
 def make_inputs(model: Model, names: Iterable[str]) -> list[Parameter]:
-    """See `Model.make_inputs`."""
+    """The implementation of `Model.make_inputs`, which documents it."""
     constants = _constants(model, names)
     taken = {parameter.friendly_name for parameter in model.parameters}
     if again := [name for name in constants if name in taken]:
@@ -44,12 +44,12 @@ def make_inputs(model: Model, names: Iterable[str]) -> list[Parameter]:
 
 
 def make_input(model: Model, name: str) -> Parameter:
-    """See `Model.make_input`."""
+    """The implementation of `Model.make_input`, which documents it."""
     return make_inputs(model, [name])[0]
 
 
 def set_constant(model: Model, name: str, value: ArrayLike) -> None:
-    """See `Model.set_constant`."""
+    """The implementation of `Model.set_constant`, which documents it."""
     old = _constants(model, [name])[name]
     new = Constant(value, old.element_type, friendly_name=old.friendly_name if old.has_own_name else None)
     if new.shape != old.shape:

@@ -11,12 +11,12 @@ from engine.startup import paused_collector
 
 
 def add_output(model: Model, value: str, name: str | None = None) -> Result:
-    """See `Model.add_output`."""
+    """The implementation of `Model.add_output`, which documents it."""
     return model.add_result(find_value(model, value), value if name is None else name)
 
 
 def extract(model: Model, inputs: Iterable[str] | None, outputs: Iterable[str]) -> Model:
-    """See `Model.extract`."""
+    """The implementation of `Model.extract`, which documents it."""
     ends = {name: find_value(model, name) for name in _names(outputs, "outputs")}
     if not ends:
         raise GraphError(f"a part of model `{model.name}` needs an output; outputs is empty")

@@ -13,5 +13,5 @@ def pickled(model: Model) -> tuple[bytes, dict[str, bytes]]:
 
 
 def unpickled(skeleton: bytes, sections: dict[str, bytes]) -> Model:
-    """The model that `pickled` described."""
+    """Join the skeleton and sections that `pickled` returned to an equal model."""
     return join_model(skeleton, sections.__getitem__)

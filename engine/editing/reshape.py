@@ -19,14 +19,14 @@ _LARGEST_FOLDED: Final = 1 << 16
 
 
 def reshape(model: Model, shapes: Shapes | ShapeLike) -> None:
-    """See `Model.reshape`."""
+    """The implementation of `Model.reshape`, which documents it."""
     wanted = _by_parameter(model, shapes)
     stated = ", ".join(f"`{parameter.friendly_name}` {shape}" for parameter, shape in wanted.items())
     _set_shapes(model, wanted, f"model `{model.name}` cannot be reshaped to {stated}")
 
 
 def set_batch(model: Model, size: int | str | Dimension | None, axes: Mapping[str | int, int] | None = None) -> None:
-    """See `Model.set_batch`."""
+    """The implementation of `Model.set_batch`, which documents it."""
     batched = _common_axes(model) if axes is None else _given_axes(model, axes)
     before = {_length(parameter, axis) for parameter, axis in batched.items()}
     if len(before) > 1:

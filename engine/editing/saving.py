@@ -10,5 +10,5 @@ from engine.onnx import write_model
 
 
 def save(model: Model, path: str | os.PathLike[str], *, f16: bool, external_data: int | None) -> None:
-    """See `Model.save`."""
+    """The implementation of `Model.save`, which documents it."""
     write_model(with_half_weights(model) if f16 else model, path, external_data=external_data)

@@ -67,7 +67,7 @@ class ExtensionSet:
 
     @property
     def infos(self) -> tuple[ExtensionInfo, ...]:
-        """All usable extensions, by name."""
+        """The extensions that can be used, sorted by name. Loads the installed ones first."""
         self.load_installed()
         return tuple(info for _, info in sorted(self._added.items()))
 

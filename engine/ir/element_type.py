@@ -68,7 +68,7 @@ class ElementType:
 
     @property
     def is_complex(self) -> bool:
-        """True for complex types."""
+        """Whether the elements are complex numbers, such as c64."""
         return self._kind == "complex"
 
     @property

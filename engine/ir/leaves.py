@@ -159,7 +159,7 @@ class Constant(Node):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The static shape."""
+        """The shape of the data; always static."""
         return self.output(0).shape.get_shape()
 
     @property

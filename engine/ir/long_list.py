@@ -39,5 +39,5 @@ class LongList(tuple[Any, ...]):
 
     @classmethod
     def of_texts(cls, texts: list[str]) -> LongList:
-        """The list of some texts."""
+        """The list of these texts; `array` is None."""
         return cls(texts)

@@ -105,7 +105,7 @@ class Model(Subgraph):
 
     @property
     def sinks(self) -> list[Node]:
-        """The sink nodes (a copy)."""
+        """The sink nodes, which are kept without consumers, such as assignments; a new list."""
         return list(self._sinks)
 
     @property
@@ -373,7 +373,7 @@ class Model(Subgraph):
         return self._by_kind().select(kinds)
 
     def has_nodes_of(self, kinds: AbstractSet[tuple[str, str]]) -> bool:
-        """Whether `nodes_of` would return any."""
+        """Whether `nodes_of(kinds)` would return any node; cheaper than to ask for them."""
         return self._by_kind().has_any(kinds)
 
     def _by_kind(self) -> _Kinds:

@@ -304,7 +304,7 @@ class Node:
 
     @property
     def num_outputs(self) -> int:
-        """The number of output ports."""
+        """The number of outputs, also of unused ones."""
         return len(self._types)
 
     def input(self, index: int) -> Input:
@@ -321,12 +321,12 @@ class Node:
 
     @property
     def inputs(self) -> list[Input]:
-        """All input ports."""
+        """The input ports in order, also those without a source; a new list."""
         return [Input(self, index) for index in range(len(self._sources))]
 
     @property
     def outputs(self) -> list[Output]:
-        """All output ports."""
+        """The output ports in order; a new list."""
         return [Output(self, index) for index in range(len(self._types))]
 
     @property
@@ -425,7 +425,7 @@ class Node:
         self._seen = None
 
     def add_output(self, value_type: ValueType) -> Output:
-        """Append an output port."""
+        """Append an output of this type, and return it. Existing outputs keep their indices."""
         self._types = [*self._types, value_type]
         self._consumers.append(None)
         if self._names is not None:
@@ -602,11 +602,11 @@ class Subgraph:
         raise NotImplementedError
 
     def ordered_nodes(self) -> Sequence[Node]:
-        """All nodes, producers before consumers."""
+        """All nodes, with producers before their consumers."""
         raise NotImplementedError
 
     def clone(self) -> Any:
-        """A deep copy."""
+        """Return a deep copy of the graph, which shares the data of constants."""
         raise NotImplementedError
 
 

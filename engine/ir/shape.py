@@ -51,7 +51,7 @@ class Dimension:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether several lengths are possible."""
+        """Whether more than one length is possible."""
         return self.min != self.max
 
     def get_length(self) -> int:
@@ -74,7 +74,7 @@ class Dimension:
         return self.min <= length and (self.max is None or length <= self.max)
 
     def compatible(self, other: Dimension) -> bool:
-        """Whether some length fits both."""
+        """Whether some length lies in both intervals."""
         low = self.min if self.min > other.min else other.min
         return (self.max is None or low <= self.max) and (other.max is None or low <= other.max)
 
@@ -217,7 +217,7 @@ class PartialShape:
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is known."""
+        """Whether the rank and every length are known."""
         return self._static is not None
 
     @property
@@ -268,7 +268,7 @@ class PartialShape:
         return True
 
     def compatible(self, other: PartialShape) -> bool:
-        """Whether some shape fits both."""
+        """Whether some static shape fits both."""
         if self._dims is None or other._dims is None:
             return True
         if len(self._dims) != len(other._dims):

@@ -105,7 +105,7 @@ class Variable:
             raise GraphError(f"{pair}: the initial value is longer than the bound {self.bound}")
 
     def to_json(self) -> dict[str, Any]:
-        """The variable as JSON values."""
+        """The variable as values for JSON, which `from_json` reads; fields that are None are left out."""
         value: dict[str, Any] = {
             "name": self.name,
             "input": self.parameter,

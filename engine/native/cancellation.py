@@ -1,4 +1,4 @@
-"""`CancelFlag`: stops runs of plans."""
+"""`CancelFlag`, by which another thread stops the runs of plans."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class CancelFlag:
         self._flag = _core.CancelFlag()
 
     def cancel(self) -> None:
-        """Make the runs stop."""
+        """Stop the runs that have the flag, each after its current step, and those that start later."""
         self._flag.cancel()
 
     def reset(self) -> None:
-        """Make the flag usable again."""
+        """Clear the flag, so that later runs are not stopped."""
         self._flag.reset()
 
     @property

@@ -28,7 +28,7 @@ class Varying:
     terms: tuple[tuple[tuple[int, ...], int], ...]
 
     def at(self, lengths: Sequence[int]) -> int:
-        """The value for these lengths."""
+        """The value for these lengths of the dynamic axes: the sum of the constant and the terms."""
         value = self.constant
         for indices, factor in self.terms:
             value += factor * math.prod(lengths[index] for index in indices)
@@ -61,19 +61,19 @@ class PlanFamily:
         self._family = _core.PlanFamily(most, isa or "")
 
     def add_input(self, nbytes: Number, alignment: int = 1) -> int:
-        """See `PlanBuilder.add_input`."""
+        """As `PlanBuilder.add_input`, with a size that may vary."""
         return self._family.add_input(_native(nbytes), alignment)
 
     def add_output(self, nbytes: Number, alignment: int = 1) -> int:
-        """See `PlanBuilder.add_output`."""
+        """As `PlanBuilder.add_output`, with a size that may vary."""
         return self._family.add_output(_native(nbytes), alignment)
 
     def add_state(self, nbytes: Number, alignment: int = 1) -> int:
-        """See `PlanBuilder.add_state`."""
+        """As `PlanBuilder.add_state`, with a size that may vary."""
         return self._family.add_state(_native(nbytes), alignment)
 
     def add_buffer(self, nbytes: Number, alignment: int = 64) -> int:
-        """See `PlanBuilder.add_buffer`."""
+        """As `PlanBuilder.add_buffer`, with a size that may vary."""
         return self._family.add_buffer(_native(nbytes), alignment)
 
     def add_constant(self, array: Array, nbytes: Number) -> int:
@@ -81,7 +81,7 @@ class PlanFamily:
         return self._family.add_constant(array, _native(nbytes))
 
     def add_view(self, of: int, offset: Number, nbytes: Number) -> int:
-        """See `PlanBuilder.add_view`."""
+        """As `PlanBuilder.add_view`, with an offset and a size that may vary."""
         return self._family.add_view(of, _native(offset), _native(nbytes))
 
     def add_step(
@@ -92,7 +92,7 @@ class PlanFamily:
         attributes: Mapping[str, VaryingAttribute],
         name: str = "",
     ) -> None:
-        """See `PlanBuilder.add_step`."""
+        """As `PlanBuilder.add_step`, with attributes that may vary."""
         self._family.add_step(kernel, inputs, outputs, {key: _native(v) for key, v in attributes.items()}, name)
 
     def plan(self, lengths: Sequence[int]) -> Plan:

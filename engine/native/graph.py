@@ -58,7 +58,7 @@ class TraceStep:
 
 @dataclass(frozen=True, slots=True)
 class RawPartition:
-    """The result of `partition_graph`."""
+    """The partition that `partition_graph` returns, by indices of nodes and devices."""
 
     subgraph: Integers
     """(N,): the subgraph of each node, 0..count-1."""
@@ -200,7 +200,7 @@ class Closure:
 
     @property
     def bytes(self) -> int:
-        """The memory of the closure."""
+        """The memory that the closure takes, in bytes."""
         return self._closure.bytes
 
     @property

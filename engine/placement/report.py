@@ -105,7 +105,7 @@ class PlacementReport:
         return sum(crossing.byte_size or 0 for crossing in self.crossings)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """The report as values for JSON."""
         return {
             "devices": list(self.devices),
             "strategy": self.strategy,

@@ -35,7 +35,7 @@ _GREY: Final = {"R": 0.299, "G": 0.587, "B": 0.114}
 
 @dataclass(frozen=True, slots=True)
 class ToColour(Step):
-    """Converts colours: see `InputSteps.to_colour`."""
+    """Converts the colours of images, as `InputSteps.to_colour` describes."""
 
     name = "to_colour"
     colour: str

@@ -262,7 +262,7 @@ class OutputSteps(Steps):
         return self._add(TopK, k, axis, largest)
 
     def rename(self, name: str) -> OutputSteps:
-        """Give the output another name."""
+        """Give the output another name. Raises `PreprocessingError` unless it is a non-empty string."""
         if not isinstance(name, str) or not name:
             raise PreprocessingError(f"{self._plan}: rename: expected a name, got {name!r}")
         self._plan.new_name = name

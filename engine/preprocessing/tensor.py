@@ -58,7 +58,7 @@ class Tensor:
         return ops.Shape(self.value, start=axis, end=axis + 1).output(0) if length is None else length
 
     def with_value(self, value: Node | Output) -> Tensor:
-        """The same with another value."""
+        """A copy with another value, whose layout, colours and other facts are the same."""
         return replace(self, value=value.output(0) if isinstance(value, Node) else value)
 
     def in_type(self, element_type: ElementType) -> Tensor:
@@ -100,7 +100,7 @@ class Tensor:
 
 
 def numbers(*values: int) -> Constant:
-    """A constant [n] i64."""
+    """A constant vector of i64 with these elements."""
     return Constant(np.array(values, np.int64))
 
 
@@ -112,7 +112,7 @@ def vector(lengths: Sequence[Length]) -> Node:
 
 
 def difference(a: Length, b: Length) -> Length:
-    """a - b."""
+    """a - b, as a number if both are known, otherwise as a Sub."""
     if isinstance(a, int) and isinstance(b, int):
         return a - b
     return ops.Sub(_value(a), _value(b)).output(0)

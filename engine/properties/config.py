@@ -111,7 +111,7 @@ class Config(Mapping[str, Any]):
 
     @property
     def properties(self) -> PropertySet:
-        """The declarations of every key."""
+        """The declarations of all keys that the config may have."""
         return self._keys
 
     @property
