@@ -32,12 +32,12 @@ class Measurement:
 
     @property
     def count(self) -> int:
-        """The number of inferences."""
+        """The number of inferences that were measured."""
         return len(self.latencies_ns)
 
     @property
     def throughput(self) -> float:
-        """Inferences per second."""
+        """The inferences per second, of all requests together."""
         return self.count / self.seconds
 
     def latency(self, percent: float) -> float:

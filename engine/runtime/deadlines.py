@@ -29,7 +29,7 @@ class Deadline:
         self._action = None
 
     def fire(self) -> None:
-        """Make the call, once."""
+        """Make the call, unless it was made or cancelled."""
         action, self._action = self._action, None
         if action is not None:
             action()

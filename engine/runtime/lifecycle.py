@@ -52,7 +52,7 @@ class Lifecycle:
             self._participants.add(participant)
 
     def live(self) -> list[Participant]:
-        """All live participants."""
+        """The participants that are alive, as strong references. Thread-safe."""
         with self._lock:
             return list(self._participants)
 
@@ -77,7 +77,7 @@ class Lifecycle:
         self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
-        """Unlock the sets."""
+        """Release the lock that was taken before the fork."""
         self._lock.release()
 
     def after_fork_in_child(self) -> None:

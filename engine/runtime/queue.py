@@ -29,7 +29,7 @@ class QueueNetwork(Protocol):
         """The executor that runs callbacks after an inference."""
 
     def create_infer_request(self) -> AsyncInferRequest:
-        """Return a new request."""
+        """Return a new request, which the queue owns."""
 
     def get_metric(self, name: str) -> Any:
         """The value of a metric of the network."""
@@ -143,7 +143,7 @@ class AsyncInferQueue(Participant):
         return True
 
     async def join(self) -> None:
-        """Like `wait_all`, in a coroutine."""
+        """Like `wait_all`, in a coroutine: waits without blocking the event loop."""
         await self._change(lambda: len(self._idle) == len(self._requests))
         self.wait_all()
 

@@ -70,7 +70,7 @@ class InferenceProfile(Protocol):
 
     @property
     def request_id(self) -> int:
-        """The request that ran it."""
+        """The number of the request that ran the inference."""
 
     @property
     def stages(self) -> tuple[StageProfile, ...]:
@@ -86,7 +86,7 @@ class InferenceProfile(Protocol):
 
     @property
     def begun_ns(self) -> int:
-        """When it was started."""
+        """The time at which the inference was started, in ns."""
 
     @property
     def duration_ns(self) -> int:

@@ -180,7 +180,7 @@ class RemoteContext(ABC):
     @final
     @property
     def is_closed(self) -> bool:
-        """Whether the context was closed."""
+        """Whether `close` was called; its tensors then raise `ContextClosed`."""
         return self._is_closed
 
     @final

@@ -153,7 +153,7 @@ class Shadow(Participant):
 
     @property
     def statistics(self) -> ShadowStatistics:
-        """A copy of the statistics."""
+        """The statistics so far, as a copy that does not change. Thread-safe."""
         with self._lock:
             found = self._found
             return ShadowStatistics(

@@ -28,7 +28,7 @@ class StatePort:
 
     @classmethod
     def of(cls, model: Model) -> tuple[Self, ...]:
-        """The variables of a model."""
+        """Describe the variables of `model`, in their order, with the ports that read and write them."""
         return tuple(
             cls(variable, Port.of(model.parameter(variable.parameter)), Port.of(model.result(variable.result)))
             for variable in model.variables
@@ -36,7 +36,7 @@ class StatePort:
 
     @property
     def name(self) -> str:
-        """The variable's name."""
+        """The name of the variable."""
         return self.variable.name
 
     def to_json(self) -> dict[str, Any]:
@@ -309,7 +309,7 @@ class VariableState:
 
     @property
     def name(self) -> str:
-        """The variable's name."""
+        """The name of the variable."""
         return self._port.name
 
     @property
@@ -319,7 +319,7 @@ class VariableState:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the value."""
+        """The size of the current value in bytes."""
         return self._access().value(self.name).nbytes
 
     def get(self) -> Array:

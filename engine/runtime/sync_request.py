@@ -34,11 +34,11 @@ class RequestOwner(Protocol):
 
     @property
     def signature(self) -> Signature:
-        """The inputs and outputs."""
+        """The inputs and outputs, with their names and types."""
 
     @property
     def is_profiling(self) -> bool:
-        """Whether PERF_COUNT is set."""
+        """Whether the property PERF_COUNT is set."""
 
     @property
     def context(self) -> RemoteContext | None:

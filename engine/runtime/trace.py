@@ -1,4 +1,4 @@
-"""Writes profiles as a trace."""
+"""Writes profiles as a trace, a file that Perfetto and chrome://tracing open."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class NodeArg:
 
     @classmethod
     def of(cls, name: str, value_type: ValueType) -> NodeArg:
-        """The description of a value."""
+        """Describe a value as onnxruntime does: the type as text, and the shape with names of dynamic axes."""
         return cls(name, type_text(value_type), shape_of(value_type))
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ class Bound(Protocol):
 
     @property
     def network(self) -> ExecutableNetwork:
-        """The compiled model."""
+        """The network that runs the bound inputs and outputs."""
 
     @property
     def input_ports(self) -> Mapping[str, Port]:
@@ -104,7 +104,7 @@ class IOBinding:
             self.request.set_output_tensor(index, None if value is None else value.numpy())
 
     def clear_binding_outputs(self) -> None:
-        """Unbind all outputs."""
+        """Unbind all outputs, and forget the results of the last run."""
         for index in self._outputs:
             self.request.set_output_tensor(index, None)
         self._outputs.clear()

@@ -93,19 +93,19 @@ class SessionOptions:
         self.free_dimensions[name] = length
 
     def add_free_dimension_override_by_denotation(self, denotation: str, length: int) -> None:
-        """Not supported: raises `UnsupportedError`."""
+        """Raises `UnsupportedError`: name the dimension, or use `Model.reshape`."""
         raise _unsupported("denotations of dimensions", "add_free_dimension_override_by_name, or Model.reshape")
 
     def add_initializer(self, name: str, value: object) -> None:
-        """Not supported: raises `UnsupportedError`."""
+        """Raises `UnsupportedError`: pass the weights to `Core.read_model`."""
         raise _unsupported("initializers from outside the model", "Core.read_model(model, weights=FILE)")
 
     def add_external_initializers(self, names: object, values: object) -> None:
-        """Not supported: raises `UnsupportedError`."""
+        """Raises `UnsupportedError`: pass the weights to `Core.read_model`."""
         raise _unsupported("initializers from outside the model", "Core.read_model(model, weights=FILE)")
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Not supported: raises `UnsupportedError`."""
+        """Raises `UnsupportedError`: use `Core.add_extension` (docs/extensions.md)."""
         raise _unsupported("libraries for onnxruntime's custom operators", "Core.add_extension (docs/extensions.md)")
 
     def check(self) -> None:
@@ -119,10 +119,10 @@ def _unsupported(what: str, way_out: str) -> UnsupportedError:
 
 
 class Cancellable(Protocol):
-    """An inference that runs."""
+    """An inference that runs and can be stopped, such as an `AsyncInferRequest`."""
 
     def cancel(self) -> Any:
-        """End it with an error."""
+        """End the inference; its caller gets an error."""
 
 
 class RunOptions:

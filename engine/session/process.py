@@ -8,7 +8,7 @@ def set_default_logger_severity(severity: int) -> None:
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Do nothing, as above."""
+    """Do nothing: set the level of the logger `engine` instead."""
 
 
 def disable_telemetry_events() -> None:

@@ -114,7 +114,7 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """`run` with outputs as `OrtValue`s."""
+        """Like `run`, with inputs and outputs as `OrtValue`s."""
         values, ports = self.run(output_names, input_dict_ort_values, run_options), self._network.outputs
         indices = self._indices(output_names)
         return [wrapped(value, ports[index]) for value, index in zip(values, indices, strict=True)]
@@ -185,7 +185,7 @@ class InferenceSession:
     # -- bound values -------------------------------------------------------------------------------------
 
     def io_binding(self) -> IOBinding:
-        """A new, empty binding."""
+        """Make an empty binding, for inputs and outputs that are bound before a run."""
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
@@ -251,7 +251,7 @@ class InferenceSession:
         """Do nothing: an error is raised where it occurs, and never answered by another device."""
 
     def disable_fallback(self) -> None:
-        """Do nothing, as above."""
+        """Do nothing: there is no fallback to disable."""
 
     # -- profiling ----------------------------------------------------------------------------------------
 

@@ -59,19 +59,19 @@ class OrtValue:
         return self._value
 
     def shape(self) -> list[int]:
-        """The lengths of a tensor."""
+        """The shape of the tensor. Raises `InputError` if the value is not a tensor."""
         return list(self.numpy().shape)
 
     def data_type(self) -> str:
-        """The type, such as "tensor(float)"."""
+        """The type of the value as onnxruntime writes it, such as "tensor(float)"."""
         return self._type
 
     def element_type(self) -> int:
-        """A tensor's value of `TensorProto.DataType`."""
+        """The element type of the tensor, as a number of `TensorProto.DataType`."""
         return ElementType.from_numpy(self.numpy().dtype).onnx
 
     def device_name(self) -> str:
-        """Always "cpu"."""
+        """ "cpu": values are in the host's memory."""
         return "cpu"
 
     def data_ptr(self) -> int:
@@ -91,7 +91,7 @@ class OrtValue:
         return isinstance(self._value, np.ndarray)
 
     def is_sparse_tensor(self) -> bool:
-        """Always False."""
+        """Return False; provided because onnxruntime's values have the method."""
         return False
 
     def is_tensor_sequence(self) -> bool:
@@ -158,5 +158,5 @@ def _array_of(value: list[Any], name: str, element_type: ElementType) -> NDArray
 
 
 def wrapped(value: Any, port: Port) -> OrtValue:
-    """An output as an `OrtValue`."""
+    """The value of output `port` as an `OrtValue`."""
     return OrtValue(value, type_text(port.type))
