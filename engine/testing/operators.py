@@ -59,7 +59,7 @@ class OperatorSuite:
 
     @pytest.fixture
     def core(self) -> Core:
-        """One core for all cases."""
+        """One core for all cases, since its creation discovers devices."""
         return _shared_core()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:

@@ -47,7 +47,7 @@ def same(a: Array, b: Array) -> Array:
 
 
 def wide(*values: Array) -> list[Array]:
-    """In f64."""
+    """The arrays converted to f64, in which the oracle computes."""
     return [each.astype(np.float64) for each in values]
 
 

@@ -63,7 +63,7 @@ class DeviceChecks:
 
     @pytest.fixture
     def network(self, core: Core) -> ExecutableNetwork:
-        """The basic model, compiled."""
+        """The basic model, compiled for the device with its defaults."""
         return self.compile(core, self.basic.model())
 
     @property

@@ -140,7 +140,7 @@ class BasicModel:
         return self.first.shape
 
     def model(self) -> onnx.ModelProto:
-        """The model, named `basic`."""
+        """The ONNX model, named `basic`, with inputs `a` and `b` and outputs `total` and `product`."""
         nodes = [self.first.node(["a", "b"], "total", "first"), self.second.node(["b", "a"], "product", "second")]
         ports = [tensor(name, list(self.shape)) for name in ("a", "b", "total", "product")]
         constants = {
@@ -151,7 +151,7 @@ class BasicModel:
         return make_model(nodes, ports[:2], ports[2:], constants, name="basic")
 
     def answer(self, a: Array, b: Array) -> dict[str, Array]:
-        """The outputs for these inputs."""
+        """The expected outputs for these inputs, computed by numpy."""
         return {"total": self.first.compute((a, b)), "product": self.second.compute((b, a))}
 
     def sample(self, seed: int = 0) -> Sample:

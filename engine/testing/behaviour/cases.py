@@ -125,7 +125,7 @@ def convolution() -> _Built:
 
 @_case
 def pooling() -> _Built:
-    """Max pooling."""
+    """Max pooling with windows that do not overlap."""
     node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])
     model = make_model([node], [tensor("x", [1, 2, 4, 6])], [tensor("y", [1, 2, 2, 3])])
     x = np.sin(values((1, 2, 4, 6), step=1.0))
@@ -147,7 +147,7 @@ def matrix_product() -> _Built:
 
 @_case
 def softmax() -> _Built:
-    """Softmax, also on large numbers."""
+    """Softmax, also of large numbers, whose exponentials overflow."""
     model = make_model(
         [helper.make_node("Softmax", ["x"], ["y"], axis=1)], [tensor("x", [2, 4])], [tensor("y", [2, 4])]
     )
@@ -228,7 +228,7 @@ def data_dependent_shape() -> _Built:
 
 @_case
 def scalar() -> _Built:
-    """Inputs and outputs without dimensions."""
+    """Inputs and outputs of rank 0, without axes."""
     nodes = [
         helper.make_node("Mul", ["x", "three"], ["y"]),
         helper.make_node("ReduceMax", ["row"], ["top"], keepdims=0),
@@ -242,7 +242,7 @@ def scalar() -> _Built:
 
 @_case
 def empty() -> _Built:
-    """Tensors without elements."""
+    """Tensors with an axis of length 0."""
     nodes = [
         helper.make_node("Add", ["x", "x"], ["y"]),
         helper.make_node("Concat", ["x", "more"], ["joined"], axis=0),
@@ -268,7 +268,7 @@ def integers() -> _Built:
 
 @_case
 def booleans() -> _Built:
-    """Boolean inputs, outputs and selection."""
+    """Boolean inputs and outputs, and a selection by them."""
     nodes = [
         helper.make_node("Less", ["x", "z"], ["less"]),
         helper.make_node("And", ["less", "mask"], ["both"]),
@@ -287,7 +287,7 @@ def booleans() -> _Built:
 
 @_case
 def half_precision() -> _Built:
-    """float16."""
+    """Inputs and outputs of f16."""
     kind = onnx.TensorProto.FLOAT16
     model = make_model([helper.make_node("Add", ["x", "x"], ["y"])], [tensor("x", [6], kind)], [tensor("y", [6], kind)])
     x = values((6,)).astype(np.float16)
@@ -318,7 +318,7 @@ def constant_output() -> _Built:
 
 @_case
 def no_inputs() -> _Built:
-    """A network without inputs."""
+    """A network without inputs, which computes from constants alone."""
     row = values((3,))
     model = make_model([helper.make_node("Neg", ["row"], ["y"])], [], [tensor("y", [3])], {"row": row})
     return model, [Sample({}, {"y": -row})]
@@ -410,7 +410,7 @@ def counting_case() -> Case:
 
 @_case
 def strings() -> _Built:
-    """String tensors, including non-ASCII."""
+    """String tensors, with empty and non-ASCII strings."""
     kind = onnx.TensorProto.STRING
     node = helper.make_node("StringConcat", ["x", "z"], ["y"])
     model = make_model([node], [tensor("x", [2], kind), tensor("z", [2], kind)], [tensor("y", [2], kind)])

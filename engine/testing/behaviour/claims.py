@@ -140,7 +140,7 @@ def lengths_model(operators: Sequence[BasicOperator], symbols: Sequence[str]) ->
 
 
 def lengths_answer(operators: Sequence[BasicOperator], x: Array) -> Array:
-    """The expected results of `lengths_model`."""
+    """The expected output of `lengths_model` for `x`: the operators applied in turn."""
     value = x
     for operator in operators:
         value = operator.compute((value, x))

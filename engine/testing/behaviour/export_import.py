@@ -123,7 +123,7 @@ class ExportImportChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", [case for case in CASES if case.name in ("convolution", "loop")], ids=str)
     def test_case_in_another_process(self, core: Core, case: Case, tmp_path: Path) -> None:
-        """Weights and bodies are exported."""
+        """An imported blob computes the same in another process, with weights and bodies."""
         self.require_export(core)
         blob = tmp_path / "network.blob"
         self.compile_or_skip(core, case).export_model(blob)
@@ -154,7 +154,7 @@ class ExportImportChecks(DeviceChecks):
         assert list(tmp_path.iterdir()) == []
 
     def test_truncated_blob_is_refused(self, core: Core) -> None:
-        """At any length."""
+        """A blob that is cut off at any length is refused with a `BlobError`."""
         blob = self._blob(core)
         lengths = {*range(0, 128, 7), *range(128, len(blob), max(1, len(blob) // 48)), len(blob) - 1}
         for length in lengths:

@@ -43,7 +43,7 @@ class Window:
         return cls(tuple(kernel), strides, pads, dilations, bool(given.get("ceil_mode", 0)))
 
     def outputs(self, sizes: Sequence[int]) -> list[int]:
-        """The lengths of the result."""
+        """The spatial lengths of the result for inputs of lengths `sizes`."""
         found = []
         for axis, n in enumerate(sizes):
             before, after = self.pads[axis], self.pads[axis + len(self.kernel)]

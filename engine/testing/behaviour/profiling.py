@@ -1,4 +1,4 @@
-"""Checks of PERF_COUNT."""
+"""Checks of the profiles that PERF_COUNT turns on."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class RemoteChecks(DeviceChecks):
         self.check_usable(request, sample)
 
     def test_context_in_with(self, core: Core, context: RemoteContext) -> None:
-        """`with` closes it."""
+        """A `with` statement closes its context, and its tensors then raise `ContextClosed`."""
         with context:
             tensor = context.create_tensor(f32, (2,))
         assert context.is_closed

@@ -212,7 +212,7 @@ class RequestChecks(DeviceChecks):
         self.check_usable(request, sample)
 
     def test_missing_input_is_refused(self, network: ExecutableNetwork) -> None:
-        """Before anything runs, by name."""
+        """A missing input is refused by its name before anything runs."""
         request, sample = network.create_infer_request(), self.basic.sample()
         right = f"[{','.join(map(str, self.basic.shape))}]"
         for attempt in (request.infer, request.start_async):

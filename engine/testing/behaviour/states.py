@@ -63,7 +63,7 @@ class History:
 
 
 def chunk(tokens: int, start: float = 0.0, batch: int = 1) -> Array:
-    """Inputs of `history_model`."""
+    """An input of `history_model` with this many tokens, counting up from `start`."""
     return values((batch, tokens, _WIDTH), start=start)
 
 

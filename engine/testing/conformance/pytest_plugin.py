@@ -34,7 +34,7 @@ _WATCH: Final = "engine-conformance-watch"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options."""
+    """Declare the options `--engine-*`."""
     group = parser.getgroup("engine", "conformance of a device of engine-sdk")
     group.addoption("--engine-device", metavar="NAME", help="run the conformance checks on this device, and score it")
     group.addoption(

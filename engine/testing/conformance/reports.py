@@ -49,7 +49,7 @@ def _lines(card: Scorecard) -> Iterator[str]:
 
 
 def score_line(card: Scorecard) -> str:
-    """The score, in one line."""
+    """One line with the score, and how many checks passed, failed and did not apply."""
     marks = "full marks" if card.is_perfect else f"{_percent(card.score)} of 100"
     counts = [sum(area[place] for area in map(astuple, card.areas.values())) for place in range(3)]
     return f"score of {card.device}: {marks} ({counts[0]} passed, {counts[1]} failed, {counts[2]} do not apply)"

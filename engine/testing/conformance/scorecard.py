@@ -57,7 +57,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class AreaScore:
-    """The counts of one area."""
+    """The number of checks of one area that passed, failed and were skipped."""
 
     passed: int
     failed: int

@@ -71,7 +71,7 @@ class Scoring:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect a result."""
+        """Collect the result of a check, once for each test."""
         found: Any = dict(report.user_properties).get(_KEY)
         if found is not None and (report.when == "call" or report.outcome != "passed"):
             self.results.setdefault(found["device"], []).append(_result(report, found))

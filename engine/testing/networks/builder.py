@@ -72,7 +72,7 @@ class NetworkBuilder:
         return values
 
     def constant(self, value: npt.ArrayLike) -> str:
-        """Add an initializer."""
+        """Add an initializer, and return its name."""
         array = np.asarray(value)
         name = f"w{len(self._initializers)}"
         tensor = numpy_helper.from_array(array, name)
@@ -95,7 +95,7 @@ class NetworkBuilder:
         return self.constant(self.uniform(shape, gain / math.sqrt(fan_in)))
 
     def bias(self, length: int, deviation: float = 0.1) -> str:
-        """Add a vector."""
+        """Add a random vector whose elements have this standard deviation."""
         return self.constant(self.uniform((length,), deviation))
 
     # -- nodes ----------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class NetworkBuilder:
         return self.add("Reshape", x, self.ints(*shape), allowzero=0)
 
     def transpose(self, x: str, *perm: int) -> str:
-        """Add a Transpose."""
+        """Add a Transpose by `perm`, and return its output."""
         return self.add("Transpose", x, perm=perm)
 
     def linear(self, x: str, columns: int, gain: float = 1.0) -> str:
@@ -130,7 +130,7 @@ class NetworkBuilder:
         return self.add("Add", self.projection(x, columns, gain), self.bias(columns))
 
     def projection(self, x: str, columns: int, gain: float = 1.0) -> str:
-        """Add x @ W."""
+        """Add x @ W with random weights [k, columns], scaled to keep the variance times `gain` squared."""
         rows = self.shape(x)[-1]
         return self.add("MatMul", x, self.weight(rows, columns, fan_in=rows, gain=gain))
 
@@ -176,15 +176,15 @@ class NetworkBuilder:
         return self.add("Mul", x, self.add("Sigmoid", x))
 
     def relu(self, x: str) -> str:
-        """Add a Relu."""
+        """Add a Relu, and return its output."""
         return self.add("Relu", x)
 
     def gelu(self, x: str) -> str:
-        """Add an exact Gelu."""
+        """Add a Gelu computed by erf, not by tanh, and return its output."""
         return self.add("Gelu", x, approximate="none")
 
     def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0, ceil: bool = False) -> str:
-        """Add a two-dimensional MaxPool."""
+        """Add a two-dimensional MaxPool with square windows."""
         return self.add(
             "MaxPool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4, dilations=[1, 1],
             ceil_mode=int(ceil), storage_order=0, auto_pad="NOTSET",

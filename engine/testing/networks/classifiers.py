@@ -55,7 +55,7 @@ def mobilenet_v2(
     last: int = 1280,
     classes: int = 1000,
 ) -> SeededNetwork:
-    """MobileNetV2 (Sandler et al. 2018)."""
+    """MobileNetV2 (Sandler et al. 2018); `stages` has expansion, channels, blocks and stride."""
     g = NetworkBuilder("mobilenet_v2", seed)
     x = _relu6(g, g.conv(g.input("x", 1, 3, image, image), stem, 3, stride=2))
     gain = AFTER_RELU

@@ -1,4 +1,4 @@
-"""Recurrent networks and perceptrons."""
+"""Recurrent networks and perceptrons with seeded random weights."""
 
 from __future__ import annotations
 
