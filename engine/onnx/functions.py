@@ -36,7 +36,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def subgraphs_of(attribute: onnx.AttributeProto) -> Sequence[onnx.GraphProto]:
-    """The bodies in an attribute."""
+    """The graphs that an attribute holds, as one or as a list."""
     return [attribute.g] if attribute.HasField("g") else attribute.graphs
 
 
@@ -79,6 +79,6 @@ def onnx_domain(domain: str) -> str:
 
 
 def label_of(key: FunctionKey) -> str:
-    """The function's name in messages."""
+    """The function as messages name it: "`domain.name:overload`"."""
     domain, name, overload = key
     return f"`{domain}.{name}{':' if overload else ''}{overload}`"

@@ -63,7 +63,7 @@ class GraphWriter:
         self._sinks = frozenset(scope.model.sinks)
 
     def write(self) -> onnx.GraphProto:
-        """The graph. Raises `ModelWriteError`."""
+        """Return the graph as ONNX stores it. Raises `ModelWriteError` if it cannot be expressed."""
         scope, graph = self._scope, self._graph
         model = scope.model
         for parameter in model.parameters:

@@ -1,4 +1,4 @@
-"""Settings from environment variables."""
+"""Settings of passes from environment variables, for debugging."""
 
 from __future__ import annotations
 

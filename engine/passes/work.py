@@ -54,7 +54,7 @@ def byte_size(value: Output, unknown: int = 1) -> int:
 
 
 def bytes_of(element_type: ElementType, count: int) -> int:
-    """The bytes of `count` elements."""
+    """The size of `count` elements in bytes."""
     return count * element_type.numpy.itemsize
 
 

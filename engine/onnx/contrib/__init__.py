@@ -37,7 +37,7 @@ FAMILIES: Final = (
 
 
 def is_known(op_type: str, domain: str) -> bool:
-    """Whether `expand` knows the operator."""
+    """Whether `expand` can translate the operator `op_type` of `domain`."""
     found = OPERATORS.get(op_type)
     return found is not None and found.domain == domain
 

@@ -179,7 +179,7 @@ class ContribCall(OldCall):
         return emit("QuantizeLinear", value, scale, zero_point)
 
     def described(self, index: int) -> str:
-        """Input `index` in messages."""
+        """Input `index` as messages name it: by its number, its port and its value."""
         ports = OPERATORS[self.op_type].ports
         port = f"{ports[index]}, " if index < len(ports) else ""
         return f"input {index} ({port}`{self.input(index).name}`)"

@@ -22,7 +22,7 @@ _MIN_BLOCK: Final = 16
 
 
 def bits_of(call: ContribCall) -> int:
-    """The attribute `bits`. Raises `ModelError`."""
+    """The attribute `bits`, by default 4. Raises `ModelError` unless it is 2, 4 or 8."""
     bits = call.integer("bits", 4)
     if bits not in UNSIGNED:
         call.invalid(f"attribute `bits` is {bits}; expected 2, 4 or 8")

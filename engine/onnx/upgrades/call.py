@@ -55,11 +55,11 @@ class OldCall:
         )
 
     def replace(self, **changes: Any) -> OldCall:
-        """A copy with changed fields."""
+        """A copy with these fields changed."""
         return dataclasses.replace(self, **changes)
 
     def has_input(self, index: int) -> bool:
-        """Whether input `index` is given."""
+        """Whether input `index` exists and is not omitted."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def input(self, index: int) -> Output:

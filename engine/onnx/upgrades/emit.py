@@ -18,12 +18,12 @@ def emit(op_type: str, *inputs: Output | None, **attributes: Any) -> Output:
 
 
 def i64s(values: Sequence[int]) -> Output:
-    """A constant i64 vector."""
+    """A constant vector of i64."""
     return Constant(np.array(values, np.int64)).output(0)
 
 
 def i64_scalar(value: int) -> Output:
-    """A constant i64 scalar."""
+    """A constant scalar of i64, of rank 0."""
     return Constant(np.array(value, np.int64)).output(0)
 
 
@@ -37,7 +37,7 @@ def scalar_like(value: float, like: Output) -> Output:
 
 
 def cast(value: Output, element_type: ElementType) -> Output:
-    """`value` converted to `element_type`."""
+    """Convert `value` to `element_type` by a Cast."""
     return emit("Cast", value, to=element_type.onnx)
 
 
@@ -80,10 +80,10 @@ def reshape_like(value: Output, like: Output) -> Output:
 
 
 def f32s(values: Sequence[float]) -> Output:
-    """A constant f32 vector."""
+    """A constant vector of f32."""
     return Constant(np.array(values, np.float32)).output(0)
 
 
 def scalar_f32(value: float) -> Output:
-    """A constant f32 scalar."""
+    """A constant scalar of f32, of rank 0."""
     return Constant(np.array(value, np.float32)).output(0)

@@ -1,4 +1,4 @@
-"""Upgrades of ai.onnx.ml."""
+"""Upgrades of operators of the domain `ai.onnx.ml`."""
 
 from __future__ import annotations
 

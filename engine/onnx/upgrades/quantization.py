@@ -1,4 +1,4 @@
-"""Upgrades of QuantizeLinear."""
+"""Upgrades of QuantizeLinear from versions before 19."""
 
 from __future__ import annotations
 

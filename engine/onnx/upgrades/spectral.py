@@ -1,4 +1,4 @@
-"""Upgrades of DFT."""
+"""Upgrades of DFT from versions before 20."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ChannelsFirstSinking(TransposeSinking):
         return RowNormalizationSpec.of(node).axis == rank - 1 and node.num_outputs == 1
 
     def moved(self, node: Node, inputs: list[Output | None], perm: Perm) -> Node:
-        """The channels-first operators."""
+        """The internal operator that computes `node` on channels-first data."""
         source = inputs[0]
         assert source is not None
         if node.op_type == "LayerNormalization" and not node.domain:

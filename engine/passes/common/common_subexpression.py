@@ -1,4 +1,4 @@
-"""`CommonSubexpressionSharing`: duplicate computations are shared."""
+"""`CommonSubexpressionSharing`, which replaces equal computations by one."""
 
 from __future__ import annotations
 

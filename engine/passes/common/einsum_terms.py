@@ -32,7 +32,7 @@ class Term:
 
     @property
     def dims(self) -> tuple[Dimension, ...]:
-        """The lengths of the axes."""
+        """The lengths of the term's axes, in their order."""
         dims = dims_of(self.value)
         assert dims is not None
         return dims

@@ -51,7 +51,7 @@ def constant_in_layout(value: Output, perm: Perm) -> Output:
 
 
 def inverse(perm: Sequence[int]) -> Perm:
-    """The permutation that undoes `perm`."""
+    """The permutation that undoes `perm`: a Transpose by it restores the order of the axes."""
     return tuple(int(axis) for axis in np.argsort(perm))
 
 

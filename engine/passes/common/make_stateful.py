@@ -50,7 +50,7 @@ class MakeStateful(ModelPass):
         self._bound = bound
 
     def run_on_model(self, model: Model) -> bool:
-        """Add the variables."""
+        """Add the variables. Raises `PassError` if there are none to add, or a pair does not fit."""
         if self._pairs is None and model.variables:
             return False
         try:

@@ -89,7 +89,7 @@ class Movement:
 
     @property
     def x(self) -> Output:
-        """The tensor that is moved."""
+        """The tensor whose elements the node moves: input 0."""
         return self.node.input_value(0)
 
     def cost(self, channels: int, item: int) -> float:

@@ -41,7 +41,7 @@ class QKVProjectionFusion(ModelPass):
     makes = frozenset({"Split"})
 
     def run_on_model(self, model: Model) -> bool:
-        """One walk, bodies included; linear."""
+        """Join the projections of each tensor, in one walk over the graph and its bodies."""
         changed = False
         groups: dict[tuple[Output, object], list[_Projection]] = {}
         for node in model.ordered_nodes():

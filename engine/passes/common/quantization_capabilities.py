@@ -38,7 +38,7 @@ _MOVERS: Final = (DequantizeSinking, QuantizeHoisting)
 
 
 class Granularity(enum.StrEnum):
-    """How many scales weights have."""
+    """The parts of a weight tensor that have a scale of their own."""
 
     TENSOR = "tensor"
     CHANNEL = "channel"

@@ -34,7 +34,7 @@ class RealReason(RuntimeAttribute):
     text: str
 
     def merge(self, others: Any) -> RealReason:
-        """The first of several reasons."""
+        """Return this reason: the first one is kept when nodes are fused."""
         return self
 
 

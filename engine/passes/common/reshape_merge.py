@@ -1,4 +1,4 @@
-"""`ReshapeMerge`: consecutive reshapes become one."""
+"""`ReshapeMerge`, which joins consecutive reshapes to one."""
 
 from __future__ import annotations
 

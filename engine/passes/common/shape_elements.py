@@ -86,7 +86,7 @@ class Shapes:
         return tuple([_held(element, value.element_type) for element in elements]), len(dims)
 
     def source(self, node: Node, index: int = 0) -> tuple[Length, ...] | None:
-        """The elements of an input."""
+        """The elements of input `index` of `node`; None if they are unknown."""
         found = self.elements(node.input_value(index))
         return None if found is None else found[0]
 

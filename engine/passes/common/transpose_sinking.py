@@ -55,7 +55,7 @@ class TransposeSinking(ModelPass):
         return follows_layout(node, perm)
 
     def moved(self, node: Node, inputs: list[Output | None], perm: Perm) -> Node:
-        """`node` in the other layout."""
+        """`node` rewritten for the other layout, with `inputs` in it and its axes moved by `perm`."""
         return in_layout(node, inputs, perm)
 
     def inputs(self, node: Node) -> range:

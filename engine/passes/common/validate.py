@@ -12,5 +12,5 @@ class Validate(ModelPass):
     is_transformation = False
 
     def run_on_model(self, model: Model) -> bool:
-        """True if a type changed."""
+        """Infer all types again; returns whether one changed."""
         return model.validate()
