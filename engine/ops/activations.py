@@ -37,7 +37,6 @@ class AlphaSpec(ActivationSpec):
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """See `ActivationSpec`."""
         return (self.alpha,)
 
 
@@ -51,7 +50,6 @@ class SeluSpec(ActivationSpec):
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """See `ActivationSpec`."""
         return self.alpha, self.gamma
 
 
@@ -65,7 +63,6 @@ class HardSigmoidSpec(ActivationSpec):
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """See `ActivationSpec`."""
         return self.alpha, self.beta
 
 
@@ -79,7 +76,6 @@ class ShrinkSpec(ActivationSpec):
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """See `ActivationSpec`."""
         return self.lambd, self.bias
 
 

@@ -34,7 +34,7 @@ class RandomSpec(OperatorSpec):
 
 @evaluates("RandomNormal")
 def random_normal(*, shape: Sequence[int], dtype: int, mean: float, scale: float, seed: float | None) -> Array:
-    """Normally distributed values (ONNX RandomNormal-22)."""
+    """Normally distributed values; other ones in each inference if `seed` is None (ONNX RandomNormal-22)."""
     return _normal(shape, _dtype(dtype), mean, scale, seed)
 
 
@@ -46,7 +46,7 @@ def random_normal_like(x: Array, *, dtype: int | None, mean: float, scale: float
 
 @evaluates("RandomUniform")
 def random_uniform(*, shape: Sequence[int], dtype: int, low: float, high: float, seed: float | None) -> Array:
-    """Uniformly distributed values (ONNX RandomUniform-22)."""
+    """Values evenly distributed from `low` to `high`; see `random_normal` (ONNX RandomUniform-22)."""
     return _uniform(shape, _dtype(dtype), low, high, seed)
 
 

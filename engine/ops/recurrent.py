@@ -301,7 +301,7 @@ def gru(
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
 ) -> tuple[Array, ...]:
-    """Gated recurrent units (ONNX GRU-22)."""
+    """Run a layer of gated recurrent units, in one or both directions (ONNX GRU-22)."""
     layer = _Layer.of(spec, x, w, r, sequence_lens)
     hidden, linear_before_reset = layer.lengths.hidden, spec.linear_before_reset
 
@@ -337,7 +337,7 @@ def lstm(
     initial_c: Array | None = None,
     p: Array | None = None,
 ) -> tuple[Array, ...]:
-    """Long short-term memory (ONNX LSTM-22)."""
+    """Run a layer of long short-term memory, in one or both directions (ONNX LSTM-22)."""
     layer = _Layer.of(spec, x, w, r, sequence_lens)
     hidden, input_forget = layer.lengths.hidden, spec.input_forget
     peepholes = iter(np.zeros((w.shape[0], 3 * hidden), dtype=layer.x.dtype) if p is None else widened(p))

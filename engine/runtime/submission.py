@@ -65,7 +65,7 @@ class Submissions(Participant):
         lifecycle.track(self)
 
     def submit(self, inputs: object, deadline: float | None) -> InferFuture:
-        """See `HostedNetwork.submit`."""
+        """The implementation of `HostedNetwork.submit`, which documents it."""
         lifecycle.refuse_at_exit(self._name)
         future = InferFuture()
         with self._lock:

@@ -59,7 +59,7 @@ def element_text(element_type: ElementType) -> str:
 
 
 def shape_of(value_type: ValueType) -> list[int | str | None]:
-    """See `NodeArg.shape`."""
+    """The shape of a type in the form that `NodeArg.shape` documents."""
     if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
         return []
     return [dim.get_length() if dim.is_static else dim.symbol for dim in value_type.shape.dims]

@@ -40,7 +40,7 @@ class OnnxRuntimePeer(Peer):
         self.outputs = tuple(each.name for each in self._session.get_outputs())
 
     def make_call(self) -> Call:
-        """See `Peer`."""
+        """A function that runs inferences in the one session, which all threads share."""
         session = self._session
 
         def call(inputs: Mapping[str, Any]) -> list[NDArray[Any]]:

@@ -31,7 +31,7 @@ class OpenVinoPeer(Peer):
         self.configuration = config
 
     def make_call(self) -> Call:
-        """See `Peer`."""
+        """A function that runs inferences by a request of its own, since a request is for one thread."""
         request = self._network.create_infer_request()
 
         def call(inputs: Mapping[str, Any]) -> list[NDArray[Any]]:

@@ -5,7 +5,7 @@ from engine.testing.conformance.selection import SELECTED
 
 
 class TestBehaviour(BehaviourSuite):
-    """See `BehaviourSuite`."""
+    """The checks of `BehaviourSuite`, on the device of `--engine-device`."""
 
     device = SELECTED.device
     limit = SELECTED.limit
@@ -13,7 +13,7 @@ class TestBehaviour(BehaviourSuite):
 
 
 class TestOperators(OperatorSuite):
-    """See `OperatorSuite`."""
+    """The cases of `OperatorSuite`, on the device of `--engine-device`."""
 
     device = SELECTED.device
     limit = SELECTED.limit

@@ -72,7 +72,7 @@ class AutoInferRequest(SyncInferRequest):
             self._sequence.is_running = False
 
     def abort_pipeline(self) -> None:
-        """See `infer_postprocess`."""
+        """Note that the sequence no longer runs, as `infer_postprocess` does."""
         if self._sequence is not None:
             self._sequence.is_running = False
 

@@ -291,7 +291,7 @@ class BoundFamily:
     leads: Lengths
 
     def run(self, inputs: Sequence[Value], inference: Inference, make_output: MakeOutput | None = None) -> list[Value]:
-        """See `Program.run`."""
+        """Run the plan for the bound lengths, as `Program.run` does."""
         inference.check_cancelled()
         return self.family.run(self.leads, inputs, inference, make_output)
 

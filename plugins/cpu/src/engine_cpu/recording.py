@@ -72,27 +72,27 @@ class RecordingBuilder(PlanBuilder):
         self._ids: list[int] = []
 
     def add_input(self, nbytes: int, alignment: int = 1) -> int:
-        """See `PlanBuilder`."""
+        """Call `PlanBuilder.add_input`, and keep the call."""
         return self._added(super().add_input(nbytes, alignment), BufferCall("input", nbytes, alignment))
 
     def add_output(self, nbytes: int, alignment: int = 1) -> int:
-        """See `PlanBuilder`."""
+        """Call `PlanBuilder.add_output`, and keep the call."""
         return self._added(super().add_output(nbytes, alignment), BufferCall("output", nbytes, alignment))
 
     def add_state(self, nbytes: int, alignment: int = 1) -> int:
-        """See `PlanBuilder`."""
+        """Call `PlanBuilder.add_state`, and keep the call."""
         return self._added(super().add_state(nbytes, alignment), BufferCall("state", nbytes, alignment))
 
     def add_buffer(self, nbytes: int, alignment: int = 64) -> int:
-        """See `PlanBuilder`."""
+        """Call `PlanBuilder.add_buffer`, and keep the call."""
         return self._added(super().add_buffer(nbytes, alignment), BufferCall("buffer", nbytes, alignment))
 
     def add_constant(self, array: Array) -> int:
-        """See `PlanBuilder`."""
+        """Call `PlanBuilder.add_constant`, and keep the call with its array."""
         return self._added(super().add_constant(array), BufferCall("constant", array.nbytes, array=array))
 
     def add_view(self, of: int, offset: int, nbytes: int) -> int:
-        """See `PlanBuilder`."""
+        """Call `PlanBuilder.add_view`, and keep the call."""
         made = super().add_view(self._ids[of], offset, nbytes)
         return self._added(made, BufferCall("view", nbytes, of=of, offset=offset))
 
@@ -104,7 +104,7 @@ class RecordingBuilder(PlanBuilder):
         attributes: Mapping[str, Attribute] | None = None,
         name: str = "",
     ) -> int:
-        """See `PlanBuilder`."""
+        """Call `PlanBuilder.add_step`, and keep the call without temporaries."""
         own_inputs, own_outputs = [self._ids[each] for each in inputs], [self._ids[each] for each in outputs]
         made = super().add_step(kernel, own_inputs, own_outputs, attributes, name)
         self.calls.append(StepCall(kernel, tuple(inputs), tuple(outputs), dict(attributes or {}), name))

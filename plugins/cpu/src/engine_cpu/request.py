@@ -37,11 +37,11 @@ class CpuInferRequest(SyncInferRequest):
         """Whether the last program assumed that the model appends to variables, and whether it is known not to."""
 
     def bind_again(self, inputs: object) -> list[Value] | None:
-        """See `SyncInferRequest`; one native call."""
+        """As `SyncInferRequest.bind_again`, in one native call."""
         return None if self._last is None else self._last.bind(self.signature.input_index, self.inputs, inputs)
 
     def clear_tensors(self) -> None:
-        """See `SyncInferRequest`."""
+        """Release all tensors, and what the last run has bound."""
         super().clear_tensors()
         self._last = None  # with dynamic shapes, a plan that the network may have dropped
 

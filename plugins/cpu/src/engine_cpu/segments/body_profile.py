@@ -20,7 +20,7 @@ class BodyInference:
         self.times: dict[tuple[str, str, str], int] = {}
 
     def check_cancelled(self) -> None:
-        """See `Inference`."""
+        """Raise the error of a cancellation of the inference that runs the node."""
         self._outer.check_cancelled()
 
     def record_node(

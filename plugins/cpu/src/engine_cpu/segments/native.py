@@ -68,7 +68,7 @@ class NativeSegment(Segment):
         return outputs
 
     def bind(self, index: Mapping[Any, int], current: list[Value], given: object) -> list[Value] | None:
-        """See `PlanRunner.bind`."""
+        """Bind the arrays to the plan, as `PlanRunner.bind` does."""
         return self._runner.bind(index, current, given)
 
     def run_new(self, inputs: Sequence[Value], inference: Inference) -> list[Array]:
