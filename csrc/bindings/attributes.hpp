@@ -1,4 +1,4 @@
-// Python values as the core's: attributes of steps, and memory that Python objects own.
+// Converts Python values to the core's: attributes of steps, and memory that Python objects own.
 #pragma once
 
 #include <pybind11/pybind11.h>

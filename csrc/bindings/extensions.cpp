@@ -79,7 +79,7 @@ py::object to_list(const char* const* names) {
   return list;
 }
 
-// Throws ExtensionLoadFailure if it has no name, is of no known kind, or lacks values that it announces.
+// Throws ExtensionLoadFailure if its name is missing, its kind is unknown, or values that it announces are missing.
 void check_declaration(const engine_attribute& attribute, std::size_t index) {
   const auto refuse = [&](const char* why) {
     throw ExtensionLoadFailure("attribute " + std::to_string(index) + " " + why);
@@ -121,7 +121,7 @@ py::object values_of(const engine_attribute& attribute) {
 
 // A function of a library that operates one operator. Libraries stay loaded, so it is always valid.
 struct Kernel {
-  engine_kernel functions;  // without those fields that the library does not know
+  engine_kernel functions;  // without the fields that the library does not know
 
   py::dict described() const {
     py::dict result;

@@ -7,7 +7,7 @@
 
 namespace engine {
 
-// A library is none for this engine. The message says why.
+// This engine cannot use the library; the message says why.
 class ExtensionLoadFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,5 +1,5 @@
-// Compiled without exceptions: only then is a cleanup handler a jump, which needs nothing of a C++ runtime. The
-// unwinder that ends a thread belongs to the system's libgcc, and a wheel has another one with its own libc++.
+// Compiled without exceptions, because only then is a cleanup handler a jump, which needs no C++ runtime. The unwinder
+// that ends a thread belongs to the system's libgcc, whereas a wheel has its own libc++ with another unwinder.
 #include "bindings/gil.hpp"
 
 #include <pthread.h>

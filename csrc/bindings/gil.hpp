@@ -12,7 +12,8 @@ namespace engine {
 // so that the process would be aborted.
 void take_gil(PyThreadState* state);
 
-// Releases the GIL until `take` or its end, like pybind11::gil_scoped_release, if it is to.
+// Releases the GIL until `take` or the end of the scope, like pybind11::gil_scoped_release; nothing if `releases` is
+// false.
 class GilReleased {
  public:
   explicit GilReleased(bool releases = true) : state_(releases ? PyEval_SaveThread() : nullptr) {}

@@ -65,7 +65,7 @@ void set_error_types(py::object plan, py::object setting, py::object input, py::
 
 void translate(std::exception_ptr pointer) {
   const auto raise = [](const py::object& type, const char* message) {
-    // Kernels of extensions write any bytes.
+    // The messages of extensions' kernels may contain any bytes.
     const auto text = py::reinterpret_steal<py::object>(
         PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::strlen(message)), "replace"));
     if (text) PyErr_SetObject(type ? type.ptr() : PyExc_RuntimeError, text.ptr());
@@ -248,8 +248,8 @@ PYBIND11_MODULE(_core_of_main_interpreter, module) {
 
 }  // namespace engine
 
-// What Python calls to import the module. The threads of the core belong to one interpreter, the main one: in another
-// one, pybind11 waits for a lock that this thread holds (CPython 3.11), so it must not be called at all.
+// Python calls this function to import the module. The core's threads belong to the main interpreter: in another one,
+// pybind11 would wait for a lock that this thread holds (CPython 3.11), so it must not be called there at all.
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) return engine::PyInit__core_of_main_interpreter();
   PyErr_SetString(PyExc_ImportError,

@@ -56,7 +56,7 @@ class RepetitionRunner {
   RepetitionRunner(std::shared_ptr<Repetition> repetition, int max_threads, std::size_t kept)
       : repetition_(std::move(repetition)), max_threads_(max_threads), kept_(kept) {}
 
-  // Returns the number of trips, the bytes of each stacked result for which there is no array, and the profile.
+  // Returns the number of trips, the bytes of each stacked result that was given no array, and the profile.
   py::tuple run(std::int64_t limit, bool condition, const py::sequence& inputs, const py::sequence& carried,
                 const py::sequence& stacked, const CancelFlag* cancel, bool is_profiled) {
     const Repetition& repetition = *repetition_;

@@ -92,7 +92,7 @@ class PlanRunner {
   }
 
  private:
-  // `current` with the values of `given`; null if `given` has another form than `bind` supports.
+  // `current` with the values of `given`; null if `bind` does not support the form of `given`.
   static py::object overridden(const py::dict& index, const py::list& current, py::handle given) {
     if (given.is_none()) return current;
     if (PyList_CheckExact(given.ptr()) || PyTuple_CheckExact(given.ptr())) return copied(given);
@@ -112,7 +112,8 @@ class PlanRunner {
     return bound;
   }
 
-  // Whether the item is an array, not of a subclass, of the form, with contiguous data that is aligned.
+  // Whether the item is an array, and not of a subclass, with the type and shape of the form and contiguous, aligned
+  // data.
   bool has_form(py::handle item, const Form& form, std::size_t alignment) const {
     if (!py::type::handle_of(item).is(array_type_)) return false;
     const auto array = py::reinterpret_borrow<py::array>(item);

@@ -16,8 +16,8 @@ namespace py = pybind11;
 namespace engine {
 namespace {
 
-// While a run is shorter, threads that run one after the other finish sooner than threads side by side: one that waits
-// for the GIL sleeps, and waking it takes longer.
+// Runs that are shorter than this finish sooner one after the other than side by side: a thread that waits for the GIL
+// sleeps, and waking it takes longer than the run.
 constexpr std::chrono::microseconds kShortRun{20};
 
 Binding bind_array(py::handle item, const char* kind, std::size_t slot, bool is_written) {

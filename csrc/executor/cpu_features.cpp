@@ -122,7 +122,7 @@ std::string detect_model() {
 
 #else
 
-// Only Linux reports features in this way; on other systems, those that every CPU has are used.
+// Only Linux reports features in this way; on other systems, the features that every CPU has are used.
 FeatureSet detect_features() {
 #if defined(__aarch64__) && defined(__linux__)
   FeatureSet missing = 0;

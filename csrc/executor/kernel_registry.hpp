@@ -32,7 +32,7 @@ class KernelRegistry {
   void add_operations(const OperationEntry* table);
   void add_kernels(const KernelRow& row);
 
-  // Throws PlanError, listing all operations, if there is no such operation.
+  // Throws PlanError, which lists all operations, if the name is unknown.
   const OperationEntry& operation(std::string_view name) const;
   std::vector<std::string_view> operations() const;
 

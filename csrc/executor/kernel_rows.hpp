@@ -17,9 +17,9 @@ struct KernelRow {
 // In the order of families.def.
 const std::vector<KernelRow>& kernel_rows();
 
-// Whether this build has all rows that plans for an instruction set choose from: of each family the highest row within
-// the set. A set without them would get kernels of a lower one, for which weights may be packed differently. Families
-// of which there is no row at all (ENGINE_KERNELS) do not count: a plan that needs one is refused.
+// Whether this build has all rows that plans for an instruction set choose from: for each family, the highest row
+// within the set. Without them, plans would get kernels of a lower set, which may expect weights packed differently.
+// Families without any row (ENGINE_KERNELS) do not count, since a plan that needs one is refused.
 bool is_built(Isa isa);
 
 // Whether this build has rows of every family.

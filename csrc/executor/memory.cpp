@@ -42,9 +42,10 @@ std::size_t available_in_group(const std::string& folder, const char* limit_name
   return limit > held ? limit - held : 0;
 }
 
-// The bytes that the process can still allocate and fill, as the system and its control group say; kUnknown if they do
-// not. Reads files: for rare, large requests. The system would grant more, and kill the process when it is written.
-// `engine.limits` is the same for Python: a loop that grows cannot ask it, since it does not hold the GIL.
+// The bytes that the process can still allocate and fill, according to the system and its control group; kUnknown if
+// neither says. Reads files, so it is for rare, large requests only. The system would grant more, and kill the process
+// when the memory is written. `engine.limits` computes the same in Python, but a loop that grows cannot call it, since
+// it does not hold the GIL.
 std::size_t available_memory() {
   const std::size_t kilobytes = number_of("/proc/meminfo", "MemAvailable:", kUnknown);
   return std::min({kilobytes == kUnknown ? kUnknown : kilobytes << 10,

@@ -18,9 +18,9 @@ class GrowingMemory {
   ~GrowingMemory() { std::free(data_); }
 
   std::byte* data() const { return data_; }
-  // Makes room for so many bytes, which may move the data. Throws std::bad_alloc, also for more than is available.
+  // Makes room for this many bytes, which may move the data. Throws std::bad_alloc, also for more than is available.
   void reserve(std::size_t bytes);
-  // Gives up the memory, reduced to so many bytes but never null. Throws std::bad_alloc.
+  // Gives up the memory, reduced to this many bytes, but never null. Throws std::bad_alloc.
   std::byte* release(std::size_t bytes);
 
  private:

@@ -247,7 +247,7 @@ void PlanBuilder::check_outputs_written() const {
   }
 }
 
-// A plan of what the builder has, which it keeps.
+// Lays the builder's buffers and steps out as a plan; the builder keeps them.
 std::shared_ptr<Plan> PlanBuilder::laid_out() {
   auto plan = std::make_shared<Plan>();
   plan->isa = isa_;

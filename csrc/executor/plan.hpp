@@ -104,7 +104,7 @@ class PlanBuilder {
   // Bound at each run; slots are numbered in the order of the calls. Steps must not write inputs.
   BufferId add_input(std::size_t bytes, std::size_t alignment = 1);
   BufferId add_output(std::size_t bytes, std::size_t alignment = 1);
-  // Bound at each run, to memory of at least so many bytes whose content steps may read and change.
+  // Bound at each run, to memory of at least this many bytes, whose content steps may read and change.
   BufferId add_state(std::size_t bytes, std::size_t alignment = 1);
   // Allocated in the arena from the first step that writes it to the last step that reads it.
   BufferId add_buffer(std::size_t bytes, std::size_t alignment = 64);

@@ -186,7 +186,7 @@ std::shared_ptr<const Plan> PlanFamily::at(const Lengths& lengths) {
   for (std::size_t i = 0; fits && i < lengths.size(); ++i) fits = lengths[i] <= layout_->room[i];
   if (!fits) lay_out(lengths);
   std::shared_ptr<const Plan> plan = rebound(lengths);
-  // What the room's plan has no place for is planned alone.
+  // Lengths that do not fit into the room's plan get a plan of their own.
   if (plan == nullptr) plan = replayed(lengths)->plan;
   last_ = std::move(plan);
   last_lengths_ = lengths;
@@ -285,7 +285,7 @@ std::unique_ptr<PlanFamily::Layout> PlanFamily::replayed(const Lengths& lengths)
   return layout;
 }
 
-// The plan of the room with what differs for these lengths; null if that has no place in it.
+// The room's plan with the parts that differ for these lengths; null if they do not fit into it.
 std::shared_ptr<const Plan> PlanFamily::rebound(const Lengths& lengths) {
   Layout& layout = *layout_;
   if (!resize_buffers(lengths)) return nullptr;

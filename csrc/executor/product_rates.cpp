@@ -9,8 +9,9 @@
 namespace engine {
 namespace {
 
-// The best of some runs, which alternate between the two: the clock may change, and other threads may interrupt. For
-// some 20 us after a pause, CPUs execute instructions of 512 bits at a quarter of their rate: all runs take longer.
+// The best of several runs, which alternate between the two, since the clock may change and other threads may
+// interrupt. For about 20 us after a pause, CPUs execute 512-bit instructions at a quarter of their rate, so every run
+// is longer than that.
 constexpr int kRuns = 12;
 constexpr RateArgs kRun = {4000};
 

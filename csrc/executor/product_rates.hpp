@@ -10,8 +10,9 @@ struct ProductRates {
   double f32, bf16;
 };
 
-// Measured once, in some tenths of a millisecond; none if the CPU has no such instruction. CPUs with the same feature
-// differ by four: on Intel's, products of bf16 take twice the time of those of f32, on AMD's half.
+// Measured once, in a few tenths of a millisecond; empty if the CPU has no such instruction. CPUs with the same feature
+// differ by a factor of four: products of bf16 take twice as long as products of f32 on Intel's CPUs, and half as long
+// on AMD's.
 std::optional<ProductRates> product_rates();
 
 }  // namespace engine

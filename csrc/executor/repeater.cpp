@@ -225,7 +225,7 @@ bool Frame::run_choice(Call& call, RunState& state) {
   for (std::size_t i = 0; i < branch.inputs; ++i) {
     frame.places[i] = const_cast<void*>(call.inputs[i + (condition ? made.second_inputs : 0)]);
   }
-  // Of a result that occurs twice, the last place is written.
+  // A result that occurs twice is written to its last place.
   for (std::size_t i = 0; i < branch.results.size(); ++i) {
     if (branch.result(i).is_computed) frame.places[at(branch.results[i])] = call.outputs[i];
   }

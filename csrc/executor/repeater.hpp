@@ -12,10 +12,10 @@
 
 namespace engine {
 
-// What one run of a repetition computes with and into. The pointers are to memory of the sizes and alignments of the
+// The inputs and outputs of one run of a repetition. The pointers are to memory of the sizes and alignments of the
 // repetition's values; what is written overlaps nothing else.
 struct Trips {
-  const void* const* inputs;       // as those of the repetition
+  const void* const* inputs;       // in the order of the repetition's inputs
   void* const* carried;            // the final carried values
   void* const* stacked;            // for each stacked result, memory for all trips; null: it grows in `growing`
   GrowingMemory* growing;          // one for each stacked result
@@ -38,10 +38,10 @@ class Repeater {
 
   // Runs until the limit is reached or the condition is false. Returns false if the flag was set, which is read before
   // each trip and between the steps of a body. With `profile`, it receives for each plan of the body, in the order of
-  // calls (of a choice, those of the branch for true first), the nanoseconds of each step over all trips.
+  // calls (for a choice, the plans of the branch for true come first), the nanoseconds of each step over all trips.
   //
   // Throws DataFault, after the plan that found invalid data, and std::bad_alloc if what is stacked does not fit into
-  // memory. What was to be written is undefined then.
+  // memory. The outputs are undefined then.
   bool run(Trips& trips, const CancelFlag* cancel = nullptr, std::vector<std::vector<std::int64_t>>* profile = nullptr);
 
   const Repetition& repetition() const { return *repetition_; }

@@ -33,7 +33,7 @@ std::shared_ptr<const Repetition> Repetition::of(std::shared_ptr<const Routine> 
   if (is_loop && !elements.empty()) throw PlanError("a Loop has no sequences");
   Repetition made{std::move(body), is_loop, carried, std::move(elements), std::move(stacks), !is_loop};
   const std::size_t first = made.first_input(), result = made.first_result();
-  // The numbers are those of vectors in memory, so their sums cannot overflow, except `carried`.
+  // Except for `carried`, the numbers are sizes of vectors in memory, so their sums cannot overflow.
   if (carried > made.body->inputs || first + carried + made.elements.size() > made.body->inputs ||
       result + carried + made.stacks.size() != made.body->results.size()) {
     throw PlanError("a body with " + std::to_string(made.body->inputs) + " inputs and " +
@@ -102,7 +102,7 @@ std::vector<ValueId> RoutineBuilder::add_plan(std::shared_ptr<const Plan> plan, 
     if (output.alignment > kAlignment) throw PlanError("an output of a plan is aligned to more than 16 bytes");
   }
   Routine::Call call{Routine::CallKind::plan, inputs, {}, plan, nullptr, 0, kNoValue, kNoValue, {}, 0};
-  // Stacked results are written into arrays, where they are aligned as their elements are.
+  // Stacked results are written into arrays, where they have the alignment of their elements.
   for (const Buffer& output : plan->outputs) call.outputs.push_back(add(output.bytes, output.alignment));
   for (const ValueId id : call.outputs) made_.values[static_cast<std::size_t>(id)].is_computed = true;
   made_.calls.push_back(call);

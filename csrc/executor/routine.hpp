@@ -14,7 +14,7 @@ namespace engine {
 using ValueId = int;
 constexpr ValueId kNoValue = -1;
 
-// How the elements of a sequence lie along one axis of a tensor: in each of `outer` blocks, one behind the other.
+// How the elements of a sequence lie along one axis of a tensor: in each of `outer` blocks, one after the other.
 struct SequenceAxis {
   std::size_t outer = 1;
   std::size_t inner_bytes = 0;
@@ -40,7 +40,7 @@ struct Repetition {
   std::size_t carried;
   std::vector<SequenceAxis> elements;
   std::vector<SequenceAxis> stacks;
-  // Whether the condition that the body computes is always true, so that the number of trips is known before.
+  // Whether the condition that the body computes is always true, so that the number of trips is known beforehand.
   bool is_unconditional;
 
   std::size_t first_input() const { return is_loop ? 2 : 0; }
@@ -70,7 +70,7 @@ struct Routine {
     ValueId count = kNoValue;                    // of a Loop: the largest number of trips
     ValueId condition = kNoValue;                // of a Loop, or of a choice
     std::shared_ptr<const Routine> branches[2];  // if the condition is false, and true
-    std::size_t second_inputs = 0;               // the position in `inputs` of those of branch 1
+    std::size_t second_inputs = 0;               // the position in `inputs` of the first input of branch 1
   };
 
   std::vector<Value> values;  // the inputs first
@@ -92,8 +92,8 @@ class RoutineBuilder {
   ValueId add_constant(const void* data, std::size_t bytes, std::shared_ptr<const void> owner);
   // The outputs of the plan.
   std::vector<ValueId> add_plan(std::shared_ptr<const Plan> plan, const std::vector<ValueId>& inputs);
-  // The final carried values, and what is stacked. `inputs` are those of the repetition; `count` and `condition` may be
-  // kNoValue. A Loop that stacks must be unconditional, with a constant count.
+  // Returns the final carried values and the stacked results. `inputs` are the repetition's; `count` and `condition`
+  // may be kNoValue. A Loop that stacks must be unconditional, with a constant count.
   std::vector<ValueId> add_repetition(std::shared_ptr<const Repetition> repetition, const std::vector<ValueId>& inputs,
                                       ValueId count, ValueId condition, std::int64_t length);
   // The results of the branch that the condition selects, which have the same sizes in both.

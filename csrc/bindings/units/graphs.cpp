@@ -1,2 +1,2 @@
-// See plans.cpp. Apart from the others, since a build of named kernels leaves it out.
+// See plans.cpp. This unit is separate, since a build of named kernels leaves it out.
 #include "bindings/graph.cpp"
