@@ -42,8 +42,8 @@ class Bound {
   }
 
  private:
-  // The fewest turns of devices `a` and `b`, from the earliest turn of each node: if a begins, a has the even turns and
-  // b the odd ones.
+  // The fewest turns of devices `a` and `b`, from the earliest turn of each node: if a begins, it has the even turns,
+  // and b the odd ones.
   std::int64_t turns(std::int32_t a, std::int32_t b) {
     std::int64_t last_a_first = -1;
     std::int64_t last_b_first = -1;

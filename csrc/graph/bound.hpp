@@ -14,7 +14,7 @@ namespace engine::graph {
 // The subgraphs of two devices, run one after the other, take turns. The minimum number of turns can be computed for
 // each pair of devices; nodes of other devices then only transmit dependencies. The turns of disjoint pairs add up;
 // three devices need at least half the sum of their pairs. O(V + E) for each pair; if there are too many pairs, only
-// those of the devices with the most nodes are used. Small graphs, and graphs that reduce to small ones, are searched
+// pairs of the devices with the most nodes are used. Small graphs, and graphs that reduce to small ones, are searched
 // exhaustively, which makes the bound exact for more devices, too.
 // `searched` is the bound of an earlier search, or 0.
 std::int64_t lower_bound(const Dag& dag, Span<std::int32_t> device, std::int32_t devices, std::int64_t searched = 0);

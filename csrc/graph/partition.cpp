@@ -33,7 +33,7 @@ struct NamedMode {
 constexpr NamedMode kModes[] = {
     {"min_subgraphs", Mode::min_subgraphs}, {"connected", Mode::connected}, {"auto", Mode::automatic}};
 
-// Default costs: those of small operators, and of copies within a machine.
+// Default costs: typical of small operators, and of copies within a machine.
 constexpr double kNodeSeconds = 10e-6;
 constexpr double kTransferSeconds = 10e-6;
 constexpr double kSecondsPerByte = 0.1e-9;

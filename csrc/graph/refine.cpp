@@ -120,7 +120,7 @@ class Refinement {
       }
     }
     if (early == late) return;
-    // A run has one device: if it is another one, the device's next turn has none of these neighbours.
+    // A run has one device: if it is another one, none of these neighbours is in the device's next turn.
     const std::int32_t first = turns_.at_or_after(device, early);
     const std::int32_t last = turns_.at_or_before(device, late);
     if (first == last) return;

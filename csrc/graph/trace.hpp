@@ -33,7 +33,7 @@ class Trace {
   std::vector<TraceStep>& steps() { return steps_; }
   bool is_full() const { return steps_.size() > kMaxSteps || shown_ > kMaxNodes; }
 
-  // `shown` counts nodes shown in addition to the step's own: those of the candidate and the rejected ones.
+  // `shown` counts nodes shown in addition to the step's own: the candidate's and the rejected ones.
   void add(TraceStep step, std::size_t shown = 0) {
     if (is_full()) return;
     const std::int32_t device = step.device;

@@ -9,7 +9,7 @@
 
 namespace engine::ENGINE_ISA_NS::simd {
 
-// As long as it lives, results below the normal range (1.2e-38) are zero in this thread. CPUs of Intel take more than a
+// While it exists, results below the normal range (1.2e-38) are zero in this thread. Intel's CPUs take more than a
 // hundred cycles for each such result: for a sum of small probabilities times values, for instance, until a large one
 // is added. Does nothing on CPUs other than x86.
 class NoDenormals {

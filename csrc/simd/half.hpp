@@ -11,7 +11,7 @@ struct F16 {
 
 // For values that are exact in f16.
 ENGINE_INLINE F16 to_f16(float value) {
-  // Multiplied by 2^-112, the exponents of f16 become those of f32, and f16's denormals become denormals of f32.
+  // A product with 2^-112 turns exponents of f16 into exponents of f32, and denormals of f16 into denormals of f32.
   std::uint32_t bits;
   value *= 0x1p-112f;
   std::memcpy(&bits, &value, sizeof bits);

@@ -1,5 +1,5 @@
-// The functions of the expressions of pointwise.def on vectors of f32, with those of simd/vec.hpp. Included by kernel
-// files only.
+// The functions that the expressions of pointwise.def call, on vectors of f32; others are in simd/vec.hpp. Included by
+// kernel files only.
 #pragma once
 
 #include "root.hpp"
@@ -98,8 +98,8 @@ ENGINE_INLINE Vec hard_swish(Vec x) {
 }
 
 // a sigmoid(b a) = a / (1 + e) with e = e^(-b a). An e that 1 absorbs is not computed where it would be a denormal,
-// which takes long. Without a scaling instruction all is halved, so that e / 2 needs one factor: it is finite where e
-// overflows, and infinite soon after.
+// which takes long. Without a scaling instruction, everything is halved, so that e / 2 needs one factor: it is finite
+// where e overflows, and infinite soon after.
 ENGINE_INLINE Vec swish(Vec a, Vec b) {
   constexpr float kLeast = -87.0f;
 #if defined(__AVX512F__)

@@ -10,10 +10,10 @@
 // same with loops, on any CPU, and traps where the CPU would fault. Only the names that are exported at the end are
 // used by kernels: they are emulated in a build with ENGINE_EMULATE_AMX.
 //
-// All shapes are equal, since a smaller tile takes as long: kernels pad their operands in memory. Each thread
+// All shapes are equal, since a smaller tile would take just as long: kernels pad their operands in memory. Each thread
 // configures its tiles at the start of a phase, which takes 50 ns, and releases them at its end: no other code has to
-// know, and the system saves their 8 KiB only while they are used. Whatever a kernel has in tiles is lost with the
-// phase.
+// know, and the system saves their 8 KiB only while they are used. The content of a kernel's tiles is lost at the end
+// of the phase.
 #pragma once
 
 #include <cstdint>
@@ -104,7 +104,7 @@ ENGINE_INLINE void release() {
   file = {};
 }
 
-// What makes an instruction fault: tiles that are not configured.
+// Traps if the tiles are not configured, as the instructions fault then.
 ENGINE_INLINE void expect_configured(int tile) {
   if (file.config.palette != 1 || file.config.rows[tile] != kRows || file.config.row_bytes[tile] != kRowBytes)
     __builtin_trap();
@@ -131,7 +131,7 @@ ENGINE_INLINE void store(void* to, std::int64_t step) {
   for (int r = 0; r < kRows; ++r) std::memcpy(static_cast<char*>(to) + r * step, file.data[kTile][r], kRowBytes);
 }
 
-// A row of a tile, as vectors: element by element, builds with sanitizers would take a minute more for the tests.
+// A row of a tile, as vectors: with loops over elements, tests under sanitizers would take a minute longer.
 typedef std::uint32_t RowBits __attribute__((vector_size(kRowBytes)));
 typedef std::int32_t RowInts __attribute__((vector_size(kRowBytes)));
 typedef float RowFloats __attribute__((vector_size(kRowBytes)));
@@ -175,7 +175,7 @@ struct RowPairs {
   }
 };
 
-// Of the operands of an instruction, the first NaN is its result, made quiet; this one where there is none.
+// The result of an instruction is the first NaN among its operands, made quiet; if there is none, this one.
 ENGINE_INLINE bool first_nan(const float* operands, int count, float& result) {
   for (int i = 0; i < count; ++i)
     if (operands[i] != operands[i]) {
@@ -191,7 +191,7 @@ ENGINE_INLINE bool first_nan(const float* operands, int count, float& result) {
   return true;
 }
 
-// The value of column n of a row of C, as the loops below compute it: for one that is NaN, whose bits would depend on
+// Column n of a row of C, as the loops below compute it. For values that are NaN, whose bits would otherwise depend on
 // the order in which the compiler passes operands.
 [[maybe_unused]] static ENGINE_NOINLINE float multiply_nan(const std::uint8_t* c, const std::uint8_t* a,
                                                            const std::uint8_t (*b)[kRowBytes], int n) {

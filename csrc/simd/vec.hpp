@@ -337,8 +337,8 @@ alignas(64) constexpr GateTable kTanhTable = {
      4.69719481e-07f, 8.51925535e-08f, 1.09072849e-08f, 0.0f},
 };
 
-// x / 2 (1 + g(x)) for an odd function g, of which the table has the positive half. It takes 19 operations, an erf by
-// quotients 26 with a division. The low bits of a sum with 2^23 are the rounded integer.
+// x / 2 (1 + g(x)) for an odd function g, whose positive half is in the table. It takes 19 operations; erf as a
+// quotient takes 26, including a division. The low bits of a sum with 2^23 are the rounded integer.
 ENGINE_INLINE Vec gated(Vec x, const GateTable& table) {
   constexpr float kInteger = 8388608.0f;
   const Vec a = min(broadcast(15.0f / kGateSteps), abs(x));

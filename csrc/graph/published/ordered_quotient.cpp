@@ -74,7 +74,7 @@ Node OrderedQuotient::add() {
   return part;
 }
 
-// The merged part takes the place of its first part; those of its ancestors that come later move directly before it.
+// The merged part takes the place of its first part; its ancestors that come later move directly before it.
 Node OrderedQuotient::merge(const std::vector<Node>& merged, const std::vector<Node>& parents) {
   const Node first = first_of(merged);
   std::vector<Node> moved = search_back(parents, first, [](Node) { return false; });
