@@ -33,7 +33,7 @@ ENGINE_NOINLINE void finish_with(const EpilogueArgs& epilogue, int count, float*
 }
 
 // Activates `count` vectors in place, y_step floats apart, and then adds a residual (unless null). The switch is
-// outside the loop, and outside the kernels with their many accumulators, whose code size it would multiply.
+// outside the loop, and outside the kernels with many accumulators, whose code size it would multiply.
 [[maybe_unused]] ENGINE_NOINLINE void finish_column(const EpilogueArgs& epilogue, int count, float* y,
                                                     std::int64_t y_step, const float* residual,
                                                     std::int64_t residual_step) {

@@ -27,14 +27,14 @@ struct AttentionArgs {
   std::int64_t queries, keys;
   std::int64_t size, value_size;  // elements in a row of Q and K, and of V and Y
   AttentionView q, k, v, y;
-  CacheFormat k_format, v_format;  // others than f32 are read by attention_few_f32 and attention_widen_f32 only
+  CacheFormat k_format, v_format;  // only attention_few_f32 and attention_widen_f32 read formats other than f32
   std::int32_t k_at, v_at, y_at;   // operands
   AttentionMask mask;
   AttentionRows rows;
   AttentionMaskView mask_view;
   std::int64_t mask_keys;  // keys that the mask covers; further keys are masked
-  // Query i attends to keys i + offset - before to i + offset + after; -1: no bound. With lengths, further keys than
-  // those of its batch are masked, and the offset is that length less the number of queries.
+  // Query i attends to keys i + offset - before to i + offset + after; -1: no bound. With lengths, keys beyond the
+  // length of the batch are masked, and the offset is the length minus the number of queries.
   std::int32_t lengths_at;  // the operand, or 0
   std::int64_t offset, before, after;
   float scale, softcap;       // softcap 0: none
@@ -49,7 +49,7 @@ struct AttentionArgs {
 };
 
 constexpr std::int64_t kMostQueryBlocks = 8, kMostSharedHeads = 8, kMostRowsTogether = 16, kMostParts = 64;
-// Keys or values that attention_few_f32 reads together, in vectors: it widens so many rows into scratch.
+// Keys or values that attention_few_f32 reads together, in vectors: it widens this many rows into scratch.
 constexpr std::int64_t kRowVectors = 2;
 
 // A part of the keys of a row: the maximum of its scores, and the sum of its numerators relative to that.

@@ -1,5 +1,5 @@
 // attention_amx_bf16, and the phase before it, attention_pack_amx_bf16: see attention_amx.hpp. Y must not overlap the
-// other operands. Of the keys that a bound excludes, up to 31 are read beside those that it allows.
+// other operands. Up to 31 of the keys that a bound excludes are read, beside the keys that it allows.
 //
 // As in attention_f32, the queries of a block are in the lanes of vectors: both products have 32 queries as columns, so
 // that scores, [key][32 queries], are what softmax reads, and probabilities become a packed operand by joining rows in
@@ -18,7 +18,7 @@ constexpr std::int64_t kPanelRow = 64;        // bytes
 constexpr std::int64_t kStepBytes = 2048;     // of a packed operand with 32 columns
 constexpr std::int64_t kSumsRow = kTile * 4;  // bytes
 
-// kLanes floats, of which `valid` exist; the others are zero.
+// kLanes floats; only the first `valid` exist, and the others are zero.
 ENGINE_INLINE Vec load_valid(const float* from, std::int64_t valid) {
   if (valid >= kLanes) return load(from);
   float lanes[kLanes] = {};
@@ -26,7 +26,7 @@ ENGINE_INLINE Vec load_valid(const float* from, std::int64_t valid) {
   return load(lanes);
 }
 
-// 32 values, of which `valid` exist, times a factor.
+// 32 values times a factor; only the first `valid` exist.
 ENGINE_INLINE void convert_row(const float* from, std::int64_t valid, Vec factor, Bf16* to) {
   for (int i = 0; i < kTile; i += kLanes) store(to + i, factor * load_valid(from + i, valid - i));
 }
@@ -69,7 +69,7 @@ void attention_pack_amx_bf16(const void* raw_args, void* const* buffers, const K
   }
 }
 
-// What a block of queries reads and writes beside its task.
+// The memory that a block of queries reads and writes, beside its task.
 struct TileTask {
   const AttentionAmxArgs* args;
   Task task;
@@ -108,7 +108,7 @@ ENGINE_INLINE VecBits round_to_upper(Vec value) {
   return value != value ? bits | 0x400000 : rounded;
 }
 
-// The numerators of `count` keys as pairs of keys; those beyond are zero.
+// The numerators of `count` keys as pairs of keys; further ones are zero.
 void pack_probabilities(const TileTask& tile, std::int64_t count) {
   const float* scores = tile.task.scores;
   for (std::int64_t pair = 0; pair < (count + kTile - 1) / kTile * 16; ++pair) {

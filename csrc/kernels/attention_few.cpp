@@ -40,8 +40,8 @@ ENGINE_INLINE const float* row_at(int i, const char* first, const char* eighth, 
 // Lane i of the result is the sum of the lanes of vector i.
 ENGINE_INLINE Vec sums_of(Vec (&vectors)[kLanes]) {
 #if defined(__AVX512F__)
-  // Each level adds two halves of a vector, and puts the sums of two vectors side by side. Masks that take all lanes,
-  // since GCC warns of the other intrinsics.
+  // Each level adds two halves of a vector, and puts the sums of two vectors side by side. The masks take all lanes;
+  // they are used since GCC warns about the intrinsics without masks.
   constexpr auto kAll = static_cast<__mmask16>(-1);
   constexpr auto kPairs = static_cast<__mmask8>(-1);
   __m512 pairs[8], quads[4], octets[2];
@@ -136,7 +136,7 @@ ENGINE_INLINE void row_values(const float* p, const float* v, std::int64_t v_row
   for (int i = 0; i < kCount; ++i) store(y + i * kLanes, even[i] + odd[i]);
 }
 
-// Adds the values of `keys` keys, which are the ones from `first` on, weighted by p, to y; the first ones are assigned.
+// Adds the values of the keys [first, first + keys), weighted by p, to y; the first values are assigned.
 void add_values(const Task& task, const Rows& values, std::int64_t first, std::int64_t keys, float* y) {
   const AttentionArgs& args = *task.args;
   const std::int64_t row = values.step;
@@ -184,7 +184,7 @@ void score_keys(Row& row, const Rows& k, std::int64_t at, std::int64_t keys) {
   store(task.scores + at, score);
 }
 
-// The factor of a row's values: the reciprocal of the sum of numerators. 0 if the row is written as one of zeros.
+// The factor of a row's values: the reciprocal of the sum of numerators. 0 if zeros are written.
 float factor_of(const Task& task, bool is_seen, float total, float* y) {
   const bool is_zero = is_zero_row(*task.args, is_seen, total);
   if (is_zero) write_zero_row(task, y);
@@ -212,7 +212,7 @@ void exponentiate_row(Row& row, std::int64_t keys) {
   }
 }
 
-// Prefetches the keys or values that are kAhead rows behind those that are read next, for all heads of a row at once.
+// Prefetches the keys or values kAhead rows after those that are read next, for all heads of a row at once.
 ENGINE_INLINE void prefetch_rows(const Row* rows, std::int64_t count, bool is_keys, std::int64_t at, std::int64_t keys,
                                  std::int64_t end) {
   constexpr std::int64_t kAhead = 2 * kLanes;
@@ -228,7 +228,7 @@ ENGINE_INLINE void prefetch_rows(const Row* rows, std::int64_t count, bool is_ke
     }
 }
 
-// Rows [at, at + count) of the keys or values of a task, which `widened` has room for.
+// Rows [at, at + count) of the keys or values of a task, for which `widened` has room.
 ENGINE_INLINE Rows read_rows(const Task& task, bool is_keys, std::int64_t at, std::int64_t count, float* widened) {
   const AttentionArgs& args = *task.args;
   const CacheFormat format = is_keys ? args.k_format : args.v_format;

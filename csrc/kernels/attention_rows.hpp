@@ -1,5 +1,5 @@
-// What attention does with scores, whichever kernel computes them: masks, softmax, and the results' rows. The queries
-// of a block are in the lanes of vectors. Included by kernel files only.
+// The parts of attention that process scores, whichever kernel computes them: masks, softmax, and the rows of results.
+// The queries of a block are in the lanes of vectors. Included by kernel files only.
 #pragma once
 
 #include "kernels/attention.hpp"
@@ -49,7 +49,7 @@ struct Task {
   const char *k, *v;          // the first rows, in their formats
   const unsigned char* mask;  // the first element, or null
   float* y;
-  std::int64_t keys, offset;        // args' ones, or those of the batch
+  std::int64_t keys, offset;        // from the arguments, or of the batch
   std::int64_t first, count;        // queries
   std::int64_t key_begin, key_end;  // keys that any of them attends to
   float* queries;                   // [size][width], scaled
@@ -79,7 +79,7 @@ ENGINE_INLINE Vec bias_row(const AttentionArgs& args, const unsigned char* mask,
   return load(lanes);
 }
 
-// The biases of kLanes keys, of which `keys` exist, for the queries of a task: task.bias[key][query].
+// The biases of kLanes keys, of which the first `keys` exist, for the queries of a task: task.bias[key][query].
 template <int kVectors>
 void read_bias(const Task& task, std::int64_t key, std::int64_t keys) {
   constexpr int kWidth = kVectors * kLanes;
@@ -173,8 +173,8 @@ ENGINE_INLINE bool is_any(VecInt lanes) {
 }
 
 // Converts the scores of a block of keys to the numerators of their probabilities. Returns whether the accumulated
-// result must be multiplied by `correction` first: the reference of a row follows its maximum only if that is more than
-// kLeastRise above, since numerators up to e^8 are as exact.
+// result must be multiplied by `correction` first: the reference of a row follows its maximum only if the maximum is
+// more than kLeastRise above it, since numerators up to e^8 are just as exact.
 template <int kVectors>
 bool exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& progress, Vec (&correction)[kVectors]) {
   constexpr int kWidth = kVectors * kLanes;
@@ -221,7 +221,7 @@ ENGINE_INLINE const float* floats(const char* row) {
   return reinterpret_cast<const float*>(row);
 }
 
-// Whether the result of a row is that of probabilities of 0; `total` is the sum of the numerators.
+// Whether a row has the result of probabilities of 0; `total` is the sum of the numerators.
 ENGINE_INLINE bool is_zero_row(const AttentionArgs& args, bool is_seen, float total) {
   if (args.keys == 0) return true;
   return args.rows == AttentionRows::kAttention ? !is_seen
@@ -279,7 +279,7 @@ Task head_task(const AttentionArgs& args, void* const* buffers, std::int64_t ind
   if (args.lengths_at != 0) {
     std::int64_t length;
     std::memcpy(&length, static_cast<const char*>(buffers[args.lengths_at]) + batch * 8, 8);
-    constexpr std::int64_t kFar = std::int64_t{1} << 40;  // from any place; what is farther would overflow
+    constexpr std::int64_t kFar = std::int64_t{1} << 40;  // from any place; larger distances would overflow
     task.keys = max64(0, min64(length, args.keys));
     task.offset = max64(-kFar, min64(length, kFar)) - args.queries;
   }

@@ -1,8 +1,8 @@
 // byte_table: see byte_table.hpp. Operands: x, the table of 256 bytes, y, which may be x. Split over blocks of bytes.
 //
-// With AVX2, shuffles look up 16 entries at a time: a byte's low nibble selects one of them, and is replaced by one
-// with the highest bit set, whose result is zero, unless the high nibble is that of these entries. With AVX-512,
-// permutations of 64 words look up half of the table at once, for the even and for the odd bytes.
+// With AVX2, shuffles look up 16 entries at a time: a byte's low nibble selects one of them; unless the byte's high
+// nibble belongs to these entries, it is replaced by a nibble with the highest bit set, whose result is zero. With
+// AVX-512, permutations of 64 words look up half of the table at once, for the even and for the odd bytes.
 #include "kernels/byte_table.hpp"
 
 #include <cstring>

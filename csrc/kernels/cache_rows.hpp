@@ -13,7 +13,7 @@
 
 namespace engine {
 
-// Bytes of an element, which the distances between rows are multiples of, and of a row.
+// Bytes of an element, of which distances between rows are multiples, and bytes of a row.
 static inline std::int64_t cache_element_bytes(CacheFormat format) {
   return format == CacheFormat::kF32 ? 4 : format == CacheFormat::kInt8 ? 1 : 2;
 }

@@ -45,7 +45,7 @@ void write_range(const NonZeroArgs& args, const T* x, WorkRange range, std::int6
   }
   const int last = args.rank - 1;
   for (std::int64_t i = range.begin; i < range.end;) {
-    // A row, or what the chunk has of it.
+    // A row, or the part of it that belongs to the chunk.
     const std::int64_t left = last < 0 ? 1 : args.dims[last] - at[last];
     const std::int64_t count = range.end - i < left ? range.end - i : left;
     for (std::int64_t j = 0; j < count; ++j) {

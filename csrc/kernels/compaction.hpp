@@ -1,4 +1,4 @@
-// Elements that are chosen by their values, or by a mask: as many as there are.
+// Elements that are chosen by their values, or by a mask; their number is a result, too.
 #pragma once
 
 #include "kernels/kernel.hpp"
@@ -6,12 +6,12 @@
 namespace engine {
 
 constexpr int kMaxCompactionRank = 16;
-constexpr std::int64_t kCompactionChunks = 64;  // at most; each is counted, and then written from its place on
+constexpr std::int64_t kCompactionChunks = 64;  // at most; each is counted, then written from its place on
 
 // The coordinates of elements that are not zero (ONNX NonZero-13), in row-major order.
 struct NonZeroArgs {
   std::int64_t elements, chunks;
-  std::int64_t mask;   // the bits of which any makes an element not zero; a sign alone does not
+  std::int64_t mask;   // an element with any of these bits is not zero; a sign alone does not count
   std::int64_t bytes;  // of an element: 1, 2, 4, 8
   std::int32_t rank;
   std::int64_t dims[kMaxCompactionRank];

@@ -17,7 +17,7 @@ struct CopiedRow {
   std::int64_t y, x;
 };
 
-// The columns of the copy that are in x, of a row that is.
+// The columns of the copy that are in x, for a row that is in x.
 WorkRange inner_columns(const ConvAmxArgs& args, std::int64_t x, std::int64_t width, std::int64_t stride) {
   const std::int64_t in_w = args.shape.in_w;
   const std::int64_t begin = x >= 0 ? 0 : min64(width, (-x + stride - 1) / stride);
@@ -32,7 +32,7 @@ void copy_pixels(const char* from, std::int64_t block, std::int64_t step, std::i
     for (int part = 0; part < kParts; ++part) std::memcpy(to + part * kBytes, from + part * block, kBytes);
 }
 
-// A row of blocks of 64 bytes of channels. Lanes beyond the channels become zero: those of a map may be NaN.
+// A row of blocks of 64 bytes of channels. Lanes beyond the channels become zero, since in a map they may be NaN.
 template <int kBytes>
 void copy_channels(const ConvAmxArgs& args, const char* image, std::int64_t block, const CopiedRow& from, char* to) {
   constexpr std::int64_t kBlocks = tiles::kRowBytes / kBytes;
@@ -131,7 +131,7 @@ TileProduct product_of(const ConvAmxArgs& args, std::int64_t out_h, const void* 
   return product;
 }
 
-// Rows of the copy of an image, of which the first is `first` rows of the result below its top.
+// Rows of the copy of an image, beginning `first` rows of the result below its top.
 template <bool kIsBytes>
 void copy_rows(const ConvAmxArgs& args, const char* image, std::int64_t first, const WorkRange& items,
                const FirstWeights& weights, char* copy) {
@@ -179,7 +179,7 @@ void conv_copy_amx_int8(const void* args, void* const* buffers, const KernelCont
   copy_maps<true>(args, buffers, context);
 }
 
-// The pixel of each row of a product of `out_h` rows of pixels, whose ends are results that are dropped.
+// The pixel of each row of a product of `out_h` rows of pixels; the results at the ends of rows are dropped.
 void fill_places(const ConvAmxArgs& args, std::int64_t out_h, std::int32_t* places) {
   const ConvShape& s = args.shape;
   std::int32_t* const end = places + conv_amx_rows(args, out_h);
@@ -206,7 +206,7 @@ void fill_offsets(const ConvAmxArgs& args, std::int64_t* offsets) {
       }
 }
 
-// What a worker has in its scratch.
+// The content of a worker's scratch.
 struct ConvScratch {
   std::int64_t* offsets;  // of steps
   std::int32_t* places;   // of the rows of the product of a strip or an image

@@ -16,7 +16,7 @@ namespace engine {
 // its rows and multiplies them while they are in its L2 cache.
 //
 // Pixels that are a stride apart follow each other, in as many phases as the stride is long and the kernel needs. So
-// all rows of the result are one sequence of pixels, and of each tap; at the end of a row, results are dropped.
+// the rows of the result are one sequence of pixels, for each tap; results at the end of a row are dropped.
 //
 // A plain x of up to four channels has 4 values a pixel, [image][row phase][row][pixel][4]: a step is a kernel row, and
 // the pixels of a tile overlap. Weights are then [out, kernel height, kernel width, 4], zero beyond the channels.
@@ -31,7 +31,7 @@ struct ConvAmxArgs {
   std::int64_t blocks;     // of channels in the copy
   std::int64_t rows, row;  // of a block in the copy of an image or a strip: rows, and bytes of a row
   std::int64_t pixel;      // bytes between adjacent pixels of the result in the copy
-  std::int64_t virtual_w;  // pixels of a row of the result and of what is dropped
+  std::int64_t virtual_w;  // pixels of a row of the result, with the dropped ones
   std::int64_t y_first, y_row, y_pixel, y_plane;  // of the result, in pixels of its map: offset, steps, all
   std::int64_t w_offset;                          // bytes
   std::int64_t strip_h;                           // rows of the result that a strip makes

@@ -38,7 +38,7 @@ void conv_planar_int8(const void* args, void* const* buffers, const KernelContex
   run<TileInt8<PixelStep::kPlanar1, PixelStep::kPlanar2>>(args, buffers, context);
 }
 
-// A row of a plain image as pixels of four bytes; those beyond the channels are zero.
+// A row of a plain image as pixels of four bytes; bytes beyond the channels are zero.
 void copy_plain_row(const ConvInt8Args& args, const std::uint8_t* x, std::int64_t width, std::uint8_t* to) {
   const std::int64_t channels = args.plain_channels, map = args.in_h * args.in_w;
   std::int64_t p = 0;

@@ -11,13 +11,14 @@ namespace engine {
 // for each output channel, padded to a multiple of 16. Strides in `conv` are in elements.
 //
 // The tiles read x without tests for padding: a map with padding, and a plain x of up to four channels, is copied by
-// the step's first phase. `conv.shape` is that of the copy, whose pads are 0. From a plain x, pixels of the copy have
-// four bytes, and the taps of a kernel row are one run of depth: weights are [out, kernel height, kernel width, 4].
+// the step's first phase. `conv.shape` is the shape of the copy, whose pads are 0. From a plain x, pixels of the copy
+// have four bytes, and the taps of a kernel row are one run of depth: weights are [out, kernel height, kernel width,
+// 4].
 // For a strided 1x1 kernel, the copy has only the pixels that are read, so that tiles may span rows.
 struct ConvInt8Args {
   ConvArgs conv;
   RequantizeArgs requantize;
-  std::uint8_t padding[16];  // the zero point of x, which padding has
+  std::uint8_t padding[16];  // the zero point of x, which is the value of padding
   bool is_plain;
   std::int64_t plain_channels;  // of a plain x
   std::int64_t in_h, in_w;      // of x
@@ -26,7 +27,7 @@ struct ConvInt8Args {
   std::int32_t copy_at;         // the index of the temporary
   bool pairs_fit;               // see requantize_request.hpp
   std::int32_t zero_at;         // the index of a computed zero point, or 0
-  std::uint8_t zero_flip;       // 128 if that is of i8
+  std::uint8_t zero_flip;       // 128 if the zero point is of i8
 };
 
 }  // namespace engine

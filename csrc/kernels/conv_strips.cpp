@@ -51,7 +51,7 @@ void run_stage(const Walk& walk, KernelFn kernel, const void* args, const Stage&
   kernel(args, operands, walk.context);
 }
 
-// Makes scratch hold rows [first, end) of the expanded map, of which it may have the first ones.
+// Makes scratch hold rows [first, end) of the expanded map, the first of which it may have already.
 void expand_rows(Walk& walk, std::int64_t first, std::int64_t end) {
   ConvArgs args = walk.args->expand;
   const std::int64_t row = args.shape.in_w * 16, block = walk.args->expanded_rows * row;

@@ -5,7 +5,7 @@
 
 namespace engine {
 
-// The 1x1 convolutions have one group, stride 1 and no padding. All arguments are those of whole maps.
+// The 1x1 convolutions have one group, stride 1 and no padding. All arguments describe whole maps.
 struct ConvStripsArgs {
   ConvArgs expand;  // before the depthwise convolution, if `expands`
   DepthwiseArgs filter;
@@ -13,8 +13,8 @@ struct ConvStripsArgs {
   bool expands, projects;
   KernelFn run_conv, run_depthwise;
   std::int64_t strip_rows;     // of the output, at most
-  std::int64_t expanded_rows;  // what such a strip reads of the expanded map, at most
-  std::int64_t expanded_at;    // bytes in a worker's scratch, after that of a convolution: the expanded map,
+  std::int64_t expanded_rows;  // the most rows of the expanded map that such a strip reads
+  std::int64_t expanded_at;    // bytes in a worker's scratch, after a convolution's: the expanded map,
   std::int64_t filtered_at;    // and the result of the depthwise convolution
 };
 

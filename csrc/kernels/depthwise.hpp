@@ -12,7 +12,7 @@ struct DepthwiseArgs {
   EpilogueArgs epilogue;
   PackArgs pack;
   std::int64_t x_batch, y_batch, residual_batch;
-  std::int64_t x_block, y_block;  // between blocks of 16 channels; the residual has that of y
+  std::int64_t x_block, y_block;  // between blocks of 16 channels; y's also applies to the residual
 };
 
 // Whether a row's sums need more than scale, bias, a residual and a clip.

@@ -13,7 +13,7 @@ namespace {
 
 using namespace simd;
 
-// Outputs at a time: of long rows, and of short ones and the rest of long ones.
+// Outputs at a time: in long rows; in short rows and the rest of long ones.
 #if defined(__AVX512BW__)
 constexpr int kManyPixels = 16;
 #else

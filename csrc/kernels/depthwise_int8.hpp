@@ -16,7 +16,7 @@ struct DepthwiseInt8Args {
   ConvShape shape;
   ConvOperands operands;
   RequantizeArgs requantize;
-  std::int64_t row_quads;  // quads of an input row with its padding, and those that the last windows read beyond
+  std::int64_t row_quads;  // quads of an input row with its padding, and further ones that the last windows read
   std::uint8_t zero_point;
   bool pairs_fit;  // see requantize_request.hpp
 };

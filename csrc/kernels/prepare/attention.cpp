@@ -25,8 +25,8 @@ namespace {
 //   row_wise (by the number of queries), key_block (by the number of keys), query_blocks (by both), shared_heads (of
 //   row_wise, by the number of heads), parts (of row_wise, by the number of keys): the algorithm
 //   lengths (0): whether the number of keys of each batch is an operand
-// Operands: Q, K, V, [mask], [lengths]; Y. attention_bf16 has the same but query_blocks, multiplies in bf16, and needs
-// tiles of AMX.
+// Operands: Q, K, V, [mask], [lengths]; Y. attention_bf16 has the same attributes except query_blocks, multiplies in
+// bf16, and needs tiles of AMX.
 constexpr std::int64_t kLargestAttention = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // Scores of a block of keys for three vectors of queries then take 48 KB, the size of recent L1 caches.
@@ -39,7 +39,7 @@ constexpr std::int64_t kLeastCopied = 128, kLeastParts = 32;
 constexpr std::int64_t kLeastUnits = 4;
 // The keys of a part: enough for a worker to read memory in order, and few enough to divide a long past evenly.
 constexpr std::int64_t kPartKeys = 128;
-// The least floats of parts for a worker that joins them.
+// The fewest floats of parts for a worker that joins them.
 constexpr std::size_t kJoinedFloats = 64 * 1024;
 // The least work, in multiplications, for which waking a worker is worthwhile.
 constexpr double kLeastWork = 1.0e5;
@@ -169,7 +169,7 @@ std::int64_t dense_row(CacheFormat format, std::int64_t size) {
   return cache_row_bytes(format, size) / cache_element_bytes(format);
 }
 
-// 0 where the kernel shall choose.
+// 0 if the kernel chooses.
 void read_algorithm(const Attributes& attributes, AttentionArgs& args) {
   args.key_block = attributes.integer_or("key_block", 1, kLargestAttention, 0);
   args.query_blocks = attributes.integer_or("query_blocks", 1, kMostQueryBlocks, 0);
@@ -221,7 +221,7 @@ std::int64_t query_blocks(const AttentionArgs& args, std::int64_t width) {
   return std::clamp<std::int64_t>(all / kLeastParts, 1, std::min(in_head, kMostQueryBlocks));
 }
 
-// The operand that the next temporary of a step becomes.
+// The number of the operand that the next temporary of a step becomes.
 std::int32_t first_temporary(const AttentionArgs& args, const PreparedStep& step) {
   return args.y_at + 1 + static_cast<std::int32_t>(step.temporaries.size());
 }

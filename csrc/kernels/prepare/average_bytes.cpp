@@ -1,5 +1,5 @@
-// Plan building for average pooling of 8-bit maps. Attributes: those of average_pool_f32 without steps between images,
-// those of requantize_request.hpp, and
+// Plan building for average pooling of 8-bit maps. Attributes: as for average_pool_f32 without steps between images, as
+// in requantize_request.hpp, and
 //
 //   scale: the factor from codes of x to units of y     x_zero_point (0): of x, as u8
 //   x_signed (0): whether x is i8

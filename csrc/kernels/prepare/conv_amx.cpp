@@ -1,5 +1,5 @@
-// Plan building for convolutions on tiles of AMX, of one group. Attributes of conv_amx_bf16: those of
-// conv_blocked_bf16; of conv_amx_int8: those of conv_blocked_int8. The tiling is ignored. In addition:
+// Plan building for convolutions on tiles of AMX, of one group. conv_amx_bf16 has the attributes of conv_blocked_bf16,
+// and conv_amx_int8 the attributes of conv_blocked_int8. The tiling is ignored. In addition:
 //
 //   plain (0): x is plain, of f32 (conv_amx_bf16) or u8, with up to four channels, and a kernel row fits a step
 //
@@ -99,7 +99,7 @@ constexpr std::size_t kMostStripBytes = 256 << 10;
 constexpr std::int64_t kMostStripWeights = 256 << 10;
 constexpr std::int64_t kLeastStripRows = 24;
 
-// Of the copies of `images` images or strips.
+// Bytes of the copies of `images` images or strips.
 std::size_t copy_bytes(const ConvAmxArgs& args, std::int64_t images) {
   const std::size_t image = checked_product(
       {args.phases_h, args.phases_w, args.blocks, std::max<std::int64_t>(0, args.rows), args.virtual_w, args.pixel});

@@ -21,7 +21,8 @@ void place(const GroupedPlaces& places, ConvArgs& args);
 using MakeConvPhases = std::function<void(const GroupedPlaces& places, PreparedStep& step)>;
 
 // A phase that moves each group's channels to separate blocks, the phases of `make_phases`, and the phase that moves
-// the groups back; a move that would change nothing is omitted. `steps` are those of the step's x, y and residual.
+// the groups back; a move that would change nothing is omitted. `steps` are the distances between images of x, y and
+// the residual.
 PreparedStep with_padded_groups(const StepRequest& request, const ConvShape& shape, const ImageSteps& steps,
                                 const ConvOperands& operands, const EpilogueArgs& epilogue,
                                 const MakeConvPhases& make_phases);

@@ -1,4 +1,4 @@
-// Plan building for convolutions of 8-bit maps. Attributes: those of conv_blocked_f32 except scale, those of
+// Plan building for convolutions of 8-bit maps. Attributes: as for conv_blocked_f32 except scale, as in
 // requantize_request.hpp, and
 //
 //   x_zero_point (0): the value of the padding

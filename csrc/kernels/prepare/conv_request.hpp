@@ -51,7 +51,7 @@ void expect_conv_operands(const StepRequest& request, const ConvShape& shape, co
                           std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_words,
                           const ConvElementBytes& bytes = {});
 
-// Overrides the distances between images, which a family's arguments have for dense maps, with those of attributes.
+// Replaces the distances between images of dense maps in a family's arguments by distances from attributes.
 template <class Args>
 ImageSteps read_image_steps(const Attributes& attributes, Args& args) {
   const ImageSteps steps = read_image_steps(attributes, args.x_batch, args.y_batch, args.operands.has_residual);

@@ -1,5 +1,5 @@
-// Plan building for chains of convolutions that run by strips. The attributes of each convolution are those of a step
-// of its own, with the prefix "expand_", "filter_" or "project_"; `strip_rows`, if given, replaces the choice by size.
+// Plan building for chains of convolutions that run by strips. Each convolution has the attributes of a step of its
+// own, with the prefix "expand_", "filter_" or "project_"; `strip_rows`, if given, replaces the choice by size.
 #include "kernels/conv_strips.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace engine {
 namespace {
 
-// Of the two maps in scratch: together with weights and the rows of x and y, they fit L2 caches of 1 MB.
+// The size of the two maps in scratch: together with weights and the rows of x and y, they fit L2 caches of 1 MB.
 constexpr std::int64_t kStripBytes = 512 << 10;
 constexpr std::int64_t kLeastRows = 2;
 constexpr std::int64_t kAlignment = 64;
@@ -63,7 +63,7 @@ struct MapBytes {
   std::int64_t expanded, filtered;
 };
 
-// The scratch for strips of so many rows.
+// The scratch for strips of this many rows.
 MapBytes map_bytes(const ConvStripsArgs& args, std::int64_t rows) {
   const ConvShape& s = args.filter.shape;
   const auto bytes = [&](std::int64_t height, std::int64_t width) {

@@ -1,4 +1,4 @@
-// Plan building for depthwise convolution of 8-bit maps. Attributes: those of conv_blocked_int8 without a tiling;
+// Plan building for depthwise convolution of 8-bit maps. Attributes: as for conv_blocked_int8, without a tiling;
 // dilations must be 1.
 #include "kernels/depthwise_int8.hpp"
 

@@ -116,7 +116,7 @@ int last_direct_read(const Program& program, const std::vector<bool>& direct, co
   return latest;
 }
 
-// The costs of the rows of pointwise.def.
+// The costs that the rows of pointwise.def name.
 enum class Cost { kExact, kArithmetic, kDivision, kFunction };
 
 int cost_of(Cost cost, bool is_f32, int width) {

@@ -46,7 +46,7 @@ StripPlan cut_strips(const std::vector<std::int64_t>& dims, std::int64_t largest
     args.unit *= dims[static_cast<std::size_t>(plan.level--)];
   args.length = dims[static_cast<std::size_t>(plan.level)];
   const std::int64_t most = std::max<std::int64_t>(1, largest / args.unit);
-  // Of about equal size; if the units are elements, whole vectors.
+  // Strips are about equal in size; if the units are elements, they are whole vectors.
   args.chunks = (args.length + most - 1) / most;
   args.chunk = (args.length + args.chunks - 1) / args.chunks;
   if (args.unit == 1) args.chunk = std::min(most, (args.chunk + 63) / 64 * 64);

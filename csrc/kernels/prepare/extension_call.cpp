@@ -66,7 +66,7 @@ Tokens& tokens() {
   return made;
 }
 
-// The last failures. A run reads the one that it reports before so many others have failed.
+// The last failures. A run reads the failure that it reports before this many others have occurred.
 struct Failures {
   static constexpr std::size_t kKept = 256;
   std::mutex mutex;

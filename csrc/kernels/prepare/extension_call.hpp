@@ -1,4 +1,4 @@
-// What one node of an extension's operator needs to be computed for known shapes: what its kernel has created.
+// The computation of one node of an extension's operator for known shapes, by the state that its kernel has created.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace engine {
 
-// A function of an extension's kernel has failed. The message has what the kernel says.
+// A function of an extension's kernel has failed; the message contains the kernel's.
 class ExtensionFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -77,7 +77,7 @@ class ExtensionCall {
                                                    std::vector<ExtensionType> inputs,
                                                    std::vector<ExtensionType> outputs,
                                                    std::vector<ExtensionAttribute> attributes);
-  // The one with this token; null if there is none.
+  // The call with this token; null if there is none.
   static std::shared_ptr<const ExtensionCall> find(std::string_view token);
   ~ExtensionCall();
 

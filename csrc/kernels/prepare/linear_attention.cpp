@@ -1,7 +1,7 @@
 // linear_attention_f32: query, key, value, [past], [decay], [beta] -> output, present. Attributes:
 //
 //   batch, tokens, heads, group, keys, values: see linear_attention.hpp
-//   decays, betas, past (0): which operands there are; scale
+//   decays, betas, past (0): which operands are given; scale
 #include "kernels/linear_attention.hpp"
 
 #include "kernels/prepare/conv_request.hpp"

@@ -1,5 +1,4 @@
-// Plan building for products of two computed matrices of 8-bit integers. Attributes: those of requantize_request.hpp,
-// and
+// Plan building for products of two computed matrices of 8-bit integers. Attributes: as in requantize_request.hpp, and
 //
 //   m, n, k
 //   a_batches, b_batches (1): the number of matrices
@@ -18,7 +17,7 @@ namespace engine {
 namespace {
 
 constexpr std::int64_t kBlock = 16, kLargestProductInt8 = std::int64_t{1} << 30;
-// The least multiplications, and bytes to be rearranged, for a worker.
+// The fewest multiplications, and bytes to be rearranged, for a worker.
 constexpr double kLeastWork = 4.0e5, kLeastBytes = 3.0e4;
 
 void read_batch(const Attributes& attributes, ProductInt8Args& args) {

@@ -11,8 +11,8 @@ namespace engine {
 namespace {
 
 // Attributes: op (ReduceOp), type (ElementCode), shape, axes (ascending; none: each element separately). Output: the
-// shape without the axes, in order. f32 and f64 have every op; 32- and 64-bit integers have those without a root or
-// logarithm, the other types kMax and kMin.
+// shape without the axes, in order. f32 and f64 have every op; 32- and 64-bit integers have every op without a root or
+// logarithm; the other types have kMax and kMin.
 constexpr std::int64_t kLargestReduce = std::int64_t{1} << 46;
 // The least number of elements for a worker, the least for a part, and the number of tiles that suffices for all
 // workers.

@@ -4,7 +4,7 @@
 //   residual_type (f32): u8, i8, f32                      residual_scale (1)
 //   residual_zero_point (0)
 //   factor (1)                                            middle: [low, high, scale], if there is one
-//   pairs_fit (0): whether the weights are such that no sum of two adjacent products with any u8 exceeds 16 bits
+//   pairs_fit (0): whether no sum of two adjacent products of weights and any u8 exceeds 16 bits
 //   activation, alpha, beta: as in convolutions, in units of the result if the activation is clip
 #pragma once
 

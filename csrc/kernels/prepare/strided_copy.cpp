@@ -2,7 +2,7 @@
 //
 //   element_bytes                      1, 2, 4 or 8, of all copies
 //   shape                              P x rank sizes
-//   source_strides, destination_strides  P x rank, in elements; those of the source may be zero or negative
+//   source_strides, destination_strides  P x rank, in elements; the source's may be zero or negative
 //   operands ([0, 0, 0, 0])            P x (input, output, offset in the input, offset in the output), in elements
 //
 // Elements of an output that no copy writes keep their content; copies of one step must not write the same element.

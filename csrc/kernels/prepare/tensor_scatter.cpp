@@ -94,7 +94,7 @@ PreparedStep prepare_tensor_scatter(const StepRequest& request) {
   PreparedStep step;
   step.phases.push_back(PreparedPhase::of(request.kernels.find("tensor_scatter"), args));
   const std::int64_t parts = args.batch * args.parts;
-  // Behind a given position, y is the cache, of which only the steps are written.
+  // With a given position, y is the cache, and only the steps are written.
   const std::int64_t bytes = parts * (args.expected < 0 ? args.rows : args.steps) * args.row_bytes;
   step.phases[0].max_workers =
       static_cast<int>(std::clamp<std::int64_t>(std::min(parts, bytes / kBytesPerWorker), 1, 1 << 20));

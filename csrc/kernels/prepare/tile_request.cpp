@@ -6,7 +6,8 @@ namespace engine {
 namespace {
 
 constexpr std::int64_t kTileRows = 16;
-// Of A: more than this does not fit the L2 cache beside the weights, and is divided into blocks of about the second.
+// Bytes of A: more than the first do not fit the L2 cache beside the weights, and are divided into blocks of about the
+// second.
 constexpr std::int64_t kCachedPanelBytes = 1200 * 1024;
 constexpr std::int64_t kPanelBlockBytes = 768 * 1024;
 

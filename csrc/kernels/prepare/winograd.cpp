@@ -9,8 +9,8 @@
 namespace engine {
 namespace {
 
-// Weights of this size are read from memory, so it pays to transform the input once for each worker in order to read
-// the weights only once.
+// Weights of this size are read from memory, so transforming the input once for each worker pays off: the weights are
+// then read only once.
 constexpr std::int64_t kStreamedWeightBytes = 3 * 1024 * 1024;
 
 // Between the largest values of a tile and of a window, see winograd.hpp.
