@@ -31,8 +31,8 @@ struct StripTable {
 constexpr std::int64_t small_format(int exponent_bits, int mantissa_bits, int bias) {
   return exponent_bits | mantissa_bits << 4 | bias << 8;
 }
-// Casts to powers of two, of 8 bits of exponent, state how they round the magnitude, too; `nearest` rounds ties up.
-// What is below 2^-127 or above 2^127 becomes NaN, or that end if it saturates. NaN is NaN.
+// Casts to powers of two with 8 bits of exponent also state how they round the magnitude; `nearest` rounds ties up.
+// Magnitudes below 2^-127 or above 2^127 become NaN, or that end of the range if the cast saturates. NaN stays NaN.
 enum class PowerRounding { kDown = 1, kUp = 2, kNearest = 3 };
 constexpr std::int64_t power_format(PowerRounding rounding, bool saturates) {
   return small_format(8, 0, 128) | static_cast<std::int64_t>(rounding) << 16 | (saturates ? 1 : 0) << 18;

@@ -109,8 +109,8 @@ ENGINE_CAST_INLINE S to_small(float value) {
   return {static_cast<std::uint8_t>(result)};
 }
 
-// By the table of ONNX's Cast: what is not from 2^-127, which has the code 0, to 2^127 becomes the nearer end if the
-// cast saturates, else NaN. Ties round up. 2^-127 is subnormal in f32.
+// By the table of ONNX's Cast: magnitudes outside 2^-127 (which has the code 0) to 2^127 become the nearer end if the
+// cast saturates, otherwise NaN. Ties round up. 2^-127 is subnormal in f32.
 template <PowerRounding kRounding, bool kSaturates>
 ENGINE_CAST_INLINE PowerOfTwo to_power(float value) {
   const std::uint32_t magnitude = bits_of(value) & 0x7fffffffu, exponent = magnitude >> 23;
@@ -153,7 +153,7 @@ ENGINE_CAST_INLINE float round_to_odd(double value) {
   return float_of(bits);
 }
 
-// Likewise of integers with more digits than f32. From 53 digits on, the lowest 12 bits are rounded to odd for f64.
+// The same for integers with more digits than f32. From 53 digits on, the lowest 12 bits are rounded to odd for f64.
 ENGINE_CAST_INLINE float round_to_odd(std::uint64_t value) {
   const std::uint64_t high = (value & ~0xfffull) | ((value & 0xfffull) != 0 ? 0x1000ull : 0);
   return round_to_odd(static_cast<double>(value >> 53 != 0 ? high : value));
@@ -328,8 +328,8 @@ constexpr SmallCasts small_casts() {
   return {S::kFormat, strip1<float, S, FromSmall>, strip1<S, float, ToSmall<S>>, strip1<S, double, ToSmall<S>>};
 }
 
-// Integers of the same size, of which one is compiled: the bits of a result depend on the sign of the argument only if
-// the result is longer.
+// Only one of two integers of the same size is compiled: the bits of a result depend on the sign of the argument only
+// if the result is longer.
 template <class T>
 struct Bits {
   static constexpr bool kIsInteger = false;

@@ -122,7 +122,7 @@ void where(const StripCall& call) {
   }
 }
 
-// Quantizes a strip. Of Next, codes() returns those of the next vector, and codes_of_rest(count) those of the last
+// Quantizes a strip. Next::codes() returns the codes of the next vector, and codes_of_rest(count) the codes of the last
 // elements; they are saturated here.
 template <bool kIsSigned, class Next>
 ENGINE_INLINE void store_strip(const StripCall& call, Next next) {

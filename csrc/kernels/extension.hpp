@@ -19,15 +19,15 @@ struct ExtensionArgs {
   const engine_tensor* tensors;  // inputs, then outputs, without data
   const engine_attribute* attributes;
   std::int64_t inputs, outputs, attribute_count;
-  std::int64_t workspace_bytes, workspace_offset;  // the offset in the worker's memory, behind the tensors
+  std::int64_t workspace_bytes, workspace_offset;  // the offset in the worker's memory, after the tensors
 };
 
 constexpr std::int64_t kExtensionFault = -1;  // the size in the fault of a kernel that fails
 
-// The message of a library, of kExtensionMessage bytes, on one line; also of one that has written none, or no end.
+// A library's message, in kExtensionMessage bytes, as one line; the library may have written none, or no end.
 const char* said_by_extension(char* message) noexcept;
 
-// Keeps what a kernel says about its failure until the run ends, and returns the number under which it is kept. Neither
+// Keeps a kernel's message about its failure until the run ends, and returns the number under which it is kept. Neither
 // allocates nor throws.
 std::int64_t keep_extension_failure(const char* title, int status, const char* message) noexcept;
 

@@ -35,7 +35,7 @@ ENGINE_INLINE float scale_at(const GatherWeightsArgs& args, const Table& table, 
   return scale;
 }
 
-// Columns [begin, end) of a row, which have one scale. Of 16 codes, each product is computed once.
+// Columns [begin, end) of a row, which have one scale. With 16 codes, each product is computed only once.
 void take_nibbles(const std::uint8_t* codes, std::int64_t begin, std::int64_t end, float zero_point, float scale,
                   float* to) {
   float values[16];

@@ -1,4 +1,4 @@
-// Rows of a table of weights of 4 or 8 bits, of which each block has a scale:
+// Rows of a table of weights of 4 or 8 bits, each block of which has a scale:
 //
 //   y[i, c] = (code[row, c] - zero[row, c / block]) * scale[row, c / block],  row = indices[i]
 //

@@ -9,7 +9,7 @@ namespace engine {
 
 struct GridSampleArgs {
   std::int64_t batch, channels, depth, height, width;
-  std::int32_t axes;    // 2, or 3 with the depth, which is 1 otherwise
+  std::int32_t axes;    // 2, or 3 with a depth; the depth is 1 otherwise
   std::int64_t points;  // grid points for each image
   std::int32_t taps;    // along each axis: 1 (nearest), 2 (linear) or 4 (cubic)
   GridPadding padding;

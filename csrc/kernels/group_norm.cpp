@@ -6,7 +6,7 @@
 // group_norm_moments_f32, group_norm_combine_f32, group_norm_apply_f32: the same for few groups, in three phases, split
 // over (image, channels, chunk of pixels), groups, and (image, channels, chunk of pixels).
 //
-// A group's moments are combined, in double, from those of the chunks of its channels.
+// A group's moments are combined, in double, from the moments of the chunks of its channels.
 #include "kernels/group_norm.hpp"
 
 #include "kernels/moments.hpp"

@@ -1,8 +1,8 @@
 // linear_attention_f32: see linear_attention.hpp.
 //
-// Operands: query [batch, tokens, heads * group * keys], key, value, then those that are given of past [batch, heads,
-// keys, values], decay (a logarithm) and beta; output, present. Float alignment; none may overlap. Split over tiles of
-// the values of a head, whose states are independent of each other.
+// Operands: query [batch, tokens, heads * group * keys], key, value, then, if given, past [batch, heads, keys, values],
+// decay (a logarithm) and beta; output, present. Float alignment; none may overlap. Split over tiles of the values of a
+// head, whose states are independent of each other.
 #include "kernels/linear_attention.hpp"
 
 #include <cmath>

@@ -7,9 +7,9 @@
 // bytes, and five planes of `limit` floats. nms_boxes is split over boxes, nms_select over batches and classes;
 // nms_write runs on one worker.
 //
-// Candidates come from a heap in descending order of scores, of equal ones the first, and are compared with the
+// Candidates come from a heap in descending order of scores, the first of equal ones, and are compared with the
 // selected boxes, kBlock at a time; most of them are never taken from the heap if the limit is small. A NaN exceeds
-// nothing, so a box with one overlaps with none.
+// nothing, so a box with a NaN overlaps with no other.
 #include "kernels/non_max_suppression.hpp"
 
 #include <cmath>

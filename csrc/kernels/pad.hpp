@@ -30,7 +30,7 @@ struct TriluArgs {
   std::int64_t matrices, rows, columns;
   std::int64_t element;   // bytes
   std::int64_t diagonal;  // element (r, c) is on it if c = r + diagonal
-  std::int64_t upper;     // 1: keeps the diagonal and the elements right of it; 0: and those left of it
+  std::int64_t upper;     // 1: keeps the diagonal and the elements right of it; 0: those on and left of it
 };
 
 }  // namespace engine

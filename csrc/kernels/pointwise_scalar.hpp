@@ -1,5 +1,5 @@
-// The functions of the expressions of pointwise.def on double. Of internal linkage, as files for one instruction set
-// include it, too.
+// The functions that the expressions of pointwise.def call, on double. They have internal linkage, since files for one
+// instruction set include them, too.
 #pragma once
 
 #include <cmath>

@@ -68,7 +68,7 @@ class Attributes {
   double real_or(std::string_view name, double otherwise) const;
   bool flag(std::string_view name) const;  // 0 or 1; absent: 0
 
-  // Those whose names begin with `prefix`, without it; they count as read here, and as unread in the result.
+  // The attributes whose names begin with `prefix`, without it; they count as read here, and as unread in the result.
   Attributes part(std::string_view prefix) const;
 
   // Throws PlanError if an attribute was never read: its name is misspelt, or belongs to another kernel.
@@ -118,7 +118,7 @@ struct PreparedPhase {
   int max_workers = 1 << 20;      // more would be idle; 1: runs on worker 0 alone, and needs no barrier
                                   // before another such phase
 
-  // Takes a kernel from the registry and its arguments.
+  // A phase of a kernel from the registry, with its arguments.
   template <class Args>
   static PreparedPhase of(const KernelEntry& kernel, const Args& arguments) {
     static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= 64);
@@ -135,8 +135,8 @@ struct PreparedStep {
   std::vector<PreparedPhase> phases;       // at least one; all have the same buffers
   std::vector<std::size_t> temporaries;    // bytes of the shared temporaries, which the plan lays out, 64-byte aligned
   double work = 0;                         // floating-point operations, for profiles; 0 if not counted
-  std::shared_ptr<const void> owner = {};  // what the arguments point into; set for a kernel of an extension, whose
-                                           // runs are as long as its author likes
+  std::shared_ptr<const void> owner = {};  // the memory that the arguments point into; set for a kernel of an
+                                           // extension, whose runs are as long as its author likes
 };
 
 using PrepareFn = PreparedStep (*)(const StepRequest& request);

@@ -26,7 +26,7 @@ struct Temporaries {
   std::int8_t* packed;                  // [b_batches][columns * quads * 4]
   std::int32_t *column_sums, *b_zeros;  // [b_batches][columns], [columns]
   std::uint8_t* panel;                  // [a_batches][M * panel_bytes]
-  std::int32_t* row_sums;               // [a_batches][M], less K * a_zero
+  std::int32_t* row_sums;               // [a_batches][M], minus K * a_zero
   std::int64_t quads, packed_bytes, row_bytes;
 };
 
@@ -203,7 +203,7 @@ void product_panel_int8(const void* raw_args, void* const* buffers, const Kernel
   }
 }
 
-// What a tile needs for sums of i32 that begin with 0.
+// The arguments of a tile for sums of i32 that begin with 0.
 constexpr RequantizeArgs make_sums() {
   RequantizeArgs sums = {};
   sums.y = ElementCode::kI32;

@@ -10,10 +10,10 @@ namespace {
 // round(x / scale) + zero_point, ties to even, saturated; zero_point if NaN.
 //
 // A division takes as long as eight multiplications. With FMA, the quotient q = x * (1 / scale) is corrected instead:
-// q + (x - q * scale) * (1 / scale). Its error is below 2^-21 of the last place of the exact quotient. That may matter
-// only if the exact quotient is as close to a midpoint between floats that is next to a multiple of 1/2; for scales
-// and x of 24 bits, those are a few thousand pairs, and the codes are right for all of them, which
-// csrc/tests/kernels_quantize.cpp proves by enumerating them.
+// q + (x - q * scale) * (1 / scale). Its error is below 2^-21 of the last place of the exact quotient. That matters
+// only if the exact quotient is that close to a midpoint between floats that is next to a multiple of 1/2. There are a
+// few thousand such pairs of scales and x of 24 bits, and the codes are right for all of them, as
+// csrc/tests/kernels_quantize.cpp proves by enumeration.
 class Quantizer {
  public:
   ENGINE_ALWAYS_INLINE Quantizer(float scale, std::int32_t zero_point)

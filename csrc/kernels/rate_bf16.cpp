@@ -1,5 +1,5 @@
-// rate_bf16_dot, rate_bf16_fma: as many products as a core can multiply, in bf16 and in f32, to measure how many that
-// is. Arguments: RateArgs; operand: kLanes floats, the result, which means nothing.
+// rate_bf16_dot, rate_bf16_fma: products in registers, in bf16 and in f32, to measure how many a core computes in a
+// given time. Arguments: RateArgs; operand: kLanes floats, the result, which means nothing.
 #include "kernels/rate_bf16.hpp"
 
 #include "simd/vec.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace simd;
 
-// Enough that no sum waits for the one before.
+// Enough sums that none waits for the previous product.
 constexpr int kSums = 20;
 
 template <bool kIsDot>
@@ -28,7 +28,7 @@ ENGINE_INLINE void multiply(const void* raw_args, void* const* buffers) {
 #endif
     }
   }
-  // Unrolled, or the sums would be an array in memory, whose rate would be measured.
+  // Unrolled: otherwise the sums would be an array in memory, and the memory's rate would be measured.
 #pragma GCC unroll 20
   for (int s = 1; s < kSums; ++s) sums[0] += sums[s];
   store(static_cast<float*>(buffers[0]), sums[0]);

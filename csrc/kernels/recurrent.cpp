@@ -2,9 +2,9 @@
 // recurrent_begin_f32 and recurrent_step_f32: the same with a phase for each time step, split over chunks of 16 units.
 //
 // Operands, layouts and arguments: recurrent.hpp. Float alignment; outputs must not overlap inputs. Steps beyond a
-// sequence's length are zero in y, and the final state is that of the last valid step (the initial state if there is
-// none). A length that is not in 0..steps is a fault. Lanes of a state beyond H are always zero. A NaN does not spread
-// to other sequences or directions.
+// sequence's length are zero in y, and the final state is the state after the last valid step (the initial state if
+// there is none). A length that is not in 0..steps is a fault. Lanes of a state beyond H are always zero. A NaN does
+// not spread to other sequences or directions.
 #include "kernels/recurrent.hpp"
 
 #include "kernels/activation.hpp"

@@ -6,7 +6,7 @@
 //   weights    [direction][chunk][k < Hp][gate][16]     R; zero where k or the unit is beyond H
 //   peephole   [direction][3][Hp]                       i, o, f; zero beyond H
 // Gates are in ONNX's order: LSTM i, o, f, c; GRU z, r, h. A GRU that resets before the product (kGru) has the weights
-// of z and r as above, followed, for all directions, by those of h as a single gate.
+// of z and r as above, followed, for all directions, by the weights of h as a single gate.
 #pragma once
 
 #include "kernels/tile.hpp"

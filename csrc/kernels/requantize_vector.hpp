@@ -22,7 +22,7 @@ ENGINE_INLINE simd::Vec load_residual(const RequantizeArgs& args, const char* fr
   return codes - args.residual_zero_point;
 }
 
-// Everything after the sum is scaled, for kLanes values: `residual` is null or points to their residual.
+// The steps after the scaling of the sum, for kLanes values: `residual` is null or points to their residual.
 ENGINE_INLINE void requantize(const RequantizeArgs& args, simd::Vec value, const char* residual, char* y,
                               simd::Vec middle_bias = simd::zero()) {
   using namespace simd;

@@ -92,7 +92,7 @@ ENGINE_INLINE void combine(const float* source, std::int64_t stride, const Resiz
   }
 }
 
-// The same for any number of taps; those with weight zero are not read.
+// The same for any number of taps; taps with weight zero are not read.
 void combine_many(const float* source, std::int64_t stride, const ResizeTap& tap, std::int64_t taps, float* to,
                   std::int64_t count) {
   std::int64_t i = 0;

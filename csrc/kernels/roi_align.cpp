@@ -38,7 +38,7 @@ Side side_of(float start, float bin, std::int64_t cell, double count, std::int64
   side.last = static_cast<std::int64_t>(count < 1e15 ? count : 1e15);
   const double step = static_cast<double>(bin) / count;
   if (!(step > 0)) return side;  // all at one place, or in reverse, which only a given number of samples can be
-  // One more on each side, for rounding.
+  // One sample more on each side, because of rounding.
   const double low = (-1.0 - static_cast<double>(side.begin)) / step - 2;
   const double high = (static_cast<double>(length) - static_cast<double>(side.begin)) / step + 2;
   if (low > 0) side.first = low < static_cast<double>(side.last) ? static_cast<std::int64_t>(low) : side.last;

@@ -172,7 +172,7 @@ void softmax_sum_f32(const void* raw, void* const* buffers, const KernelContext&
   }
 }
 
-// Combines the maxima and sums of chunks into those of a row.
+// Combines the maxima and sums of chunks into the maximum and sum of a row.
 void combine(const float* tops, std::int64_t chunks, float* top, float* sum) {
   const float* sums = tops + chunks;
   *top = row_max(tops, chunks);
@@ -268,7 +268,7 @@ float row_exp_of(const SoftmaxBytesArgs& args, const Byte* x, float* y, std::int
   return row_exp_of_bytes(x, args.x_scale, y, count);
 }
 
-// The codes of x * factor; code(x) gives those of a vector.
+// The codes of x * factor; code(x) gives the codes of a vector.
 template <bool kIsSigned, class Code>
 ENGINE_INLINE void row_codes(const float* x, float factor, std::uint8_t* y, std::int64_t count, Code code) {
   constexpr std::int64_t kRun = 4 * kLanes;

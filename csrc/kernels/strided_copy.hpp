@@ -16,7 +16,7 @@ enum class CopyMode : std::int32_t {
   element      // anything else
 };
 
-// A matrix of rows and columns for each index of the outer dimensions. Strides and offsets are bytes; those of the
+// A matrix of rows and columns for each index of the outer dimensions. Strides and offsets are bytes; strides of the
 // source may be zero or negative.
 struct CopyPart {
   CopyMode mode;

@@ -17,7 +17,7 @@ struct TensorScatterArgs {
   TensorScatterView cache, update;         // y is as the cache
   std::int64_t has_positions;
   std::int64_t is_circular;
-  std::int64_t expected;  // the only allowed position, and the one of all samples without positions; or -1
+  std::int64_t expected;  // the only allowed position, also used for samples without positions; or -1
   CacheFormat format;     // of the cache's rows; unless it is f32, rows of the update are narrowed from f32
   std::int64_t cache_row_bytes;
 };

@@ -2,7 +2,7 @@
 //
 // Tile shapes are limited by the registers: vectors * pixels accumulators, `vectors` weights and one broadcast. On
 // AVX-512, 2 x 14 needs 16 loads for 28 multiply-adds and 3 x 9 needs 12 for 27, fewer loads than the one per
-// multiply-add that current cores can start. Two vectors suffice but for long products, which read their rows less
+// multiply-add that current cores can start. Two vectors suffice, except for long products, which read their rows less
 // often with three. One vector needs more than one load for each multiply-add whatever the number of pixels. Tiles of
 // other shapes would be no faster, and take long to compile. NEON has as many registers, of a quarter of the width.
 #include "kernels/tile.hpp"
@@ -22,7 +22,7 @@ constexpr int kMaxProductVectors = 3;
 constexpr int kMaxPixels[4] = {0, tile_pixels(14), tile_pixels(14), tile_pixels(9)};
 #else
 constexpr int kMaxProductVectors = 2;
-// As many as the sums that multiply-adds, which take 4 cycles, are added to meanwhile; less without FMA.
+// As many multiply-adds, which take 4 cycles, as are under way at a time; fewer without FMA.
 #if defined(__FMA__)
 constexpr int kMaxPixels[4] = {0, tile_pixels(8), tile_pixels(6), 0};
 #else
@@ -30,7 +30,7 @@ constexpr int kMaxPixels[4] = {0, tile_pixels(6), tile_pixels(6), 0};
 #endif
 #endif
 constexpr int kMaxVectors = 2, kBestVectors = 2;
-// Of one vector: the start and the end of a tile take as long as a short depth.
+// For tiles of one vector: the start and the end of a tile take as long as a short depth.
 #if defined(__AVX512F__) && !defined(ENGINE_SMALL_TILES)
 constexpr int kLongPixels = 28;
 #else

@@ -136,7 +136,7 @@ ENGINE_INLINE void add_taps(const TileCallBf16& call, [[maybe_unused]] int step,
     const Bf16* w = at->w + b * at->w_block + (is_last ? at->w_lead_last : at->w_lead);
     const std::int64_t* offsets = at->offsets;
     const Bf16* row = block;
-    // All steps of a block at once, since there is no register for spreading them.
+    // All steps of a block are prefetched at once, since no register is left to spread them.
     const std::int64_t ahead = std::int64_t{at->next_step} * at->rows * at->cols * 8;
     for (std::int64_t i = 0; i < ahead; i += 64) __builtin_prefetch(at->next + b * ahead + i, 0, 2);
     for (int r = 0; r < at->rows; ++r) {

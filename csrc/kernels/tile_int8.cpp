@@ -1,6 +1,6 @@
 // Implements the tiles of tile_int8.hpp. With VNNI, or USDOT of Arm, one instruction computes four products for each
 // lane; without it, two products of 16-bit integers do, or a product of bytes in pairs if their sums fit into 16 bits.
-// SDOT of Arm needs a product of the weights besides, which is shared by the pixels of a tile.
+// Arm's SDOT also needs a product of the weights, which the pixels of a tile share.
 #include "kernels/tile_int8.hpp"
 
 #include "kernels/requantize_vector.hpp"
@@ -186,7 +186,7 @@ ENGINE_INLINE void multiply_depth(const std::uint8_t* x, const std::uint8_t*& w,
   }
 }
 
-// Where a product is one instruction, those of a loop for each step would take as long as the products. (Otherwise,
+// If a product is one instruction, the instructions of a loop would take as long as the products of a step. (Otherwise,
 // unrolled steps take up to 1.4 times as long.)
 constexpr bool kUnrollsBlocks = kHasDotProducts;
 
@@ -203,7 +203,7 @@ ENGINE_INLINE void multiply_block(const std::uint8_t* x, const std::uint8_t*& w,
   w += kVectors * kLanes * kBlock;
 }
 
-// One tap, adjacent pixels: what most products and 1x1 convolutions consist of.
+// One tap, adjacent pixels: the case of most products and 1x1 convolutions.
 template <bool kPairsFit, int kVectors, int kPixels>
 ENGINE_INLINE void multiply_single_tap(const TileCallInt8& call, VecInt (&acc)[kVectors][kPixels]) {
   const std::uint8_t *x = call.x, *w = call.w;

@@ -25,11 +25,12 @@ using TileInt8Fn = void (*)(const TileCallInt8& call);
 namespace ENGINE_ISA_NS {
 
 extern const TileTraits tile_int8_traits;
-// Those of weights whose pairs fit (see tile_int8_kernel), as the entry "tile_pairs_int8": there may be more pixels.
+// The tiles for weights whose pairs fit (see tile_int8_kernel), as the entry "tile_pairs_int8"; they may have more
+// pixels.
 extern const TileTraits tile_pairs_int8_traits;
 
 // The kernel for a tile of exactly this shape; null if there is none. Planar steps are for pixels of four bytes.
-// pairs_fit: the weights are such that no sum of two adjacent products exceeds 16 bits, which may be faster.
+// pairs_fit: no sum of two adjacent products exceeds 16 bits with these weights, which may be faster.
 TileInt8Fn tile_int8_kernel(int vectors, int pixels, PixelStep step, bool pairs_fit);
 
 template <PixelStep kOne = PixelStep::kBlocked1, PixelStep kTwo = PixelStep::kBlocked2>

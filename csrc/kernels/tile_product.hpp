@@ -1,8 +1,8 @@
 // Products of matrices on the tiles of AMX (simd/tiles.hpp). Included by kernel files only.
 //
 // B is packed in groups of 32 columns (pack_amx.hpp). Two by two tiles of C stay in tiles through the whole reduction.
-// A step of depth takes 72 cycles at best, if both operands are in L1, and loads 4 KiB. What else takes time happens
-// meanwhile: the rows of the block before are finished by vector instructions, and the weights of the next group are
+// A step of depth takes 72 cycles at best, if both operands are in L1, and loads 4 KiB. The other work is done
+// meanwhile: vector instructions finish the rows of the previous block, and the weights of the next group are
 // prefetched, evenly spread.
 #pragma once
 
@@ -73,9 +73,9 @@ ENGINE_INLINE Ahead ahead_of(const char* next, std::int64_t bytes, std::int64_t 
   return {next + first, first < bytes ? step : 0};
 }
 
-// Finishes some rows of the block before, in step `k` of `steps`: few, since only the products of about one step are
-// under way meanwhile; and in the last steps, since by then the sums are in the cache. (A load that waits for their
-// stores would hold up the products behind it.)
+// Finishes some rows of the previous block, in step `k` of `steps`: few, since only the products of about one step are
+// under way meanwhile; and in the last steps, since the sums are in the cache by then. (A load that waits for their
+// stores would hold up the products after it.)
 template <class Writer>
 ENGINE_ALWAYS_INLINE void finish_rows(const Writer& writer, const typename Writer::Block& pending, std::int64_t k,
                                       std::int64_t steps) {
@@ -86,7 +86,7 @@ ENGINE_ALWAYS_INLINE void finish_rows(const Writer& writer, const typename Write
   writer.finish(pending, first, left < rows_of_step ? left : rows_of_step);
 }
 
-// What the sums of a group of columns start with.
+// The values with which the sums of a group of columns start.
 struct Starts {
   alignas(64) std::int32_t values[kGroupColumns];  // of f32, or integers
 

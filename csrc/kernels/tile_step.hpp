@@ -6,13 +6,13 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-// A pointer for each pixel would not fit into registers besides the rest, but some multiples of the step in bytes do,
+// There are not enough registers for a pointer to each pixel, but there are for some multiples of the step in bytes,
 // which addresses scale by 1, 2, 4 or 8.
 struct AnyStep {
   std::int64_t one, three, five, seven;
   explicit ENGINE_ALWAYS_INLINE AnyStep(std::int64_t bytes)
       : one(bytes), three(3 * bytes), five(5 * bytes), seven(7 * bytes) {}
-  // Or the compiler would compute all multiples in advance, for which there are no registers.
+  // Without this, the compiler would compute all multiples in advance, for which there are not enough registers.
   ENGINE_ALWAYS_INLINE void forget() { __asm__ volatile("" : "+r"(one), "+r"(three), "+r"(five), "+r"(seven)); }
   template <class Value>
   ENGINE_ALWAYS_INLINE const Value* eighth(const Value* from) const {

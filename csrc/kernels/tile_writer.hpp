@@ -1,4 +1,4 @@
-// Writes blocks of sums, which tiles of AMX have computed, as results: what the tiles of other instruction sets do in
+// Writes blocks of sums, which tiles of AMX have computed, as results. The tiles of other instruction sets do this in
 // registers. Included by kernel files only.
 #pragma once
 
@@ -17,7 +17,7 @@ constexpr int kSumsRow = 32;    // sums are [rows][32]
 constexpr int kBlockRows = 32;  // of a block
 constexpr int kQuad = 4;        // rows that are written together
 
-// Which row of y each row of a product is; -1: it is dropped.
+// The row of y that each row of a product is; -1: it is dropped.
 struct RowPlaces {
   const std::int32_t* listed;  // or null: all are in order
   std::int64_t rows;
@@ -44,15 +44,15 @@ struct TileBlock {
   std::int64_t row, column;
   std::int32_t rows;    // 0: there is none
   std::int32_t halves;  // of the columns, that have 16 columns in memory
-  bool is_partial;      // whether one with fewer follows
+  bool is_partial;      // whether a block with fewer follows
   bool is_adjacent;     // whether row r is at y + r * row, and so in the residual
   char* y[2];           // of each half, its first row, or row 0 of the matrix
   const char* residual[2];
 };
 
-// What results of all types have in common. Unless is_whole, places are not listed.
+// The common part of results of all types. Unless is_whole, places are not listed.
 struct BlockWriter {
-  const void* starts;  // what sums start with, 4 bytes for each column rounded up to 16; or null: 0
+  const void* starts;  // the starts of sums, 4 bytes for each column rounded up to 16; or null: 0
   ByteMatrix<char> y;
   ByteMatrix<const char> residual;
   RowPlaces places;
@@ -80,17 +80,17 @@ struct BlockWriter {
   }
 };
 
-// Where four rows of y are, and of the residual.
+// The places of four rows of y, and of the residual.
 struct Quad {
   char* y[kQuad];
   const char* residual[kQuad];
   bool is_adjacent;  // by `row` bytes
 };
 
-// What dropped rows read as a residual: others may be writing the real one.
+// The residual that dropped rows read, since other workers may be writing the real one.
 [[maybe_unused]] alignas(64) static const char kNoResidual[64] = {};
 
-// The rows of `half` from `first`. Those that are dropped are written to `dropped`, which nobody reads.
+// The rows of `half` from `first`. Dropped rows are written to `dropped`, which nobody reads.
 template <class Sum>
 ENGINE_ALWAYS_INLINE Quad quad_of(const BlockWriter& writer, const TileBlock<Sum>& block, int half, std::int64_t first,
                                   char* dropped) {

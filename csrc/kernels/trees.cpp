@@ -5,9 +5,9 @@
 // temporary: partial sums [parts, rows, targets]. Element alignment; none may overlap. tree_sums is split over parts
 // and blocks of rows, tree_scores over rows.
 //
-// A step of a walk takes tens of cycles, most of which wait for its loads, so a worker walks kLanes ways at once:
-// several rows in one tree, or one row in several trees. Every index in nodes, roots and weights is checked as it is
-// used: a forged tree reads nothing outside, and as a step only goes forward, the walk ends.
+// A step of a walk takes tens of cycles, mostly waiting for its loads, so a worker walks kLanes ways at once: several
+// rows in one tree, or one row in several trees. Every index in nodes, roots and weights is checked as it is used: a
+// forged tree reads nothing outside, and since steps only go forward, the walk ends.
 #include "kernels/trees.hpp"
 
 #include <cmath>
@@ -30,7 +30,7 @@ ENGINE_INLINE bool is_next(C x, const TreeNode<C>& node) {
   return (((holds >> (node.kind & 3)) & 1) != 0) | nan;
 }
 
-// All bits if `condition`, otherwise none: the compiler must not branch on what is as good as random.
+// All bits if `condition`, otherwise none: the compiler must not branch on a condition that is practically random.
 ENGINE_INLINE std::uint64_t mask_of(bool condition) {
   return ~std::uint64_t{0} * condition;
 }
@@ -46,7 +46,7 @@ ENGINE_NOINLINE void walk(const TreeNode<C>* nodes, std::uint64_t count, std::ui
 #pragma GCC unroll 8
     for (int lane = 0; lane < kLanes; ++lane) {
       const TreeNode<C>& node = nodes[at[lane]];
-      const std::uint64_t feature = node.feature & mask_of(node.feature < features);  // that of a leaf is not used
+      const std::uint64_t feature = node.feature & mask_of(node.feature < features);  // a leaf's is not used
       const bool holds = is_next<C, compare>(static_cast<C>(x[lane][feature]), node);
       const std::uint64_t step = 1 + (node.skip & mask_of(!holds));
       const std::uint64_t taken = step & mask_of((node.feature < features) & (at[lane] + step < count));
@@ -234,7 +234,7 @@ void score_row(const TreeArgs& args, const C* partial, const C* base, std::int64
     C sum = partial[at];
     for (std::int64_t part = 1; part < args.parts; ++part)
       sum = folded(args.fold, sum, partial[part * args.rows * args.targets + at]);
-    if (args.fold != TreeFold::kSum && sum == neutral<C>(args.fold)) sum = 0;  // no leaf had a weight for it
+    if (args.fold != TreeFold::kSum && sum == neutral<C>(args.fold)) sum = 0;  // no leaf had a weight for this target
     if (args.is_average) sum /= static_cast<C>(args.trees > 1 ? args.trees : 1);
     scores[target] = args.has_base ? sum + base[target] : sum;
   }

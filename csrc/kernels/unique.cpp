@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kBytes = 256;
 
-// How the bits of an element become an unsigned integer with the same order.
+// The conversion of an element's bits to an unsigned integer with the same order.
 enum class Order { kUnsigned, kSigned, kReal };
 
 struct Slices {
@@ -27,7 +27,7 @@ struct Slices {
   std::int64_t outer, axis, inner;
   std::uint64_t infinity;  // the bits of an infinite real
 
-  // Where an element of the first slice is.
+  // The place of an element of the first slice.
   ENGINE_ALWAYS_INLINE std::int64_t offset(std::int64_t outer_at, std::int64_t inner_at) const {
     return outer_at * axis * inner + inner_at;
   }

@@ -1,5 +1,5 @@
-// The different elements of a tensor, or slices along an axis, in ascending order or that of their first occurrence
-// (ONNX Unique-11).
+// The different elements of a tensor, or slices along an axis, in ascending order, or in order of their first
+// occurrence (ONNX Unique-11).
 #pragma once
 
 #include "kernels/codes.hpp"

@@ -15,7 +15,7 @@ ENGINE_INLINE simd::Vec load_scales(const std::uint8_t* from, std::int32_t bytes
   return load(reinterpret_cast<const F16*>(from));
 }
 
-// What dequantizes kLanes columns of a record, from `column` of the group on.
+// The scales and zero points of kLanes columns of a record, from `column` of the group on.
 struct RecordColumns {
   simd::Vec scale, zero_point;
 };
@@ -35,7 +35,7 @@ ENGINE_INLINE simd::VecInt load_quads(const std::uint8_t* record, std::int64_t a
   return simd::load_byte_quads(record + (at / kRowsInQuad<kBits> * kWeightColumns + column) * 4);
 }
 
-// The weights of row `in_quad` of those.
+// The weights of row `in_quad` of these rows.
 template <int kBits>
 ENGINE_INLINE simd::Vec dequantized(simd::VecInt quads, int in_quad, const RecordColumns& columns) {
   const int shift = 8 * (in_quad % 4) + (kBits == 4 ? in_quad / 4 * 4 : 0);

@@ -1,8 +1,8 @@
 // window_pool: see window_pool.hpp.
 //
 // Operands: x [maps, in...], y [maps, out...], and with positions int64 of the shape of y; element alignment; they must
-// not overlap. A NaN is the maximum of its windows; the position is that of the first one, NaN or number. Sums are in
-// f64. Split over rows of the output. Scratch without positions: a row of the map, as f64.
+// not overlap. A NaN is the maximum of its windows; the position is the first maximum's, whether it is NaN or a number.
+// Sums are in f64. Split over rows of the output. Scratch without positions: a row of the map, as f64.
 #include "kernels/window_pool.hpp"
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 // The positions of a window along one axis that are inside of the map: first, first + step, ... below end.
 struct Span {
   std::int64_t first, end, step;
-  std::int64_t counted;  // with those in the padding, if they count
+  std::int64_t counted;  // including the padding, if it counts
 };
 
 Span span_of(const WindowPoolArgs& args, int axis, std::int64_t output) {
@@ -70,7 +70,7 @@ void pool_maximum(const WindowPoolArgs& args, const T* map, const Span* spans, T
 
 constexpr std::int64_t kChunk = 64;
 
-// How elements of a window are joined: `begin`, `take` of an element, `join` of what was taken.
+// The operation on the elements of a window: `begin`, `take` an element, `join` two results.
 template <class T>
 struct Maximum {
   using Value = T;

@@ -3,8 +3,8 @@
 // axes (the last ones); between pixels it interpolates linearly, and beyond them are zeros. Split over rows of columns.
 // window_add: columns, [bias of channels] -> image, to which each window is added. Split over channels.
 //
-// See windows.hpp. Element alignment; the image of window_add may be an operand before, too: it is its content where
-// `begins` is not set. Nothing else may overlap.
+// See windows.hpp. Element alignment; the image of window_add may be an operand before, too: it is the initial content
+// if `begins` is not set. Nothing else may overlap.
 #include "kernels/windows.hpp"
 
 #include <cmath>
@@ -70,7 +70,7 @@ std::int64_t pixels_of(const WindowsArgs& args) {
   return pixels;
 }
 
-// What a row of the columns holds.
+// The content of a row of the columns.
 struct ColumnRow {
   std::int64_t channel, tap;  // channel -1: ones
 };

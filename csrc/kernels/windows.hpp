@@ -2,8 +2,8 @@
 // are matrix products.
 //
 // Columns are [group][channel of the group][tap][position], and one row of ones for each group if `ones` is set: the
-// product with a bias. Positions are windows in row-major order; the columns have those of `rows` rows of the last
-// axis, from row `first` on.
+// product with a bias. Positions are windows in row-major order; the columns have the positions of `rows` rows of the
+// last axis, from row `first` on.
 #pragma once
 
 #include "kernels/kernel.hpp"

@@ -47,7 +47,7 @@ struct OutputOperands {
   Map* y;
 };
 
-// Where the sums of a row of a tile go, in some lanes of a block of channels.
+// The places of the sums of a row of a tile, in some lanes of a block of channels.
 template <class Map>
 struct RowTarget {
   Vec bias, scale, low, high;
@@ -103,7 +103,7 @@ ENGINE_INLINE RowTarget<Map> row_target(const WinogradArgs& args, const OutputOp
   return target;
 }
 
-// Stores some sums of a row, of which some are zero.
+// Stores some sums of a row; some of them are zero.
 template <int kTile, class Map>
 ENGINE_INLINE void finish_marked_row(const EpilogueArgs& epilogue, const Vec (&sums)[kTile], std::uint32_t zeros,
                                      std::uint32_t stored, RowTarget<Map> target, const Map* residual, Map* y) {
@@ -275,7 +275,7 @@ FusedShare fused_share(const WinogradArgs& args, const KernelContext& context) {
   return {split_work(all, context.worker / split, context.workers / split), {own.begin * together, own.end * together}};
 }
 
-// What a worker computes some channel tiles of a group from, and its memory (see `WinogradScratch`).
+// The input from which a worker computes some channel tiles of a group, and its memory (see `WinogradScratch`).
 template <class Map>
 struct GroupWork {
   Group group;
@@ -295,7 +295,7 @@ struct GroupWork {
   WinogradMarks* marks() const { return reinterpret_cast<WinogradMarks*>(memory + scratch.marks); }
 };
 
-// Copies what `count` outputs see in some blocks of input channels to [block][9][count][16].
+// Copies the windows of `count` outputs in some blocks of input channels to [block][9][count][16].
 template <int kTile, class Map>
 ENGINE_NOINLINE void gather_windows(const WinogradArgs& args, const GroupWork<Map>& work, const WorkRange& blocks,
                                     const std::int64_t* outputs, std::int64_t count) {
@@ -431,7 +431,7 @@ void fuse_group(const WinogradArgs& args, const GroupWork<Map>& work, const Work
       work.u + work.group.weights + work.channels.begin * args.tile_channels * work.group.ins * kPoints;
   std::int64_t waiting = 0, outputs = 0;  // tiles to transform, and outputs to sum
   for (std::int64_t at = range.begin; at < range.end;) {
-    // Blocks of equal size, if all tiles of the rest are transformed.
+    // Blocks have equal sizes if all remaining tiles are transformed.
     const std::int64_t rest = waiting + range.end - at, parts = (rest + args.block_tiles - 1) / args.block_tiles;
     const std::int64_t block = (rest + parts - 1) / parts;
     while (waiting < block && at < range.end) {

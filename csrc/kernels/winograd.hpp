@@ -3,8 +3,8 @@
 //
 // An output tile of m x m needs (m + 2)^2 products instead of 9 m^2: 2.25 times fewer for m = 2, 4 times for m = 4. The
 // costs are rounding errors, about 2 and 10 times the direct kernel's, that are relative to the largest value of the
-// tile's input, and not of the output's own window: of a value of 1e6, outputs that do not see it would change in the
-// first digit, and an infinity would make them NaN.
+// tile's input, and not of the output's own window: a value of 1e6 would change the first digit of outputs that do not
+// see it, and an infinity would make them NaN.
 //
 // So an output is computed directly, from the weights as they were, if the largest value of its tile exceeds `range`
 // times the largest one in its window (among all channels of a group), and all outputs of a tile whose largest value is
@@ -13,16 +13,17 @@
 //
 //   |y - exact| <= 2^-24 (ins + 16) A range * largest |x| in the window * sum over channels of max |w| + ins 2^-141
 //
-// ins + 16 roundings: 3 for each of two transforms along each of two axes, the weights', and those of a sum of
-// products. A is the largest amplification: along one axis, the sum over points of |output| |input| |weights|, the
-// norms of the rows of the three transforms, is 16, 17, 24 and 48 for the outputs of m = 4, and 8 for those of m = 2,
-// so A is 48^2 or 8^2. `range` is 32 or 1024. As in any sum, most roundings cancel: errors are below a hundredth of the
-// bound. The last term is that of denormal products.
+// ins + 16 counts the roundings: 3 for each of two transforms along each of two axes, the weights', and a sum of
+// products'. A is the largest amplification: along one axis, the sum over points of |output| |input| |weights|, the
+// norms of the rows of the three transforms, is 16, 17, 24 and 48 for the outputs of m = 4, and 8 for m = 2, so A is
+// 48^2 or 8^2. `range` is 32 or 1024. As in any sum, most roundings cancel: errors are below a hundredth of the bound.
+// The last term covers denormal products.
 //
 // Weights are judged, too, when they are packed, since an output at the border meets a part of the taps only: a square
 // of 2 x 2 at least, as maps have two rows and columns or more, and paddings are 1 at most. If the sum over channels of
 // max |w| exceeds 16 times that over one of the four squares, for any output channel, all tiles are computed directly.
-// So the bound, times 16, holds of the largest weights that an output meets. In trained networks, the ratio is about 2.
+// So the bound, times 16, holds for the largest weights that an output meets. In trained networks, the ratio is about
+// 2.
 //
 // An output channel without a weight of 1e-35 is not judged. Its transformed weights may be denormal numbers, with
 // errors of 2^-150; along one axis, the sum over points of |output| |input| is at most 126. So for such a channel, the

@@ -104,7 +104,7 @@ ENGINE_INLINE ChannelTile channel_tile_at(const WinogradArgs& args, std::int64_t
   return {group_at(args, group), index - group * in_group};
 }
 
-// Magnitudes are compared as integers, among which those of NaN are the largest.
+// Magnitudes are compared as integers, among which NaNs are the largest.
 typedef std::int32_t Four __attribute__((vector_size(16), aligned(4), may_alias));
 typedef std::int32_t Lane __attribute__((may_alias));
 constexpr std::int32_t kInfinite = 0x7f800000;
@@ -138,7 +138,7 @@ ENGINE_INLINE VecInt magnitudes_of(std::int64_t first, std::int64_t last, int l)
   return mask;
 }
 
-// Which peak pixel i, j of a tile belongs to: that of the square of windows that contain it, or the rest.
+// The peak to which pixel i, j of a tile belongs: the one of the square of windows that contain it, or of the rest.
 template <int kTile>
 constexpr int peak_of(int i, int j) {
   const bool is_inner = i >= 1 && j >= 1 && i <= kTile && j <= kTile;
@@ -191,8 +191,8 @@ ENGINE_NOINLINE void find_peaks(const WinogradArgs& args, const Map* x, std::int
   }
 }
 
-// What the peaks of channels say of a tile: it is zero; all of its outputs may be transformed; windows decide; or none
-// of them may. Of several groups, the largest counts.
+// The verdict of the channels' peaks on a tile: it is zero; all of its outputs may be transformed; windows decide; or
+// none may be. Of several groups, the largest verdict counts.
 enum Verdict { kZero, kWhole, kMixed, kDirect };
 
 template <int kTile>
@@ -252,7 +252,7 @@ ENGINE_INLINE Reach<kTile> reach_of(const WinogradArgs& args, const Map* x, std:
 template <int kTile, class Map>
 ENGINE_NOINLINE WinogradMarks judge_windows(const WinogradArgs& args, const Map* x, const Group& group,
                                             const TilePosition& at) {
-  // What the transforms of a tile take, in sums for one output each: measured.
+  // The time of a tile's transforms, measured in sums for one output.
   constexpr int kTransformed = kTile == 4 ? 8 : 2;
   const std::int64_t channels = args.has_merged_groups ? args.shape.in_channels / args.shape.groups : group.ins;
   const std::uint32_t existing = outputs_of<kTile>(args, at);
@@ -322,7 +322,7 @@ ENGINE_NOINLINE void judge_tiles(const WinogradArgs& args, const Map* x, const G
   }
 }
 
-// Lists the tiles of [begin, end) of which the transforms compute outputs, and returns how many there are.
+// Lists the tiles of [begin, end) whose outputs are computed by the transforms, and returns their number.
 ENGINE_INLINE std::int64_t list_transformed(const WinogradArgs& args, const WinogradMarks* marks, std::int64_t begin,
                                             std::int64_t end, WinogradTile* tiles) {
   std::int64_t count = 0;
