@@ -153,7 +153,7 @@ void conditions_end_loops() {
   expect(run(repeater, {Numbers(kCount, 0)}, 3).done == 3, "the limit ends it before");
 }
 
-// A body that passes carried values on in another order copies nothing, and loses nothing.
+// A body that passes carried values on in another order neither copies nor loses any.
 void carried_values_change_places() {
   RoutineBuilder builder;
   builder.add_input(8, 8);

@@ -26,7 +26,7 @@
 
 namespace {
 
-thread_local int allocations_left = -1;  // of this thread, until one fails; negative: none fails
+thread_local int allocations_left = -1;  // allocations of this thread until one fails; negative: none fails
 
 }  // namespace
 
@@ -147,7 +147,7 @@ PlanBuilder new_builder() {
   return PlanBuilder(Isa::generic, registry());
 }
 
-// x -> +1 ... -> y, `length` steps, each of which needs the whole previous result.
+// x -> +1 ... -> y, `length` steps, each needing the whole previous result.
 std::shared_ptr<const Plan> chain(int length, std::size_t count) {
   PlanBuilder builder = new_builder();
   BufferId last = builder.add_input(count * 4, 4);

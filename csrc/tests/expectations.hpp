@@ -1,4 +1,4 @@
-// What tests expect: shared by those of the executor and of graph algorithms.
+// Expectations, shared by the tests of the executor and of graph algorithms.
 #pragma once
 
 #include <cstdio>

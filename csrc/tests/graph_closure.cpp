@@ -88,7 +88,7 @@ void test_wide_tables_are_equal_for_any_threads() {
   }
 }
 
-// The limit applies to the table: with one byte less, there is no table.
+// The limit applies to the table: with a limit one byte lower, no table is made.
 void test_memory_is_bounded() {
   const Dag dag(1000, std::vector<Edge>{{0, 999}});
   const std::size_t bytes = Closure::table_bytes(1000);

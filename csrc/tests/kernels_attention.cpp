@@ -382,7 +382,7 @@ void not_finite(const Target& target) {
               c.after = 0;
               c.mask.kind = is_bool ? AttentionMask::kBool : AttentionMask::kNone;
               Inputs inputs = inputs_of(c);
-              // In the first key, to which every query that has any key attends.
+              // A value in the first key, to which every query with any key attends.
               if (in_values && wrong != 0)
                 inputs.v.values[3] = wrong;
               else if (wrong != 0)
@@ -430,7 +430,7 @@ void shared_heads(const Target& target) {
   check(target, c, 2);
 }
 
-// Keys that are divided into parts, of which some see no key, have no finite score, or none at all.
+// Keys that are divided into parts; some parts see no key, or have no finite score.
 void parts(const Target& target) {
   for (const std::int64_t count : {1, 2, 3, 7})
     for (const std::int64_t keys : {0, 1, 20, 64, 130, 300})
@@ -459,7 +459,7 @@ void parts(const Target& target) {
   check(target, c, given, 4);
 }
 
-// Batches with numbers of keys of their own: none, more than there are, and fewer than queries.
+// Each batch has its own number of keys: none, more than exist, and fewer than queries.
 void lengths(const Target& target) {
   for (const std::int64_t queries : {1, 3, 40})
     for (const std::int64_t after : {-1, 0})
@@ -476,7 +476,7 @@ void lengths(const Target& target) {
         }
 }
 
-// K and V in formats of fewer bits: the results are those of the values that these stand for.
+// K and V in formats of fewer bits: the results are the same as for the values that the codes stand for.
 void formats(const Target& target) {
   const CacheFormat all[] = {CacheFormat::kF32, CacheFormat::kBf16, CacheFormat::kF16, CacheFormat::kInt8};
   for (const CacheFormat k_format : all)

@@ -1,4 +1,4 @@
-// Table look-ups, for every byte and every length around that of a vector.
+// Table look-ups, for every byte and every length around a vector's.
 #include "kernels_bytes_common.hpp"
 
 using namespace engine;

@@ -245,7 +245,7 @@ void not_finite(const Target& target) {
     }
 }
 
-// Tiles that read copies of their pixels, of which some are kept.
+// Tiles that read copies of their pixels; some copies are kept.
 void copies(const Target& target) {
   for (const std::int64_t stride : {1, 2, 3})
     for (const std::int64_t width : {1, 9, 31})
@@ -260,7 +260,7 @@ void copies(const Target& target) {
             c.tiling.flat = true;
             check<false>(target, c);
           }
-  // What is chosen: 64x64 pixels and many channels.
+  // Copies are chosen for 64x64 pixels and many channels.
   for (const std::int64_t stride : {1, 2}) {
     const ConvShape s = shape(400, 160, 64, 64, 1, stride);
     ConvArgs args = make_conv_args(s, {}, {}, {}, target.traits<TileTraits>("conv_blocked_f32"));

@@ -1,4 +1,4 @@
-// bf16 convolution on tiles against a scalar reference on the rounded values; that of bytes is in kernels_int8.cpp.
+// bf16 convolution on tiles against a scalar reference on the rounded values; the test of bytes is in kernels_int8.cpp.
 #include <limits>
 
 #include "kernels/prepare/codes.hpp"

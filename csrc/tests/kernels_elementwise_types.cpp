@@ -228,7 +228,7 @@ double widen(int bits, const Format& f) {
   return is_negative ? -value : value;
 }
 
-// By search, the nearest number, of two the even one. The number after the largest one overflows.
+// The nearest number, found by search; of two equally near, the even one. The number after the largest one overflows.
 double nearest(double value, const Format& f) {
   int last = f.magnitude();
   while (!std::isfinite(widen(last, f))) --last;

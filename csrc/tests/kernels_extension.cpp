@@ -1,4 +1,4 @@
-// Kernels of extensions: what they are passed, the parts of workers, failures, the life of states, refused steps.
+// Kernels of extensions: their arguments, the parts of workers, failures, the lifetime of states, refused steps.
 #include <cstring>
 #include <string>
 

@@ -347,7 +347,7 @@ void nothing(const Target& target) {
   expect(kept[0] == data, "no update");
 }
 
-// 2 samples of 3 parts of 5 rows, of which 2 are written; dense, or with the rows of all parts side by side.
+// 2 samples of 3 parts of 5 rows, 2 of them written; dense, or with the rows of all parts side by side.
 void steps_into_caches(const Target& target) {
   for (const std::int64_t row : {1, 4, 70})
     for (const bool is_dense : {true, false})

@@ -269,7 +269,7 @@ void batches(const Target& target) {
       }
 }
 
-// Heads interleaved in rows: the strides of a batch dimension are smaller than those of rows.
+// Heads interleaved in rows: the strides of a batch dimension are smaller than the strides of rows.
 void interleaved(const Target& target) {
   for (const bool transposed : {false, true}) {
     const std::int64_t heads = 3, rows = 9, size = 20, keys = 11;

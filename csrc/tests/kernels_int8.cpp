@@ -124,7 +124,7 @@ double residual_at(const Epilogue& e, const ByteVector& residual, std::int64_t i
 bool is_right(const Epilogue& e, std::int64_t sum, double value, double added, const ByteVector& y,
               std::int64_t index) {
   if (e.y == "i32") return value_at<std::int32_t>(y, index) == sum;
-  // Near the middle between two codes, either is right.
+  // Near the middle between two codes, either code is right.
   std::vector<double> middles{value};
   if (e.has_middle) {
     const double clipped = std::min(kMiddle[1], std::max(kMiddle[0], value));
@@ -148,7 +148,7 @@ bool is_right(const Epilogue& e, std::int64_t sum, double value, double added, c
   return false;
 }
 
-// Channel-wise numbers, in whole blocks of which the rest must not matter.
+// Channel-wise numbers in whole blocks; values beyond the channels must not matter.
 struct Vectors {
   std::vector<std::int32_t> start;
   std::vector<float> scale, bias;

@@ -50,7 +50,7 @@ constexpr float kScales[] = {1.0f,      0.5f,     0.1f,    0.0078431377f,  3.141
                              0x1p-100f, 0x1p100f, 1.3e36f, 2e-38f,         1e-42f,        3.4e38f,  0.0f,
                              -0.25f,    kInf,     kNan,    0x1.fffffep-7f, 0x1.000002p3f, 0x1p-126f};
 
-// Values around every code and every tie, of any magnitude, in lengths around those of vectors.
+// Values around every code and every tie, of any magnitude, in lengths around a vector's.
 void values(const Target& target) {
   std::vector<float> special = {0.0f, -0.0f, kInf, -kInf, kNan, 1e-45f, -1e-45f, 1e-38f, 3.4e38f, -3.4e38f, 1e20f};
   for (const float scale : kScales) {

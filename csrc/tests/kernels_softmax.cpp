@@ -48,7 +48,7 @@ void check(const Target& target, SoftmaxArgs args, const std::vector<float>& x, 
           run(target.find("softmax_f32"), &args, buffers, workers, 0);
         }
         expect(source.intact() && result.intact() && sums.intact(), what + ": overrun");
-        // Positive terms cannot cancel: a few roundings for each term, plus those of partial sums.
+        // Positive terms cannot cancel: a few roundings for each term, plus the roundings of partial sums.
         expect_close(expected, (in_place ? source : result).values(), sum_tolerance(args.axis / 16), what);
       }
     }

@@ -104,8 +104,8 @@ void same_bits(const std::vector<std::uint32_t>& operands, Product product, Emul
   expect(actual == expected, "the emulation differs from the CPU: " + what);
 }
 
-// Sums of usual values, that cancel, of denormal products, that overflow, and of all values, those that are not finite
-// included: a test of emulated kernels says what AMX computes.
+// Sums of usual values, sums that cancel, of denormal products, that overflow, and of all values, including those that
+// are not finite: so tests of emulated kernels also hold for AMX.
 void emulated_is_what_the_cpu_computes(const Target&) {
   namespace native = engine::generic::tiles::native;
   if (!has_tiles()) return;

@@ -85,8 +85,8 @@ ByteVector packed_of(const Target& target, const Product& p, const Operands& o) 
   return packed[0];
 }
 
-// A result and the sum of the magnitudes of its products, with the largest element of each block of A in place of all
-// of them, which is what the rounding error of the digits is relative to.
+// A result, and the sum of the magnitudes of its products with the largest element of each block of A in place of its
+// elements: the rounding error of the digits is relative to this sum.
 struct Expected {
   double value, magnitude;
 };
@@ -144,7 +144,7 @@ std::string name_of(const Product& p) {
 void check(const Target& target, const Product& p, std::uint32_t seed, int workers = 3) {
   const Operands o = random_operands(p, seed);
   const std::vector<float> y = run_product(target, p, o, workers);
-  // A digit less is eight bits less; the rest is the rounding of f32.
+  // One digit less means eight bits less; the rest is the rounding of f32.
   const double tolerance = p.digits == 1 ? 0.004 : sum_tolerance(p.digits == 3 ? blocks_of(p) : p.k);
   for (std::int64_t row = 0; row < p.m; ++row)
     for (std::int64_t column = 0; column < p.n; ++column) {

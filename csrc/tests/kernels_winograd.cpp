@@ -15,7 +15,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// What differs from random values: `value` in a place of the input, or in all of the first `rows` rows of its maps.
+// The difference from random values: `value` in one place of the input, or in all of the first `rows` rows of its maps.
 struct Outlier {
   float value = 0.0f;
   std::int64_t place = -1, rows = 0;
@@ -36,7 +36,7 @@ ConvShape shape(std::int64_t batch, std::int64_t in_c, std::int64_t out_c, std::
   return s;
 }
 
-// For each output, the largest finite product in its window, at least 1: what its error is relative to.
+// For each output, the largest finite product in its window, at least 1; the error is relative to it.
 std::vector<float> reaches(const ConvShape& s, const std::vector<float>& x, float weights) {
   const std::int64_t ins = s.in_channels / s.groups, outs = s.out_channels / s.groups;
   std::vector<float> found;
@@ -72,7 +72,7 @@ struct Inputs {
   std::vector<float> x, w, bias, scale, residual;
 };
 
-// The results of all ways to compute a convolution; the last one sums directly what is not zero.
+// The results of all ways to compute a convolution; the last one sums directly where values are not zero.
 struct Result {
   std::string way;
   std::vector<float> values;
@@ -282,7 +282,7 @@ void epilogues(const Target& target) {
                      {static_cast<Activation>(i), 0.3f, 0.6f, after}, 4);
 }
 
-// A value that is large, or not finite, changes what sees it, and nothing else; nor does the border of zeros.
+// A value that is large, or not finite, changes only the outputs that see it; the border of zeros changes none.
 template <bool kIsBf16>
 void outliers(const Target& target) {
   struct Grouping {
@@ -342,7 +342,7 @@ void sparse(const Target& target) {
       }
 }
 
-// Weights and inputs of which transforms overflow, or lose bits of denormal numbers.
+// Weights and inputs whose transforms overflow, or lose bits of denormal numbers.
 template <bool kIsBf16>
 void magnitudes(const Target& target) {
   for (const int tile : {2, 4})
