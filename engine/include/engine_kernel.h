@@ -11,8 +11,8 @@
  *   `call->message`, which has room for `call->message_size` bytes.
  * - No exception of C++ and no longjmp may leave it. It must not use Python.
  * - It may be called by any thread, and by several at once, except for the same state in `create` and `destroy`.
- * - What it is passed is valid until it returns. What it returns by pointer (names, descriptions) must stay valid, and
- *   must not change, until the process ends: libraries are never unloaded.
+ * - Its arguments are valid until it returns. Memory that it returns pointers to (names, descriptions) must stay valid,
+ *   and must not change, until the process ends: libraries are never unloaded.
  *
  * Versions. A library is accepted if its `abi_version` is ENGINE_KERNEL_ABI_VERSION of the engine. Within one version,
  * structures with a `struct_size` only grow at the end: set it to sizeof the structure, and read a later field of a
@@ -95,7 +95,7 @@ typedef struct engine_attribute {
   const char *const *strings;
 } engine_attribute;
 
-/* What the functions of a kernel are passed. */
+/* The arguments of a kernel's functions. */
 typedef struct engine_call {
   size_t struct_size;
   const engine_tensor *inputs; /* as many as the node has */
@@ -112,11 +112,11 @@ typedef struct engine_call {
   int32_t workers;
 } engine_call;
 
-/* What `create` may ask for. The engine has filled in the defaults: no workspace, one worker. */
+/* The resources that `create` may request. The engine has filled in the defaults: no workspace, one worker. */
 typedef struct engine_plan {
   size_t struct_size;
   size_t workspace_bytes; /* for each worker */
-  int32_t max_workers;    /* above 1, `compute` is called by up to so many threads at once, each of which computes its
+  int32_t max_workers;    /* above 1, `compute` is called by up to this many threads at once, and each computes its
                              part of the outputs, by its `worker` of `workers`; the result must not depend on them */
 } engine_plan;
 
@@ -133,11 +133,11 @@ typedef struct engine_kernel {
      before. Optional. After an error, destroy is not called. */
   int (*create)(const engine_call *call, engine_plan *plan, void **state);
 
-  /* Computes all elements of all outputs. Required. One state may be in use by several inferences at once, so
-     what an inference writes belongs into the workspace. */
+  /* Computes all elements of all outputs. Required. Several inferences may use one state at once, so
+     an inference must write to its workspace only. */
   int (*compute)(const engine_call *call, void *state);
 
-  /* Frees what create made. Optional. */
+  /* Frees the state that create returned. Optional. */
   void (*destroy)(void *state);
 
   /* The rest defines the operator, for libraries that are added without Python code; see docs/extensions.md. */
@@ -154,13 +154,13 @@ typedef struct engine_library {
   uint32_t abi_version; /* ENGINE_KERNEL_ABI_VERSION; always the first field */
   uint32_t reserved;    /* 0 */
   size_t struct_size;
-  const char *name; /* letters, digits, '.', '_', '-'; with the version, what compiled networks require */
+  const char *name; /* letters, digits, '.', '_', '-'; compiled networks require this name and version */
   const char *version;
   const engine_kernel *const *kernels;
   size_t num_kernels;
 
-  /* Whether the library can be used on this machine, such as whether the CPU has the instructions. Optional. Called
-     once, when the library is added. */
+  /* Whether the library can be used on this machine, for example whether the CPU has the instructions. Optional.
+     Called once, when the library is added. */
   int (*check)(char *message, size_t message_size);
 } engine_library;
 
