@@ -1,6 +1,6 @@
 // The windows of a convolution as columns [images, channels, taps, positions], with each tap moved by `offset` [images,
 // offset groups, taps, 2, positions] and weighted by `mask` [images, offset groups, taps, positions]. Elements between
-// pixels are interpolated linearly, those beyond the map are zeros. An item finds the pixels around a tap once for
+// pixels are interpolated linearly; elements beyond the map are zeros. An item finds the pixels around a tap once for
 // CHANNELS channels of an offset group; neighbouring items are neighbouring positions.
 
 // The pixels before and after a place, or -1 beyond the map, and their weights.

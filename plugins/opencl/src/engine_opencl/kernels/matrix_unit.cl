@@ -86,7 +86,7 @@ INLINED void copy_1(__local ushort* to, __global const ushort* from, int valid) 
 #define COPY(width) COPY_(width)
 #define copy_elements(width, to, from, valid) COPY(width)(to, from, valid)
 #define end_of_copies() asm volatile("cp.async.commit_group;" : : : "memory")
-// Until at most `open` groups of copies, a literal, are not complete.
+// Waits until at most `open` groups of copies, a literal, are incomplete.
 #define wait_for_copies(open) asm volatile("cp.async.wait_group %0;" : : "n"(open) : "memory")
 
 INLINED void load_matrices(uint* four, __local const ushort* line) {
@@ -111,7 +111,8 @@ INLINED void add_product(float* sum, const uint* a, const uint* b) {
 }
 #endif
 
-// Where element `at` of a line is: chunks of 8 elements are permuted so that 8 lines are read without bank conflicts.
+// The place of element `at` of a line: chunks of 8 elements are permuted so that 8 lines are read without bank
+// conflicts.
 #define SWIZZLE(line, length) \
   ((length) >= 64 ? (line) & 7 : (length) == 32 ? (line) >> 1 & 3 : (length) == 16 ? (line) >> 2 & 1 : 0)
 #define PLACE(line, at, length) \
@@ -138,7 +139,7 @@ INLINED void load_right(uint* four, __local const ushort* right, int col, int k,
 #define BLOCKS_M (TM / (16 * WARPS_M))
 #define BLOCKS_N (TN / (8 * WARPS_N))
 #define WARP_COLS (TN / WARPS_N)
-// Where a warp's sums of 16 rows are exchanged after the last tile: rows start 4 banks apart.
+// The memory in which a warp's sums of 16 rows are exchanged after the last tile: rows start 4 banks apart.
 #define KEPT_LINE (WARP_COLS + 4)
 #define KEPT_ELEMENTS (WARPS_M * WARPS_N * 16 * KEPT_LINE)
 #define max_of(x, y) ((x) > (y) ? (x) : (y))
@@ -154,7 +155,7 @@ INLINED void clear(float sum[BLOCKS_M][BLOCKS_N][4]) {
   }
 }
 
-// Store 16 rows of sums, of which a lane has two columns of each block in rows lane / 4 and 8 + lane / 4.
+// Store 16 rows of sums: a lane has two columns of each block, in rows lane / 4 and 8 + lane / 4.
 INLINED void keep_rows(__local float* kept, float sum[BLOCKS_N][4], int lane) {
   UNROLLED
   for (int j = 0; j < BLOCKS_N; ++j) {
@@ -167,7 +168,7 @@ INLINED void keep_rows(__local float* kept, float sum[BLOCKS_N][4], int lane) {
 // Add the products of one tile of TK steps; `row`, `col`: the warp's first. Block [i][j] has rows 16 i and columns 8 j.
 INLINED void add_tile(float sum[BLOCKS_M][BLOCKS_N][4], __local const ushort* left, __local const ushort* right, int row,
                      int col, int lane UNIT_PARAMETER) {
-  // Unrolling this, too, exceeds what some compilers unroll, and the sums then leave the registers.
+  // Unrolling this as well would exceed the limits of some compilers, and the sums would then leave the registers.
   for (int k = 0; k < TK; k += 16) {
     uint a[BLOCKS_M][4], b[BLOCKS_N][2];
     UNROLLED

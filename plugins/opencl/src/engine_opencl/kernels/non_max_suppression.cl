@@ -1,7 +1,7 @@
 // The boxes of high scores that overlap little with better ones, for each batch and class; see rounded.cl.
 
-// The corners of smallest and of largest coordinates, and the area, which is NaN for a box with a NaN: it overlaps with
-// none then.
+// The corners of smallest and of largest coordinates, and the area, which is NaN for a box with a NaN: such a box
+// overlaps with no other.
 __kernel void find_corners(__global const float* restrict boxes, __global float4* restrict corners,
                            __global float* restrict areas) {
   const ulong i = get_global_id(0);
@@ -18,7 +18,7 @@ __kernel void find_corners(__global const float* restrict boxes, __global float4
   areas[i] = is_number ? product(high.x - low.x, high.y - low.y) : NAN;
 }
 
-// Whether the ratio of the common area and that of both together exceeds `most`, of 0..1.
+// Whether the ratio of the area of the intersection to the area of the union exceeds `most`, of 0..1.
 inline bool overlap(float4 a, float a_area, float4 b, float b_area, float most) {
   const float2 sides = fmin(a.hi, b.hi) - fmax(a.lo, b.lo);
   if (!(sides.x > 0.0f && sides.y > 0.0f)) return false;
@@ -37,8 +37,8 @@ inline bool comes_before(Candidate a, Candidate b) {
 }
 
 #if GROUP == 1
-// Candidates as a heap, of which only as many are sorted as are looked at: moves that at a place down to its own, so that
-// none of `count` precedes its parent.
+// Candidates form a heap, so that only those that are looked at are sorted: moves the one at a place down to its own
+// place, so that none of `count` precedes its parent.
 inline void sift(__global Candidate* heap, int at, const int count) {
   const Candidate own = heap[at];
   for (int next = 2 * at + 1; next < count; next = 2 * at + 1) {
@@ -201,7 +201,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void select_boxes(
   if (item == 0) counts[task] = count;
 }
 
-// The list of all selected boxes: an item writes those of a batch and class.
+// The list of all selected boxes: an item writes the boxes of a batch and class.
 __kernel void list_boxes(__global const int* restrict chosen, __global const int* restrict counts,
                          __global long* restrict selected, __global long* restrict total) {
   const int task = get_global_id(0), count = counts[task];

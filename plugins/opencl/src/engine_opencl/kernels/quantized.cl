@@ -18,7 +18,7 @@ inline int dot_of(uint x, uint w) {
 #endif
 #define ONES 0x01010101u
 
-// The sum of (x - x_zero) * (w - w_zero), from that of x * w, that of x, and the sum of the weights.
+// The sum of (x - x_zero) * (w - w_zero), from the sums of x * w, of x, and of the weights.
 #if W_POINT
 #define CENTERED(sum, total, zero, channel) \
   ((sum) - (zero) * w_sum[channel] - w_zero[channel] * ((total) - (zero) * TERMS))

@@ -1,4 +1,4 @@
-// The same as real.cl for elements of bf16, apart from it so that other programs need no conversions of bf16.
+// The same as real.cl for elements of bf16, in a file of its own so that other programs need no conversions of bf16.
 #define real ushort
 #define load_real(from, at) bfloat_value((from)[at])
 #define store_real(to, at, value) ((to)[at] = bfloat_code(value))

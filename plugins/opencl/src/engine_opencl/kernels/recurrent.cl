@@ -3,7 +3,7 @@
 // SEQUENCES sequences; `recurrent_step` runs one step over the whole device.
 // projection: rows [steps, batch], or the other way round; states, cell, scratch: [directions, batch, PADDED] in f32;
 // recurrent: [directions, blocks of WIDTH units, HIDDEN, GATES, WIDTH]. `before` and `after` are different buffers,
-// since units read all units; what lies beyond HIDDEN is never used.
+// since units read all units; elements beyond HIDDEN are never used.
 #if LANES == 1
 typedef float lanes;
 #define get_lanes(from) (*(from))
@@ -83,7 +83,7 @@ typedef float lanes;
 #define GIVEN(gate) (get_real(projection, given + (gate) * HIDDEN, 1, count) + INPUT_BIAS(gate))
 #define SUM(gate) (GIVEN(gate) + RECURRENT_BIAS(gate) + sums[s][gate])
 
-// Adds what the units of the sequences, `states`, contribute to gates of the item's units.
+// Adds the contribution of the sequences' units, `states`, to gates of the item's units.
 inline void remember(lanes sums[SEQUENCES][GATES], const int from, const int to, __global const float* states,
                      const int last, __global const real* restrict recurrent) {
   for (int k = 0; k < HIDDEN; ++k)

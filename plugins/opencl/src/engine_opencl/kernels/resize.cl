@@ -1,4 +1,4 @@
-// Each element along one axis from those at TAPS indices; an index of -1 represents the value outside.
+// Computes each element along one axis from the elements at TAPS indices; an index of -1 means the value outside.
 __kernel void resize(__global const stored_T* restrict x, __global const int* restrict indices,
                      __global const float* restrict weights, __global stored_T* restrict y, const T outside) {
   const ulong k = get_global_id(0);

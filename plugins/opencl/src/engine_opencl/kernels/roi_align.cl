@@ -13,7 +13,7 @@ typedef struct {
   float weight_low, weight_high;
 } Axis;
 
-// Some more on each side than computed, for rounding.
+// A few more on each side than computed, because of rounding.
 inline long limited(float at, float more, long last) {
   const float wide = at + more * (2.0f + fmin(fabs(at) * 1e-6f, 1000.0f));
   return wide > 0.0f ? (wide < last ? (long)wide : last) : 0;

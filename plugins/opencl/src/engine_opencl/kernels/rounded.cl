@@ -1,5 +1,6 @@
-// Products and quotients rounded to nearest, as other devices compute them: a compiler may contract a product with a sum,
-// and a quotient of OpenCL may be 2.5 ulp from the right one. For what decides about numbers of samples, or comparisons.
+// Products and quotients rounded to nearest, as other devices compute them: a compiler may contract a product with a
+// sum, and a quotient of OpenCL may be 2.5 ulp from the right one. For values that decide numbers of samples, or
+// comparisons.
 inline float product(float a, float b) { return fma(a, b, 0.0f); }
 
 inline float quotient(float a, float b) {

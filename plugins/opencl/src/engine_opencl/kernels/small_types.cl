@@ -1,5 +1,5 @@
-// Numbers of floating-point types of 4 to 8 bits: a sign, an exponent with a bias, and a mantissa. Only
-// integers are computed with where f32 would be denormal: devices may flush denormal numbers.
+// Numbers of floating-point types of 4 to 8 bits: a sign, an exponent with a bias, and a mantissa. Where
+// f32 would be denormal, the arithmetic is on integers, since devices may flush denormal numbers.
 #define NO_SPECIALS 0    // every code is a number
 #define ONLY_NAN 1       // the largest magnitude is NaN
 #define INFINITE 2       // as in IEEE 754
@@ -18,7 +18,8 @@ inline float small_value(const uint code, const int exponent_bits, const int man
   const float value = exponent ? as_float((exponent + 127 - bias) << 23 | fraction << (23 - mantissa)) : fraction * place;
   return as_float(as_uint(value) | sign);
 }
-// The code of the nearest number, of the even one of two. Above the largest: the largest if SATURATES, else special.
+// The code of the nearest number; of two equally near, the even one. Above the largest: the largest if SATURATES, else
+// special.
 inline uint small_code(const float x, const int exponent_bits, const int mantissa, const int bias, const int specials,
                        const int saturates) {
   const int size = exponent_bits + mantissa, dropped = 23 - mantissa;
@@ -38,9 +39,9 @@ inline uint small_code(const float x, const int exponent_bits, const int mantiss
   return specials == UNSIGNED_ZERO && code == 0 ? 0 : code | sign;
 }
 
-// f8e8m0: powers of two, by the table of ONNX's Cast: what is not from 2^-127, which has the code 0, to 2^127 becomes the
-// nearer end if the cast saturates, else NaN. Ties round up. 2^-127 is subnormal in f32. `rounding`: 0 down, 1 up, 2 to
-// nearest.
+// f8e8m0: powers of two, by the table of ONNX's Cast: magnitudes outside 2^-127 (which has the code 0) to 2^127 become
+// the nearer end if the cast saturates, otherwise NaN. Ties round up. 2^-127 is subnormal in f32. `rounding`: 0 down, 1
+// up, 2 to nearest.
 inline float power_value(const uint code) {
   return as_float(code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : code << 23);
 }
