@@ -1,5 +1,6 @@
-"""What fails a test although its answers are right: kernels that cannot share a program, local memory of another size
-than a plan says, and what Oclgrind reports."""
+"""Reasons to fail a test although its answers are right: kernels that cannot share a program, local memory of another
+size than a plan says, and reports of Oclgrind.
+"""
 
 from __future__ import annotations
 

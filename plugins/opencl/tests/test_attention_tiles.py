@@ -81,7 +81,7 @@ def test_masked_and_infinite_rows(tile: AttentionTile) -> None:
 
 @pytest.mark.parametrize("rows", ["attention", "softmax", "guarded"])
 def test_rows_that_see_no_key(tile: AttentionTile, rows: str) -> None:
-    """Zeros or NaN, as the operator says: that of Where(IsNaN(p), 0, p) gives zeros."""
+    """Zeros or NaN, as the operator says: the one with Where(IsNaN(p), 0, p) gives zeros."""
     random = np.random.default_rng(1)
     inputs = [random.standard_normal((1, 1, 20, 16)).astype(np.float32) for _ in range(3)]
     inputs.append(np.zeros((20, 20), np.float32))

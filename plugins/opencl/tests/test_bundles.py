@@ -69,7 +69,7 @@ def launch(source: str, kernel: str = "apply") -> Launch:
 
 
 def run(programs: Programs, launch: Launch) -> float:
-    """What a kernel makes of 3."""
+    """The result of a kernel for the input 3."""
     value = np.array([3], np.float32)
     buffer = cl.Buffer(programs.device.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=value)
     kernel = cl.Kernel(programs.program(launch.source), launch.entry)

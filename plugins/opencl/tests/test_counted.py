@@ -38,7 +38,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def suppressing(
     inputs: Sequence[Array | None], fixed: Sequence[int] = (), lengths: Sequence[Any] | None = None, **attributes: Any
 ) -> tuple[Node, Model]:
-    """A node and its model; `lengths`: of boxes and scores, if not those of the inputs."""
+    """A node and its model; `lengths`: of boxes and scores, if they differ from the inputs'."""
     sources: list[Any] = []
     for index, value in enumerate(inputs):
         if value is None or index in fixed:
@@ -63,7 +63,7 @@ def check(*inputs: Array | None, fixed: Sequence[int] = (2, 3, 4), **attributes:
 
 
 def detections(random: np.random.Generator, batches: int, classes: int, count: int) -> tuple[Array, Array]:
-    """Boxes of any order of corners, and scores of which many are equal."""
+    """Boxes with corners in any order, and scores, many of them equal."""
     boxes = random.uniform(0, 1, (batches, count, 4)).astype(np.float32)
     return boxes, random.choice(np.linspace(0, 1, 13, dtype=np.float32), (batches, classes, count))
 

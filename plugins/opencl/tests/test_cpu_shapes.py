@@ -164,9 +164,9 @@ def test_a_blob_keeps_the_shape(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is used without a measurement, also where nothing else is known; a forged one is not used.
+    """It is used without a measurement, even if nothing else is known; a forged one is not used.
 
-    Nor is it used where no effort was asked for.
+    None is used where no effort was asked for.
     """
     model, inputs = CASES[case]()
     expected = answer(compiled(model), inputs)

@@ -51,7 +51,7 @@ def node_of(inputs: Sequence[Array | None], attributes: dict[str, Any], constant
 def both(
     inputs: Sequence[Array | None], attributes: dict[str, Any], constants: Sequence[int] = ()
 ) -> tuple[Array, ...]:
-    """What OPENCL gives, and what the evaluation gives."""
+    """The results of OPENCL, and of the evaluation."""
     node = node_of(inputs, attributes, constants)
     parameters = [each.node for each in node.input_values if each is not None and isinstance(each.node, Parameter)]
     model = Model([Result(node.output(0))], parameters)

@@ -168,7 +168,7 @@ def test_a_device_lost_while_it_computes(monkeypatch: pytest.MonkeyPatch) -> Non
     network = compiled()
     requests = [network.create_infer_request() for _ in range(2)]
     with monkeypatch.context() as broken:
-        # What is waited for fails, and so does the queue, which no context can be used after.
+        # The operation that is waited for fails, and so does the queue; afterwards, no context can be used.
         broken.setattr(cl.Event, "wait", fails("clWaitForEvents", cl.status_code.OUT_OF_RESOURCES))
         broken.setattr(cl.CommandQueue, "finish", fails("clFinish", cl.status_code.OUT_OF_RESOURCES))
         for request in requests:

@@ -1,4 +1,4 @@
-"""What is found out of a device before it is used, and kept.
+"""The check of a device before its first use, and the record of its result.
 
 If this fails, a broken driver gives wrong answers or ends the application, or every start of one takes a second longer.
 """

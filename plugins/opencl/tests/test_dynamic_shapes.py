@@ -1,4 +1,4 @@
-"""Lengths that vary: each set of them has a plan, and what is no longer kept takes no memory.
+"""Lengths that vary: each set of lengths has a plan, and plans that are no longer kept take no memory.
 
 If this fails, a service whose lengths vary runs out of the device's memory.
 """
@@ -44,7 +44,7 @@ def test_weights_of_plans_that_are_dropped_are_let_go() -> None:
 
 
 def test_programs_of_plans_that_are_dropped_are_let_go() -> None:
-    """A program takes megabytes, and each set of lengths brings its own; those of two networks are shared."""
+    """A program takes megabytes, and each set of lengths brings its own; two networks share programs."""
     core = Core()
     compiled, twin = network(core), network(core)
     seen: dict[int, list[weakref.ref[Any]]] = {}

@@ -125,7 +125,7 @@ def test_operators_keep_the_precision_of_f64(name: str, kind: str, monkeypatch: 
 
 
 def test_numbers_of_code_are_those_of_f64() -> None:
-    """0.1f is another number than 0.1; numbers from a model's attributes are exactly those of f32."""
+    """0.1f is another number than 0.1; numbers from a model's attributes are exactly f32 numbers."""
     assert for_type("clip(0.1f * {0}, 0x1.99999ap-4f)", "double") == "clip_double(0.1 * {0}, 0x1.99999ap-4f)"
     assert for_type("clip(0.1f * {0})", "float") == "clip(0.1f * {0})"
 

@@ -1,4 +1,4 @@
-"""What is run on a GPU, of which there is seldom one, does not fail there for a reason that a CPU could have shown."""
+"""The script for GPUs, which are seldom at hand, does not fail there for a reason that a CPU could have shown."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def cases(draw: st.DrawFn, *, transposed: bool = False, depthwise: bool = False)
 
 
 def check(case: dict[str, Any]) -> None:
-    """With a bias and a fused activation; the error is at most that of summation in any order."""
+    """With a bias and a fused activation; the error is at most the one of a summation in any order."""
     rng = np.random.default_rng(1)
     x, w = (rng.standard_normal(case[name], np.float32) for name in ("x", "w"))
     bias = rng.standard_normal(case["outputs"], np.float32)

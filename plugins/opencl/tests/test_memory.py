@@ -371,7 +371,7 @@ def test_no_thread_copies_when_a_failed_inference_has_ended(
 
 
 def test_large_inputs_are_copied_after_the_main_thread_has_ended(tmp_path: Path) -> None:
-    """Threads are no longer started then."""
+    """From then on, no threads are started."""
     code = f"""
 import atexit, sys
 import numpy as np

@@ -1,6 +1,6 @@
 """Outputs that a model leaves out before others that it names.
 
-If this fails, a recurrent layer of which only the last state is read, say, does not run on this device.
+If this fails, a recurrent layer whose last state alone is read, for example, does not run on this device.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from engine.blob import BlobReader, BlobWriter, make_key_files
 from engine.errors import BlobSignatureError, DeviceError
 from engine.testing.networks import seeded_network
 
-# A stand-in for a driver: it does to the child what the source says, and else what the true one does.
+# A stand-in for a driver: it does what the source says to the child, and otherwise what the real one does.
 WORKER = f"""
 import ctypes, os, runpy, sys, time
 worker = runpy.run_path({str(TRIAL_WORKER)!r})
@@ -352,7 +352,7 @@ def test_forged_programs_are_compiled_again(tmp_path: Path, notices: pytest.LogC
 def test_programs_of_other_sources_are_compiled_again(
     tmp_path: Path, notices: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver takes each for what it is: a kernel of the same name and arguments would give wrong results."""
+    """A driver does not confuse them: a kernel of the same name and arguments would give wrong results."""
     monkeypatch.setattr(bundles, "_SIZE", 1)  # several programs
     blob, inputs, right = exported(tmp_path / "a")
 

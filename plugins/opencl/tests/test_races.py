@@ -1,4 +1,4 @@
-"""Oclgrind, where the tests run on it, reports what it is there for; see `conftest.py`.
+"""Oclgrind, where the tests run on it, reports the faults that it is used for; see `conftest.py`.
 
 If this fails, races and accesses out of bounds in kernels of GPUs, which do not show on CPUs, are no longer found.
 """

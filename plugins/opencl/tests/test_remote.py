@@ -91,7 +91,7 @@ def filled(context: RemoteContext, array: np.ndarray) -> Any:
 
 
 def chain(core: Core, context: RemoteContext, source: Any) -> Any:
-    """Two networks, the second of which reads what the first has written."""
+    """Two networks; the second one reads the results of the first."""
     between, last = (context.create_tensor(f32, source.shape) for _ in range(2))
     requests = [core.compile_model(squaring(source.shape[0]), context).create_infer_request() for _ in range(2)]
     for request, given, out in zip(requests, (source, between), (between, last), strict=True):
@@ -211,7 +211,7 @@ def test_nothing_is_written_beside_a_tensor(device: OpenclDevice) -> None:
 
 
 def test_an_output_in_the_memory_of_an_input(kind: str) -> None:
-    """It is written when the input has been read, also where only parts of one buffer overlap."""
+    """It is written after the input has been read, even if only parts of one buffer overlap."""
     core = Core()
     context = core.create_context("OPENCL")
     x = Parameter(f32, [512], "x")

@@ -82,7 +82,7 @@ def regions_of(random: np.random.Generator) -> np.ndarray:
 @pytest.mark.parametrize("samples", [0, 1, 3])
 @pytest.mark.parametrize("scale", [0.75, 0.7])
 def test_regions(core: Core, mode: str, transform: str, samples: int, scale: float) -> None:
-    """Numbers of samples and places are those of the evaluation: they must not depend on how a quotient is rounded."""
+    """The evaluation has the same numbers of samples and places: they must not depend on how a quotient is rounded."""
     random = np.random.default_rng(samples)
     x, corners = random.normal(size=(3, 19, 11, 13)).astype(np.float32), regions_of(random)
     corners[0] = 0, 0, 10, 20  # by 0.7, of 7 by 14 pixels up to rounding

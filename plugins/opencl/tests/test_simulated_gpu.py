@@ -1,4 +1,4 @@
-"""What whole networks cost on a GPU, counted on the description of one: launches, bytes of values, and local memory.
+"""The cost of whole networks on a GPU, counted for a description of one: launches, bytes of values, and local memory.
 
 Counts need no clock and no GPU. If this fails, every user of a GPU waits for more launches, or needs more memory, than
 before; a number that has become smaller should be entered here.

@@ -1,6 +1,6 @@
 """The kernels of products for GPUs: each that may be chosen, on shapes that no tile divides, against numpy.
 
-If a case fails here, a network's answers depend on what tuning has found on some GPU, or on how large that is.
+If a case fails here, a network's answers depend on the kernel that tuning chose on some GPU, or on the GPU's size.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_every_transposition(
 @pytest.mark.parametrize("splits", [2, 8])
 @pytest.mark.parametrize("shape", [(40, 30, 68), (40, 30, 70), (17, 32, 33)])
 def test_shared_steps(choose: Choose, shape: tuple[int, int, int], splits: int) -> None:
-    """With more groups than steps, the last groups have none."""
+    """With more groups than steps, the last groups have no steps."""
     choose(replace(SMALL, splits=splits))
     check_epilogue(*shape)
 

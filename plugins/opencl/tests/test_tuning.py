@@ -128,7 +128,7 @@ def check(network: ExecutableNetwork, layers: int = 1) -> None:
 
 
 def chosen(network: ExecutableNetwork) -> dict[str, str]:
-    """What was chosen, by site."""
+    """The choices, by site."""
     lines = network.get_metric("KERNEL_CHOICES")
     return {key: text.split()[0] for key, text in (line.split(": ") for line in lines)}
 
@@ -259,7 +259,7 @@ def test_a_cache_of_another_driver_is_not_used(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(device, "facts", replace(device.facts, driver="another"))
     other = TuningCache(tmp_path, device)
     assert other.get("a") is None
-    # Nor where its name says that it is of this one.
+    # It is not used either if its name says that it belongs to this one.
     other.path.write_bytes(cache.path.read_bytes())
     assert TuningCache(tmp_path, device).get("a") is None
 

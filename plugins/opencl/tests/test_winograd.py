@@ -188,7 +188,7 @@ def test_a_channel_of_tiny_weights_does_not_decide_for_others() -> None:
 
 @pytest.mark.parametrize("value", [1e4, 1e7, 1e30, np.inf])
 def test_a_large_weight_changes_what_meets_it_only(kind: None, value: float) -> None:
-    """Rows and columns at the border meet some taps only, and one filter does not meet those of others."""
+    """Rows and columns at the border meet only some taps, and one filter does not meet the others' taps."""
     rng, pads = np.random.default_rng(1), [1, 1, 1, 1]
     values = [rng.uniform(0.5, 1, s).astype(np.float32) for s in ((1, 64, 9, 8), (6, 64, 3, 3), (6,), (1, 6, 9, 8))]
     usual = [each.copy() for each in values]
