@@ -177,7 +177,7 @@ def test_nodes_are_asked_for_the_devices_that_a_device_runs_on(tmp_path: Path) -
 
 
 def test_progress_is_that_of_the_last_dataset() -> None:
-    """Else the throughput of a second one is that of both, with the time between them."""
+    """Otherwise, the throughput of a second one would count both, with the time between them."""
     made = predictor(model(), "TEMPLATE", keep=["id"])
     first, second = (made.predict(dataset(), workers=1, batch_size=8) for _ in range(2))
     check(first)

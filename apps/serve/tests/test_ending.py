@@ -41,7 +41,7 @@ def answers(server: Running, protocol: str, seed: int) -> int:
             answer = client.infer("batched", [given])
             np.testing.assert_allclose(answer.as_numpy("y"), expected(x), atol=1e-5)
             count += 1
-    except (HTTPConnectionClosed, OSError):  # not accepted any more
+    except (HTTPConnectionClosed, OSError):  # no longer accepted
         return count
     except InferenceServerException as e:
         if protocol == "grpc" and e.status() != "StatusCode.UNAVAILABLE":

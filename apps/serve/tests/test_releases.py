@@ -1,4 +1,4 @@
-"""A release of which a server requires at least a version. If these fail, who can write the repository goes back to an
+"""Servers that require a minimum version of a release. If these fail, who can write the repository goes back to an
 older model with a known fault, or exchanges two models, and nobody notices.
 """
 

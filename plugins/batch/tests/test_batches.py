@@ -565,7 +565,7 @@ def test_integers_are_checked_with_the_first_real_batch(core: Core) -> None:
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_a_scale_of_quantization_over_the_batch_is_noticed(core: Core, kind: int) -> None:
-    """Also where results are as coarse as those of 16 bits."""
+    """Also for results that are as coarse as 16-bit numbers."""
     nodes = [
         helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
         helper.make_node("Abs", ["wide"], ["size"]),

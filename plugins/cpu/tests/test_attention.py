@@ -131,7 +131,7 @@ def test_one_network_takes_all_lengths() -> None:
 @pytest.mark.parametrize("queries", [1, 3, 20])
 @pytest.mark.parametrize("is_causal", [0, 1])
 def test_each_sequence_has_its_own_number_of_keys(queries: int, is_causal: int) -> None:
-    """As with caches of a fixed length, of which a part is filled."""
+    """As with caches of a fixed length that are partly filled."""
     given = [values(2, 4, queries, 16), values(2, 2, 40, 16), values(2, 2, 40, 16)]
     parameters = [parameter(name, array) for name, array in zip("qkv", given, strict=True)]
     lengths = Parameter(i64, [2], "lengths")

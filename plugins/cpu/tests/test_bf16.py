@@ -27,7 +27,7 @@ ort = pytest.importorskip("onnxruntime")
 Array = np.ndarray[Any, np.dtype[Any]]
 Nodes = Sequence[onnx.NodeProto]
 HALF_UNIT = 2.0**-9
-"""What rounding to bf16 changes, of the value."""
+"""The share of a value by which rounding to bf16 may change it."""
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_small_networks_stay_close_to_f32(name: str) -> None:
     )
     for output, expected in exact.items():
         error = np.asarray(approximate[output], np.float64) - expected
-        # Independent roundings of 2^-9 in some tens of layers, each of which hands on what came before.
+        # Independent roundings of 2^-9 in some tens of layers, each of which passes on the error before it.
         assert np.sqrt(np.mean(error**2)) < 0.05 * np.std(expected), output
 
 

@@ -124,7 +124,7 @@ def test_a_file_of_known_shapes_that_the_other_branch_does_not_fit() -> None:
 
 
 def test_a_branch_by_a_condition_at_run_time_is_an_error_if_it_is_taken() -> None:
-    """As in a detector of speech for two rates, of which each reads windows of its own length."""
+    """As in a detector of speech for two rates, each with its own length of windows."""
     data = model(
         """weights = Constant <value_floats: floats = [1.0, 2.0, 3.0]> ()
            y = If (c) <then_branch: graph = a () => (float[] t) { t = MatMul(x, weights) },

@@ -549,7 +549,7 @@ def test_any_loop_is_like_the_reference(case: tuple[Model, dict[str, Array]]) ->
     result = Core().compile_model(model, "CPU")(feeds)
     for got, wanted in zip([result[f"y{i}"] for i in range(len(expected))], expected, strict=True):
         assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
-        # The sine of each step damps errors of one rounding, of which there are some dozen.
+        # The sine of each step damps errors of one rounding; there are a few dozen.
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 

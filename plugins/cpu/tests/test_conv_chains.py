@@ -57,7 +57,7 @@ class Block:
             made.append(helper.make_node("Conv", [made[-1].output[0], "wp", "bp"], ["p"]))
         if self.residual:
             made.append(helper.make_node("Add", ["x", made[-1].output[0]], ["s"]))
-        # The output is no convolution, as in most networks.
+        # The output is not a convolution's, as in most networks.
         return [*made, helper.make_node("Sin", [made[-1].output[0]], ["y"])]
 
     def activations(self) -> list[str]:

@@ -43,7 +43,7 @@ def model_of(
 
 
 def windows_of(x: Array, pad: int = 1) -> Array:
-    """What each output sees: [N, C, ..., 3, 3] of [N, C, ...]."""
+    """The window that each output sees: [N, C, ..., 3, 3] of [N, C, ...]."""
     spatial = x.ndim - 2
     padded = np.pad(x, [(0, 0)] * 2 + [(pad, pad)] * spatial)
     return np.lib.stride_tricks.sliding_window_view(padded, (3,) * spatial, axis=tuple(range(2, x.ndim)))

@@ -19,7 +19,7 @@ NATIVE = {"ALLOW_REFERENCE": False}
 
 
 def compiled(op_type: str, inputs: list[Array | None], attributes: dict[str, Any], outputs: int, fixed: bool) -> Any:
-    """The network of one node, of which all inputs are inputs of the network, and the node."""
+    """The network of one node, whose inputs are all inputs of the network, and the node."""
     parameters = [
         None if x is None else Parameter(
             ElementType.from_numpy(x.dtype), PartialShape(x.shape if fixed else [-1] * x.ndim), f"x{index}"

@@ -488,7 +488,7 @@ def test_a_failed_step_leaves_the_state() -> None:
 
 
 def test_a_variable_that_others_read_is_copied() -> None:
-    """An output shows the past besides the attention, so that it stays an array."""
+    """An output shows the past beside the attention, so that the past stays an array."""
     x, past = Parameter(f32, ["b", "new", 2], "x"), Parameter(f32, ["b", "past", 2], "past")
     present = ops.Concat(past, x, axis=1)
     total = ops.ReduceSum(present, Constant(np.array([1])), keepdims=0)
@@ -552,7 +552,7 @@ def test_polynomials_with_three_factors() -> None:
 )  # fmt: skip
 @settings(max_examples=300, deadline=None)
 def test_products_of_bounds_and_roundings_are_misfits_or_right(of_a: Any, of_b: Any, most_a: int, most_b: int) -> None:
-    """As a mask [batch, length, length] of which a part is bounded."""
+    """As a mask [batch, length, length] with a bounded part."""
 
     def value(a: int, b: int) -> int:
         return math.prod(each(a) for each in of_a) * math.prod(each(b) for each in of_b)

@@ -1,4 +1,4 @@
-"""What users are told of a build that lacks the kernels of their CPU."""
+"""Users are told when a build lacks the kernels for their CPU."""
 
 from __future__ import annotations
 

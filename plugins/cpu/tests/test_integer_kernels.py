@@ -403,7 +403,7 @@ def test_two_biases_after_the_quantization_of_a_product_are_two_additions() -> N
 @pytest.mark.parametrize("shape", [(3, 5, 20), (2, 300), (4, 64), (7, 1)], ids=str)
 @pytest.mark.parametrize("scale", [0.02, 0.9, 1.3e36])
 def test_softmax_of_codes(shape: tuple[int, ...], scale: float, kinds: tuple[ElementType, ElementType]) -> None:
-    """A scale of 1e36 is that of scores with a mask of the lowest number of f32."""
+    """Scores with a mask of the lowest number of f32 have a scale of 1e36."""
     x = Parameter(kinds[0], shape, "x")
     value = ops.Softmax(dequantized(x, scale, 90, kinds[0]))
     zero = np.iinfo(kinds[1].numpy).min

@@ -23,7 +23,8 @@ from engine.testing.models import LIGHT_MODELS, light_answer, light_input, light
 from engine.testing.networks import NETWORKS, SeededNetwork, rounding_tolerance, seeded_network
 from engine.testing.networks.arithmetic import reduction_lengths
 
-# What real sizes meet and small ones do not, where the whole network would take too long or too much memory.
+# Parts of networks in their real sizes, which take paths that small sizes do not, where a whole network would need too
+# much time or memory.
 CUT = {
     "bert_base": {"layers": 2, "vocabulary": 1000},
     "gpt2_blocks": {"layers": 2},

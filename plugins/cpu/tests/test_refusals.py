@@ -1,4 +1,4 @@
-"""What every lowering owes a query: an answer, whatever the types of the inputs."""
+"""Every lowering answers a query, whatever the types of the inputs."""
 
 from __future__ import annotations
 

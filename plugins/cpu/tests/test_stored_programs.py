@@ -108,7 +108,7 @@ def test_variables_are_kept_by_a_stored_program(core: Core) -> None:
 
 
 def test_importing_a_blob_loads_nothing_that_compiles(core: Core, tmp_path: Path) -> None:
-    """Nor does it load onnx, protobuf or ml_dtypes, which a machine that runs blobs need not have."""
+    """It does not load onnx, protobuf or ml_dtypes either, which a machine that runs blobs need not have."""
     core.compile_model(small_model(), "CPU").export_model(tmp_path / "m.blob")
     code = (
         "import sys, numpy\n"
@@ -168,7 +168,7 @@ def test_a_blob_without_a_program_says_why_and_runs_from_its_graph(
 
 
 def test_weights_that_are_not_packed_and_other_versions_run_from_the_graph(core: Core) -> None:
-    """What kernels' attributes mean may change between versions; a graph means the same."""
+    """The meaning of kernels' attributes may change between versions; the meaning of a graph does not."""
     x = {"x": values(2, 64)}
     compiled = core.compile_model(small_model(), "CPU")
     unpacked = core.import_model(exported(compiled), config={"EXPORT_PACKED_WEIGHTS": False})

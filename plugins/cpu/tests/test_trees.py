@@ -91,7 +91,7 @@ def test_thresholds_of_more_precision_than_the_rows() -> None:
 
 
 def test_an_exported_network() -> None:
-    """The trees are attributes, of which the blob holds every number."""
+    """The trees are attributes, and the blob holds every number of them."""
     rng = np.random.default_rng(7)
     attributes = random_ensemble(rng, "class", targets=3, votes=2) | {"classlabels_int64s": (30, 10, 20)}
     parameter = Parameter(ElementType.from_numpy(np.dtype(np.float32)), PartialShape([-1, 6]), "x")

@@ -27,7 +27,7 @@ def networks(
     constants: tuple[int, ...] = (),
     tail: Any = None,
 ) -> list[Array]:
-    """What TEMPLATE and CPU give, which must be equal up to the rounding of sums."""
+    """The results of TEMPLATE and CPU, which must be equal up to the rounding of sums."""
     sources: list[Any] = []
     for index, x in enumerate(inputs):
         if x is None or index in constants:

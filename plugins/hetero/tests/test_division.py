@@ -10,7 +10,7 @@ from engine_hetero.division.dividing import _worth_its_subgraphs
 
 @dataclass
 class Candidate:
-    """What is asked of a division."""
+    """The properties that a division must have."""
 
     count: int
     seconds: float

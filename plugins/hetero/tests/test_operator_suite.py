@@ -1,4 +1,4 @@
-"""Every operator through HETERO, and ONNX's node cases, of which some are graphs of several nodes."""
+"""Every operator through HETERO, and ONNX's node cases, some of which are graphs of several nodes."""
 
 from engine.testing import OperatorSuite
 

@@ -78,7 +78,7 @@ def test_what_a_user_moves_is_shown_as_it_is_compiled(network: Path) -> None:
 
 
 def test_measured_times_are_shown_and_kept(network: Path, tmp_path: Path) -> None:
-    """What was measured for the report decides the same way when the model is compiled later."""
+    """The times measured for the report lead to the same decision when the model is compiled later."""
     file = tmp_path / "calibration.json"
     common = [network, "-d", "HETERO:TEMPLATE,CPU", "-c", "PLACEMENT=measured", "-c", f"CALIBRATION_FILE={file}"]
     placement = json.loads(query(*common, "-c", "MEASURE_SECONDS=20", "--json"))["placement"]

@@ -1,4 +1,6 @@
-"""What a part gives to others: each result more is memory that is written, and keeps operations from being fused."""
+"""The results that parts pass to others: each additional one is written to memory, and keeps operations from being
+fused.
+"""
 
 from __future__ import annotations
 

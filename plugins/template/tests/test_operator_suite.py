@@ -1,5 +1,6 @@
-"""Every operator on TEMPLATE, of which none may be refused: by passes and program, compared with the evaluator itself,
-and with the answers of the ONNX suite."""
+"""Every operator on TEMPLATE, which may refuse none: by passes and program, compared with the evaluator itself, and
+with the answers of the ONNX suite.
+"""
 
 from engine.testing import OperatorSuite
 

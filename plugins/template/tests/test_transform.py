@@ -57,7 +57,7 @@ def test_a_network_runs_the_transformed_model_unless_told_otherwise() -> None:
 
 
 def test_an_inference_holds_only_what_later_operations_read() -> None:
-    """Of a long chain of large values two are needed at a time, besides the result."""
+    """Two values of a long chain of large ones are needed at a time, beside the result."""
     length, size = 16, 1 << 20
     x = Parameter(f32, [size // 4], "x")
     value: Node = x
