@@ -1,4 +1,4 @@
-"""The folders that the repository finds on disk. If this fails, one folder that cannot be read stops the whole server."""
+"""The folders that the repository finds. If this fails, one folder that cannot be read stops the whole server."""
 
 from __future__ import annotations
 
