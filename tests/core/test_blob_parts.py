@@ -71,7 +71,7 @@ def needing(**requirements: str) -> Callable[[BlobManifest], BlobManifest]:
 
 
 def reasons_and_import(blob: bytes, **options: Any) -> tuple[tuple[str, ...], EngineError | None]:
-    """What the check says, and how the import fails, which must agree."""
+    """The answer of the check, and the failure of the import, which must agree."""
     check = Core().check_blob(blob, **options)
     try:
         Core().import_model(blob, **options)

@@ -167,7 +167,7 @@ def test_another_process_finds_it(core: Core, cache: Path, model: onnx.ModelProt
 
 
 def compile_in_processes(here: Path, cache: Path, model: onnx.ModelProto, count: int) -> list[Any]:
-    """What each of several processes, all at once, gets: LOADED_FROM_CACHE and the result."""
+    """The answer of each of several concurrent processes: LOADED_FROM_CACHE and the result."""
     program = """
 import json, sys
 import numpy as np

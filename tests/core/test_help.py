@@ -61,7 +61,7 @@ def test_the_code_runs(cls: type, application: dict[str, Any]) -> None:
 
 
 def held(application: dict[str, Any]) -> dict[str, object]:
-    """What an application holds: of the engine's classes and of the plugins'."""
+    """The objects that an application holds: of the engine's classes, and of the plugins'."""
     core, model, network = (application[name] for name in ("core", "model", "network"))
     networks = {device: core.compile_model(model, device) for device in ("CPU", "HETERO:CPU,TEMPLATE")}
     return {

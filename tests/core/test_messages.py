@@ -1,4 +1,4 @@
-"""What an error says of a likely mistake, so that the user knows the next step."""
+"""Errors name the likely mistake, so that the user knows the next step."""
 
 from __future__ import annotations
 

@@ -311,7 +311,7 @@ def test_all_that_is_given_at_once_is_compiled_once(compilations: list[list[str]
 
 
 def test_all_that_a_request_was_given_one_by_one_is_compiled_once(compilations: list[list[str]]) -> None:
-    """At the next inference. What does not fit is refused where it is given."""
+    """At the next inference. A value that does not fit is refused where it is given."""
     request = Core().compile_model(scaled(), "TEMPLATE").create_infer_request()
     wide = np.stack([GIVEN, GIVEN], axis=1)[:, 0]
     request.set_tensor("x", X)

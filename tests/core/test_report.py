@@ -1,4 +1,4 @@
-"""What was chosen for a network, and what memory it holds: in the log, as metrics, and as numbers."""
+"""The choices for a network, and its memory: in the log, as metrics, and as numbers."""
 
 from __future__ import annotations
 

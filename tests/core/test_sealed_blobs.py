@@ -1,4 +1,4 @@
-"""What a key requires of a blob holds for all that decides its result, the sections in another file included.
+"""A key's requirements on a blob cover everything that decides its result, including sections in another file.
 
 If this fails, whoever can read a blob without weights makes another one that passes for its author's.
 """
@@ -104,7 +104,7 @@ FORGED_ENTRIES: dict[str, Callable[[BlobManifest], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("entry", FORGED_ENTRIES)
 def test_a_blob_that_nobody_encrypted_is_not_accepted_with_the_key(base: Path, tmp_path: Path, entry: str) -> None:
-    """All its sections are those of a plain blob, so that nothing in it needs the key."""
+    """All its sections come from a plain blob, so that nothing in it needs the key."""
     Core().compile_model(two_products(), "TEMPLATE").export_model(tmp_path / "honest.blob", transform=KEY)
     honest, sections = stored((tmp_path / "honest.blob").read_bytes())
     manifest = bound_to(base, transform=FORGED_ENTRIES[entry](honest))
@@ -139,7 +139,7 @@ def test_sections_in_another_file_are_sealed_with_the_manifest(base: Path, tmp_p
             core.import_model(forged, transform=KEY, weights=base)
     entry = {key: value for key, value in manifest.metadata["transform"].items() if key != "seal"}
     stripped = written(replace(manifest, metadata={**manifest.metadata, "transform": entry}), sections)
-    with pytest.raises(BlobTransformError, match="cannot be restored"):  # it does not pass for one of before
+    with pytest.raises(BlobTransformError, match="cannot be restored"):  # it is not accepted as an older one
         core.import_model(stripped, transform=KEY, weights=base)
 
 
@@ -298,7 +298,7 @@ def test_a_forged_release_is_an_error(entry: Any) -> None:
 
 
 def test_a_file_that_is_replaced_while_it_is_imported_is_an_error(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configuration comes from the first look at it: it must be that of the blob that is verified."""
+    """The configuration comes from the first reading, which must be of the blob that is verified."""
     other = io.BytesIO()
     Core().compile_model(two_products(), "TEMPLATE", {"PERF_COUNT": True}).export_model(other)
     core = Core()

@@ -131,7 +131,7 @@ def test_the_same_contents_and_key_give_the_same_bytes(core: Core, model: onnx.M
 
 
 def test_a_blob_without_signature_is_as_before(core: Core, model: onnx.ModelProto, keys: Keys) -> None:
-    """Byte for byte that of format version 1; with keys, it is loaded and not trusted, unless it must be signed."""
+    """Its bytes equal format version 1; with keys, it is loaded and not trusted, unless it must be signed."""
     blob = exported(core, model)
     assert HEADER.unpack_from(blob)[1] == 1
     assert BlobReader(blob).signature is None

@@ -1,4 +1,4 @@
-"""What a user is told without asking: one `EngineWarning` for each compilation, and the same in EXECUTION_SUMMARY.
+"""Users are warned without asking: one `EngineWarning` for each compilation, and the same in EXECUTION_SUMMARY.
 
 If this fails, a model runs a hundred times slower than it could, and nobody knows; or a log is full of repetitions.
 """

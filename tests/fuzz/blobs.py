@@ -179,7 +179,7 @@ def _change_section(r: random.Random, sections: dict[str, bytes], depth: int) ->
 
 
 def _changed(r: random.Random, name: str, data: bytes, depth: int) -> bytes:
-    """The section's contents changed by what they are: a blob, a graph, JSON, or bytes."""
+    """The section's content, changed according to its kind: a blob, a graph, JSON, or bytes."""
     if is_blob(data) and depth < 3:
         with contextlib.suppress(BlobError):  # an earlier change has cut it, or made it longer
             return forged(r, data, depth + 1)[0]

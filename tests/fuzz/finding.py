@@ -1,4 +1,4 @@
-"""What a case raises, and the note of what it is doing, which outlives a crash."""
+"""The error of a case, and the note of its current step, which outlives a crash."""
 
 from __future__ import annotations
 

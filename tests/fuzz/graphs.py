@@ -27,7 +27,7 @@ MEMORY = 0
 INTERRUPTS = False
 IS_KEPT = False
 
-# What onnxruntime computes otherwise on purpose or by mistake, by operator; a model with one is not compared with it.
+# Operators that onnxruntime computes differently, on purpose or by mistake; models with one are not compared with it.
 OTHERWISE = {
     "Resize": "rounds coordinates to f32, and lengths before scales",
     "RNN": "a sequence of length 0 gives zeros instead of the initial state",
@@ -169,7 +169,7 @@ def _in_onnxruntime(model: Model, feeds: Mapping[str, Array], right: Answers) ->
         data = model_to_proto(model).SerializeToString()
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         found = session.run(None, dict(feeds))
-    except Exception:  # classes of its own, for what it does not implement
+    except Exception:  # classes of its own, for operators that it does not implement
         return "confirmed, onnxruntime refuses"
     _check("onnxruntime", found, right, ORACLE_SLACK)
     return "confirmed"

@@ -28,7 +28,7 @@ INTEGERS = (i64, i64, i32, i8, u8, i16)
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of the graph, and what it is for the first inputs."""
+    """A value of the graph, and its array for the first inputs."""
 
     output: Output
     array: Array

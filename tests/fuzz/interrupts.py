@@ -96,7 +96,7 @@ def files(seed: int) -> dict[str, bytes]:
 
 
 def run(seed: int) -> str:
-    """Interrupt something, and do it again."""
+    """Interrupt an operation, and repeat it."""
     for index, each in itertools.product(range(len(subjects())), _devices):
         network(index, each)
     r = random.Random(f"interrupt {seed}")
@@ -304,7 +304,7 @@ def _late(s: Scene) -> str:
 
 
 def _drained(s: Scene) -> str:
-    """Many requests, all of which are cancelled at one moment."""
+    """Many requests, all cancelled at one moment."""
     note(f"cancelling many on {s.device}")
     requests = [s.network.create_infer_request() for _ in range(4)]
     for request in requests:

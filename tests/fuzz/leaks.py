@@ -1,4 +1,4 @@
-"""What must not grow from case to case: threads, files, temporary files, requests, memory."""
+"""Counts that must not grow from case to case: threads, files, temporary files, requests, memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLACK = 6
 """Threads and files that kept networks may need on top of that when more of their requests overlap."""
 WINDOW = 25
 MEMORY_GROWTH = 96 << 20
-"""By how many bytes the least memory of a window of cases may be above that of the first window."""
+"""The bytes by which the least memory of a window of cases may exceed the first window's."""
 
 
 class Watch:

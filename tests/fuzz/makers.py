@@ -217,7 +217,7 @@ def convolution(g: Graph) -> None:
 
 
 def quantized(g: Graph) -> None:
-    """What a quantizer writes: values rounded to 8 bits around a product, a sum or nothing."""
+    """Nodes as a quantizer writes them: values rounded to 8 bits around a product, a sum or nothing."""
     a = g.pick(lambda v: v.type is f32) or g.leaf(g.draw(g.shape(), f32), f32)
     element_type = g.random.choice((u8, i8))
     made = _rounded(g, a, element_type)
@@ -381,7 +381,7 @@ def _joins(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> bool:
 
 
 def _factored(g: Graph, size: int) -> list[int]:
-    """A shape of `size` elements, one length of which may be -1."""
+    """A shape of `size` elements; one length may be -1."""
     if size == 0:
         return [0]
     lengths, rest = [], size

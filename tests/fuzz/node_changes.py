@@ -72,7 +72,7 @@ def subjects() -> dict[str, list[Subject]]:
 
 
 def changed(r: random.Random) -> Subject:
-    """A subject with one change. What the suite declares for the outputs, it mostly does not declare."""
+    """A subject with one change. It mostly omits the suite's declarations of the outputs."""
     operator = r.choice(sorted(subjects()))
     made = r.choice(subjects()[operator])
     if r.random() < 0.5:

@@ -57,7 +57,7 @@ Mutation = Callable[[random.Random, ModelProto], None]
 
 
 def graphs_of(model: ModelProto) -> list[GraphProto]:
-    """The graph of the model, and those of bodies."""
+    """The graph of the model, and the graphs of bodies."""
     found, ahead = [], [model.graph]
     while ahead:
         graph = ahead.pop()

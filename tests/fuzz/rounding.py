@@ -34,7 +34,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SAMPLES = 4
 MORE_SAMPLES = 64
 WIDE, NARROW = 32.0, 2.0
-"""By how many epsilons values of 32 and 64 bits change, and those of fewer bits, whose steps are large anyway."""
+"""The number of epsilons by which values of 32 and 64 bits change, and values of fewer bits, whose steps are large
+anyway.
+"""
 MARGIN = 3.0
 
 
@@ -73,7 +75,7 @@ class Answers:
         self._is_sure = False
 
     def difference(self, index: int, found: Any, slack: float = 0.0) -> str | None:
-        """What is wrong with result `index`; None if nothing is."""
+        """A description of the error in result `index`; None if it is right."""
         if difference(found, self._results[index], slack) is None:
             return None
         if not self._is_sure:
@@ -95,7 +97,7 @@ def expected(model: Model, feeds: Mapping[str, Array], samples: int = SAMPLES) -
 
 
 def difference(found: Any, right: Expected, slack: float = 0.0) -> str | None:
-    """What is wrong with a result; None if nothing is. `slack` is an absolute error that is allowed, too."""
+    """The error in a result, in words; None if it is right. `slack` is an absolute error that is also allowed."""
     got, want = np.asarray(found), np.asarray(right.value)
     if got.dtype != want.dtype:
         return f"is {got.dtype}, expected {want.dtype}"
@@ -234,7 +236,7 @@ def _moved(value: Any, noise: np.random.Generator | None) -> Any:
 def _shifted(value: Any, noise: np.random.Generator) -> Any:
     """All elements larger in the first sample, smaller in the second, and either of it in others.
 
-    What lies at a border so falls to both of its sides: sums of quantized values are exactly between two steps so often
+    So a value at a border falls to both of its sides: sums of quantized values are exactly between two steps so often
     that changes by little leave some of them out. Each falls on its own: what follows may add them up.
     """
     if not isinstance(value, (np.ndarray, np.generic)) or not _is_real(value):
@@ -279,7 +281,7 @@ def _expected(value: Any, moved: list[Any]) -> Expected:
     with np.errstate(all="ignore"):
         exact = want.astype(np.float64)
         spread = np.max([np.abs(each.astype(np.float64) - exact) for each in others], axis=0)
-        # Functions such as Gelu cancel inside: their error is that of a value of the tensor's size, not of their own.
+        # Functions such as Gelu cancel inside: their error is relative to the tensor's values, not to their results.
         largest = np.abs(exact[np.isfinite(exact)]).max(initial=0.0)
         tolerance = MARGIN * spread + 4 * float(kind.eps) * largest + float(kind.smallest_normal)
     # Infinity or NaN in one of the runs only: the element lies at the border of the type.

@@ -1,4 +1,5 @@
-"""Forgers of protected blobs: they have every file, and no key. What is imported computes what its author exported.
+"""Forgers of protected blobs: they have every file, and no key. An imported network computes the results that its
+author's network computed.
 
 A blob is encrypted, signed as a release, or both, and may have its weights in a plain blob beside it. The importer
 requires what there is: the key, the signature, the release. A forged blob is refused, or gives exactly the results of
@@ -111,7 +112,7 @@ def plain_file(index: int) -> Path:
 
 @functools.lru_cache(BASES)
 def expected(index: int) -> Any:
-    """What the honest blobs compute."""
+    """The results of the honest blobs."""
     return core(False).import_model(base(index))({"x": _X})["y"]
 
 
@@ -143,7 +144,7 @@ def make(seed: int) -> Case:
 
 
 def run(seed: int) -> str:
-    """Import a forged blob with what it is said to need."""
+    """Import a forged blob with the keys that it claims to need."""
     note("making the blob")
     case = make(seed)
     note(f"importing: {case.made}")
@@ -205,7 +206,7 @@ def _signed(r: random.Random, writer: BlobWriter) -> bytes:
 
 
 def _all_elsewhere(r: random.Random, case: Case) -> bytes:
-    """All sections are those of the plain blob, some under each other's names."""
+    """All sections come from the plain blob, some under each other's names."""
     manifest, _ = stored(base(case.index))
     mine, own = stored(case.blob)
     listed = [{"name": s.name, "size": s.size, "sha256": s.sha256, "place": {}} for s in manifest.sections]
@@ -257,7 +258,7 @@ def _changed_sections(r: random.Random, case: Case) -> bytes:
 
 
 def _changed_seal(r: random.Random, case: Case) -> bytes:
-    """Without a seal, as before there were any; with another; with that of another blob."""
+    """Without a seal, as in older versions; with another; with another blob's."""
     manifest, sections = stored(case.blob)
     entry = dict(manifest.metadata.get("transform", {"name": _KEY.name, "id": "0" * 32}))
     other = stored(honest((case.index + 1) % BASES, True, case.is_signed, False))[0].metadata["transform"]
@@ -288,7 +289,7 @@ def _flipped(r: random.Random, case: Case) -> bytes:
 
 
 def _needing(requirements: dict[str, str]) -> Callable[[random.Random, Case], bytes]:
-    """A plain blob, one part of which needs what this machine does not have."""
+    """A plain blob with a part that needs a feature this machine does not have."""
 
     def change(blob: bytes, r: random.Random) -> bytes:
         manifest, sections = stored(blob)

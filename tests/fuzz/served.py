@@ -82,7 +82,7 @@ class Server:
         return self._running
 
     def end(self, *, by_force: bool) -> None:
-        """End it, by SIGTERM or SIGKILL. Raises `Finding` if it does not end well."""
+        """End the server, by SIGTERM or SIGKILL. Raises `Finding` if it does not end well."""
         assert self._running is not None
         process, log_path = self._running.process, self._running.log_path
         process.kill() if by_force else process.terminate()

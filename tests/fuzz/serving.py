@@ -62,7 +62,7 @@ def files(seed: int) -> dict[str, bytes]:
 
 
 class Round:
-    """What the clients of a round share."""
+    """The state that the clients of a round share."""
 
     def __init__(self, running: Running) -> None:
         self.running, self.is_over, self.is_ending = running, threading.Event(), threading.Event()

@@ -136,7 +136,7 @@ class Writer:
         return self.add(scope, "Identity", [name])[0]
 
     def named(self, nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-        """Nodes without names, with equal ones, or with those of values."""
+        """Nodes without names, with equal names, or with names of values."""
         for node in nodes:
             node.name = self.random.choice(("", "", "n", "x", node.output[0] if node.output else "", "n/1"))
         return nodes
@@ -363,5 +363,5 @@ def info(name: str, kind: int = F, shape: Sequence[int] | None = None) -> onnx.V
 
 
 def reference(name: str, to: str, kind: int) -> AttributeProto:
-    """An attribute whose value is that of a function's attribute."""
+    """An attribute that takes the value of a function's attribute."""
     return AttributeProto(name=name, ref_attr_name=to, type=kind)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a model means by the text of the specification: a small interpreter of protos, for the operators used here.
+"""The meaning of a model by the text of the specification: a small interpreter of protos, for the operators used here.
 
 Names, scopes, functions and attributes are as IR.md says, and the table of Loop decides when it ends. It shares no code
 with the engine.

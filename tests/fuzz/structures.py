@@ -126,7 +126,7 @@ def _written(proto: onnx.ModelProto, feeds: Mapping[str, Array], expected: Seque
 def _check(where: str, found: Any, expected: Sequence[Any]) -> None:
     for index, value in enumerate(expected):
         got = found[index]
-        # A dozen roundings of values below 100, most of which are exact.
+        # A dozen roundings of values below 100; most are exact.
         if got.shape != value.shape or not np.allclose(got, value, rtol=1e-4, atol=1e-4):
             raise Finding(f"wrong result of {where}", f"result {index} is {got!r:.400}; expected {value!r:.400}")
 
@@ -150,7 +150,7 @@ def _agrees(name: str, run: Any, proto: onnx.ModelProto, feeds: Mapping[str, Arr
     note(f"running in {name}")
     try:
         found = run(proto, feeds)
-    except Exception:  # classes of its own, for what it does not accept
+    except Exception:  # classes of its own, for models that it does not accept
         return False
     try:
         _check(name, found, expected)

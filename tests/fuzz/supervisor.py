@@ -26,7 +26,7 @@ GROWN_MEBIBYTES = 2500
 
 @dataclass(slots=True)
 class Report:
-    """What the end of a case was."""
+    """The way in which a case ended."""
 
     seed: int
     outcome: str

@@ -1,4 +1,4 @@
-"""What random graphs have found, as small models: each device, an import and onnxruntime agree about them.
+"""The findings of random graphs, as small models: each device, an import and onnxruntime agree about them.
 
 A seed makes another case once a generator changes; these stay. Where a finding was a defect, its component has a
 test, too; where results were right, this shows that the tool takes them so.
