@@ -38,7 +38,7 @@ class Opened:
     dom: str
     """The document after its script has run."""
     value: object
-    """What the test's script returned."""
+    """The value that the test's script returned."""
 
 
 def open_page(page: str, folder: Path, *, script: str = "", width: int = 1280, picture: Path | None = None) -> Opened:

@@ -269,7 +269,9 @@ def test_generate_from_text(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_generate_from_a_folder(engine: Engine, tmp_path: Path) -> None:
-    """What onnxruntime-genai's builder writes: its stop tokens, its settings, which options replace, its tokenizer."""
+    """A folder of onnxruntime-genai's builder: its stop tokens, its settings, which options replace, and its tokenizer
+    are used.
+    """
     decoder = Path(__file__).parents[1] / "fixtures" / "decoders" / "llama.dynamo23.onnx"
     (tmp_path / "decoder.onnx").write_bytes(decoder.read_bytes())
     names = {"input_ids": "input_ids", "past_key_names": "past_key_values.%d.key"}

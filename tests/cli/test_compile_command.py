@@ -132,7 +132,7 @@ def test_a_blob_replaces_no_file_that_is_read(
 
 
 def test_inspect_verifies_with_the_key_and_the_file_of_weights(engine: Engine, tmp_path: Path) -> None:
-    """The hashes of the blob alone are those of the encrypted sections, and not those of weights elsewhere."""
+    """The hashes of the blob alone cover the encrypted sections, and not weights elsewhere."""
     for number in (1, 2):
         weight = onnx.numpy_helper.from_array(np.full((64, 64), number, np.float32), "w")
         ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 64)) for name in "xy"]

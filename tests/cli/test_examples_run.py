@@ -41,7 +41,7 @@ FIRST = {
     "inspect model.blob --trusted-key": "compile model.onnx -d TEMPLATE --sign release.key",
     "-o two.blob": "compile model.onnx -d CPU",
 }
-"""What is run before, by a part of the example."""
+"""The commands that run before, by a part of the example."""
 
 
 def examples() -> list[str]:

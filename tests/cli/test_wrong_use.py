@@ -172,7 +172,7 @@ def test_an_invalid_node_is_named_in_one_line(engine: Engine, folder: Path, comm
 
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU,TEMPLATE"])
 def test_an_invalid_value_is_named_in_one_line(engine: Engine, folder: Path, tmp_path: Path, device: str) -> None:
-    """Also by a network from a blob, which has no model any more."""
+    """Also by a network from a blob, which no longer has a model."""
     blob = tmp_path / "lookup.blob"
     assert engine("compile", "lookup.onnx", "-d", device, "-o", blob, cwd=folder).code == 0
     for file in ("lookup.onnx", blob):

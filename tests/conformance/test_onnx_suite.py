@@ -33,7 +33,7 @@ def test_the_suite_is_whole_and_the_list_is_short() -> None:
     assert len(CASES) - len(EXCEPTIONS) >= _MUST_PASS
 
 
-# Networks of which others have all operators.
+# Networks all of whose operators occur in others.
 _SLOW = {
     f"test_{name}"
     for name in ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "vgg19", "zfnet512")

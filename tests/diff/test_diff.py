@@ -89,7 +89,7 @@ def test_rounding_is_no_difference(examined: str, name: str) -> None:
 
 
 def chain(*, noise: float = 0.0) -> Model:
-    """x -> a -> b -> c -> y, of which b cancels almost everything, so that errors before it grow."""
+    """x -> a -> b -> c -> y, where b cancels almost everything, so that errors before it grow."""
     x = Parameter(f32, ["N", 4], "x")
     a = ops.Mul(x, Constant(np.float32(1.0 + noise)), friendly_name="a")
     b = ops.Sub(a, Constant(np.float32(1.0)), friendly_name="b")

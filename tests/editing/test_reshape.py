@@ -1,4 +1,4 @@
-"""`Model.reshape` and `set_batch`: the types that follow are those of the model's results, or the node is named."""
+"""`Model.reshape` and `set_batch`: the results get the types that follow, or the node is named."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 def model_of(
     *nodes: onnx.NodeProto, shape: Any = (2, 3), version: int = 1, domains: tuple[str, ...] = (), ir_version: int = 8
 ) -> onnx.ModelProto:
-    """A model from x to y, both f32; `domains` beside those of its nodes."""
+    """A model from x to y, both f32; it also imports `domains`."""
     used = {node.domain for node in nodes if node.domain} | set(domains)
     graph = helper.make_graph(
         list(nodes),

@@ -210,7 +210,7 @@ def test_what_the_kernel_does_not_support_is_refused_with_its_reason(core: Core)
 @pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:CPU"])
 @pytest.mark.parametrize("shape", [(1 << 20,), ("n",)])
 def test_a_model_cannot_make_a_kernel_write_beyond_its_output(core: Core, device: str, shape: Any) -> None:
-    """It declares one element for an output of which the type rule does not tell the length."""
+    """It declares one element for an output whose length the type rule does not tell."""
     model = model_of(native("Vague", name="v", output="a"), helper.make_node("Neg", ["a"], ["y"]), shape=shape)
     model.graph.value_info.append(helper.make_tensor_value_info("a", 1, [1]))
     with pytest.raises(DeviceError, match=r"Vague `v` \(tests 1.0\): its kernel cannot run, since the type rule gives"):
@@ -298,7 +298,7 @@ def test_python_defines_and_the_library_computes(build: Build) -> None:
     assert [answer[name].level.value for name in "ap"] == ["native", "reference"]
     for device in ("TEMPLATE", "CPU"):
         np.testing.assert_array_equal(core.compile_model(model, device)(X)["y"], -(X + 2))
-    # What the kernel does not support is evaluated.
+    # Nodes that the kernel does not support are evaluated.
     model.graph.input[0].type.tensor_type.elem_type = model.graph.output[0].type.tensor_type.elem_type = 11
     np.testing.assert_array_equal(core.compile_model(model, "CPU")(X.astype(np.float64))["y"], -(X + 2))
 
@@ -384,7 +384,7 @@ def test_a_library_that_is_cut_short_is_refused_before_it_is_mapped(build: Build
 
 
 def test_headers_that_are_damaged_are_refused_or_harmless(build: Build, tmp_path: Path) -> None:
-    """Whatever is in the tables, looking at them ends well. What the loader does with the rest is up to it."""
+    """Whatever the tables contain, reading them ends well. The loader decides about the rest."""
     whole = build().read_bytes()
     r, path = random.Random(5), tmp_path / "damaged.so"
     (sections_at,) = struct.unpack_from("<Q", whole, 40)

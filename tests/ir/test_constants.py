@@ -115,7 +115,7 @@ class Watched(mmap.mmap):
 @pytest.mark.parametrize("size", [1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE - 1, 2 * PAGE, 3 * PAGE + 7])
 @pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="the system releases no pages")
 def test_the_pages_that_are_released_are_those_within_the_array(tmp_path: Path, begin: int, size: int) -> None:
-    """Weights that follow each other in a file share pages: those of a neighbour that is in use stay loaded."""
+    """Weights that follow each other in a file share pages: pages of a neighbour that is in use stay loaded."""
     path = tmp_path / "data"
     path.write_bytes(bytes(6 * PAGE))
     with open(path, "rb") as file:

@@ -71,7 +71,7 @@ def concat_doubles_a_constant() -> Attack:
 def products_of_constants() -> Attack:
     nodes = [node("ConstantOfShape", ["n"], ["c0"], "fill")]
     nodes += [node("MatMul", [f"c{i}", "c0"], [f"c{i + 1}"], f"product_{i}") for i in range(60)]
-    # What is not folded runs in the inference: a branch that is not taken.
+    # Nodes that are not folded run in the inference: here, in a branch that is not taken.
     nodes += [node("Shape", ["c60"], ["s"], "shape"), node("Add", ["s", "x"], ["y"], "last")]
     return model(nodes, {"x": numbers(1)}, {"n": numbers(3000, 3000)}, kind=I64)
 

@@ -12,7 +12,7 @@ import pytest
 
 HERE: Final = Path(__file__).parent
 MEMORY: Final = 1_800_000_000
-"""The address space of a process, of which an interpreter with its libraries takes a fifth."""
+"""The address space of a process; an interpreter with its libraries takes a fifth of it."""
 SECONDS: Final = 40
 """After which a process is killed, and 4 times the deadline of an inference."""
 ENDS: Final = {
@@ -33,7 +33,7 @@ ENDS: Final = {
     scope="module", params=["CPU", *(pytest.param(d, marks=pytest.mark.slow) for d in ("TEMPLATE", "HETERO:CPU"))]
 )
 def outcomes(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
-    """What happened to each attack on one device, by name."""
+    """The result of each attack on one device, by name."""
     command = [sys.executable, "run_attacks.py", request.param, str(MEMORY), str(SECONDS)]
     done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True)
     names, *lines = map(json.loads, done.stdout.splitlines())

@@ -1,4 +1,4 @@
-"""Layers: their times are the profile's, and their operations and bytes are those of the nodes fused into them."""
+"""Layers: their times are the profile's, and their operations and bytes are summed over the nodes fused into them."""
 
 from __future__ import annotations
 

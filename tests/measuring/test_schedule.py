@@ -1,4 +1,4 @@
-"""Measuring in blocks: what is measured is what was asked for, in alternation, and an interrupt keeps what there is."""
+"""Measuring in blocks: the requested subjects are measured in alternation, and an interrupt keeps the blocks so far."""
 
 from __future__ import annotations
 

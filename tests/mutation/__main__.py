@@ -2,10 +2,10 @@
 
     python -m tests.mutation passes --count 40 --seed 1
 
-The faults are those of cosmic-ray: another operator or comparison, a condition turned round, another number, a loop
-that does not run. Places are drawn first, then a fault for each, since some places have a dozen. A fault that only
-changes annotations or messages is not counted. Prints each fault that no test noticed, and the share that was noticed.
-Works on a copy of the checkout. For each fault, runs the tests that execute its line, the fastest first.
+The faults come from cosmic-ray: another operator or comparison, a condition turned round, another number, a loop that
+does not run. Places are drawn first, then a fault for each, since some places have a dozen. A fault that only changes
+annotations or messages is not counted. Prints each fault that no test noticed, and the share that was noticed. Works on
+a copy of the checkout. For each fault, runs the tests that execute its line, the fastest first.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _outcomes(name: str, copy: Path, args: argparse.Namespace) -> Iterator[tuple[object, bool]]:
-    """Each fault, which says what it is when printed, and whether a test noticed it."""
+    """Each fault, which describes itself when printed, and whether a test noticed it."""
     if name in FOLDERS:
         from tests.mutation.native import outcomes  # Needs a compiler's objects.
 

@@ -96,7 +96,7 @@ class Tree:
         return sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test))
 
     def _state(self) -> str:
-        """What the lines and tests that were noted depend on."""
+        """The files on which the recorded lines and tests depend."""
         tests = [ROOT / name for name in self.room.tests]
         found = [*self.room.files(), *(path for each in tests for path in ([each], each.rglob("*.py"))[each.is_dir()])]
         return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(found))).hexdigest()[:16]
@@ -107,7 +107,8 @@ class Tree:
     def _pytest(self, arguments: Sequence[str], environment: dict[str, str], timeout: float | None) -> int | None:
         """The exit status, or None after the time limit."""
         folders = [self.root, *sorted(self.root.glob("plugins/*/src")), *sorted(self.root.glob("apps/*/src"))]
-        # Time stamps of two faults of one second are the same, so a compiled module would be taken for that of now.
+        # Two faults within one second have equal time stamps, so a compiled module of the first would be used for the
+        # second.
         settings = {
             "PYTHONPATH": os.pathsep.join(map(str, folders)),
             "PYTHONDONTWRITEBYTECODE": "1",

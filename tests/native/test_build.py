@@ -246,7 +246,7 @@ def test_without_a_compiler_the_message_says_what_to_install(small: Path) -> Non
 
 
 def fake_compiler(folder: Path, script: str) -> str:
-    """A program in place of the compiler, which first answers what it is as g++ does."""
+    """A program in place of the compiler, which first identifies itself as g++ does."""
     program = folder / "compiler"
     program.write_text(f'#!/bin/sh\ncase "$*" in *-dM*) exec g++ "$@";; esac\n{script}\n', encoding="utf-8")
     program.chmod(0o755)
@@ -292,7 +292,7 @@ for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
 
 
 def test_the_time_of_a_compiler_is_recorded_and_its_failure_passed_on(tmp_path: Path) -> None:
-    """What build_times.py puts in place of the compiler."""
+    """The program that build_times.py puts in place of the compiler."""
     source, log = tmp_path / "one.cpp", tmp_path / "times"
     wrapper = [sys.executable, CSRC / "build_times.py", "--compile", log, "g++", "-c", source, "-o", tmp_path / "one.o"]
     for text, succeeds in (("int x = 1;\n", True), ("int x = ;\n", False)):

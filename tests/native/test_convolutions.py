@@ -96,7 +96,7 @@ def test_depthwise(isa: str) -> None:
 
 
 def test_maps_may_be_channels_of_larger_ones() -> None:
-    """What a Concat without a copy needs, for more than one image."""
+    """Steps between images, which a Concat without a copy needs."""
     x, w, bias = values(3, 20, 9, 13), values(16, 20, 3, 3, seed=1), values(16, seed=2)
     image_in, image_out = 32 * 9 * 13, 16 * 9 * 13
     wide_x = np.full((3, image_in + 160), np.nan, np.float32)
