@@ -1,4 +1,4 @@
-"""What is not a sound model ends in one of our errors that says where and what: never in another, a crash or a hang."""
+"""Models that are not sound end in one of our errors, with place and cause: never in another, a crash or a hang."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ SMALL = small_model()
 
 
 def read_or_refuse(data: bytes) -> str:
-    """What is said of data that is not a sound model; nothing of sound ones. Any other error passes through."""
+    """The message for data that is not a sound model; None for sound ones. Any other error passes through."""
     try:
         read_model(data)
     except (ModelError, UnsupportedError) as e:

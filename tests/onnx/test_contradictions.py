@@ -285,7 +285,7 @@ def test_a_contradiction_that_an_edit_makes() -> None:
         model.validate()
 
 
-# -- what is no contradiction -----------------------------------------------------------------------------
+# -- no contradictions ----------------------------------------------------------------------------------
 
 
 def test_an_output_that_is_declared_wrongly_loads_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

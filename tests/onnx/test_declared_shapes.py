@@ -1,4 +1,4 @@
-"""What a file declares of shapes that inference does not prove never decides a result."""
+"""Shapes that a file declares and inference does not prove never decide a result."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_a_model_that_is_stored_keeps_what_is_proven_and_what_is_declared() -> N
 
 @pytest.mark.parametrize("call", ["Squeeze", "Loop", "If"])
 def test_a_plan_does_not_read_a_value_of_another_shape_than_a_program_states(call: str) -> None:
-    """A plan compares bytes only, of which both shapes have the same."""
+    """A plan compares only bytes, and both shapes have the same number."""
     proto, inputs = declared(call)
     model = read_model(proto)
     node = model.node("w")

@@ -168,7 +168,7 @@ def test_attributes_that_an_opset_lacks_are_left_out() -> None:
 
 
 def test_a_deprecated_operator_bounds_the_opset_from_above() -> None:
-    """ai.onnx.ml 5 has no TreeEnsembleRegressor any more, and TreeEnsemble came with it."""
+    """ai.onnx.ml 5 no longer has TreeEnsembleRegressor, and introduces TreeEnsemble."""
     trees = node("TreeEnsembleRegressor", [f32], [f32], "ai.onnx.ml", n_targets=1)
     assert opset_range(trees) == (1, 4)
     newer = node("TreeEnsemble", [f32], [f32], "ai.onnx.ml", nodes_featureids=(0,))
@@ -238,7 +238,7 @@ def at_opset(model: onnx.ModelProto, opset: int, keep: set[str]) -> onnx.ModelPr
 
 
 def run(model: onnx.ModelProto, inputs: list[Any]) -> list[NDArray[Any]] | None:
-    """What onnxruntime computes; None where it cannot."""
+    """The results of onnxruntime; None where it cannot run the model."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     feeds = {v.name: value for v, value in zip(model.graph.input, inputs, strict=True)}

@@ -1,4 +1,4 @@
-"""Writing ONNX models: valid ones, that others load, and that read back as what they were."""
+"""Writing ONNX models: they are valid, others load them, and they read back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading ONNX models: what users have in their files is in the model, at the canonical opset, under its names."""
+"""Reading ONNX models: the content of users' files is in the model, at the canonical opset, under its names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def constant(model: Model, name: str) -> Constant:
 
 
 def infer(model: Model, feeds: dict[str, np.ndarray[Any, Any]]) -> list[Any]:
-    """What onnxruntime computes with the exported model."""
+    """The results of onnxruntime for the exported model."""
     session = onnxruntime.InferenceSession(
         model_to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
     )

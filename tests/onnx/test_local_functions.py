@@ -67,7 +67,7 @@ def model_of(
 
 
 def results(proto: onnx.ModelProto, feeds: Sequence[Any] = (X, np.array(True))) -> list[Any]:
-    """What the model gives, which has to be the same once it is written and read again."""
+    """The results of the model, which must be the same once it is written and read again."""
     model = read_model(proto)
     found = evaluate_model(model, list(feeds))
     for one, other in zip(found, evaluate_model(read_model(model_to_proto(model)), list(feeds)), strict=True):

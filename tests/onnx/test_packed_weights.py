@@ -39,7 +39,7 @@ def pack(elements: Array, bits: int) -> Array:
 
 
 class Product:
-    """A MatMulNBits with random operands, each of which a test may change."""
+    """A MatMulNBits with random operands; a test may change any of them."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Product:
 
 
 def model_of(op_type: str, feed: dict[str, Array], arrays: list[Array | None], attributes: Any) -> onnx.ModelProto:
-    """A model of one node whose inputs are those of `feed`, in place of the first Nones, and constants."""
+    """A model of one node; its inputs are the arrays of `feed`, in place of the first Nones, and constants."""
     left, names = list(feed), []
     constants: list[onnx.TensorProto] = []
     for index, array in enumerate(arrays):

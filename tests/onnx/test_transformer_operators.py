@@ -494,7 +494,7 @@ def grouped(
     sink: bool = False,
     **attributes: Any,
 ) -> dict[str, Any]:
-    """Of 4 heads of queries and 2 of keys; `lengths` are those of the sequences after the step."""
+    """With 4 heads of queries and 2 of keys; `lengths` are the sequences' after the step."""
     batch, total = len(lengths), max(lengths) if total is None else total
     if is_packed:
         x.real(batch, rows, 8 * size)

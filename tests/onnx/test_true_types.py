@@ -81,7 +81,7 @@ def knowledge_of(random: Random, case: OperatorCase) -> tuple[list[PartialShape]
 
 
 def contradictions(stated: ValueType, value: Any, lengths: dict[str, int]) -> Iterator[str]:
-    """The facts of a type that are not true of a value; `lengths` are those of the symbols."""
+    """The facts of a type that are not true of a value; `lengths` are the lengths of symbols."""
     if isinstance(stated, SequenceType) and stated.element is not None:
         for item in value:
             yield from contradictions(stated.element, item, dict(lengths))

@@ -332,7 +332,7 @@ def structure_cases() -> Iterator[Case]:
 
 
 def normalization_cases() -> Iterator[Case]:
-    """At opset 6 as its text says; a mask of inference is all ones, as that of Dropout-12 (older texts are silent)."""
+    """At opset 6 as its text says; a mask of inference is all ones, as in Dropout-12 (older texts are silent)."""
     yield case("BatchNormalization", 6, *BN, is_test=1, epsilon=0.1, expected=lambda *v: batch_norm(*v, epsilon=0.1))
     kept = lambda x, s, b, m, v: [batch_norm(x, s, b, m, v), m, v]  # noqa: E731
     yield case("BatchNormalization", 6, *BN, is_test=1, num_outputs=3, expected=kept)
@@ -448,7 +448,7 @@ CASES = [
 
 
 def run_old(old: Case) -> list[Array]:
-    """What onnxruntime computes at the old opset."""
+    """The results of onnxruntime at the old opset."""
     names = ["" if value is None else f"x{i}" for i, value in enumerate(old.inputs)]
     feeds = {name: value for name, value in zip(names, old.inputs, strict=True) if value is not None}
     outputs = [f"y{i}" for i in range(old.num_outputs)]

@@ -31,7 +31,7 @@ def histories() -> dict[tuple[str, str], list[onnx.defs.OpSchema]]:
     return found
 
 
-# What is newer than the canonical opsets is refused; tests/onnx/test_releases.py lists it.
+# Operators newer than the canonical opsets are refused; tests/onnx/test_releases.py lists them.
 TRANSITIONS = [
     (old, new)
     for schemas in histories().values()
@@ -137,7 +137,7 @@ def test_infinity_to_a_small_float_is_the_largest_one_in_every_version_of_cast(t
 
 
 def run(nodes: list[onnx.NodeProto], feeds: dict[str, Array], opset: int) -> Array:
-    """What onnxruntime computes for `y` at an opset."""
+    """The result of onnxruntime for `y` at an opset."""
     inputs = [
         helper.make_tensor_value_info(name, ElementType.from_numpy(value.dtype).onnx, value.shape)
         for name, value in feeds.items()

@@ -36,5 +36,5 @@ def test_elements_that_are_cut_or_too_long_are_refused(tail: bytes) -> None:
     data = b"=abcd@\x05" * 3 + tail
     with pytest.raises(WireError):
         list(fields(data, 0, len(data), ELEMENTS))
-    with pytest.raises(WireError):  # also where the data goes on behind the message
+    with pytest.raises(WireError):  # also if the data continues after the message
         list(fields(data + b"\x01" * 20, 0, len(data), ELEMENTS))

@@ -27,7 +27,7 @@ from engine.ops.evaluator import ModelEvaluator
 Array = NDArray[Any]
 TYPES = (i2, u2, i4, u4, i8, u8, i16, u16)
 PEER = (i4, u4, i8, u8, i16, u16)
-"""What onnxruntime dequantizes."""
+"""The values that onnxruntime dequantizes."""
 
 
 def limits(element_type: ElementType) -> tuple[int, int]:

@@ -38,7 +38,7 @@ DIFFERENT = {
 
 
 def difference(name: str) -> str | None:
-    """Why a case differs; None where it does not."""
+    """The reason why a case differs; None if it does not."""
     if "/undefined-" in name:
         return "undefined by ONNX"
     if name.startswith("Resize/") and name.endswith("-fractional"):
@@ -65,6 +65,6 @@ def test_case(case: OperatorCase) -> None:
     data = model_to_proto(model).SerializeToString()
     try:
         session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    except Exception as e:  # onnxruntime raises classes of its own for what it does not implement
+    except Exception as e:  # onnxruntime raises classes of its own for operators that it does not implement
         pytest.skip(f"{case.op_type}: onnxruntime: {str(e).splitlines()[0][:60]}")
     assert_right(case, session.run(None, feeds))

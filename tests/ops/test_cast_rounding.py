@@ -48,7 +48,7 @@ def finite_values(target: ElementType) -> list[tuple[Fraction, int]]:
 
 
 def probes(target: ElementType, source: ElementType) -> Array:
-    """Numbers of the source type: those of the target, the ties between them, and the nearest ones beside both."""
+    """Numbers of the source type: numbers of the target, the ties between them, and the nearest neighbours of both."""
     values = [value for value, _ in finite_values(target)]
     step = max(1, len(values) // 200)
     chosen = sorted({*range(0, len(values) - 1, step), *range(min(8, len(values) - 1)), len(values) - 2})

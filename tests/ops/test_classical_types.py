@@ -36,7 +36,7 @@ def test_the_rank_of_the_scores_of_a_support_vector_machine() -> None:
 
 
 def test_one_row_of_a_support_vector_machine() -> None:
-    """[C] is one row: its labels and scores are those of [1, C]."""
+    """[C] is one row: it has the labels and scores of [1, C]."""
     attributes = {"classlabels_ints": (3, 5), "coefficients": (1.0,) * 4 + (-1.0,) * 4, "rho": (0.0,)}
     row = np.arange(4, dtype=np.float32)
     found = []

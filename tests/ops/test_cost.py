@@ -94,7 +94,7 @@ QUADRATIC = {
 
 @pytest.mark.parametrize(("make", "size"), QUADRATIC.values(), ids=QUADRATIC)
 def test_work_on_pairs_is_quadratic(make: Callable[[int], Node], size: int) -> None:
-    """Of two sizes of which both factors double."""
+    """For two sizes, both factors of which double."""
     assert 3 < evaluation_time(make(2 * size)) / evaluation_time(make(size)) <= 4.1
 
 

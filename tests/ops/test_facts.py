@@ -111,7 +111,7 @@ def test_a_wrong_axis_is_refuted_by_slices(
 
 
 def test_an_operator_of_an_extension_promises_the_same_way() -> None:
-    """What is right stands, and passes rely on it; what is wrong is shown with a counterexample."""
+    """Right declarations stand, and passes rely on them; wrong ones are shown with a counterexample."""
 
     def scaled(x: np.ndarray) -> np.ndarray:
         return np.asarray(x / x.sum(axis=0, keepdims=True), np.float32)

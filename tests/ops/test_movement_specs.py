@@ -1,4 +1,4 @@
-"""What the specs of operators that move elements say: Slice, Split, Concat, Tile, Pad, Transpose, Reshape."""
+"""The specs of operators that move elements: Slice, Split, Concat, Tile, Pad, Transpose, Reshape."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_bad_attributes_and_ranks_are_refused(node: Node, message: str) -> None:
 
 
 def test_channels_that_groups_do_not_divide_are_refused() -> None:
-    """Also after other channels in as many groups: the length is no part of what is kept for similar nodes."""
+    """Also after other channels in as many groups: the results kept for similar nodes do not include the length."""
     ChannelShuffle(Parameter(f32, [None, 8, None]), groups=4)
     with pytest.raises(TypeInferenceError, match="attribute groups is 4; allowed: a divisor of the 6 channels"):
         ChannelShuffle(Parameter(f32, [None, 6, None]), groups=4)

@@ -58,7 +58,7 @@ def test_few_lists_of_operators_stand_elsewhere() -> None:
 
 
 def test_a_pointwise_operator_is_in_four_files() -> None:
-    """As docs/architecture.md says. `Elu` has what there is: an attribute, several versions, a use as an activation."""
+    """As docs/architecture.md says. `Elu` has everything: an attribute, several versions, a use as an activation."""
     vocabulary = "engine/onnx/contrib/"  # what onnxruntime's operators may have as an attribute
     files = [*ROOT.glob("csrc/**/*.*"), *ROOT.glob("engine/**/*.py"), *ROOT.glob("plugins/*/src/**/*.*")]
     named = {

@@ -650,7 +650,7 @@ def test_mel_edges_beyond_the_spectrum_are_named(low: float, high: float) -> Non
     [([0, -1], (0, 60)), ([0, 0, -1], (0, 20, 3)), ([0, 4, -1, 5], (0, 4, 3, 5)), ([-1, 0], (0, 20)), ([0, 7], (0, 7))],
 )
 def test_the_rest_of_a_reshape_of_no_samples(shape: list[int], wanted: tuple[int, ...]) -> None:
-    """It is what it is for any number of samples: the lengths that a 0 copies have no part in it."""
+    """It is the same for any number of samples: the lengths that a 0 copies do not affect it."""
     data = np.zeros((0, 20, 3), np.float32)
     assert np.shape(run("Reshape", data, np.array(shape))) == wanted
     assert ops.Reshape(Parameter(f32, data.shape), Constant(np.array(shape))).output(0).shape == wanted

@@ -1,4 +1,4 @@
-"""What the spec of Resize says; the values that follow are compared with onnxruntime in test_against_onnxruntime."""
+"""The spec of Resize; the values that follow from it are compared with onnxruntime in test_against_onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the specs of sampling say; values are compared in the operators' cases and with onnxruntime."""
+"""The specs of sampling; values are compared in the operators' cases and with onnxruntime."""
 
 from __future__ import annotations
 

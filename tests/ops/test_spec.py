@@ -63,7 +63,7 @@ def test_a_name_that_the_operator_does_not_define_is_refused() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisSpec(OperatorSpec):
-    """For the time of a test that of an operator that has another, or none."""
+    """For the time of a test, the spec of an operator that has another, or none."""
 
     axis: int
 

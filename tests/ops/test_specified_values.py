@@ -83,7 +83,7 @@ def _numbers(element_type: ElementType) -> NDArray[Any]:
 @pytest.mark.parametrize("element_type", REALS, ids=str)
 @pytest.mark.parametrize("op_type", FUNCTIONS)
 def test_functions_of_one_number(op_type: str, element_type: ElementType) -> None:
-    """numpy's functions of f32 are right to 4 units in the last place, and those of f16 and bf16 are rounded once."""
+    """numpy's functions of f32 are right to 4 units in the last place; those of f16 and bf16 round once."""
     x = _numbers(element_type)
     found = run(op_type, x)
     assert found.dtype == x.dtype

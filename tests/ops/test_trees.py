@@ -159,7 +159,7 @@ def test_the_sum_of_the_second_class_is_a_share() -> None:
 
 
 def test_the_greatest_of_two_sums_decides() -> None:
-    """onnxruntime takes the second class if its sum is positive, which is no shares' winner."""
+    """onnxruntime takes the second class if its sum is positive, even if the first one's is greater."""
     attributes = random_ensemble(np.random.default_rng(10), "class", targets=2, votes=2, weights=(0.0, 1.0))
     attributes |= {"classlabels_int64s": (0, 1), "base_values": (0.0, 0.25)}
     labels, scores = evaluated(CLASSIFIER, random_rows(np.random.default_rng(11), 60, 6, np.float32), attributes)
@@ -234,7 +234,7 @@ def test_branches_share_nodes(modes: tuple[str, ...]) -> None:
 
 
 def ladder(count: int, mode: str) -> dict[str, Any]:
-    """Nodes of which both branches lead on, the true one past a node: the paths are as many as Fibonacci's numbers."""
+    """Nodes whose branches both lead on, the true one past a node: paths are as many as Fibonacci's numbers."""
     ids = tuple(range(count))
     return {
         "nodes_treeids": (0,) * count, "nodes_nodeids": ids, "nodes_featureids": tuple(i % 3 for i in ids),

@@ -85,7 +85,7 @@ def test_padding_is_that_of_onnxruntime(auto_pad: str, length: int, kernel: int,
     ids=str,
 )
 def test_what_a_transposed_convolution_leaves_out(attributes: dict[str, Any]) -> None:
-    """Each element of the input is spread over the output, of which positions before and behind are cut off."""
+    """Each element of the input is spread over the output; positions before and after it are cut off."""
     given = {"strides": (3,), **attributes}
     spec = ConvSpec.of(node("ConvTranspose", [1, 1, 4], [1, 1, 4], **given))
     g = spec.at((1, 1, 4), (1, 1, 4))
