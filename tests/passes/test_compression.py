@@ -263,7 +263,7 @@ def test_numbers_that_a_cast_rounds_are_no_weights() -> None:
 
 
 def tied() -> Model:
-    """A table of which rows are looked up, and by which the result is multiplied, as language models have it."""
+    """A table whose rows are looked up, and with which the result is multiplied, as in language models."""
     ids, table = Parameter(i64, [2, 3], "ids"), weights(80, 96)
     rows = named(ops.Gather(table, ids), "embedding")
     logits = named(ops.MatMul(ops.Tanh(rows), ops.Transpose(table)), "head")

@@ -117,7 +117,7 @@ def test_the_ratios_are_those_of_the_values(folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_form_of_the_quantized_model_does_not_matter(folder: Path) -> None:
-    """The tool removes the Relu, since quantization clips: its value is that of the quantized convolution."""
+    """The tool removes the Relu, since quantization clips: the quantized convolution has its value."""
     core = Core()
     original, qdq, qoperator = (core.read_model(folder / f"{n}.onnx") for n in ("original", "QDQ", "QOperator"))
     one = {layer.name: layer for layer in compare_layers(original, qdq, INPUTS)}
@@ -158,7 +158,7 @@ def test_a_model_whose_inputs_have_another_type() -> None:
     core = Core()
     layers = compare_layers(core.read_model(original), core.read_model(narrow), INPUTS)
     assert {layer.name for layer in layers} >= {"first", "sum", "y"}
-    # f16 has 11 bits, of which the sums of 27 products lose few.
+    # f16 has 11 bits; the sums of 27 products lose few of them.
     assert all(50 < layer.signal_to_noise < 90 for layer in layers)
 
 

@@ -169,7 +169,7 @@ def test_the_matcher_finds_a_match_exactly_where_one_exists(data: st.DataObject)
 
 
 def check_binding(pattern: Node, matcher: Matcher, value: Output) -> None:
-    """What the matcher says that it bound is one of the ways in which the pattern matches."""
+    """The matcher's bindings are one of the ways in which the pattern matches."""
     bound = {part: (output.node, output.index) for part, output in matcher.pattern_value_map.items()}
     for binding, symbols in solutions(pattern, value, ({}, {})):
         if {p: v for p, v in binding.items() if v[1] >= 0} == bound and symbols == matcher.symbols:
@@ -178,7 +178,7 @@ def check_binding(pattern: Node, matcher: Matcher, value: Output) -> None:
 
 
 def test_a_search_that_fails_does_not_try_all_orders_of_what_is_independent() -> None:
-    # Twelve commutative levels with two orders each below an input that never fits: 4096 ways, one of which is enough.
+    # Twelve commutative levels with two orders each below an input that never fits: 4096 ways; one is enough.
     attempts = 0
 
     def counted(value: Output) -> bool:

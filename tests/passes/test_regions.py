@@ -1,4 +1,4 @@
-"""Leaving out passes that are not used: what fired is recorded by single passes, and only that runs later."""
+"""Leaving out passes that are not used: single passes record which of them fired, and only these run later."""
 
 from __future__ import annotations
 

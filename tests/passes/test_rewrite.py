@@ -28,7 +28,7 @@ Chain = Callable[[int], Model]
 
 
 class Observer(MatcherPass):
-    """Notes where it was tried, and says what it is told to."""
+    """Records where it was tried, and returns the given answer."""
 
     def __init__(self, kinds: str | list[str], log: list[str], answer: bool = False, name: str | None = None) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ def test_nodes_that_left_the_graph_are_not_matched(relu_relu_fusion: type[Matche
     model = relu_chain(2)
     rewrite = BackwardGraphRewrite([relu_relu_fusion(), Observer("Relu", log, name="seen")])
     assert rewrite.run_on_model(model)
-    # relu1 was fused with relu0, so that neither is there any more; the fused node was tried, under relu1's name.
+    # relu1 was fused with relu0, so that neither exists any longer; the fused node was tried, under relu1's name.
     assert log == ["seen:relu1"]
 
 

@@ -1,4 +1,4 @@
-"""What takes a second for a thousand nodes takes four for four thousand: every pass is linear, whatever the graph."""
+"""A pass that takes a second for a thousand nodes takes four for four thousand: all are linear, whatever the graph."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def fan_in(count: int) -> Model:
 
 
 def ladder(count: int) -> Model:
-    """Two sides, each rung of which reads both: the number of paths doubles with each."""
+    """Two sides, both read by each rung: the number of paths doubles with each rung."""
     x = source()
     left: OutputLike = x
     right: OutputLike = x

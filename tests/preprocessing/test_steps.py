@@ -1,4 +1,4 @@
-"""What each step gives, against numpy, Pillow, and formulas of standards.
+"""The results of each step, against numpy, Pillow, and formulas of standards.
 
 If one fails, an application's images arrive at its model otherwise than it asked for, and the answers are wrong.
 """

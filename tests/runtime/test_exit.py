@@ -292,11 +292,11 @@ OUTPUT = {
     "an interrupt while the main thread infers": "interrupted\n",
     "daemon threads infer until they are refused": None,
 }
-"""What is printed, nothing where it is not given."""
+"""The expected output; nothing is printed if it is not given."""
 FORKS = ["a fork while threads infer", "multiprocessing"]
 """OPENCL refuses inferences in a forked child; drivers may hang when such a child exits other than by `os._exit`."""
 FEW = ["daemon threads infer"]
-"""What is tried on every device; half on CPU, and the rest by the slow tests."""
+"""Cases that are tried on every device; half of them on CPU, and the rest by the slow tests."""
 ALIKE = [
     "daemon threads infer until they are refused",
     "daemon threads infer with requests of their own",

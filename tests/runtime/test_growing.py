@@ -16,7 +16,7 @@ from engine.runtime import GrowingForm, GrowingSet
 
 
 def made(*arrays: Any, axes: Sequence[int] | None = None) -> GrowingSet:
-    """A set of arrays, of which the first dimension grows unless told otherwise."""
+    """A set of arrays whose first dimension grows unless told otherwise."""
     return GrowingSet.of(arrays, [GrowingForm(axis) for axis in axes or [0] * len(arrays)])
 
 

@@ -1,4 +1,4 @@
-"""What a plugin's author and a core rely on: the contract of `engine.plugin_api`."""
+"""The contract of `engine.plugin_api`, on which plugins' authors and the core rely."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""What profiles say: as a table, as a trace, of several requests, and that devices name kernels, parts and memory."""
+"""The content of profiles: as a table, as a trace, of several requests, with devices' kernels, parts and memory."""
 
 from __future__ import annotations
 

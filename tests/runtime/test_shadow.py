@@ -23,7 +23,7 @@ X = np.ones((2, 3), np.float32)
 
 
 class Liar:
-    """What the other device does with each inference: computes rightly, wrongly, fails, or waits."""
+    """The behaviour of the other device in each inference: it computes rightly, wrongly, fails, or waits."""
 
     def __init__(self) -> None:
         self.offset: float = 0.0

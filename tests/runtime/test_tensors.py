@@ -1,4 +1,4 @@
-"""What crosses a request's border: accepted in place, or refused with nothing changed."""
+"""Tensors given to requests: accepted in place, or refused with nothing changed."""
 
 import json
 import math

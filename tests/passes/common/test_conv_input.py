@@ -1,4 +1,5 @@
-"""What is done to channels before a convolution goes into its weights, as far as zeros of its pads and rounding permit.
+"""Operations on channels before a convolution are folded into its weights, as far as zeros of its pads and rounding
+permit.
 
 If one of these fails, images that a model prepares itself give other results than those that its application prepared.
 """
@@ -126,7 +127,7 @@ def test_values_without_a_bound_keep_their_sum(pads: int, apply: Apply) -> None:
 
 
 def test_repeated_channels_with_several_sums(apply: Apply) -> None:
-    """Grey as three colours of which each has a mean: without pads one filter, with pads the sums stay."""
+    """Grey as three colours, each with a mean: without pads, one filter; with pads, the sums stay."""
     repeated = lambda x: normalized(ops.Gather(of_bytes(x), Constant([0, 0, 0]), axis=1))  # noqa: E731
     inputs = {"x": RNG.integers(0, 256, (2, 1, 6, 7), dtype=np.uint8)}
     model = model_of(repeated, element=u8, count=1)

@@ -114,7 +114,7 @@ def test_limits_beyond_the_range_of_f16_are_none() -> None:
 
 
 def test_a_norm_that_is_spelled_out_squares_in_f32() -> None:
-    """Squares of what is above 256 are infinite in f16. The root is moderate again, and what follows is f16."""
+    """Squares of numbers above 256 are infinite in f16. The root is moderate again, and later operations are in f16."""
     x = input_of(4, 8)
     value = product(x)
     square = named(ops.Pow(value, const(2)), "square")

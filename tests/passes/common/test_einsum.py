@@ -157,7 +157,7 @@ def test_the_order_of_several_operands_is_the_cheapest() -> None:
 
 
 def test_weights_are_rearranged_when_the_model_is_built() -> None:
-    """Not at each inference, whichever operand they are and however they lie."""
+    """Not at each inference, whichever operand they are and in any order of their axes."""
     weights = Constant(np.arange(24, dtype=np.float32).reshape(4, 3, 2))  # [head, size, width]
     for equation, order in (("btm,hdm->bthd", 0), ("hdm,btm->bthd", 1)):
         x = Parameter(f32, ["B", "T", 2], "x")

@@ -64,7 +64,7 @@ def test_several_outputs_keep_their_names() -> None:
 
 
 def test_an_operator_without_a_definition_for_its_types_is_left_alone() -> None:
-    """ONNX has none for a number of channels that is not known."""
+    """ONNX has no definition for an unknown number of channels."""
     x, weight = Parameter(f32, ["B", "C", "L"], "x"), Parameter(f32, ["C", 1, 3], "weight")
     model = Model(ops.CausalConvWithState(x, weight, num_outputs=2).outputs, [x, weight])
     assert not FunctionDecomposition().run_on_model(model)

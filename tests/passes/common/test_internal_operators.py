@@ -222,7 +222,7 @@ def test_products_end_with_bias_residual_and_activation(apply: Apply) -> None:
 
 @pytest.mark.parametrize("batch", [(), ("N",)])
 def test_what_is_added_to_the_rows_of_a_product_is_no_bias(batch: tuple[str, ...], apply: Apply) -> None:
-    """A product with a vector has no columns, to which kernels add a bias: the last dimension is that of the rows."""
+    """A product with a vector has no columns, to which kernels would add a bias: its last dimension is the rows."""
     x = Parameter(f32, [*batch, 3, 4], "x")
     model = Model([ops.Add(ops.MatMul(x, array(4)), array(3))], [x])
     assert apply(model, MatMulBiasFusion, modified=False) == {"MatMul": 1, "Add": 1}

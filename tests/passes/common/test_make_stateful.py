@@ -151,7 +151,7 @@ def test_lengths_of_what_is_appended_are_those_of_the_past() -> None:
 
 
 def test_a_name_has_one_length_in_all_pasts() -> None:
-    """A past of which nothing tells a length has that of another one, unless there are two of them."""
+    """A past whose length nothing tells has the length of another one, unless two others differ."""
     for sizes, expected in (((4,), 4), ((4, 6), None)):
         x, shape = Parameter(f32, [1, 2, "new", "?"], "x"), Parameter(i64, [4], "shape")
         pasts = {f"past_{i}": Parameter(f32, [1, 2, "past", "d"], f"past_{i}") for i in range(len(sizes) + 1)}

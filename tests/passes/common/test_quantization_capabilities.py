@@ -1,4 +1,4 @@
-"""What a device declares decides which products are computed on integers, and each other one has a reason.
+"""A device's declarations decide which products are computed on integers, and each other product has a reason.
 
 If this fails, a device gets integers that it has no kernel for, or a user cannot find out why a model is slow.
 """
@@ -50,7 +50,7 @@ def product(weights: Node, **attributes: Any) -> Model:
 
 
 def answer(model: Model, *restrictions: PrecisionRestriction) -> Support:
-    """What a device with these capabilities tells about the operation `node`."""
+    """The answer of a device with these capabilities for the operation `node`."""
     graph = model.clone()
     init_node_info(graph)
     manager = Manager()

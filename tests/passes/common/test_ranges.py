@@ -62,7 +62,7 @@ def test_products_beyond_the_range_stay_apart(form: str, first: float, second: f
 
 @pytest.mark.parametrize("form", FORMS)
 def test_products_within_the_range_are_one(form: str) -> None:
-    """Also of weights that are far from 1, or of which training has switched some off."""
+    """Also for weights that are far from 1, or some of which training has switched off."""
     model, exact = built(form, 1e-12, 1e-12)
     x = values(*shape_of(model), seed="x")
     before = len(list(model.ordered_nodes()))

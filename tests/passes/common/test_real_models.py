@@ -71,7 +71,7 @@ INTERNAL = (MatMulBiasFusion, ActivationFusion, ResidualFusion)
 
 
 def attention(layers: int, name: str = "AttentionFusion") -> dict[str, int]:
-    """What fires on the attention of each layer of a transformer."""
+    """The passes that fire on the attention of each layer of a transformer."""
     return {name: layers, "AttentionHeadsFusion": layers, "QKVProjectionFusion": layers}
 
 
@@ -420,7 +420,7 @@ def test_a_pass_by_itself_fires_as_often_as_expected(
     inputs = feed(before)
     check_equivalence(before, model, inputs=inputs)
     if name.startswith("quantized") and _saturates():
-        return  # its products of u8 and i8 are not those of the operators
+        return  # its products of u8 and i8 differ from the operators'
     (expected, *_), (actual, *_) = (_onnxruntime(m, inputs) for m in (before, model))
     assert np.abs(expected - actual).max() <= 1e-5 * np.abs(expected).max()
 

@@ -1,4 +1,4 @@
-"""What real exporters emit becomes the canonical operators. If it fails, networks run in pieces, and slowly."""
+"""Subgraphs from real exporters become the canonical operators. If it fails, networks run in pieces, and slowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves a graph without a trace in its results. If it fails, results change, or graphs stay large."""
+"""Simplifications of a graph that do not change its results. If it fails, results change, or graphs stay large."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_changes_anything_stays(make: Callable[[Node], Node], apply: Apply)
 def test_integer_sums_with_zero_leave(apply: Apply) -> None:
     x = Parameter(i64, ["N"], "x")
     model = Model([ops.Neg(ops.Add(ops.Abs(x), ints(0)))], [x])
-    # A sum of vectors [N] and [1] has the length N, also where that is zero.
+    # A sum of vectors [N] and [1] has the length N, even if N is zero.
     assert apply(model, IdentityElimination) == {"Abs": 1, "Neg": 1}
 
 
@@ -311,7 +311,9 @@ def test_an_expand_has_the_lengths_of_its_target(apply: Apply) -> None:
 
 
 def embedded(symbol: str = "S") -> Model:
-    """The embeddings of the first positions of a table of 16, as exporters write them, added to those of the tokens."""
+    """The embeddings of the first positions of a table of 16, as exporters write them, added to the embeddings of the
+    tokens.
+    """
     x, table = Parameter(f32, ["N", symbol, 8], "x"), Parameter(f32, [1, 16, 8], "table")
     length = ops.Slice(ops.Shape(x), ints(1), ints(2))
     first = ops.Slice(table, ints(0), length, ints(1), friendly_name="first")
