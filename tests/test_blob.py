@@ -532,7 +532,7 @@ def test_write_file_does_not_replace_what_is_no_regular_file(tmp_path: Path) -> 
     assert link.is_symlink()
 
 
-# What cannot be opened
+# files that cannot be opened
 
 
 def test_sources_that_are_no_source(tmp_path: Path) -> None:
@@ -905,7 +905,7 @@ def test_each_reason_is_named(changes: dict[str, Any], reason: str) -> None:
 
 def test_all_reasons_are_given_at_once() -> None:
     assert len(check_manifest(make_manifest(), engine_version="9.9", available={}).reasons) == 3
-    # What a blob for another device needs says nothing about this one.
+    # The needs of a blob for another device do not matter for this one.
     assert len(check_manifest(make_manifest(), device="CPU", engine_version="9.9", available={}).reasons) == 2
 
 

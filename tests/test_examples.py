@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: tokenizers.Token
 
 @pytest.fixture
 def continued(blob: str, tokenizer: tokenizers.Tokenizer) -> Any:
-    """What a generator of its own adds to a text."""
+    """The text that a separate generator adds."""
 
     def continued(text: str, sampling: Sampling, tokens: int, stop: tuple[int, ...] = ()) -> str:
         generator = Generator(Core().import_model(blob), sampling, stop_tokens=stop)

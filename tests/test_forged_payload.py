@@ -25,7 +25,7 @@ X = {"x": np.ones((3, 8), np.float32), "c": np.array(True)}
 
 
 def make_model() -> Model:
-    """With what payloads are made of: a section of weights, text, a body that captures, a sequence, a symbol."""
+    """With all parts of payloads: a section of weights, text, a body that captures, a sequence, a symbol."""
     x, c = Parameter(f32, ["N", 8], "x"), Parameter(boolean, [], "c")
     hidden = ops.Relu(ops.MatMul(x, Constant(np.ones((8, 64), np.float32))))
     captured = [Parameter(f32, ["N", 64], name) for name in ("a", "b")]

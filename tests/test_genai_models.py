@@ -1,7 +1,7 @@
 """Language models as onnxruntime-genai's builder writes them since 0.18: small ones, written here by hand.
 
-The past's last dimension has a name instead of a length, layers with a window keep its keys only, and the table of
-embeddings may be that of the last product. If one fails, no model of that builder generates text.
+The past's last dimension has a name instead of a length, layers with a window keep only its keys, and the last product
+may share the table of embeddings. If one fails, no model of that builder generates text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generating tokens: those of onnxruntime, whatever the batch, the parts of the prompt, and the forks."""
+"""Generated tokens equal onnxruntime's, whatever the batch, the parts of the prompt, and the forks."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_sequences_of_a_batch_are_those_of_each_alone(name: str) -> None:
 def windowed(is_static: bool = False, window: int = 4, prefix: int = 0) -> Any:
     """A model of one layer whose attention sees the last `window` columns, and which does not use positions.
 
-    The columns are those of a past that grows, or of a cache. A past begins with `prefix` columns that are not masked.
+    The columns belong to a past that grows, or to a cache. A past begins with `prefix` columns that are not masked.
     """
     vocabulary, width = 12, 8
     rng = np.random.default_rng(5)
@@ -603,7 +603,7 @@ def test_a_drawn_token_is_a_candidate(
 
 
 class Bytes:
-    """A tokenizer of one token for each byte, as those of many models for rare characters."""
+    """A tokenizer with one token for each byte, as in many models for rare characters."""
 
     def decode(self, ids: list[int]) -> str:
         return bytes(ids).decode("utf-8", "replace")

@@ -56,7 +56,7 @@ def test_the_least_that_can_be_measured(llama: Any) -> None:
 
 
 def test_each_run_starts_from_an_empty_sequence() -> None:
-    """Else the second round would exceed the room for tokens, which is just that of one run."""
+    """Otherwise, the second round would exceed the room for tokens, which is enough for one run only."""
     core = Core()
     model = core.read_model(LLAMA)
     MakeStateful(bound=8).run_on_model(model)

@@ -163,7 +163,7 @@ def modules(root: Path) -> dict[str, tuple[Path, Path]]:
 
 
 def imported_modules(root: Path) -> dict[str, set[str]]:
-    """What each module imports, for types or within functions included."""
+    """The imports of each module, including imports for types and within functions."""
     known = modules(root)
     graph = {}
     for name, (path, base) in known.items():

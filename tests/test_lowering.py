@@ -1,4 +1,4 @@
-"""What devices with kernels share: a table of lowerings, checks that refuse with a reason, answers to queries.
+"""The common parts of devices with kernels: a table of lowerings, checks that refuse with a reason, answers to queries.
 
 If this fails, a plugin claims what it cannot run, or a partitioner separates what runs only together.
 """
@@ -163,7 +163,7 @@ def test_indices_that_folding_finds_out_of_range_are_refused(table: LoweringTabl
 
 
 def computed_lengths(x: Parameter) -> Node:
-    """A Reshape to lengths that follow from those of a Reshape to lengths that follow from those of x."""
+    """A Reshape whose lengths follow from another Reshape's, which follow from x's."""
     rows = ops.Reshape(ops.Relu(x), ops.Mod(ops.Shape(x), Constant(np.array([100, 7, 7]))))
     lengths = ops.Mod(ops.Shape(rows), Constant(np.array([100, 7, 7])))
     return ops.Reshape(rows, ops.Concat(lengths, Constant(np.array([1])), axis=0), friendly_name="y")

@@ -1,4 +1,4 @@
-"""What is built installs and runs away from the checkout: no file is missing, none is left over."""
+"""Built packages install and run away from the checkout: no file is missing, none is left over."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout in which a module, deleted from the sources, is left in the build folder."""
     copy = tmp_path_factory.mktemp("checkout") / "copy"
     shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
-    if (ROOT / "build" / "native").is_dir():  # the objects of this checkout, so that what follows is linking
+    if (ROOT / "build" / "native").is_dir():  # the objects of this checkout, so that only linking is left
         shutil.copytree(ROOT / "build" / "native", copy / "build" / "native")
     platform_folder = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     stale = copy / "build" / platform_folder / "engine" / "stale.py"
@@ -71,7 +71,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def distributions(checkout: Path) -> Path:
     """The source distributions of the root and of every plugin and application, and the wheels built from them."""
     out = checkout.parent / "dist"
-    # A source that the archive lacks is compiled anew, which fails; the others' objects are those of the checkout.
+    # A source that the archive lacks is compiled anew, which fails; the other objects come from the checkout.
     objects = str(checkout / "build" / "native")
     build(checkout, "--no-isolation", "--outdir", out, ENGINE_BUILD_OBJECTS=objects)
     for folder in sorted([*(checkout / "plugins").iterdir(), *(checkout / "apps").iterdir()]):

@@ -102,7 +102,7 @@ def test_a_plan_that_is_kept_is_found_while_another_is_built() -> None:
 def waiting(
     cache: PlanCache[Shapes, str], builder: Builder, arrived: threading.Semaphore, threads: ThreadPoolExecutor
 ) -> list[Future[str]]:
-    """Three that want B, the first of whom builds it while the others wait."""
+    """Three threads that want B; the first builds it while the others wait."""
     futures = [threads.submit(cache.get, B) for _ in range(3)]
     assert builder.begun.wait(LIMIT)
     for _ in range(2):
@@ -166,7 +166,7 @@ class _Once(dict[Shapes, BaseException]):
 
 
 def in_child(check: Callable[[], bool]) -> bool:
-    """What `check` gives in a forked process, which ends after it."""
+    """The result of `check` in a forked process, which ends after it."""
     child = os.fork()
     if not child:
         signalled = 1

@@ -45,7 +45,7 @@ def test_the_package_file_declares_the_device_of_the_code() -> None:
 def test_the_devices_pass_the_behaviour_suite_as_the_text_says(tmp_path: Path, last_class: str, checks: str) -> None:
     """Packaged by the text's own project file, with the text's own test file."""
     python, toml = sources("python"), sources("toml")
-    # What follows a class that is not indented tries it out.
+    # Lines after a class that are not indented try it out.
     classes = "".join(
         re.split(r"^(?=core\b)", source, flags=re.MULTILINE)[0]
         for source in python

@@ -110,7 +110,7 @@ def test_the_plugins_own_tests_pass(made: dict[str, Path]) -> None:
         name: [str(path) for path in sorted(folder.glob("tests/test_*.py")) if path.stem != "test_suites"]
         for name, folder in made.items()
     }
-    # For these there is no example.
+    # These have no example.
     assert {name for name, files in own.items() if not files} == {"only the evaluator", "no shape is kept"}
     files = [file for found in own.values() for file in found]
     done = run(list(made.values()), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *files)

@@ -106,7 +106,7 @@ def compiled(namespace: Namespace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a document needs to run.
+    """The requirements of a document's code.
 
     Attributes:
         blocks: how many of its blocks run, so that none is lost.

@@ -16,7 +16,7 @@ PAGE = DOCS / "tasks.md"
 
 
 def tasks() -> dict[str, list[Block]]:
-    """The blocks of each task: that of the engine, then those of the others."""
+    """The blocks of each task: the engine's, then the others'."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     heads = {number: line.removeprefix("## ") for number, line in enumerate(lines, 1) if line.startswith("## ")}
     starts = [*heads, len(lines) + 1]

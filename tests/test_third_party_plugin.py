@@ -69,7 +69,7 @@ def run(*command: object, cwd: Path, stdin: bytes = b"") -> str:
 
 
 def report(python: Path, program: str, folder: Path) -> Any:
-    """What a program prints as JSON; it has `core`, and the model as `model`."""
+    """The JSON that a program prints; it has `core`, and the model as `model`."""
     opening = "import json, sys\nfrom engine import Core, EngineError\ncore, model = Core(), sys.stdin.buffer.read()\n"
     return json.loads(run(python, "-c", opening + program, cwd=folder, stdin=model_bytes()))
 

@@ -1,4 +1,4 @@
-"""What breaks if these fail: after Ctrl-C, other threads wait for ever, or an error appears that is none.
+"""What breaks if these fail: after Ctrl-C, other threads wait for ever, or an error is shown though nothing is wrong.
 
 A profile function raises `KeyboardInterrupt` at each moment in turn at which CPython would: where a function of Python
 begins, and after one of C. Each case is a process of its own, and one that hangs is ended by its alarm.
@@ -80,7 +80,7 @@ def test_a_signal_wakes_who_waits_and_ends_at_its_time() -> None:
 
 
 def interrupted_everywhere(act: Callable[[], object], files: tuple[str, ...], step: int = 1) -> None:
-    """Interrupt `act` at every `step`-th moment of code in `files`, and do it again: it must work, and not hang."""
+    """Interrupt `act` at every `step`-th moment of code in `files`, and repeat it: it must work, and not hang."""
     count, failures = 1, list[str]()
     while True:
         child = os.fork()

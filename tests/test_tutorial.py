@@ -60,7 +60,7 @@ def test_the_tutorial(tmp_path: Path, checks: str) -> None:
             printed = done.stdout
         followed += 1
     assert followed >= 17
-    # What it makes is as clean as what it began with.
+    # Its result is as clean as its beginning.
     done = run([tmp_path / ACME.distribution], "-m", "ruff", "check", ".")
     assert done.returncode == 0, done.stdout
     if not checks:

@@ -2,7 +2,7 @@
 
     python -m pytest -n auto --dist loadfile -p tests.times
 
-The time of processors, with that of child processes, hardly depends on what else runs; that on the clock does.
+The CPU time, including child processes', hardly depends on what else runs; the time on the clock does.
 """
 
 from __future__ import annotations

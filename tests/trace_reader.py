@@ -17,7 +17,7 @@ _METADATA = {"process_name": "name", "thread_name": "name", "thread_sort_index":
 
 @dataclass
 class ReadTrace:
-    """What a trace says, by the names of its threads."""
+    """The content of a trace, by the names of its threads."""
 
     process: str = ""
     spans: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))

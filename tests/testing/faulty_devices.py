@@ -111,7 +111,7 @@ class KeepsTensors(TemplateInferRequest):
 
 @request_fault
 class WritesToTensorsOfTheLastInference(TemplateInferRequest):
-    """As a device whose kernels stay bound to memory that is no longer set."""
+    """As a device whose kernels stay bound to memory that was replaced."""
 
     def infer_postprocess(self) -> None:
         tensors: dict[int, TemplateTensor] = getattr(self, "tensors", {})

@@ -342,7 +342,7 @@ class IsStuckAfterAnError(TemplateInferRequest):
 
 @request_fault
 class FailsWhenAborted(TemplateInferRequest):
-    """Leaves what it has locked."""
+    """Never releases its lock."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -1,4 +1,4 @@
-"""What the wrong devices are made of: TEMPLATE with kernels, requests or networks of another class."""
+"""The parts of the wrong devices: TEMPLATE with kernels, requests or networks of another class."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MUTANTS: Final[dict[str, type[TemplatePlugin]]] = {}
 
 
 class Entry:
-    """What entry points name: the devices as attributes."""
+    """The object that entry points name: the devices are its attributes."""
 
 
 class Network(TemplateNetwork):
@@ -78,7 +78,7 @@ def add_mutant(name: str, cls: type[TemplatePlugin]) -> None:
 
 
 def kernel(*op_types: str) -> Callable[[Fault], Fault]:
-    """Register a device of which the kernel for these operators has the fault."""
+    """Register a device whose kernel for these operators has the fault."""
 
     def register(fault: Fault) -> Fault:
         network = type("Network", (Network,), {"op_types": op_types, "fault": staticmethod(fault)})

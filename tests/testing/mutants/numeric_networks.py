@@ -212,7 +212,7 @@ class CompilesLongModelsWrongly(Device):
 
 @request
 class FallsBackInSilence(TemplateInferRequest):
-    """What was claimed as native runs as reference."""
+    """Operations that were claimed as native run as reference."""
 
     def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
         super().record_node(name, op_type, "reference", start_ns, end_ns)
