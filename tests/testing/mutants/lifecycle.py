@@ -342,7 +342,7 @@ class IsStuckAfterAnError(TemplateInferRequest):
 
 @request_fault
 class FailsWhenAborted(TemplateInferRequest):
-    """Never releases its lock."""
+    """Keeps its lock when an inference is aborted."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
