@@ -7,11 +7,11 @@ namespace engine {
 namespace {
 
 // Of a length; smaller rooms would be laid out again after few tokens.
-constexpr std::int64_t kLeastRoom = 64;
+constexpr std::int64_t kMinRoom = 64;
 // Bytes of the arenas of rooms for more than the lengths of a run: for all lengths so far, and for doubled lengths.
 // With larger arenas, a run takes much longer than laying out.
-constexpr std::size_t kMostForAll = std::size_t{64} << 20;
-constexpr std::size_t kMostDoubled = std::size_t{1} << 30;
+constexpr std::size_t kMaxForAll = std::size_t{64} << 20;
+constexpr std::size_t kMaxDoubled = std::size_t{1} << 30;
 
 std::size_t bytes_at(const Varying& value, const Lengths& lengths) {
   const std::int64_t bytes = value.at(lengths);
@@ -203,13 +203,13 @@ void PlanFamily::lay_out(const Lengths& lengths) {
     }
     return room;
   };
-  Lengths known(lengths.size(), kLeastRoom);
+  Lengths known(lengths.size(), kMinRoom);
   if (layout_ != nullptr) {
     for (std::size_t i = 0; i < known.size(); ++i) known[i] = std::max(known[i], layout_->room[i]);
   }
   layout_ = replayed(doubled(known));
-  if (layout_->plan->arena.total_bytes > kMostForAll) layout_ = replayed(doubled(Lengths(lengths.size(), 1)));
-  if (layout_->plan->arena.total_bytes > kMostDoubled) layout_ = replayed(lengths);
+  if (layout_->plan->arena.total_bytes > kMaxForAll) layout_ = replayed(doubled(Lengths(lengths.size(), 1)));
+  if (layout_->plan->arena.total_bytes > kMaxDoubled) layout_ = replayed(lengths);
 }
 
 std::unique_ptr<PlanFamily::Layout> PlanFamily::replayed(const Lengths& lengths) const {

@@ -201,7 +201,7 @@ void attend_keys(const Task& task, Keys keys, Progress<kVectors>& progress) {
 template <int kVectors>
 void attend(Task* tasks, std::int64_t count, float* copies) {
   const AttentionArgs& args = *tasks[0].args;
-  Progress<kVectors> progress[kMostQueryBlocks];
+  Progress<kVectors> progress[kMaxQueryBlocks];
   std::int64_t key_begin = args.keys, key_end = 0;
   for (std::int64_t t = 0; t < count; ++t) {
     const Task& task = tasks[t];
@@ -269,7 +269,7 @@ void attention_f32(const void* raw_args, void* const* buffers, const KernelConte
     const WorkRange part = split_work(blocks, static_cast<int>(is_wide ? group : group - cut.wide_groups),
                                       static_cast<int>(is_wide ? cut.wide_groups : cut.groups - cut.wide_groups));
     const std::int64_t vectors = cut.vectors + is_wide;
-    Task tasks[kMostQueryBlocks];
+    Task tasks[kMaxQueryBlocks];
     float* free = static_cast<float*>(context.scratch);
     for (std::int64_t block = part.begin; block < part.end; ++block) {
       Task& task = tasks[block - part.begin];

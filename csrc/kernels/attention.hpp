@@ -39,16 +39,16 @@ struct AttentionArgs {
   std::int64_t offset, before, after;
   float scale, softcap;       // softcap 0: none
   std::int64_t key_block;     // keys whose scores are in scratch at a time
-  std::int64_t query_blocks;  // that share a copy of a block of keys, kMostQueryBlocks at most; 1: no copy
+  std::int64_t query_blocks;  // that share a copy of a block of keys, kMaxQueryBlocks at most; 1: no copy
   // Of attention_few_f32:
-  std::int64_t shared_heads;    // heads of Q that read K and V together, kMostSharedHeads at most
+  std::int64_t shared_heads;    // heads of Q that read K and V together, kMaxSharedHeads at most
   std::int64_t units_together;  // of shared heads, whose rows see the same keys and are computed together
   std::int64_t parts;           // into which the keys of a query are divided
   std::int64_t row_scores;      // floats in scratch for the scores of a row's part
   std::int32_t parts_at;        // the temporary [batch, heads, queries, parts] AttentionPart; the next: their sums
 };
 
-constexpr std::int64_t kMostQueryBlocks = 8, kMostSharedHeads = 8, kMostRowsTogether = 16, kMostParts = 64;
+constexpr std::int64_t kMaxQueryBlocks = 8, kMaxSharedHeads = 8, kMaxRowsTogether = 16, kMaxParts = 64;
 // Keys or values that attention_few_f32 reads together, in vectors: it widens this many rows into scratch.
 constexpr std::int64_t kRowVectors = 2;
 

@@ -309,7 +309,7 @@ void attention_few_f32(const void* raw_args, void* const* buffers, const KernelC
   auto* const parts = args.parts > 1 ? static_cast<AttentionPart*>(buffers[args.parts_at]) : nullptr;
   float* const sums = args.parts > 1 ? static_cast<float*>(buffers[args.parts_at + 1]) : nullptr;
   for (std::int64_t at = range.begin; at < range.end;) {
-    Row rows[kMostRowsTogether] = {};
+    Row rows[kMaxRowsTogether] = {};
     const std::int64_t group = at % groups, query = at / groups % args.queries;
     const std::int64_t part = at / groups / args.queries % args.parts, batch = at / groups / args.queries / args.parts;
     const std::int64_t taken = min64(min64(args.units_together, range.end - at), groups - group);

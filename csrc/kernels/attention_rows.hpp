@@ -174,11 +174,11 @@ ENGINE_INLINE bool is_any(VecInt lanes) {
 
 // Converts the scores of a block of keys to the numerators of their probabilities. Returns whether the accumulated
 // result must be multiplied by `correction` first: the reference of a row follows its maximum only if the maximum is
-// more than kLeastRise above it, since numerators up to e^8 are just as exact.
+// more than kMinRise above it, since numerators up to e^8 are just as exact.
 template <int kVectors>
 bool exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& progress, Vec (&correction)[kVectors]) {
   constexpr int kWidth = kVectors * kLanes;
-  constexpr float kLeastRise = 8.0f;
+  constexpr float kMinRise = 8.0f;
   Vec maximum[kVectors], sum[kVectors];
   VecInt has_risen{};
 #pragma GCC unroll 3
@@ -188,7 +188,7 @@ bool exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& prog
     for (int v = 0; v < kVectors; ++v) maximum[v] = max(load(task.scores + i * kWidth + v * kLanes), maximum[v]);
 #pragma GCC unroll 3
   for (int v = 0; v < kVectors; ++v) {
-    const VecInt rises = maximum[v] > progress.maximum[v] + kLeastRise;
+    const VecInt rises = maximum[v] > progress.maximum[v] + kMinRise;
     correction[v] = rises ? exp_below_zero(progress.maximum[v] - maximum[v]) : broadcast(1.0f);
     has_risen |= rises;
     maximum[v] = rises ? maximum[v] : progress.maximum[v];

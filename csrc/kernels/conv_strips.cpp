@@ -12,11 +12,11 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-constexpr int kMostOperands = 6;  // of a convolution
+constexpr int kMaxOperands = 6;  // of a convolution
 
 // The operands of one convolution: x and the output are set for each strip.
 struct Stage {
-  void* operands[kMostOperands];
+  void* operands[kMaxOperands];
   int count;  // without the residual and the output
 };
 
@@ -42,7 +42,7 @@ Stage read_stage(const ConvOperands& operands, void* const*& next) {
 
 void run_stage(const Walk& walk, KernelFn kernel, const void* args, const Stage& stage, const float* x,
                const float* residual, float* y) {
-  void* operands[kMostOperands];
+  void* operands[kMaxOperands];
   std::memcpy(operands, stage.operands, sizeof(operands));
   int count = stage.count;
   operands[0] = const_cast<float*>(x);

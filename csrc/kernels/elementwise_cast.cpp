@@ -94,12 +94,12 @@ ENGINE_CAST_INLINE S to_small(float value) {
   constexpr int kDropped = 23 - S::kMantissa;
   // The last place of subnormal numbers is 2^(1 - kBias - kMantissa): sums with 2^23 times that are multiples of it.
   constexpr std::uint32_t kRounder = static_cast<std::uint32_t>(127 + 1 - S::kBias - S::kMantissa + 23) << 23;
-  constexpr std::uint32_t kLeastNormal = static_cast<std::uint32_t>(127 + 1 - S::kBias) << 23;
+  constexpr std::uint32_t kMinNormal = static_cast<std::uint32_t>(127 + 1 - S::kBias) << 23;
   const std::uint32_t small = bits_of(float_of(magnitude) + float_of(kRounder)) - kRounder;
   const std::uint32_t half = (1u << (kDropped - 1)) - 1, odd = (magnitude >> kDropped) & 1u;
   const std::uint32_t normal =
       (magnitude + half + odd - (static_cast<std::uint32_t>(127 - S::kBias) << 23)) >> kDropped;
-  std::uint32_t result = magnitude < kLeastNormal ? small : normal;
+  std::uint32_t result = magnitude < kMinNormal ? small : normal;
   const bool is_above = result >= S::kEnd;
   if constexpr (S::kSpecials == Specials::kUnsignedZero)
     result = is_above ? S::kNan : (result == 0 ? 0 : result | sign);

@@ -30,19 +30,19 @@ namespace {
 constexpr std::int64_t kLargestAttention = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // Scores of a block of keys for three vectors of queries then take 48 KB, the size of recent L1 caches.
-constexpr std::int64_t kMostKeys = 256;
+constexpr std::int64_t kMaxKeys = 256;
 // Copied keys and values, and scores, of a block, for heads of 64 elements, fit these caches together.
-constexpr std::int64_t kMostCopiedKeys = 64;
+constexpr std::int64_t kMaxCopiedKeys = 64;
 // The fewest keys that are copied, and the parts that the work has at least when blocks of queries share a copy.
-constexpr std::int64_t kLeastCopied = 128, kLeastParts = 32;
+constexpr std::int64_t kMinCopied = 128, kMinParts = 32;
 // Workers share them; heads are computed together only if as many units are left.
-constexpr std::int64_t kLeastUnits = 4;
+constexpr std::int64_t kMinUnits = 4;
 // The keys of a part: enough for a worker to read memory in order, and few enough to divide a long past evenly.
 constexpr std::int64_t kPartKeys = 128;
 // The fewest floats of parts for a worker that joins them.
 constexpr std::size_t kJoinedFloats = 64 * 1024;
 // The least work, in multiplications, for which waking a worker is worthwhile.
-constexpr double kLeastWork = 1.0e5;
+constexpr double kMinWork = 1.0e5;
 
 std::vector<std::int64_t> read_strides(const Attributes& attributes, const char* name, std::size_t count) {
   const std::vector<std::int64_t>& values = attributes.integers(name);
@@ -215,10 +215,10 @@ bool read_is_row_wise(const StepRequest& request, const AttentionArgs& args) {
 
 // How many blocks of queries, of `width` each, share a copy of the keys.
 std::int64_t query_blocks(const AttentionArgs& args, std::int64_t width) {
-  if (args.keys < kLeastCopied) return 1;
+  if (args.keys < kMinCopied) return 1;
   const std::int64_t in_head = std::max<std::int64_t>(1, divide_up(args.queries, width));
   const std::int64_t all = args.batch * args.heads * in_head;
-  return std::clamp<std::int64_t>(all / kLeastParts, 1, std::min(in_head, kMostQueryBlocks));
+  return std::clamp<std::int64_t>(all / kMinParts, 1, std::min(in_head, kMaxQueryBlocks));
 }
 
 // The number of the operand that the next temporary of a step becomes.
@@ -244,7 +244,7 @@ void widen(const StepRequest& request, AttentionArgs& args, PreparedStep& step) 
 }
 
 int workers_for(const PreparedStep& step, double parts) {
-  return static_cast<int>(std::min(1.0e6, std::max(1.0, std::min(parts, step.work / 2 / kLeastWork))));
+  return static_cast<int>(std::min(1.0e6, std::max(1.0, std::min(parts, step.work / 2 / kMinWork))));
 }
 
 // The most keys that a query attends to.
@@ -256,20 +256,20 @@ std::int64_t visible_keys(const AttentionArgs& args) {
 PreparedStep prepare_few(const StepRequest& request, AttentionArgs args) {
   const std::int64_t lanes = find_traits(request).lanes, queries = std::max<std::int64_t>(args.queries, 1);
   const std::int64_t keys = visible_keys(args);
-  if (args.parts == 0) args.parts = std::clamp<std::int64_t>(keys / kPartKeys, 1, kMostParts);
+  if (args.parts == 0) args.parts = std::clamp<std::int64_t>(keys / kPartKeys, 1, kMaxParts);
   args.row_scores = divide_up(std::max<std::int64_t>(divide_up(keys, lanes), 1), args.parts) * lanes;
   if (args.shared_heads == 0) {
     args.shared_heads = 1;
-    for (std::int64_t count = 2; count <= kMostSharedHeads; ++count) {
+    for (std::int64_t count = 2; count <= kMaxSharedHeads; ++count) {
       const std::int64_t units = args.batch * args.heads / count * queries * args.parts;
-      if (args.heads / args.kv_heads % count == 0 && units >= kLeastUnits) args.shared_heads = count;
+      if (args.heads / args.kv_heads % count == 0 && units >= kMinUnits) args.shared_heads = count;
     }
   }
   if (args.heads / args.kv_heads % args.shared_heads != 0) {
     throw PlanError("attribute \"shared_heads\" is " + std::to_string(args.shared_heads) +
                     ", which does not divide the heads of Q for one of K");
   }
-  args.units_together = kMostRowsTogether / args.shared_heads;
+  args.units_together = kMaxRowsTogether / args.shared_heads;
   const std::size_t rows = checked_product({args.units_together * args.shared_heads, args.size + 16 + args.row_scores});
   const std::size_t widened = checked_product({kRowVectors * lanes, std::max(args.size, args.value_size)});
   PreparedStep step;
@@ -297,7 +297,7 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
   widen(request, args, step);
   const std::int64_t width = std::int64_t{traits.lanes} * traits.block_vectors;
   if (args.query_blocks == 0) args.query_blocks = query_blocks(args, width);
-  const std::int64_t most = args.query_blocks > 1 ? kMostCopiedKeys : kMostKeys;
+  const std::int64_t most = args.query_blocks > 1 ? kMaxCopiedKeys : kMaxKeys;
   const std::int64_t blocks = std::max<std::int64_t>(1, divide_up(args.keys, most));
   if (args.key_block == 0) args.key_block = std::max<std::int64_t>(1, divide_up(args.keys, blocks));
   args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
@@ -324,9 +324,9 @@ PreparedStep prepare_attention_bf16(const StepRequest& request) {
   args.steps = up(a.size) / kAttentionTile;
   args.keys = up(a.keys);
   args.value_size = up(a.value_size);
-  const std::int64_t blocks = std::max<std::int64_t>(1, (a.keys + kMostKeys - 1) / kMostKeys);
+  const std::int64_t blocks = std::max<std::int64_t>(1, (a.keys + kMaxKeys - 1) / kMaxKeys);
   if (a.key_block == 0) a.key_block = std::max<std::int64_t>(1, (a.keys + blocks - 1) / blocks);
-  a.key_block = up(std::min(a.key_block, kMostKeys));
+  a.key_block = up(std::min(a.key_block, kMaxKeys));
   PreparedStep step;
   widen(request, a, step);
   args.k_panel = first_temporary(a, step);

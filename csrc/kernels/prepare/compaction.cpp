@@ -11,10 +11,10 @@ namespace engine {
 namespace {
 
 constexpr std::int64_t kLargestCompaction = std::int64_t{1} << 40;
-constexpr std::int64_t kLeastChunk = 16 * 1024;
+constexpr std::int64_t kMinChunk = 16 * 1024;
 
 std::int64_t chunks_of(std::int64_t elements) {
-  return std::clamp<std::int64_t>(elements / kLeastChunk, 1, kCompactionChunks);
+  return std::clamp<std::int64_t>(elements / kMinChunk, 1, kCompactionChunks);
 }
 
 bool has_sign_of_zero(ElementCode type) {

@@ -97,22 +97,22 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
 }
 
 // Blocks of channels of a map of 64x64 pixels, for example, are a multiple of kPeriod apart, and a tile's pixels of all
-// blocks compete for the same few sets of an L2 cache. With more than kMostBlocks, each tile of channels reads most
+// blocks compete for the same few sets of an L2 cache. With more than kMaxBlocks, each tile of channels reads most
 // pixels from farther away: a convolution from 1024 to 256 channels of 64x64 pixels takes 7.2 instead of 11.3 ms with
 // copies, and one from 320 to 320 channels takes as long as without.
 void choose_copies(ConvArgs& args) {
-  constexpr std::int64_t kPeriod = 64 << 10, kMostBlocks = 24;
+  constexpr std::int64_t kPeriod = 64 << 10, kMaxBlocks = 24;
   constexpr std::int64_t kCopiedBytes = 512 << 10;
-  constexpr std::int64_t kLeastChannelTiles = 3, kLeastPixelTiles = 16;
+  constexpr std::int64_t kMinChannelTiles = 3, kMinPixelTiles = 16;
   const ConvShape& s = args.shape;
   const bool is_inside =
       s.pad_top == 0 && s.pad_left == 0 && (s.out_h - 1) * s.stride_h < s.in_h && (s.out_w - 1) * s.stride_w < s.in_w;
   if (s.kernel_h != 1 || s.kernel_w != 1 || !is_inside || args.pack.groups != 1) return;
   const std::int64_t places = kPeriod / std::gcd(kPeriod, s.in_h * s.in_w * 64);
-  const bool is_crowded = args.pack.blocks > kMostBlocks * places;
+  const bool is_crowded = args.pack.blocks > kMaxBlocks * places;
   const std::int64_t pixel_tiles = s.batch * divide_up(s.out_h * s.out_w, args.tiling.pixels);
-  const bool is_reused = divide_up(args.pack.channels, args.pack.tile_channels) >= kLeastChannelTiles;
-  args.copies = is_crowded && is_reused && pixel_tiles >= kLeastPixelTiles;
+  const bool is_reused = divide_up(args.pack.channels, args.pack.tile_channels) >= kMinChannelTiles;
+  args.copies = is_crowded && is_reused && pixel_tiles >= kMinPixelTiles;
   if (!args.copies) return;
   const std::int64_t bytes = std::int64_t{args.pack.blocks} * args.tiling.pixels * 64;
   args.tiling.tile_block =

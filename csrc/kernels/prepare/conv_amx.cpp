@@ -93,11 +93,11 @@ ConvAmxArgs read_conv(const StepRequest& request, bool is_bytes) {
   return args;
 }
 
-// Strips are used where their copy, up to kMostStripBytes, and the weights, up to kMostStripWeights, stay in an L2
-// cache, and the result has kLeastStripRows rows for the workers to share.
-constexpr std::size_t kMostStripBytes = 256 << 10;
-constexpr std::int64_t kMostStripWeights = 256 << 10;
-constexpr std::int64_t kLeastStripRows = 24;
+// Strips are used where their copy, up to kMaxStripBytes, and the weights, up to kMaxStripWeights, stay in an L2
+// cache, and the result has kMinStripRows rows for the workers to share.
+constexpr std::size_t kMaxStripBytes = 256 << 10;
+constexpr std::int64_t kMaxStripWeights = 256 << 10;
+constexpr std::int64_t kMinStripRows = 24;
 
 // Bytes of the copies of `images` images or strips.
 std::size_t copy_bytes(const ConvAmxArgs& args, std::int64_t images) {
@@ -110,14 +110,14 @@ std::size_t copy_bytes(const ConvAmxArgs& args, std::int64_t images) {
 
 void choose_strips(ConvAmxArgs& args) {
   const std::int64_t out_h = args.shape.out_h, reach = args.rows - out_h;
-  if (out_h < kLeastStripRows || pack_amx_bytes(args.pack) > kMostStripWeights) return;
+  if (out_h < kMinStripRows || pack_amx_bytes(args.pack) > kMaxStripWeights) return;
   for (std::int64_t count = 1; count <= out_h; ++count) {
     ConvAmxArgs strip = args;
     strip.strip_h = divide_up(out_h, count);
     strip.rows = strip.strip_h + reach;
     const std::size_t bytes = copy_bytes(strip, 1);
-    if (bytes > kMostStripBytes && strip.strip_h > 1) continue;
-    if (bytes > kMostStripBytes) return;
+    if (bytes > kMaxStripBytes && strip.strip_h > 1) continue;
+    if (bytes > kMaxStripBytes) return;
     args = strip;
     args.strip_bytes = static_cast<std::int64_t>(checked_add(bytes, 63) / 64 * 64);
     return;

@@ -11,7 +11,7 @@ namespace {
 
 // The size of the two maps in scratch: together with weights and the rows of x and y, they fit L2 caches of 1 MB.
 constexpr std::int64_t kStripBytes = 512 << 10;
-constexpr std::int64_t kLeastRows = 2;
+constexpr std::int64_t kMinRows = 2;
 constexpr std::int64_t kAlignment = 64;
 
 std::int64_t aligned(std::int64_t bytes) {
@@ -74,7 +74,7 @@ MapBytes map_bytes(const ConvStripsArgs& args, std::int64_t rows) {
 
 std::int64_t choose_rows(const ConvStripsArgs& args) {
   const std::int64_t most = std::max<std::int64_t>(1, args.filter.shape.out_h);
-  std::int64_t rows = std::min(kLeastRows, most);
+  std::int64_t rows = std::min(kMinRows, most);
   for (; rows < most; ++rows) {
     const MapBytes next = map_bytes(args, rows + 1);
     if (next.expanded + next.filtered > kStripBytes) break;

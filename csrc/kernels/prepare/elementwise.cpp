@@ -23,9 +23,9 @@ constexpr std::int64_t kLongStrip = 4096, kShortestShare = 512, kShortestStrip =
 // The part of the L1 cache that the strips of a program may use, besides the lines that are streamed through it.
 constexpr std::int64_t kStripBytes = 16 << 10;
 // The least work for a worker, in f32 additions: a barrier takes as long as a few thousand.
-constexpr double kLeastShare = 8192;
+constexpr double kMinShare = 8192;
 // With more workers, shares are less equal, since shorter strips would slow all of them down.
-constexpr std::int64_t kMostShared = 8;
+constexpr std::int64_t kMaxShared = 8;
 
 struct Space {
   std::vector<std::int64_t> dims;
@@ -128,7 +128,7 @@ void append_copies(Program& program, Places& places, const KernelLookup& kernels
 std::int64_t choose_strip(std::int64_t buffers, std::int64_t width, std::int64_t elements, std::int64_t workers) {
   std::int64_t longest = kLongStrip;
   while (longest > kShortestStrip && buffers * longest * width > kStripBytes) longest /= 2;
-  const std::int64_t parts = workers == 1 ? 1 : std::min(workers, kMostShared) * 2;
+  const std::int64_t parts = workers == 1 ? 1 : std::min(workers, kMaxShared) * 2;
   const std::int64_t share = (elements / parts + 63) / 64 * 64;
   return std::clamp(share, std::min(kShortestShare, longest), longest);
 }
@@ -136,7 +136,7 @@ std::int64_t choose_strip(std::int64_t buffers, std::int64_t width, std::int64_t
 std::int64_t count_workers(const Program& program, std::int64_t elements) {
   double cost = static_cast<double>(program.inputs.size() + program.outputs.size());
   for (const Instruction& instruction : program.instructions) cost += instruction_cost(instruction);
-  const double shares = cost * static_cast<double>(elements) / kLeastShare;
+  const double shares = cost * static_cast<double>(elements) / kMinShare;
   return static_cast<std::int64_t>(std::clamp(shares, 1.0, double{1 << 20}));
 }
 

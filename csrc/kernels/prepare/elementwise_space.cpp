@@ -6,7 +6,7 @@ namespace engine {
 namespace {
 
 // Shorter strips cost as much in overhead as in work, so a strip then covers more than the innermost dimension.
-constexpr std::int64_t kLeastStrip = 256;
+constexpr std::int64_t kMinStrip = 256;
 
 bool is_one_walk(const std::vector<std::int64_t>& dims, const std::vector<OperandStrides>& operands,
                  std::size_t outer) {
@@ -42,7 +42,7 @@ StripPlan cut_strips(const std::vector<std::int64_t>& dims, std::int64_t largest
   ElementwiseArgs& args = plan.args;
   plan.level = static_cast<int>(dims.size()) - 1;
   args.unit = 1;
-  while (plan.level > 0 && args.unit * dims[static_cast<std::size_t>(plan.level)] < kLeastStrip)
+  while (plan.level > 0 && args.unit * dims[static_cast<std::size_t>(plan.level)] < kMinStrip)
     args.unit *= dims[static_cast<std::size_t>(plan.level--)];
   args.length = dims[static_cast<std::size_t>(plan.level)];
   const std::int64_t most = std::max<std::int64_t>(1, largest / args.unit);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 16, kLargestProductInt8 = std::int64_t{1} << 30;
 // The fewest multiplications, and bytes to be rearranged, for a worker.
-constexpr double kLeastWork = 4.0e5, kLeastBytes = 3.0e4;
+constexpr double kMinWork = 4.0e5, kMinBytes = 3.0e4;
 
 void read_batch(const Attributes& attributes, ProductInt8Args& args) {
   const auto read = [&](const char* name) {
@@ -106,9 +106,9 @@ PreparedStep prepare_product_int8(const StepRequest& request) {
     step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));
     step.phases.back().max_workers = static_cast<int>(std::min(1e6, std::max(1.0, useful)));
   };
-  add("product_pack_int8", static_cast<double>(args.b_batches) * args.n * args.k / kLeastBytes);
-  add("product_panel_int8", static_cast<double>(args.a_batches) * args.m * args.k / kLeastBytes);
-  add("product_int8", step.work / 2 / kLeastWork);
+  add("product_pack_int8", static_cast<double>(args.b_batches) * args.n * args.k / kMinBytes);
+  add("product_panel_int8", static_cast<double>(args.a_batches) * args.m * args.k / kMinBytes);
+  add("product_int8", step.work / 2 / kMinWork);
   step.phases.back().scratch_bytes = static_cast<std::size_t>(args.tiling.pixels) * 64 * sizeof(std::int32_t);
   return step;
 }

@@ -14,7 +14,7 @@ constexpr std::int64_t kLargestRecurrent = std::int64_t{1} << 30;
 // If workers share time steps, each step is a separate phase, with its arguments in memory.
 constexpr std::int64_t kMaxPhases = 4096;
 // Multiply-adds of a time step for each worker below which a barrier costs more than sharing the step saves.
-constexpr std::int64_t kLeastShare = 8 * 1024;
+constexpr std::int64_t kMinShare = 8 * 1024;
 
 std::int64_t padded_hidden(const RecurrentShape& shape) {
   return (shape.hidden + kBlock - 1) / kBlock * kBlock;
@@ -53,7 +53,7 @@ RecurrentSplit choose_recurrent_split(const RecurrentShape& shape, std::int64_t 
   if (workers <= 1 || shape.directions % workers == 0) return RecurrentSplit::kSequences;
   if (shape.steps * parts_of(shape) >= kMaxPhases) return RecurrentSplit::kSequences;
   const double work = static_cast<double>(recurrent_weight_floats(shape)) * static_cast<double>(shape.batch);
-  return work / (workers * parts_of(shape)) < kLeastShare ? RecurrentSplit::kSequences : RecurrentSplit::kUnits;
+  return work / (workers * parts_of(shape)) < kMinShare ? RecurrentSplit::kSequences : RecurrentSplit::kUnits;
 }
 
 namespace {

@@ -12,7 +12,7 @@ namespace {
 
 PreparedStep prepare_roi_align(const StepRequest& request) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 40;
-  constexpr std::int64_t kMostSamples = 1 << 16;
+  constexpr std::int64_t kMaxSamples = 1 << 16;
   const Attributes& attributes = request.attributes;
   const auto in = read_shape(attributes, "in", 2, 2), cells = read_shape(attributes, "cells", 2, 2);
   RoiAlignArgs args = {};
@@ -23,7 +23,7 @@ PreparedStep prepare_roi_align(const StepRequest& request) {
   args.regions = attributes.integer("regions", 0, kLargest);
   args.cells_h = cells[0];
   args.cells_w = cells[1];
-  args.samples = attributes.integer("samples", 0, kMostSamples);
+  args.samples = attributes.integer("samples", 0, kMaxSamples);
   args.scale = static_cast<float>(attributes.real("scale"));
   args.is_max = attributes.flag("max");
   args.is_half_pixel = attributes.flag("half_pixel");

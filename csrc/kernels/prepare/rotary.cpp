@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kLargestRotary = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // The least number of elements for which waking a worker is worthwhile.
-constexpr std::int64_t kLeastElements = 1 << 14;
+constexpr std::int64_t kMinElements = 1 << 14;
 
 std::vector<std::int64_t> read_strides(const Attributes& attributes, const char* name, std::size_t count) {
   const std::vector<std::int64_t>& values = attributes.integers(name);
@@ -92,7 +92,7 @@ PreparedStep prepare_rotary_f32(const StepRequest& request) {
   request.expect_output(0, rows_extent(args.y));
   if (count > 0) expect_apart(args);
   PreparedPhase phase = PreparedPhase::of(request.kernels.find("rotary_f32"), args);
-  phase.max_workers = static_cast<int>(std::min<std::size_t>(1 << 20, 1 + count / kLeastElements));
+  phase.max_workers = static_cast<int>(std::min<std::size_t>(1 << 20, 1 + count / kMinElements));
   return one_phase(std::move(phase), 0, 3.0 * static_cast<double>(count));
 }
 

@@ -44,8 +44,8 @@ template <class Args>
 void add_tile_phases(PreparedStep& step, const StepRequest& request, const std::string& panel,
                      const std::string& product, const Args& args) {
   // Multiplications that take as long as a value of the panel, as a weight, and the least for a worker.
-  constexpr double kConvertWork = 64, kReadWork = 64, kLeastWork = 2.0e6;
-  const auto useful = [](double work) { return static_cast<int>(work < 1e12 ? 1 + work / kLeastWork : 1e6); };
+  constexpr double kConvertWork = 64, kReadWork = 64, kMinWork = 2.0e6;
+  const auto useful = [](double work) { return static_cast<int>(work < 1e12 ? 1 + work / kMinWork : 1e6); };
   const double m = static_cast<double>(args.m), n = static_cast<double>(args.n), k = static_cast<double>(args.k);
   step.temporaries.push_back(panel_bytes(args.m, args.pack));
   step.phases.push_back(PreparedPhase::of(request.kernels.find(panel), args));

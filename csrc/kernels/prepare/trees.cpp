@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kLargestTrees = std::int64_t{1} << 32;
 constexpr std::int64_t kPartTrees = 64;  // at least, where one row is walked by several workers
-constexpr std::int64_t kMostParts = 16;
+constexpr std::int64_t kMaxParts = 16;
 constexpr std::int64_t kShareWalks = 4096;  // walks through trees for which another worker is worthwhile
 
 template <class Code>
@@ -77,7 +77,7 @@ PreparedStep prepare_trees(const StepRequest& request) {
   request.expect_output(0, checked_product({args.rows, args.columns, element_bytes(args.result)}));
   if (args.has_labels) request.expect_output(1, checked_product({args.rows, 8}));
   const std::int64_t blocks = divide_up(args.rows, kTreeRows);
-  args.parts = blocks > 1 ? 1 : std::clamp<std::int64_t>(args.trees / kPartTrees, 1, kMostParts);
+  args.parts = blocks > 1 ? 1 : std::clamp<std::int64_t>(args.trees / kPartTrees, 1, kMaxParts);
   PreparedStep step;
   step.temporaries.push_back(checked_product({args.parts, args.rows, args.targets, item}));
   const auto walks = static_cast<double>(args.rows) * static_cast<double>(args.trees);
