@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from engine.drawing.svg import CHARACTER_WIDTH, LONGEST, text, tooltip
+from engine.drawing.svg import CHARACTER_WIDTH, MAX_CHARACTERS, text, tooltip
 from engine.drawing.table import printable
 from engine.startup import dataclass
 
@@ -106,7 +106,7 @@ def interval_chart(rows: Sequence[Interval], *, middle: float = 1.0) -> str:
     high = max(middle, *(row.high for row in rows))
     span = (high - low) or 1.0
     height = _ROW * len(rows) + 30
-    notes = 20 + int(CHARACTER_WIDTH * max(len(printable(row.note, LONGEST)) for row in rows))
+    notes = 20 + int(CHARACTER_WIDTH * max(len(printable(row.note, MAX_CHARACTERS)) for row in rows))
 
     def at(value: float) -> float:
         return 5 + 90 * (value - low) / span
@@ -158,7 +158,7 @@ def _number(value: float) -> str:
 
 def _text(x: str, y: float, line: str, attributes: str = "") -> str:
     """Like `text`, at a percentage of the width."""
-    return f'<text x="{x}" y="{y:.0f}"{attributes and " "}{attributes}>{escape(printable(line, LONGEST))}</text>'
+    return f'<text x="{x}" y="{y:.0f}"{attributes and " "}{attributes}>{escape(printable(line, MAX_CHARACTERS))}</text>'
 
 
 def _svg(height: float, parts: Sequence[str], what: str, margins: tuple[int, int] = (_LEFT, _RIGHT)) -> str:

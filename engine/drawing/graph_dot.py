@@ -6,7 +6,7 @@ from engine.drawing.colouring import Colouring
 from engine.drawing.graph import Graph
 from engine.drawing.table import printable
 
-_LONGEST = 240
+_MAX_CHARACTERS = 240
 
 
 def to_dot(graph: Graph, colouring: Colouring) -> str:
@@ -58,4 +58,4 @@ def _quoted(text: str) -> str:
 
 def _escaped(text: str) -> str:
     """Text within quotes. A backslash is doubled, or `\\N` in a name would stand for the node's."""
-    return printable(text, _LONGEST).replace("\\", "\\\\").replace('"', '\\"')
+    return printable(text, _MAX_CHARACTERS).replace("\\", "\\\\").replace('"', '\\"')

@@ -13,8 +13,8 @@ from engine.drawing.graph import Graph, GraphNode
 from engine.drawing.page import page, paragraph, script_data
 from engine.drawing.table import count, printable
 
-_LONGEST: Final = 200
-_LONGEST_DETAIL: Final = 2000
+_MAX_CHARACTERS: Final = 200
+_MAX_DETAIL_CHARACTERS: Final = 2000
 _FRAME: Final = """\
 <section class="graph-view">
 <div class="graph-tools">
@@ -57,7 +57,7 @@ def _data(graph: Graph, first: str | None) -> str:
     names = [each.name for each in found]
     return json.dumps(
         {
-            "name": printable(graph.name, _LONGEST),
+            "name": printable(graph.name, _MAX_CHARACTERS),
             "about": count(graph.operation_count, "operation"),
             "nodes": [_node(node) for node in graph.nodes],
             "edges": [[edge.source, edge.target, edge.port, int(edge.is_link)] for edge in graph.edges],
@@ -71,14 +71,14 @@ def _data(graph: Graph, first: str | None) -> str:
 def _node(node: GraphNode) -> dict[str, Any]:
     """The data of a node for the page's script; empty entries are left out."""
     described: dict[str, Any] = {
-        "name": printable(node.name, _LONGEST),
-        "kind": printable(node.kind, _LONGEST),
+        "name": printable(node.name, _MAX_CHARACTERS),
+        "kind": printable(node.kind, _MAX_CHARACTERS),
         "role": "" if node.role == "operation" else node.role,
-        "types": [printable(each, _LONGEST) for each in node.types],
-        "scope": [printable(each, _LONGEST) for each in groups_of(node)],
-        "body": [printable(each, _LONGEST) for each in node.body],
-        "part": printable(node.part, _LONGEST),
-        "device": printable(node.device, _LONGEST),
+        "types": [printable(each, _MAX_CHARACTERS) for each in node.types],
+        "scope": [printable(each, _MAX_CHARACTERS) for each in groups_of(node)],
+        "body": [printable(each, _MAX_CHARACTERS) for each in node.body],
+        "part": printable(node.part, _MAX_CHARACTERS),
+        "device": printable(node.device, _MAX_CHARACTERS),
         "ms": node.milliseconds,
         "details": _details(node.details),
     }
@@ -86,14 +86,14 @@ def _node(node: GraphNode) -> dict[str, Any]:
 
 
 def _details(details: Mapping[str, str]) -> dict[str, str]:
-    return {printable(key, _LONGEST): printable(text, _LONGEST_DETAIL) for key, text in details.items()}
+    return {printable(key, _MAX_CHARACTERS): printable(text, _MAX_DETAIL_CHARACTERS) for key, text in details.items()}
 
 
 def _colouring(colouring: Colouring) -> dict[str, Any]:
     index = {label: i for i, label in enumerate(colouring.legend)}
     return {
         "name": colouring.name,
-        "legend": [[printable(label, _LONGEST), colour] for label, colour in colouring.legend.items()],
+        "legend": [[printable(label, _MAX_CHARACTERS), colour] for label, colour in colouring.legend.items()],
         "nodes": [-1 if label is None else index[label] for label in colouring.labels],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.drawing.colouring import Colouring
 from engine.drawing.graph import Graph
 from engine.drawing.layered_layout import Box, place
-from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, LONGEST, document, legend, legend_width, text
+from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, MAX_CHARACTERS, document, legend, legend_width, text
 from engine.drawing.table import printable
 
 
@@ -27,7 +27,7 @@ def to_svg(graph: Graph, colouring: Colouring) -> str:
 
 def _draw(graph: Graph, positions: list[int], colouring: Colouring, top: float) -> tuple[list[str], float, float]:
     index = {position: i for i, position in enumerate(positions)}
-    labels = [[printable(line, LONGEST) for line in graph.nodes[position].lines] for position in positions]
+    labels = [[printable(line, MAX_CHARACTERS) for line in graph.nodes[position].lines] for position in positions]
     sizes = [(max(map(len, label)) * CHARACTER_WIDTH + 12, len(label) * LINE_HEIGHT + 8) for label in labels]
     edges = [
         (index[edge.source], index[edge.target])

@@ -11,8 +11,8 @@ _PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#ff9d98", "#d6a5c9", "#f2cf5b", "#
 CHARACTER_WIDTH = 7.0
 """The width of a character in pixels."""
 LINE_HEIGHT = 16.0
-LONGEST = 60
-"""The most characters of a line in a picture."""
+MAX_CHARACTERS = 60
+"""The limit on the characters of a line in a picture."""
 
 
 def palette(names: Iterable[str]) -> dict[str, str]:
@@ -20,7 +20,7 @@ def palette(names: Iterable[str]) -> dict[str, str]:
     return {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(dict.fromkeys(names))}
 
 
-def text(x: float, y: float, line: str, attributes: str = "", longest: int = LONGEST) -> str:
+def text(x: float, y: float, line: str, attributes: str = "", longest: int = MAX_CHARACTERS) -> str:
     """A line of text of at most `longest` characters, escaped, with its baseline at `y`."""
     return f'<text x="{x:.0f}" y="{y:.0f}"{attributes and " "}{attributes}>{escape(printable(line, longest))}</text>'
 
@@ -57,4 +57,4 @@ def legend_width(colours: Iterable[str]) -> float:
 
 
 def _entry_width(name: str) -> float:
-    return max(140.0, 36 + min(len(name), LONGEST) * CHARACTER_WIDTH)
+    return max(140.0, 36 + min(len(name), MAX_CHARACTERS) * CHARACTER_WIDTH)

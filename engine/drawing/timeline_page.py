@@ -12,7 +12,7 @@ from engine.drawing.svg import palette
 from engine.drawing.table import printable
 from engine.drawing.timeline import Timeline
 
-_LONGEST: Final = 200
+_MAX_TEXT: Final = 200
 _PLAIN: Final = {"inference": "#cfd8e3", "wait": "#ececec", "stage": "#9ecae9", "transfer": "#f2cf5b"}
 SECTION: Final = """\
 <section class="timeline-view"><h2>Timeline</h2>
@@ -39,12 +39,12 @@ def timeline_script(timeline: Timeline) -> str:
         "length": timeline.end_ns - origin,
         "tracks": [
             {
-                "name": printable(track.name, _LONGEST),
+                "name": printable(track.name, _MAX_TEXT),
                 "spans": [
                     [
                         span.start_ns - origin,
                         span.duration_ns,
-                        printable(span.name, _LONGEST),
+                        printable(span.name, _MAX_TEXT),
                         colours.get(span.kind, "#ffffff"),
                         {key: _shown(value) for key, value in span.details.items()},
                     ]
@@ -54,7 +54,7 @@ def timeline_script(timeline: Timeline) -> str:
             for track in timeline.tracks
         ],
         "counters": [
-            {"name": printable(each.name, _LONGEST), "values": [[at - origin, value] for at, value in each.values]}
+            {"name": printable(each.name, _MAX_TEXT), "values": [[at - origin, value] for at, value in each.values]}
             for each in timeline.counters
         ],
     }
@@ -63,7 +63,7 @@ def timeline_script(timeline: Timeline) -> str:
 
 
 def _shown(value: Any) -> Any:
-    return printable(value, _LONGEST) if isinstance(value, str) else value
+    return printable(value, _MAX_TEXT) if isinstance(value, str) else value
 
 
 @cache

@@ -14,7 +14,7 @@ from engine.drawing.table import printable
 from engine.drawing.timeline import Timeline
 
 _PROCESS: Final = 1
-_LONGEST: Final = 500
+_MAX_TEXT: Final = 500
 
 
 def trace_events(timeline: Timeline) -> str:
@@ -29,14 +29,14 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     def microseconds(ns: int) -> float:
         return ns / 1000
 
-    yield _metadata("process_name", 0, "name", printable(timeline.name, _LONGEST))
+    yield _metadata("process_name", 0, "name", printable(timeline.name, _MAX_TEXT))
     for number, track in enumerate(timeline.tracks, 1):
-        yield _metadata("thread_name", number, "name", printable(track.name, _LONGEST))
+        yield _metadata("thread_name", number, "name", printable(track.name, _MAX_TEXT))
         yield _metadata("thread_sort_index", number, "sort_index", number)
     for number, track in enumerate(timeline.tracks, 1):
         for span in track.spans:
             event = {
-                "name": printable(span.name, _LONGEST),
+                "name": printable(span.name, _MAX_TEXT),
                 "ph": "X",
                 "pid": _PROCESS,
                 "tid": number,
@@ -44,16 +44,16 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
                 "dur": microseconds(span.duration_ns),
             }
             if span.kind:
-                event["cat"] = printable(span.kind, _LONGEST).replace(",", ";")  # a comma would divide categories
+                event["cat"] = printable(span.kind, _MAX_TEXT).replace(",", ";")  # a comma would divide categories
             if span.details:
                 event["args"] = {
-                    key: printable(value, _LONGEST) if isinstance(value, str) else value
+                    key: printable(value, _MAX_TEXT) if isinstance(value, str) else value
                     for key, value in span.details.items()
                 }
             yield event
     for counter in timeline.counters:
         for time, value in counter.values:
-            name = printable(counter.name, _LONGEST)
+            name = printable(counter.name, _MAX_TEXT)
             ts = microseconds(max(0, time - origin))
             yield {"name": name, "ph": "C", "pid": _PROCESS, "tid": 0, "ts": ts, "args": {"bytes": value}}
 

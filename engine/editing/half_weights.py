@@ -12,7 +12,7 @@ from engine.ops.tensors import Array
 
 _MIN_ELEMENTS: Final = 16
 """Smaller constants, such as epsilons and scales, stay: they take no space, and may need their precision."""
-_LARGEST: Final = float(np.finfo(np.float16).max)
+_MAX_F16: Final = float(np.finfo(np.float16).max)
 
 
 def with_half_weights(model: Model) -> Model:
@@ -35,7 +35,7 @@ def _may_be_half(constant: Constant) -> bool:
     was_loaded = constant.is_loaded
     data = constant.data
     with np.errstate(invalid="ignore"):
-        fits = not bool(np.any(np.isfinite(data) & (np.abs(data) > _LARGEST)))
+        fits = not bool(np.any(np.isfinite(data) & (np.abs(data) > _MAX_F16)))
     if not was_loaded:
         constant.release()
     return fits

@@ -14,7 +14,7 @@ from engine.passes.common.shape_simplification import ShapeSimplification
 
 Shapes = Mapping[str | int, ShapeLike]
 
-_LARGEST_FOLDED: Final = 1 << 16
+_MAX_FOLDED_BYTES: Final = 1 << 16
 """Bytes of the constants that may decide a shape; folding weights as well would only cost time."""
 
 
@@ -151,7 +151,7 @@ def _fold(graph: Model) -> bool:
     config = PassConfig()
     config.set_callback(ConstantFolding, callback=_reads_much)
     changed = False
-    for item in (ShapeSimplification(), ConstantFolding(_LARGEST_FOLDED)):
+    for item in (ShapeSimplification(), ConstantFolding(_MAX_FOLDED_BYTES)):
         item.set_pass_config(config)
         # Not by a Manager, which would say that the pass broke the model.
         changed |= item.run_on_model(graph)
@@ -160,7 +160,7 @@ def _fold(graph: Model) -> bool:
 
 def _reads_much(node: Node) -> bool:
     sources = [source.node for source in node.sources if source is not None]
-    return sum(source.byte_size for source in sources if isinstance(source, Constant)) > _LARGEST_FOLDED
+    return sum(source.byte_size for source in sources if isinstance(source, Constant)) > _MAX_FOLDED_BYTES
 
 
 # -- the batch --------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from engine.startup import dataclass
 CONFIG_FILE: Final = "genai_config.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
 
-_LARGEST: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 """Bytes of a configuration; the builder's have about two thousand."""
 _MAX_NUMBER: Final = (1 << 31) - 1
 _STATES: Final = (("past_key_names", "present_key_names"), ("past_value_names", "present_value_names"))
@@ -142,9 +142,9 @@ def _content(path: Path) -> dict[str, Any]:
         )
     try:
         with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
-        if len(raw) > _LARGEST:
-            raise ModelReadError(f"{path} has more than {_LARGEST} bytes; expected the configuration of a model")
+            raw = file.read(_MAX_BYTES + 1)
+        if len(raw) > _MAX_BYTES:
+            raise ModelReadError(f"{path} has more than {_MAX_BYTES} bytes; expected the configuration of a model")
         found = json.loads(raw)
     except OSError as e:
         raise ModelReadError(f"{path} cannot be read: {e}") from e

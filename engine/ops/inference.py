@@ -21,7 +21,7 @@ from engine.ops.spec import attribute_key, check_spec, has_long_attributes, refu
 from engine.ops.tensors import Array
 
 _MEMO_SIZE: Final = 20_000
-_LARGEST_CONSTANT: Final = 1024
+_MAX_ELEMENTS: Final = 1024
 _FEW: Final = 8
 _OPSETS: Final = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in CANONICAL_VERSIONS.items()]
 
@@ -75,7 +75,7 @@ def _key(node: Node, op: OpDef) -> tuple[object, ...] | None:
             continue
         size, is_vector = value_type.shape.size(), len(value_type.shape) < 2
         if size <= _FEW or (value_type.element_type.is_integral and is_vector):  # such as a shape, axes, or scales
-            if size > _LARGEST_CONSTANT:
+            if size > _MAX_ELEMENTS:
                 return None
             data = source.node.data
             key.append(data.tobytes() if data.dtype != object else tuple(data.reshape(-1).tolist()))
@@ -146,7 +146,7 @@ def _deciding_constants(node: Node) -> dict[int, Array]:
         value_type = source.type
         if not isinstance(value_type, TensorType) or not value_type.shape.is_static or len(value_type.shape) > 1:
             continue
-        limit = _LARGEST_CONSTANT if value_type.element_type.is_integral else _FEW
+        limit = _MAX_ELEMENTS if value_type.element_type.is_integral else _FEW
         if value_type.element_type.bits >= 8 and value_type.shape.size() <= limit:
             found[index] = source.node.data
     return found

@@ -8,7 +8,7 @@ from engine.drawing.table import byte_count, table
 from engine.ir import ElementType, Model
 from engine.startup import dataclass
 
-_LONGEST: Final = 60
+_MAX_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +92,4 @@ class CompressedModel:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"...{name[3 - _LONGEST :]}"
+    return name if len(name) <= _MAX_CHARACTERS else f"...{name[3 - _MAX_CHARACTERS :]}"

@@ -23,7 +23,7 @@ from engine.placement.text import placement_text
 
 SUFFIXES: Final = (".svg", ".html", ".dot")
 
-_LONGEST_LINE = 240
+_MAX_LINE_CHARACTERS = 240
 _MAX_FINDINGS = 10
 _MARGIN = 24
 _KEY = (
@@ -62,13 +62,13 @@ def to_svg(report: PlacementReport, model: str) -> str:
     y = float(_MARGIN)
     parts, widths = [], [200.0, legend_width(colours)]
     for line, attributes in _heading(report, model):
-        parts.append(text(_MARGIN, y, line, attributes, _LONGEST_LINE))
-        widths.append(min(len(line), _LONGEST_LINE) * CHARACTER_WIDTH + 2 * _MARGIN)
+        parts.append(text(_MARGIN, y, line, attributes, _MAX_LINE_CHARACTERS))
+        widths.append(min(len(line), _MAX_LINE_CHARACTERS) * CHARACTER_WIDTH + 2 * _MARGIN)
         y += LINE_HEIGHT
     parts += legend(colours, y)
     graph = draw_graph(report, colours, y + 2 * LINE_HEIGHT)
     if graph.has_operations:
-        parts.append(text(_MARGIN, y + 2 * LINE_HEIGHT, _KEY, 'fill="#555"', _LONGEST_LINE))
+        parts.append(text(_MARGIN, y + 2 * LINE_HEIGHT, _KEY, 'fill="#555"', _MAX_LINE_CHARACTERS))
         widths.append(len(_KEY) * CHARACTER_WIDTH + 2 * _MARGIN)
     return document(max(*widths, graph.width), graph.bottom + _MARGIN, [*parts, *graph.parts])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, log2, sqrt
 
 from engine.drawing.layered_layout import Box, place
-from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, LONGEST, text, tooltip
+from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, MAX_CHARACTERS, text, tooltip
 from engine.drawing.table import count, duration
 from engine.placement.report import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
 from engine.placement.text import operator_summary, transfer_size
@@ -20,7 +20,7 @@ _MAX_IN_TOOLTIP = 40
 _PADDING = 6
 _OPERATION_CHARACTERS = 26
 _OPERATION_WIDTH = _OPERATION_CHARACTERS * CHARACTER_WIDTH + 4
-_FEWEST_ROWS = 8
+_MIN_ROWS = 8
 _LANE_GAP = 14
 _WIDEST = 10.0
 _ARROW_LENGTH = 10
@@ -76,7 +76,7 @@ class _Painter:
     def size(self, subgraph: PlacedSubgraph) -> tuple[float, float]:
         """Width and height of a subgraph's box."""
         lines = self._lines(subgraph)
-        width = max(min(len(line), LONGEST) for line in lines) * CHARACTER_WIDTH
+        width = max(min(len(line), MAX_CHARACTERS) for line in lines) * CHARACTER_WIDTH
         height = len(lines) * LINE_HEIGHT + 2 * _PADDING
         if self._is_detailed:
             rows, columns = _grid(len(subgraph.nodes))
@@ -135,7 +135,7 @@ class _Painter:
 
 def _grid(number: int) -> tuple[int, int]:
     """Rows and columns for a number of operations, in column order; about as high as wide."""
-    rows = min(number, max(_FEWEST_ROWS, ceil(sqrt(number * _OPERATION_WIDTH / LINE_HEIGHT))))
+    rows = min(number, max(_MIN_ROWS, ceil(sqrt(number * _OPERATION_WIDTH / LINE_HEIGHT))))
     return rows, ceil(number / rows) if rows else 0
 
 

@@ -12,7 +12,7 @@ _MAX_SUBGRAPHS = 30
 _MAX_CROSSINGS = 10
 _MAX_NAMES = 3
 _MAX_NUMBERS = 6
-_LONGEST_NAME = 60
+_MAX_NAME_CHARACTERS = 60
 
 
 def placement_text(report: PlacementReport, model: str, *, is_complete: bool = False, hint: str = "") -> str:
@@ -176,7 +176,7 @@ def _crossings(report: PlacementReport, cut: _Cut) -> list[str]:
     total = len(largest)
     rows = [
         (
-            f"`{printable(crossing.value, _LONGEST_NAME)}`",
+            f"`{printable(crossing.value, _MAX_NAME_CHARACTERS)}`",
             f"{crossing.source} ({device[crossing.source]}) -> {crossing.target} ({device[crossing.target]})",
             transfer_size([crossing]),
             _time(crossing.predicted_seconds),

@@ -12,7 +12,7 @@ from engine.preprocessing.processor import PrePostProcessor
 from engine.startup import dataclass
 
 _TEXT: Final = re.compile(r"(?P<name>.+?)=(?P<head>input|output)\((?P<rest>.*)", re.DOTALL)
-_LONGEST: Final = 10_000
+_MAX_CHARACTERS: Final = 10_000
 _NOT_STEPS: Final = ("input", "output", "build")
 _Call: TypeAlias = "tuple[str, list[Any], dict[str, Any]]"
 
@@ -54,7 +54,7 @@ def parse_steps(text: str) -> StepsText:
     text of another form.
     """
     found = _TEXT.fullmatch(text)
-    if found is None or len(text) > _LONGEST:
+    if found is None or len(text) > _MAX_CHARACTERS:
         raise _malformed(text)
     return StepsText(text, found["name"], found["head"], tuple(_calls(text, f"{found['head']}({found['rest']}")))
 

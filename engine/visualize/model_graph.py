@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.drawing.graph import Graph, GraphEdge, GraphNode, Role
 from engine.drawing.graph_page import scope_of
-from engine.drawing.svg import LONGEST
+from engine.drawing.svg import MAX_CHARACTERS
 from engine.drawing.table import printable
 from engine.ir import Constant, Model, Node, TensorType
 from engine.ir.single_floats import shown_attribute
@@ -121,7 +121,7 @@ class _Builder:
             lines.append(f"{milliseconds:.3f} ms")
         if options.rt_info:
             lines += [f"{key}: {value}" for key, value in node.annotations.items() if key != TIME]
-        return tuple(printable(line, LONGEST) for line in lines)
+        return tuple(printable(line, MAX_CHARACTERS) for line in lines)
 
 
 def groups_of_node(node: Node) -> tuple[str, ...]:

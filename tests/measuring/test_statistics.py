@@ -10,7 +10,7 @@ import pytest
 
 from engine.cli.benchmark.statistics import (
     CONFIDENCE,
-    FEWEST,
+    MIN_BLOCKS,
     MIN_DIFFERENCE,
     histogram,
     judge,
@@ -19,7 +19,7 @@ from engine.cli.benchmark.statistics import (
 )
 
 
-@pytest.mark.parametrize("count", range(FEWEST, 30))
+@pytest.mark.parametrize("count", range(MIN_BLOCKS, 30))
 def test_the_interval_of_the_median_has_its_confidence_for_any_distribution(count: int) -> None:
     """By counting: the median lies outside if all values beyond an end are on one side of it, as coins fall."""
     low, high = median_interval([float(value) for value in range(count)]) or (-1.0, -1.0)

@@ -17,8 +17,8 @@ MIN_DIFFERENCE: Final = 0.01
 """The smallest difference that counts in one alternating run, however certain it is."""
 MIN_DIFFERENCE_APART: Final = 0.05
 """The smallest difference that counts between two runs: the clock of a machine drifts between them."""
-FEWEST: Final = 6
-"""The fewest blocks with which a difference can be told from chance: six agree by chance in 3 of 100 runs."""
+MIN_BLOCKS: Final = 6
+"""Fewer blocks do not tell a difference from chance: six agree by chance in 3 of 100 runs."""
 PERCENTILES: Final = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
 
 Word: TypeAlias = Literal["faster", "slower", "level", "undecided"]
@@ -100,7 +100,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _word(ratio: float, low: float, high: float, count: int, least: float) -> Word:
-    if count < FEWEST:
+    if count < MIN_BLOCKS:
         return "undecided"
     if low <= 1 <= high or abs(ratio - 1) < least:
         return "level"

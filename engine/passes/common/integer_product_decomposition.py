@@ -17,7 +17,7 @@ from engine.passes.pattern import wrap_type
 
 _EXACT: Final = 2**24
 """Integers up to this magnitude are exact in f32."""
-_LARGEST: Final = 255
+_MAX_DIFFERENCE: Final = 255
 """The magnitude of a difference of 8-bit integers."""
 _DIGIT: Final = 16
 """The base of digits: the higher one is from -16 to 15, the lower one from 0 to 15."""
@@ -58,8 +58,8 @@ def _decomposed(node: Node) -> list[Node] | None:
     attributes = node.attributes
     if is_conv and _may_be_transformed(ConvSpec.of(node).window(lengths[2:]), attributes):
         right, attributes = _widened(right, ConvSpec.of(node), made)
-    rights = _digits(right, made) if terms * _LARGEST**2 > _EXACT else [right]
-    lefts = _digits(left, made) if terms * _LARGEST * _DIGIT > _EXACT else [left]
+    rights = _digits(right, made) if terms * _MAX_DIFFERENCE**2 > _EXACT else [right]
+    lefts = _digits(left, made) if terms * _MAX_DIFFERENCE * _DIGIT > _EXACT else [left]
     kind = "Conv" if is_conv else "MatMul"
     for i, x in enumerate(lefts):
         for j, y in enumerate(rights):

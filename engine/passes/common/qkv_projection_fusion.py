@@ -13,7 +13,7 @@ from engine.passes.fusion import as_vector, constant_data, derived_constant, dim
 from engine.passes.runtime_info import copy_runtime_info
 from engine.startup import dataclass
 
-_FEWEST = 3
+_MIN_PROJECTIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class QKVProjectionFusion(ModelPass):
                 key = (projection.weights.shape[0], _form(projection.weights))
                 groups.setdefault((projection.matmul.input_value(0), key), []).append(projection)
         for group in groups.values():
-            if len(group) >= _FEWEST and _join(group):
+            if len(group) >= _MIN_PROJECTIONS and _join(group):
                 self.rewrites += 1
                 changed = True
         return changed

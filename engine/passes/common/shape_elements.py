@@ -12,7 +12,7 @@ from engine.passes.fusion import dims_of, integers
 Length: TypeAlias = "int | tuple[object, ...] | None"
 """An element of a shape: a number, the name of a length (equal names mean equal lengths), or None if unknown."""
 
-_LARGEST = 64
+_MAX_ELEMENTS = 64
 _LENGTH_BITS = 32
 """The minimum number of bits of an integer type for tracking an unknown length through it."""
 _EXACT_BITS = {"f32": 24, "f64": 53}
@@ -78,10 +78,10 @@ class Shapes:
         if dims is None or len(dims) > 1 or node.domain or any(dim.is_dynamic for dim in dims):
             return None
         if isinstance(node, Constant):
-            return (_whole_numbers(node), len(dims)) if value.shape.size() <= _LARGEST else None
+            return (_whole_numbers(node), len(dims)) if value.shape.size() <= _MAX_ELEMENTS else None
         step = STEPS.get(node.op_type)
         elements = None if step is None else step(self, node)
-        if elements is None or len(elements) > _LARGEST or (not dims and len(elements) != 1):
+        if elements is None or len(elements) > _MAX_ELEMENTS or (not dims and len(elements) != 1):
             return None
         return tuple([_held(element, value.element_type) for element in elements]), len(dims)
 
@@ -169,7 +169,7 @@ def _concat(known: Shapes, node: Node) -> tuple[Length, ...] | None:
 def _unknown(value: Output) -> tuple[Length, ...] | None:
     """As many unknown elements as a vector of known length has."""
     dims = dims_of(value)
-    if dims is None or len(dims) != 1 or dims[0].is_dynamic or dims[0].get_length() > _LARGEST:
+    if dims is None or len(dims) != 1 or dims[0].is_dynamic or dims[0].get_length() > _MAX_ELEMENTS:
         return None
     return (None,) * dims[0].get_length()
 

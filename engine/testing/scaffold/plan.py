@@ -10,7 +10,7 @@ from engine.registry.plugins import is_device_name
 from engine.startup import dataclass
 from engine.testing.scaffold.families import DEFAULT_OPERATORS, divided
 
-_LONGEST: Final = 32
+_MAX_NAME_CHARACTERS: Final = 32
 _PRODUCTS: Final = frozenset({"Conv", "Gemm", "MatMul"})
 
 
@@ -36,10 +36,10 @@ class PluginPlan:
     is_native: bool = False
 
     def __post_init__(self) -> None:
-        if not is_device_name(self.device) or len(self.device) > _LONGEST or self.device.endswith("_"):
+        if not is_device_name(self.device) or len(self.device) > _MAX_NAME_CHARACTERS or self.device.endswith("_"):
             raise PluginError(
                 f"{self.device!r} is not the name of a device: expected an upper-case letter, then upper-case letters, "
-                f"digits and underscores, at most {_LONGEST} characters, such as ACME or ACME_NPU2"
+                f"digits and underscores, at most {_MAX_NAME_CHARACTERS} characters, such as ACME or ACME_NPU2"
             )
         if not self.operators:
             raise PluginError("a device needs at least one operator")

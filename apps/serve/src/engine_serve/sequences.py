@@ -19,7 +19,7 @@ from engine_serve.request_queue import RequestQueue, Times
 
 AnswerT = TypeVar("AnswerT")
 
-_LONGEST: Final = 128
+_MAX_ID_LENGTH: Final = 128
 """Characters of an id, as Triton has it."""
 
 
@@ -41,8 +41,8 @@ def step_of(parameters: Mapping[str, Any]) -> Step:
     identity = parameters.get("sequence_id", 0)
     if type(identity) not in (int, str) or (type(identity) is int and not 0 <= identity < 1 << 64):
         raise InputError(f"`sequence_id` is {identity!r:.40}; expected a whole number from 1 to 2**64 - 1, or a text")
-    if isinstance(identity, str) and len(identity) > _LONGEST:
-        raise InputError(f"`sequence_id` has {len(identity)} characters; at most {_LONGEST} are allowed")
+    if isinstance(identity, str) and len(identity) > _MAX_ID_LENGTH:
+        raise InputError(f"`sequence_id` has {len(identity)} characters; at most {_MAX_ID_LENGTH} are allowed")
     if not identity:
         raise InputError(
             "the model has variables, which are kept for each sequence: the request needs `sequence_id`, and the first "

@@ -19,7 +19,7 @@ from engine.runtime.submission import InferFuture
 from engine.runtime.values import Value
 
 _ROUNDS: Final = 5
-_LONGEST_TURN: Final = 0.05
+_MAX_TURN_SECONDS: Final = 0.05
 """Seconds of one turn of one network; at least one inference runs in it."""
 _HOPELESS: Final = 3.0
 _AGAIN: Final = 0.1
@@ -61,7 +61,7 @@ class Trials:
     ) -> None:
         self.begun = ""
         self._networks, self._inputs, self._hint, self._seconds, self._check = networks, inputs, hint, seconds, check
-        self._turn = min(_LONGEST_TURN, seconds / (2 * _ROUNDS * max(1, len(networks))))
+        self._turn = min(_MAX_TURN_SECONDS, seconds / (2 * _ROUNDS * max(1, len(networks))))
         self._running: AsyncInferRequest | InferFuture | None = None
         self._is_stopped = False
 

@@ -10,7 +10,7 @@ from engine.passes.pattern import Matcher, wrap_type
 from engine.startup import dataclass
 
 _INT8: Final = 4
-_LARGEST_PIECE: Final = 256
+_MAX_PIECE: Final = 256
 """Activations that share a scale belong to one block of the weights, and are at most this many."""
 
 
@@ -30,7 +30,7 @@ class ActivationRounding(MatcherPass):
 
     def _replace(self, m: Matcher) -> bool:
         spec = CompressedMatMulSpec.of(m.match_root)
-        if spec.accuracy_level == _INT8 or min(spec.block_size, _LARGEST_PIECE) > self.group_size:
+        if spec.accuracy_level == _INT8 or min(spec.block_size, _MAX_PIECE) > self.group_size:
             return False
         m.match_root.set_attribute("accuracy_level", _INT8)
         return True

@@ -20,7 +20,7 @@ from engine.startup import dataclass
 _FORMAT: Final = "engine.hetero.calibration"
 _VERSION: Final = 1
 _MAX_COUNTED: Final = 1_000_000
-_LONGEST: Final = 1e9
+_MAX_SECONDS: Final = 1e9
 _SMALL: Final = 64
 
 
@@ -124,7 +124,7 @@ def _calibration(read: Any) -> Calibration:
 def _figure(device: str, name: str, value: Any) -> Figure:
     if isinstance(value, list) and len(value) == 2 and not any(isinstance(each, bool) for each in value):
         seconds, count = value
-        is_time = isinstance(seconds, (int, float)) and 0 <= seconds < _LONGEST
+        is_time = isinstance(seconds, (int, float)) and 0 <= seconds < _MAX_SECONDS
         if is_time and isinstance(count, int) and 1 <= count <= _MAX_COUNTED:
             return Figure(float(seconds), count)
     raise ValueError(f"{name!r} of {device!r} is {value!r:.60}; expected [seconds >= 0, count >= 1]")
