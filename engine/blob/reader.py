@@ -257,8 +257,8 @@ class BlobReader:
             view = copy
         if not self._weights.is_verified and sha256(view).hexdigest() != section.sha256:
             raise BlobCorruptError(
-                f"{self._where}: section {section.name!r} is in {self._weights.path}, whose content is not what it was "
-                "when the blob was exported; pass that file, or export the blob again"
+                f"{self._where}: section {section.name!r} is in {self._weights.path}, whose content has changed "
+                "since the blob was exported; pass the unchanged file, or export the blob again"
             )
         return aligned_copy(view, self._where)
 

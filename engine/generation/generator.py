@@ -229,7 +229,7 @@ class Generator:
         if self._room is not None and known.length > self._room:
             raise StateError(
                 f"{self._network.signature.network}: the sequences would have {known.length} tokens, and the model's "
-                f"caches have {self._room} positions; the request keeps what it had: shorten them with rewind, or "
+                f"caches have {self._room} positions; the request is unchanged: shorten the sequences with rewind, or "
                 "start again with reset"
             )
         count = len(known.rows)

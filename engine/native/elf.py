@@ -91,8 +91,8 @@ def _segments(file: BinaryIO, size: int, at: int, count: int, form: str) -> str 
             dynamic.append((offset, offset + stored))
     for start, end in dynamic:
         if not any(first <= start and end <= last for first, last in loaded):
-            return "its segments are damaged: what links it is in none that is loaded"
-    return None if loaded and dynamic else "its segments are damaged: it has none to load, or none that links it"
+            return "its segments are damaged: no loaded segment contains the dynamic section"
+    return None if loaded and dynamic else "its segments are damaged: none is loaded, or none has the dynamic section"
 
 
 def _sections(file: BinaryIO, size: int, at: int, count: int, names: int, form: str) -> str | None:

@@ -317,5 +317,5 @@ def _check(live: ShadowNetwork, other: ShadowNetwork, sample: float, queue: int)
         if [name for name, _ in left] != [name for name, _ in right]:
             raise InputError(
                 f"{other.signature.network} has the {what}s {', '.join(name for name, _ in right) or 'none'}; expected "
-                f"those of {live.signature.network}: {', '.join(name for name, _ in left) or 'none'}"
+                f"the same as {live.signature.network}: {', '.join(name for name, _ in left) or 'none'}"
             )

@@ -52,7 +52,7 @@ def _check_order(
         assert expected is not None
         if name in (labels or ()) and not _is_near(new, expected):
             raise refuted(
-                node, f"axis {name}", f"slices in the order {order.tolist()} do not give those of output {index} in it"
+                node, f"axis {name}", f"slices in the order {order.tolist()} do not give output {index} in that order"
             )
 
 

@@ -144,7 +144,7 @@ def test_inspect_verifies_with_the_key_and_the_file_of_weights(engine: Engine, t
     engine("compile", "1.onnx", "-d", "TEMPLATE", "--weights-from", "1.onnx", "-o", "bound.blob", cwd=tmp_path)
     for blob, option, kind, words in (
         ("secret.blob", "--decrypt", "key", "not encrypted with this key"),
-        ("bound.blob", "--weights-from", "onnx", "whose content is not what it was"),
+        ("bound.blob", "--weights-from", "onnx", "whose content has changed since"),
     ):
         right = engine("inspect", blob, "--verify", option, f"1.{kind}", cwd=tmp_path)
         assert (right.code, right.err) == (0, "")

@@ -220,7 +220,7 @@ def test_networks_that_do_not_fit_are_refused(networks: Any, tmp_path: Path) -> 
 
     onnx.save(BASIC.model(), tmp_path / "other.onnx")
     unlike = Core().compile_model(tmp_path / "other.onnx", "TEMPLATE")
-    with pytest.raises(InputError, match=r"has the inputs a, b; expected those of .*: x"):
+    with pytest.raises(InputError, match=r"has the inputs a, b; expected the same as .*: x"):
         live.shadow(unlike)
     with pytest.raises(InputError, match="sample must be from 0 to 1"):
         live.shadow(live, sample=2)

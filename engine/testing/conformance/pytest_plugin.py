@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write score and results as JSON; of several devices, to files with the device in their names",
     )
-    group.addoption("--engine-html", metavar="FILE", help="write score and results as a page, likewise")
+    group.addoption("--engine-html", metavar="FILE", help="write score and results as an HTML page, in the same way")
     group.addoption("--engine-description", help=argparse.SUPPRESS)  # of the device, from a process that created it
     group.addoption("--engine-progress", action="store_true", help="one line of progress instead of one mark a check")
 
