@@ -262,7 +262,7 @@ class GenerativeModel(ServedModel):
         return self.prompt(ids.reshape(-1).tolist(), {k: v for k, v in parameters.items() if k not in REQUEST})
 
     def response(self, payload: InferRequest, tokens: list[int]) -> InferResponse:
-        """Tokens as a response of the protocol."""
+        """Tokens as a response with the output TOKENS, [1, tokens] of INT64."""
         value = np.array([tokens], np.int64)
         output = InferOutput(TOKENS, list(value.shape), "INT64", data=value)
         if payload.from_grpc:

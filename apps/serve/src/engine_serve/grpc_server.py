@@ -64,7 +64,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
         return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
     async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Unload a model of the repository."""
+        """Unload a model; requests for it are refused from then on."""
         name = _repository_name(request)
         with self._admitted():
             await self._extension.unload(name)

@@ -61,7 +61,7 @@ class SequenceSelection(Selection):
             return home, home.network
 
     def is_needed(self, candidate: Candidate) -> bool:
-        """Whether sequences are on a device."""
+        """Whether the variables of running sequences are on this device."""
         return candidate is self._home and self._is_in_use(candidate)
 
     def _is_in_use(self, candidate: Candidate) -> bool:

@@ -74,5 +74,5 @@ def layout_bytes(shape: Sequence[int], element_type: ElementType, layout: Layout
 
 
 def static_shape(value: Output) -> tuple[int, ...]:
-    """The shape of a static value."""
+    """The shape of `value` as integers; raises an error if a length is unknown."""
     return tuple(value.shape.get_shape())

@@ -234,7 +234,7 @@ class SegmentBuilder:
         self._buffers.setdefault(value, {})[layout] = self._plan.add_view(self.input(source, layout), offset, nbytes)
 
     def part(self, buffer: int, offset: int, nbytes: int) -> int:
-        """A part of a buffer as a buffer."""
+        """Add a view of `nbytes` at `offset` in a buffer; returns it as a buffer of its own."""
         return self._plan.add_view(buffer, offset, nbytes)
 
     def temporary(self, nbytes: int) -> int:

@@ -106,7 +106,7 @@ class StoredNetwork(ExecutableNetwork):
         return CpuInferRequest(self, lambda inputs, *, may_assume: program)
 
     def export_sections(self, writer: BlobWriter) -> None:
-        """Write the sections of the blob."""
+        """Copy the sections of the imported blob."""
         for name in self._blob.section_names:
             writer.add_section(name, self._blob.section(name))
 
@@ -152,5 +152,5 @@ class StoredNetwork(ExecutableNetwork):
         return self._graph
 
     def native_plans(self) -> list[Plan]:
-        """The native plans of the network."""
+        """The plans that the network runs, which come from its blob."""
         return self.program.plans

@@ -96,7 +96,7 @@ class WeightStore:
             _release(sources)
 
     def data(self, constant: Constant) -> Array:
-        """The plain data of a constant."""
+        """The elements of a constant in plain layout, and note that a plan reads them."""
         if not self._is_making:
             self._read_plainly.add(_identity(constant))
         return constant.data

@@ -25,7 +25,7 @@ def memory_type(element_type: ElementType) -> str:
 
 
 def read_code(element_type: ElementType, pointer: str, index: str) -> str:
-    """The element at an index, of type `register_type`."""
+    """OpenCL code that reads the element at `index` of `pointer`, as `register_type`."""
     if element_type in CONVERTED:
         return _value(element_type, f"{pointer}[{index}]")
     return load_code(element_type, pointer, index)

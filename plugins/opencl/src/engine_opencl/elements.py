@@ -89,7 +89,7 @@ def moved_scalar(element_type: ElementType, value: Any) -> np.generic:
 
 
 def load_code(element_type: ElementType, pointer: str, index: str) -> str:
-    """The element at an index, in its computation type."""
+    """OpenCL code that reads the element at `index` of `pointer`; f16 and bf16 become f32."""
     if element_type is f16:
         return f"vload_half({index}, {pointer})"
     return f"bfloat_value({pointer}[{index}])" if element_type is bf16 else f"{pointer}[{index}]"

@@ -146,5 +146,5 @@ class LaunchPlan:
 
 
 def byte_size(value: Output) -> int:
-    """The bytes of a value on the device."""
+    """The bytes of a value on the device, where some types are stored in other ones."""
     return value.shape.size() * stored_type(value).itemsize

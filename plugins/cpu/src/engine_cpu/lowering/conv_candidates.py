@@ -64,7 +64,7 @@ class ConvProblem:
         return f"{self.geometry.describe()}|{operands}|{layouts}{mode}"
 
     def kernel(self, family: str) -> str:
-        """The kernel of a family for the precision of the problem."""
+        """The name of the family's kernel for f32 or bf16, as the problem is."""
         return f"{family}_bf16" if self.is_bf16 else f"{family}_f32"
 
 

@@ -64,7 +64,7 @@ def record_body(
 
 
 def times_of(step_nodes: Sequence[StepNames], profile: Sequence[Sequence[int]]) -> dict[tuple[str, str, str], int]:
-    """The times of nodes from the times of the steps of plans."""
+    """Sum the times of steps, in ns, over the nodes that they run: by name, operator and status."""
     times: dict[tuple[str, str, str], int] = {}
     for nodes, durations in zip(step_nodes, profile, strict=True):
         for (name, op_type), duration in zip(nodes, durations, strict=True):

@@ -85,7 +85,7 @@ class SegmentKind:
     has_one_node: bool = True
 
     def compiled(self, segment: GraphSegment, making: Making) -> ConnectedSegment:
-        """Compile a segment of this kind."""
+        """Compile a segment of this kind, and note why blobs cannot store it, if so."""
         made = self.make(segment, making)
         if self.why_not_stored:
             made.segment.why_not_stored = f"{segment.nodes[0]} {self.why_not_stored}"

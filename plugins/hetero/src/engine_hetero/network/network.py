@@ -46,7 +46,7 @@ class HeteroNetwork(ExecutableNetwork):
         networks: Sequence[ExecutableNetwork],
         certificate: Certificate,
     ) -> HeteroNetwork:
-        """The network of a model from the networks of its parts."""
+        """Assemble the network of `model` from the compiled networks of its parts."""
         network = cls(plugin, config, model)
         network.certificate = certificate
         network._connect(wiring, networks)
@@ -85,7 +85,7 @@ class HeteroNetwork(ExecutableNetwork):
         return executors
 
     def parts(self) -> Mapping[str, ExecutableNetwork]:
-        """The networks of the parts, in order."""
+        """The networks of the parts, as "part0" and so on, in the order of the wiring."""
         return {f"part{number}": network for number, network in enumerate(self.dataflow.networks)}
 
     def create_infer_request_impl(self) -> SyncInferRequest:

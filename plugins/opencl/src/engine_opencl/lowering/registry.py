@@ -78,7 +78,7 @@ _LOWERINGS_WITHOUT_F64: Final = _WithoutF64(LOWERINGS)
 
 
 def lowerings_of(facts: DeviceFacts) -> OpenclTable:
-    """The lowerings that a device runs."""
+    """The table of lowerings for a device; without f64 if it has none."""
     return LOWERINGS if facts.has_fp64 else _LOWERINGS_WITHOUT_F64
 
 

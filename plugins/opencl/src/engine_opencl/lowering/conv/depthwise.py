@@ -40,7 +40,7 @@ def is_depthwise(c: Convolution) -> bool:
 
 
 def depthwise(b: LaunchPlanBuilder, c: Convolution, strip: int) -> None:
-    """Launch a depthwise convolution in strips of this length."""
+    """Launch a depthwise convolution whose items compute `strip` results each, one below the other."""
     g = c.geometry
     maps, strips = c.images * c.groups * c.outputs, -(-g.outputs[1] // strip)
     items = maps * strips * g.outputs[0] * g.outputs[2]

@@ -35,7 +35,7 @@ def launch_blocks(b: LaunchPlanBuilder, p: BlockProduct) -> None:
 
 
 def launch_block(b: LaunchPlanBuilder, p: BlockProduct, block: Block) -> None:
-    """Launch a product with a block shape."""
+    """Launch a product in which each item computes a block of this shape."""
     a, right, n = p.a, p.right, p.n
     left, left_real, a_steps = _left(b, a, block)
     if isinstance(right, Matrices):
