@@ -147,7 +147,7 @@ class BlobReader:
 
     @property
     def section_names(self) -> tuple[str, ...]:
-        """The sections' names in the order of the blob."""
+        """The names of the sections, in the order in which they were written."""
         return tuple(self._entries)
 
     def section(self, name: str) -> memoryview:

@@ -82,7 +82,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def is_device_id(text: str) -> bool:
-    """Whether `text` is a valid device id."""
+    """Whether `text` may follow the dot of a device string, as "1" in "GPU.1"."""
     return _ID.fullmatch(text) is not None
 
 

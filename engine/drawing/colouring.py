@@ -43,7 +43,7 @@ class Colouring:
     labels: tuple[str | None, ...]
 
     def colour(self, node: int) -> str:
-        """The colour of a node, by its position."""
+        """The colour of the node at position `node`; a plain one if it has no label."""
         label = self.labels[node]
         return PLAIN if label is None else self.legend[label]
 

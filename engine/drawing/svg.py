@@ -52,7 +52,7 @@ def legend(colours: Mapping[str, str], y: float) -> list[str]:
 
 
 def legend_width(colours: Iterable[str]) -> float:
-    """The width of a legend, with margins."""
+    """The width of a legend in pixels, with margins."""
     return 48.0 + sum(map(_entry_width, colours))
 
 

@@ -89,7 +89,7 @@ class ChoicesFile:
         self._is_changed = False
 
     def get(self, problem: str) -> str | None:
-        """The choice for a problem; None if there is none."""
+        """The choice that the file has for a problem; None if it has none."""
         return self._entries.get(problem)
 
     def put(self, problem: str, choice: str) -> None:

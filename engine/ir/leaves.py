@@ -38,7 +38,7 @@ class Parameter(Node):
 
     @property
     def type(self) -> ValueType:
-        """The type of the input value."""
+        """The type of the input. After assigning another one, `Model.validate` infers the others."""
         return self._types[0]
 
     @type.setter
@@ -154,7 +154,7 @@ class Constant(Node):
 
     @property
     def element_type(self) -> ElementType:
-        """The type of the constant's elements."""
+        """The element type of the data."""
         return self.output(0).element_type
 
     @property

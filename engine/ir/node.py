@@ -155,7 +155,7 @@ class Input:
 
     @property
     def type(self) -> ValueType:
-        """The type of the value that is read."""
+        """The type of the value that the port reads."""
         return self.source_output.type
 
     @property

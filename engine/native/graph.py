@@ -43,7 +43,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """A step of a strategy, for tracing."""
+    """One step of a strategy, as a traced partition records it."""
 
     kind: str
     """roots, root, merge, fail, rollback, end, choose; or cut, the last step if there were too many."""

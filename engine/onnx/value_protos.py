@@ -21,7 +21,7 @@ _FIELDS: Final = {
 
 
 def message(value_type: ValueType | None) -> Any:
-    """An empty message for a value of a type."""
+    """An empty protobuf message that can hold a value of this type; for None, a tensor's."""
     match value_type:
         case SequenceType():
             return onnx.SequenceProto()

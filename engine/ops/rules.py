@@ -159,7 +159,7 @@ def _may_meet(fixed: Dimension, other: Dimension) -> bool:
 
 
 def with_element(value_type: TensorType, element_type: ElementType) -> TensorType:
-    """The tensor type with another element type."""
+    """A tensor type with the same shape and this element type."""
     return value_type if value_type.element_type is element_type else TensorType(element_type, value_type.shape)
 
 

@@ -115,7 +115,7 @@ def operation(value: Output | None, *op_types: str) -> Node | None:
 
 
 def constant_data(value: Output | None) -> Array | None:
-    """The data of a constant; None for any other value."""
+    """The array of a Constant; None for a value that is computed."""
     return value.node.data if value is not None and isinstance(value.node, Constant) else None
 
 

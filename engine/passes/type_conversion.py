@@ -34,10 +34,10 @@ class TypeConversion(ABC):
 
     @abstractmethod
     def constant(self, constant: Constant) -> Constant:
-        """A constant in the target type."""
+        """Convert a constant to the target type; rounding is up to the subclass."""
 
     def cast(self, value: Output, reader: Node) -> Node:
-        """A node that converts a value for `reader`."""
+        """Make a Cast of `value` to the target type, with the runtime info of `reader`."""
         made = ops.Cast(value, to=self.target.onnx)
         copy_runtime_info(reader, made)
         return made

@@ -54,7 +54,7 @@ def byte_size(value: Output, unknown: int = 1) -> int:
 
 
 def bytes_of(element_type: ElementType, count: int) -> int:
-    """The size of `count` elements in bytes."""
+    """The size of `count` unpacked elements in bytes."""
     return count * element_type.numpy.itemsize
 
 

@@ -36,7 +36,7 @@ class Tensor:
 
     @property
     def element_type(self) -> ElementType:
-        """The type of the tensor's elements."""
+        """The element type of the current value."""
         return self.value.element_type
 
     def axis(self, letter: str) -> int:
@@ -119,7 +119,7 @@ def difference(a: Length, b: Length) -> Length:
 
 
 def part(a: Length, numerator: int, denominator: int) -> Length:
-    """a * numerator // denominator, of a length of 0 or more."""
+    """a * numerator // denominator, as a number if `a` is known, otherwise as operators."""
     if isinstance(a, int):
         return a * numerator // denominator
     scaled = a if numerator == 1 else ops.Mul(a, numbers(numerator)).output(0)

@@ -41,7 +41,7 @@ class PropertySet:
         return PropertySet(*merged.values())
 
     def of(self, mutability: Mutability) -> PropertySet:
-        """Return the properties of one mutability."""
+        """Return the subset of the properties with this mutability."""
         return PropertySet(*(p for p in self if p.mutability is mutability))
 
     @property

@@ -263,7 +263,7 @@ class AsyncInferRequest(Participant):
 
     @property
     def network(self) -> Any:
-        """The network that made this request."""
+        """The network that made this request and runs it."""
         return self._network
 
     @property

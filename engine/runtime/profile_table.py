@@ -34,7 +34,7 @@ class NodeTime:
 
     @property
     def part(self) -> str:
-        """The subgraphs that it is in."""
+        """The names of the subgraphs that ran the node, separated by commas."""
         return ", ".join(self.parts)
 
 

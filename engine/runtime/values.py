@@ -68,7 +68,7 @@ class PortCheck:
         return self._guarded(lambda: self._admit_any(value))
 
     def has_admitted(self, shape: tuple[int, ...]) -> bool:
-        """Whether this shape is in the cache of admitted shapes."""
+        """Whether this shape was admitted before, so that it need not be checked again."""
         return shape in self._fitting
 
     def admit_output(self, array: object) -> Array | RemoteTensor:

@@ -236,7 +236,7 @@ class InferenceSession:
         return list(self._placement.options)
 
     def get_provider_options(self) -> dict[str, dict[str, Any]]:
-        """The options of the providers in use."""
+        """The options of each provider in use, by its name; a copy."""
         return {name: dict(options) for name, options in self._placement.options.items()}
 
     def set_providers(

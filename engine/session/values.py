@@ -87,7 +87,7 @@ class OrtValue:
         return self._value is not None
 
     def is_tensor(self) -> bool:
-        """Whether it is a dense tensor."""
+        """Whether the value is a dense tensor, which `numpy` returns."""
         return isinstance(self._value, np.ndarray)
 
     def is_sparse_tensor(self) -> bool:
@@ -95,7 +95,7 @@ class OrtValue:
         return False
 
     def is_tensor_sequence(self) -> bool:
-        """Whether it is a sequence of tensors."""
+        """Whether the value is a sequence of tensors, by its type."""
         return self._type.startswith("seq(tensor(")
 
 

@@ -28,7 +28,7 @@ def evaluation(node: Node) -> Run:
 
 
 def refuted(node: Node, promise: str, detail: str) -> AssertionError:
-    """The error for a promise that is not kept."""
+    """The `AssertionError` for a promise that `detail` refutes."""
     return AssertionError(f"{node} declares {promise}, but {detail}")
 
 

@@ -37,7 +37,7 @@ class ProductOperands:
 
     @classmethod
     def of(cls, node: Node, inputs: Sequence[Output | None] | None = None) -> ProductOperands:
-        """The operands of a node, or `inputs` in their place."""
+        """Name the operands of `node`, taking `inputs` instead of its own inputs if given."""
         given = padded(node.input_values if inputs is None else inputs, len(_PORTS))
         return cls(*given)  # type: ignore[arg-type]  # those without a default are never omitted
 

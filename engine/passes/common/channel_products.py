@@ -66,7 +66,7 @@ class ChannelProduct:
 
     @property
     def inputs(self) -> int:
-        """The number of channels of the input."""
+        """The number of input channels, from the shape of the weights."""
         return self.weights.shape[0 if self.columns_first else 1]
 
     @property

@@ -60,7 +60,7 @@ class Steps:
         return node.output(0)
 
     def converted(self, term: Term, element_type: ElementType) -> Term:
-        """The term in another element type."""
+        """The term with a Cast to `element_type`, or as it is if it has that type."""
         if term.value.element_type is element_type:
             return term
         return Term(self.add(ops.Cast(term.value, to=element_type)), term.labels)

@@ -119,7 +119,7 @@ class DeviceChecks:
 
     @property
     def plugin_name(self) -> str:
-        """The plugin's name in the device string."""
+        """The plugin's name, the first part of the device string: "HETERO" of "HETERO:CPU"."""
         return self.device.partition(":")[0].partition(".")[0]
 
     def with_id(self, device_id: str) -> str:

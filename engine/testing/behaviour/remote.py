@@ -38,7 +38,7 @@ class RemoteChecks(DeviceChecks):
         return core.compile_model(self.basic.model(), context, dict(self.config))
 
     def tensors(self, context: RemoteContext, sample: Sample) -> dict[str, RemoteTensor]:
-        """Tensors with the inputs of a sample."""
+        """Remote tensors in `context`, by name, with copies of the sample's inputs."""
         made = {name: context.create_tensor(f32, value.shape) for name, value in sample.inputs.items()}
         for name, tensor in made.items():
             tensor.copy_from(sample.inputs[name])

@@ -51,7 +51,7 @@ class NetworkBuilder:
         self._inputs: dict[str, Array] = {}
 
     def shape(self, value: str) -> tuple[int, ...]:
-        """The shape of an existing value."""
+        """The shape of a value that was added before, by its name."""
         return tuple(dim.dim_value for dim in self._types[value].tensor_type.shape.dim)
 
     # -- values ---------------------------------------------------------------------------------------------
