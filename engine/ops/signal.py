@@ -89,7 +89,7 @@ def mel_weight_matrix(
     if not (0 <= edges[0] <= edges[1] and found[-1] < bins):
         raise ModelError(
             f"lower_edge_hertz is {edges[0]:g} and upper_edge_hertz {edges[1]:g}; expected 0 <= lower <= upper and the "
-            f"highest triangle within {bins} bins, which is sure up to {rate / 2:g} Hz, half of sample_rate"
+            f"highest triangle within {bins} bins, which is certain up to {rate / 2:g} Hz, half of sample_rate"
         )
     places = np.floor(found).astype(np.int64)
     weights = np.zeros((bins, count))

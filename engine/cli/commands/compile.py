@@ -124,8 +124,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action=_Output,
         default=argparse.SUPPRESS,
-        help="the blob of the -d before it (default: the model's name with .blob, here; with several devices, "
-        ".CPU.blob and so on). Before the first of several -d: the folder of all blobs",
+        help="the blob of the -d before it (default: the model's name with .blob, in the current folder; with several "
+        "devices, .CPU.blob and so on). Before the first of several -d: the folder of all blobs",
     )
     add_extension(parser)
     add_weights(parser, None)

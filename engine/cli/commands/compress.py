@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     add_weights(parser, "int4")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="the model to write (default: the model's name with .int4.onnx, here)"
+        "-o", "--output", metavar="FILE", help="the model to write (default: the model's name with .int4.onnx)"
     )
     add_extension(parser)
     add_json(parser)

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", metavar="N", type=positive, default=1, help="run checks in N processes (default: 1)")
     parser.add_argument("--json", metavar="FILE", help="write the score and all results as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write them as a page")
+    parser.add_argument("--html", metavar="FILE", help="write them as an HTML page")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`engine diff`: where two devices, configurations or engines part on one model."""
+"""`engine diff`: the first node of a model where two devices, configurations or engines differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.cli.options import (
 )
 from engine.cli.output import print_json, say
 
-SUMMARY = "find the first node where two devices, configurations or engines part"
+SUMMARY = "find the first node where two devices, configurations or engines differ"
 DESCRIPTION = """\
 Run a model on two sides on the same inputs, compare every value by its name, and name the first node that goes wrong by
 itself: its value is off, and is also off when the node runs alone on the inputs that the second side has for it. So the

@@ -1,4 +1,4 @@
-"""`engine doctor`: what is here, what is wrong, and how to mend it."""
+"""`engine doctor`: what is installed, what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.drawing.table import byte_count, count
 if TYPE_CHECKING:
     from engine.cli.health import HealthReport
 
-SUMMARY = "say what is here, what is wrong, and how to mend it"
+SUMMARY = "report what is installed, what is wrong, and how to fix it"
 DESCRIPTION = """\
 Show the machine, the versions, the devices and the caches of the engine, and try each device on a small model, in a
 process of its own, which a driver may crash or block. Each problem has a line that says how to mend it; notes are about

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_extension(parser)
     add_shape(parser)
     add_preprocess(parser)
-    parser.add_argument("--html", metavar="FILE", help="write a page with the same content")
+    parser.add_argument("--html", metavar="FILE", help="write an HTML page with the same content")
     add_json(parser)
 
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="ed25519",
         help="the algorithm (default: ed25519)",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="the file of the key (default: ID.key, here)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the file of the key (default: ID.key)")
     add_json(parser)
 
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--native", dest="is_native", action="store_true", help="the matrix product is a kernel in C++, with pybind11"
     )
-    parser.add_argument("--dir", metavar="FOLDER", help="where to write it (default: engine-plugin-NAME, here)")
+    parser.add_argument("--dir", metavar="FOLDER", help="the folder to write to (default: engine-plugin-NAME)")
 
 
 def run(args: argparse.Namespace) -> int:
