@@ -114,7 +114,7 @@ def test_a_server_without_a_usable_model_and_the_limit_of_the_grace_period(tmp_p
             call: Any = pool.submit(client.infer, "damaged", [given])
             wait_for(lambda: server.metric('engine_running_inferences{model="damaged"') == 1)
             server.process.terminate()
-            with pytest.raises(InferenceServerException, match="NotReadyError: the server ends"):
+            with pytest.raises(InferenceServerException, match="NotReadyError: the server is shutting down"):
                 call.result()
         client.close()
         assert server.process.wait(60) == 0

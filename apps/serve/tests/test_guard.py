@@ -57,9 +57,9 @@ class Call:
     ("is_ending", "client_stays", "end", "statuses", "logged"),
     [
         (True, True, "None", [503], ["a request is cut off: the grace period is over"]),
-        (True, False, "None", [], ["a client has gone before its answer"]),
+        (True, False, "None", [], ["a client disconnected before its answer"]),
         (False, True, "cancelled", [], []),
-        (False, False, "cancelled", [], ["a client has gone before its answer"]),
+        (False, False, "cancelled", [], ["a client disconnected before its answer"]),
     ],
 )
 def test_only_the_grace_period_is_called_so(

@@ -107,7 +107,7 @@ def test_beginnings_and_ends(network: Any) -> None:
         await refused(table.ask(7, x, start=True), StateError, "has begun already, and two cannot have one id")
         np.testing.assert_array_equal(await table.ask(7, x, start=False, end=True), 3 * one)
         for start in (None, False):
-            await refused(table.ask(7, x, start=start), StateError, "has ended: its last request has said so")
+            await refused(table.ask(7, x, start=start), StateError, "has ended: a request with `sequence_end` ended it")
         np.testing.assert_array_equal(await table.ask(7, x, start=True, end=True), one)
         assert table.sequences.count == 0
         strict = Table(network, requires_start=True)
@@ -434,7 +434,7 @@ def test_unloading_and_loading_begins_no_sequence_anew(server: Running) -> None:
         model.write(version)
         model.load("unloaded")
         model.refused("has ended: the model was unloaded", 7)
-        model.refused("has ended: its last request has said so", 8)
+        model.refused("has ended: a request with `sequence_end` ended it", 8)
         model.unload("unloaded")
     model.load("unloaded")
     assert model.ask(7, sequence_start=True) == model.ask(9) == first

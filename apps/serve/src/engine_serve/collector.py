@@ -31,7 +31,7 @@ class ServerCollector(Collector):  # type: ignore[misc]
         held = GaugeMetricFamily("engine_queue_bytes", "Bytes of the inputs of requests that wait.", labels=_MODEL)
         running = GaugeMetricFamily("engine_running_inferences", "Inferences that run.", labels=_MODEL)
         ready = GaugeMetricFamily("engine_model_ready", "1 if a version can be used, else 0.", labels=_MODEL)
-        batches = HistogramMetricFamily("engine_batch_size", "How many requests batches had.", labels=_MODEL)
+        batches = HistogramMetricFamily("engine_batch_size", "The number of requests in each batch.", labels=_MODEL)
         sequences = GaugeMetricFamily("engine_sequences", "Sequences that have begun.", labels=_MODEL)
         kept = GaugeMetricFamily("engine_sequence_bytes", "Bytes of the variables of sequences.", labels=_MODEL)
         for name, version, state in self._repository.states():

@@ -18,7 +18,7 @@ from engine_serve.refusals import Refused
 from engine_serve.tokens import Tokens
 
 _FOR_ALL: Final = ("/inference.GRPCInferenceService/ServerLive", "/inference.GRPCInferenceService/ServerReady")
-_ENDING: Final = "the server ends; ask another one"
+_ENDING: Final = "the server is shutting down; send the request to another one"
 
 
 class Ending:

@@ -105,7 +105,12 @@ class Guard:
                 return
             _log.warning("a request is cut off: the grace period is over", extra={"path": scope["path"]})
             if not has_begun:
-                await _refuse(send, 503, "NotReadyError: the server ends; ask another one", closes=True)
+                await _refuse(
+                    send,
+                    503,
+                    "NotReadyError: the server is shutting down; send the request to another one",
+                    closes=True,
+                )
         finally:
             self._admission.leave()
 
@@ -177,7 +182,7 @@ class Guard:
         try:
             await asyncio.wait((app, gone), return_when=asyncio.FIRST_COMPLETED)
             if not app.done() and not answered:
-                _log.info("a client has gone before its answer", extra={"path": scope["path"]})
+                _log.info("a client disconnected before its answer", extra={"path": scope["path"]})
                 app.cancel()
             await asyncio.wait((app,))
             if not app.cancelled():

@@ -12,16 +12,14 @@ from prometheus_client import Counter, Histogram
 _MODEL: Final = ("model", "version")
 _SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
-REQUESTS: Final = Counter(
-    "engine_requests", "Requests by how they ended: ok, or the name of an error.", (*_MODEL, "end")
-)
+REQUESTS: Final = Counter("engine_requests", "Requests by outcome: ok, or the name of an error.", (*_MODEL, "end"))
 REQUEST_SECONDS: Final = Histogram(
     "engine_request_seconds", "From a request's arrival at its model to its result.", _MODEL, buckets=_SECONDS
 )
 QUEUE_SECONDS: Final = Histogram("engine_queue_seconds", "How long requests waited.", _MODEL, buckets=_SECONDS)
 INFER_SECONDS: Final = Histogram(
     "engine_infer_seconds",
-    "How long inferences took; with batches, until the batch was done.",
+    "Durations of inferences; with batches, until the batch ended.",
     _MODEL,
     buckets=_SECONDS,
 )

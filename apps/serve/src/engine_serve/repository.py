@@ -250,7 +250,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         reached = max(ready, default=None)
         before = None if reached is None else self._ended.reach(name, reached)
         if reached is not None and before is not None and (model := states[reached].model) is not None:
-            told = f"runs on version {before}, which requests without a version no longer reach: name it to go on"
+            told = f"runs on version {before}, which requests without a version no longer reach: name the version"
             old = states.get(before)
             model.succeed(old.model if old is not None else None, self._ended.of(name, before), told)
         self._ended.forget(self._served())

@@ -181,7 +181,7 @@ class Sequences:
         if not sequence.has_ended and has_changed and not is_answered:
             self._end(step.identity, sequence, "a request had no answer, after its state had changed")
         elif not sequence.has_ended and is_answered and step.is_last:
-            self._end(step.identity, sequence, "its last request has said so")
+            self._end(step.identity, sequence, "a request with `sequence_end` ended it")
         elif not sequence.has_ended and not sequence.steps:
             self._forget(step.identity, sequence)
         sequence.turn.release()

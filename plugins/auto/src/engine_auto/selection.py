@@ -305,7 +305,7 @@ class Selection(Participant):
         """Choose among the candidates that are ready. A task of the executor."""
         try:
             self._choose(ready, shapes or {})
-        except (Stopped, Cancelled):  # the network is not used any more, or the interpreter exits
+        except (Stopped, Cancelled):  # the network is no longer used, or the interpreter exits
             logger.debug("%s: the measurement was stopped", self.owner)
         finally:
             with self.lock:

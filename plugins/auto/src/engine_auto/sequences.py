@@ -49,7 +49,7 @@ class SequenceSelection(Selection):
             home = place.home or self._home or self.current
             if home.network is None:
                 raise StateError(
-                    f"{self.owner}: {home.name}, where this sequence began, is not used any more: {home.why}; a "
+                    f"{self.owner}: {home.name}, where this sequence began, is no longer used: {home.why}; a "
                     "sequence cannot continue on another device: begin a new one with reset_state, which runs on "
                     f"{self.current.name}"
                 )

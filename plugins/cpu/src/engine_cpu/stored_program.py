@@ -269,7 +269,7 @@ class StoredProgram:
                 raise ValueError(f"an array is at {offset!r:.20} and has {nbytes!r:.20} bytes")
             content = self._blob.section(_text(section)) if nbytes else memoryview(b"")
             if nbytes and offset + nbytes > len(content):
-                raise ValueError(f"an array ends behind section {section!r:.40}")
+                raise ValueError(f"an array extends beyond section {section!r:.40}")
             array = np.frombuffer(content[offset : offset + nbytes], np.uint8)
             if array.ctypes.data % _ALIGNMENT:
                 array, unaligned = empty_aligned(nbytes), array
