@@ -60,7 +60,7 @@ class Signal:
 
     def notify_all(self) -> None:
         """Have all waiting threads look again. The caller holds the lock."""
-        # After an interrupted call, the next one opens the rest; a gate at which no one waits any more does no harm.
+        # After an interrupted call, the next one opens the rest; a gate at which no one waits any longer does no harm.
         for gate in self._gates:
             if gate.locked():
                 gate.release()

@@ -183,7 +183,7 @@ def _width() -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     given = [str(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     try:
-        # Only what runs is imported; without a command, and for one that nobody has, all are listed.
+        # Only the command that runs is imported; without a command, or for an unknown one, all are listed.
         found = find_command(given[0]) if given and not given[0].startswith("-") else None
     except (CommandError, MissingPartError) as e:
         _report(given[0], e, is_debugging="--debug" in given)

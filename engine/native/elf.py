@@ -1,7 +1,7 @@
 """Whether a shared library is complete, before the loader maps it: a page beyond the end of a file ends the process.
 
 Read are the headers of an ELF file (System V ABI, chapters 4 and 5): the tables of segments and sections, and what they
-say about the length of the file. What a library computes is up to who made it; this is about damage.
+say about the length of the file. The computations of a library are its author's matter; this finds damage.
 """
 
 from __future__ import annotations

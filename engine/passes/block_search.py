@@ -57,7 +57,8 @@ def search_blocks(
 
     For each block, several steps are tried: the largest values are clipped by different amounts. For the codes of each,
     the least-squares scale is the best; the one with the least error is taken. Parts of the matrix are searched by
-    several threads; memory besides the result is bounded. `element_type` is signed if `symmetric`, and unsigned if not.
+    several threads; memory in addition to the result is bounded. `element_type` is signed if `symmetric`, and unsigned
+    if not.
     """
     rows, columns = matrix.shape
     count = -(-rows // block)

@@ -16,7 +16,7 @@ from engine.passes.rewrite import BackwardGraphRewrite, MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
 
 Maker: TypeAlias = "Callable[[Matcher], Node | Sequence[Node] | None]"
-"""Makes the replacement of a match: a node, or several, the last of which replaces the root; None to skip."""
+"""Makes the replacement of a match: a node, or several; the last one replaces the root; None to skip."""
 _SMALL_BYTES: Final = 1 << 16
 
 

@@ -75,7 +75,7 @@ def nodes_of(op_type: str, domain: str = "", count: int = 10) -> Iterator[tuple[
 
 
 def operators_without_facts() -> list[str]:
-    """The operators of ONNX of which nothing is declared, so that passes and devices assume nothing."""
+    """ONNX's operators without declared facts, about which passes and devices assume nothing."""
     return [str(op) for op in all_ops() if op.traits == Traits() and not is_axis_shared(op.name, op.domain)]
 
 

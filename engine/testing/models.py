@@ -221,7 +221,7 @@ def _gain_values(unit: FloatArray, factor: float) -> FloatArray:
     return np.float32(1.0) + unit * np.float32(0.1)
 
 
-# What a tensor is, by the operator that takes it and at which position.
+# The role of a tensor, by the operator that takes it and its position there.
 _ROLES: dict[tuple[str, int], Role] = {
     ("Conv", 1): _weight_values,
     ("Conv", 2): _shift_values,

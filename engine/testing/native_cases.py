@@ -70,7 +70,7 @@ def count_native(core: Core, device: str) -> NativeCases:
 
 
 def node_cases() -> Iterator[tuple[str, SuiteCase]]:
-    """The node cases of the backend suite by name, each of which tests one operator."""
+    """The node cases of the backend suite, by name; each tests one operator."""
     return ((name, case) for name, case in CASES.items() if case.kind == "node")
 
 

@@ -89,8 +89,8 @@ def measure_alone(meter: Meter, requests: int, seconds: float | None, count: int
 class Procedure:
     """How subjects are compared: blocks of `block_seconds` or `block_count` inferences, whichever ends first.
 
-    With `is_fresh`, each block has a new process. What differs between processes, such as kernels that are chosen by
-    measurement, and where memory lies, is then part of the noise that the verdict knows.
+    With `is_fresh`, each block has a new process. Differences between processes, such as kernels that are chosen by
+    measurement, and where memory lies, are then part of the noise that the verdict knows.
     """
 
     rounds: int = 9

@@ -18,7 +18,7 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding: what it is about (a device, a variable, a folder), what was found, and how to mend it."""
+    """One finding: what it is about (a device, a variable, a folder), what was found, and how to fix it."""
 
     level: Level
     about: str

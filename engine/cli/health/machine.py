@@ -27,7 +27,7 @@ class Machine:
         python, system: such as "3.11.7" and "Linux-6.1-x86_64".
         versions: of the engine and of what it needs, by distribution; "" for one that is not installed.
         cpu: the processor's name; "" if the native core cannot be loaded.
-        isa: the instruction set that kernels use, "" likewise.
+        isa: the instruction set that kernels use; "" in the same case.
         isas: the instruction sets that this build has the kernels for.
         highest_isa: the highest instruction set of the processor, for which this build may lack kernels.
         cores: how many cores the process may use; machine_cores: how many there are.

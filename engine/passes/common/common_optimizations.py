@@ -202,7 +202,7 @@ _INTERNAL: Final[tuple[type[Pass], ...]] = (
     QuantizedFusion,
     QuantizedMapsFusion,
     QuantizedSoftmaxFusion,
-    # What is left of quantization.
+    # The rest of the quantization.
     IntegerProductDecomposition,
     QuantizationDecomposition,
 )

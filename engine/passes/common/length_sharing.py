@@ -12,7 +12,7 @@ from engine.passes.fusion import dims_of, replace_by
 class LengthSharing(ModelPass):
     """Makes a Shape of one symbolic length read it from the first input of the model with that symbol.
 
-    What layers compute from a length that they share, such as positions and masks, then is the same subexpression.
+    Values that layers compute from a shared length, such as positions and masks, are then the same subexpression.
     """
 
     def run_on_model(self, model: Model) -> bool:

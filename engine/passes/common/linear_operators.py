@@ -127,7 +127,7 @@ def _hoisted(node: Node) -> _Exchange | None:
         return None
     before = movement.cost(product.inputs, product.item) + product.cost(movement.positions)
     stays = before - product.cost(movement.positions) if product.x.num_consumers > 1 else 0.0
-    # What follows the product, such as an activation, can then not be computed with it.
+    # An operation after the product, such as an activation, can then not be computed with it.
     epilogue = BYTE_COST * product.item * 2 * product.outputs * movement.positions
     after = stays + product.cost(movement.sources) + movement.cost(product.outputs, product.item) + epilogue
     if after > _WORTHWHILE * before:

@@ -30,7 +30,8 @@ _BITS = 8
 
 
 class DequantizeSinking(MatcherPass):
-    """Turns Reshape(DequantizeLinear(x)) into DequantizeLinear(Reshape(x)), likewise for every operator of `MOVERS`.
+    """Turns Reshape(DequantizeLinear(x)) into DequantizeLinear(Reshape(x)), and the same for every operator of
+    `MOVERS`.
 
     The operator then works on integers, and the dequantization moves next to its computing consumer, or to the
     QuantizeLinear that cancels it. Scale and zero point must be per tensor. It also moves
@@ -142,7 +143,7 @@ _SINKS: Final = {
 
 
 class QuantizeHoisting(MatcherPass):
-    """Turns QuantizeLinear(Reshape(x)) into Reshape(QuantizeLinear(x)), likewise for every operator of `MOVERS`.
+    """Turns QuantizeLinear(Reshape(x)) into Reshape(QuantizeLinear(x)), and the same for every operator of `MOVERS`.
 
     Only if nothing else reads the operator's result, and the result has no more elements than the input. It also moves
     past a Concat with a dequantized input.

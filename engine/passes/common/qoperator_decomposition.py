@@ -25,7 +25,7 @@ class QOperatorDecomposition(FusionPass):
     A node stays if its scales are not of f32, if the scales or zero points of an input are neither one number nor one
     for each output channel, row of a or column of b.
 
-    A linear or cubic Resize of 8-bit integers, as the format has it, likewise rounds its results half to even.
+    A linear or cubic Resize of 8-bit integers, as the format has it, also rounds its results half to even.
     """
 
     by_default = False

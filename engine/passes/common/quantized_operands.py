@@ -168,7 +168,7 @@ def weights_of(
 ) -> tuple[Output, Output, Output | None]:
     """Weights as i8, their scales, and their zero points unless all are 0. Raises `StaysRealError`.
 
-    Scales, and zero points likewise, are one number, or one for each index of `axis`.
+    Scales and zero points are one number each, or one for each index of `axis`.
     """
     data, scales = constant_data(weights), constant_data(scale)
     points = np.zeros((), np.int8) if zero_point is None else constant_data(zero_point)

@@ -69,7 +69,7 @@ def _chain(operators: Sequence[BasicOperator], shape: tuple[int, ...], seed: int
         constants |= {f"{name}_{number}": value for number, value in enumerate(own)}
         values[f"v{index}"] = operator.compute([values[each] for each in given], own)
         read.update(given)
-    # What no other operation reads, and one value from the middle, are results.
+    # The results are the values that no other operation reads, and one value from the middle.
     results = [name for name in values if name not in inputs and name not in read]
     results += [name for name in (f"v{len(operators) // 2}",) if name in values and name not in results]
     declared = [[tensor(name, list(shape)) for name in names] for names in (inputs, results)]
@@ -81,7 +81,7 @@ def _chain(operators: Sequence[BasicOperator], shape: tuple[int, ...], seed: int
 
 @dataclass(frozen=True, slots=True)
 class WeightedModel:
-    """One operator with constants of `nbytes` in all, each of which changes the result."""
+    """One operator with constants of `nbytes` in all; each of them changes the result."""
 
     op_type: str
     model: onnx.ModelProto
@@ -95,7 +95,7 @@ class WeightedModel:
 
 
 WEIGHTED: Final = ("MatMul", "Gemm", "Conv", "Add", "Mul", "Sub", "Max")
-"""The operators of which `weighted_model` makes models, those with the most weights for a result first."""
+"""The operators for which `weighted_model` makes models, the ones with the most weights for a result first."""
 
 
 def weighted_model(op_type: str, width: int) -> WeightedModel:

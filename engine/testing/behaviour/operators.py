@@ -37,7 +37,7 @@ class OperatorChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", VALUES, ids=str)
     def test_special_values(self, core: Core, case: NumericCase) -> None:
-        """NaN and infinities stay what they are; float32 has the digits and the range of float32."""
+        """NaN and infinities stay unchanged; float32 has the digits and the range of float32."""
         self.check_numeric(core, case)
 
     def check_numeric(self, core: Core, case: NumericCase) -> None:

@@ -1,4 +1,4 @@
-"""What a scorecard says about the device and the versions."""
+"""The description of the device and the versions in a scorecard."""
 
 from __future__ import annotations
 

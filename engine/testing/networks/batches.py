@@ -46,7 +46,7 @@ def with_any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def repeated(inputs: Mapping[str, Array], batch: int) -> dict[str, Array]:
-    """The inputs of a network for a batch of 1 as inputs for a larger batch, each part of which differs."""
+    """The inputs of a network for a batch of 1 as inputs for a larger batch, whose parts all differ."""
     return {
         name: np.concatenate([np.roll(value, part, axis=-1) for part in range(batch)]) for name, value in inputs.items()
     }
