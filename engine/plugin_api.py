@@ -154,7 +154,9 @@ class Plugin(HostedPlugin):
     properties: ClassVar[Iterable[Property[Any]]] = ()
     """Optional. The device's own metrics and config keys; the common ones may be redeclared with other limits."""
     context_handles: ClassVar[Mapping[str, str]] = {}
-    """Optional. The native objects of an application that `create_context` takes: their names, and what each is."""
+    """Optional. The native objects of an application that `create_context` takes: their names, with a description of
+    each.
+    """
 
     caches_parts: ClassVar[bool] = False
     """Optional. Whether the device passes CACHE_DIR on to the devices on which it runs whole models, which cache their

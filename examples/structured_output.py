@@ -42,7 +42,7 @@ def main(blob: str, folder: str, schema: str, text: str) -> int:
 
 
 def constrained(generator: Generator, matcher: llguidance.LLMatcher, max_tokens: int) -> list[int]:
-    """The next tokens of one sequence, each of which the grammar allows, up to the grammar's end."""
+    """The next tokens of one sequence, all allowed by the grammar, up to the grammar's end."""
     random = np.random.default_rng(generator.sampling.seed)
     tokens: list[int] = []
     while len(tokens) < max_tokens and not matcher.is_stopped():

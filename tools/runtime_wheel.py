@@ -19,7 +19,7 @@ from typing import Final
 
 NAME: Final = "engine-runtime"
 ROOTS: Final = ("engine", "engine.__main__", "engine_cpu")
-"""What a user imports or runs; the rest follows."""
+"""The modules that a user imports or runs; the rest follows."""
 COMPILING: Final = frozenset({
     *("cli.benchmark", "cli.diff", "cli.peers", "editing", "generation", "lowering", "onnx", "ops", "passes"),
     *("preprocessing", "session", "testing", "visualize"),

@@ -1,4 +1,4 @@
-"""What a process of the comparison executes: one JSON object per line in, one per line out.
+"""The commands that a process of the comparison executes: one JSON object per line in, one per line out.
 
 It imports nothing of the engine before a command needs it: the engine may be an older revision of this one.
 """

@@ -119,7 +119,7 @@ def a_kernel_that_does_not_compile(trial: Trial) -> None:
 
 
 def more_memory_than_the_device_has(trial: Trial) -> None:
-    """Values that together take a quarter more than there is, of which only a sum leaves the device."""
+    """Values that together need a quarter more memory than the device has; only a sum leaves the device."""
     handle = device_of(trial.device.partition(".")[2]).handle
     if handle.type & cl.device_type.CPU:
         raise LeftOut("the device's memory is the host's")

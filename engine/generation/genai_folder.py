@@ -26,7 +26,7 @@ _PARTS: Final = ("encoder", "vision", "speech", "embedding")
 _ONLY: Final[Mapping[str, float]] = {
     "num_beams": 1, "num_return_sequences": 1, "no_repeat_ngram_size": 0, "min_length": 0, "diversity_penalty": 0,
 }  # fmt: skip
-"""Settings that would change the tokens, and the values of which the engine gives the same tokens."""
+"""Settings that would change the tokens, and the values with which the engine gives the same tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class Scheduler(Participant):
     Each step computes one token for all sequences of the batch, which reads the weights once for all of them. A
     submitted prompt is computed by itself, in the order of submission, as soon as there is a free row; its keys and
     values then join the batch's. So every sequence of the batch gets a token in each step, and those that wait are
-    served in turn. What a sequence gets does not depend on the others, up to rounding; one that fails, such as by a
+    served in turn. The tokens of a sequence do not depend on the others, up to rounding; one that fails, such as by a
     token that the model cannot read, ends alone.
 
     The network is a language model as for `Generator`, with the inputs `attention_mask` and `position_ids`.

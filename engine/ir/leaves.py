@@ -348,8 +348,8 @@ def _converted(data: Array, element_type: ElementType) -> Array:
 def _to_odd(data: Array) -> Array:
     """Numbers of f64 as f32; rounding them to a narrower type gives the same as rounding once.
 
-    What f32 cannot hold becomes the neighbor towards zero with its last bit set ("round to odd"), so that it is not a
-    tie of the narrower type.
+    A number that f32 cannot hold becomes the neighbour towards zero with its last bit set ("round to odd"), so that it
+    is not a tie of the narrower type.
     """
     near = data.astype(np.float32)
     bits, back = near.view(np.uint32), near.astype(np.float64)

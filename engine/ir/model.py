@@ -21,7 +21,7 @@ from engine.ir.variable import Variable
 from engine.startup import paused_collector
 
 DECLARED_LENGTHS: Final = "declared_lengths"
-"""The rt_info key of a model of which some lengths are known only because its file declares them for values."""
+"""The rt_info key of a model some of whose lengths are known only because its file declares them for values."""
 
 UNREAD_CONSTANTS: Final = "unread_constants"
 """The rt_info key of the constants that the file also lists as inputs, and that no node reads: a tuple."""

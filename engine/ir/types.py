@@ -66,7 +66,7 @@ class MapType:
 ValueType: TypeAlias = TensorType | SparseTensorType | SequenceType | OptionalType | MapType
 
 UNKNOWN: TensorType = TensorType(undefined, PartialShape.dynamic())
-"""The type of a value of which nothing is known; ports have it until inference finds more."""
+"""The type of a value about which nothing is known; ports have it until inference finds more."""
 
 
 def merge_types(declared: ValueType, inferred: ValueType) -> ValueType:

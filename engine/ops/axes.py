@@ -31,7 +31,7 @@ class AxisMapping(NamedTuple):
     on index i of all inputs with that name alone, and on i itself not at all, so that slices may be reordered, added or
     computed apart. (An input of length 1 broadcasts.) A name with a prime, "H'", is the same axis, but its elements
     depend on several ones of the input, or on their places. `...` stands for any number of axes, aligned at the last
-    one, `*` for any number without names. What is not named has no relation to the others.
+    one, `*` for any number without names. Axes that are not named have no relation to the others.
 
     Attributes:
         inputs: for each input.
@@ -47,7 +47,7 @@ class AxisMapping(NamedTuple):
         return _place(self.outputs[output], name) if name else None
 
     def place(self, axis: int, index: int = 0, output: int = 0) -> int | None:
-        """As `output_axis`, but also where elements along the axis are moved or combined, as by a convolution."""
+        """As `output_axis`, but also if elements along the axis are moved or combined, as by a convolution."""
         name = self._name(axis, index)
         if not name:
             return None

@@ -49,15 +49,15 @@ def _widened(x: Array) -> Array:
 
 
 def _one_nan(x: Array) -> Array:
-    """All NaNs are the same, because float4e2m1, which has none, gives them the opposite sign there."""
+    """All NaNs are treated alike, because float4e2m1, which has no NaN, gives them the opposite sign there."""
     return np.where(np.isnan(x), x.dtype.type(np.nan), x)
 
 
 def powers_of_two(x: Array, round_mode: str, *, saturates: bool) -> Array:
     """Numbers as f8e8m0, by the table of ONNX's Cast-25; the sign is ignored.
 
-    What is not from 2^-127, which has the code 0, to 2^127 becomes the nearer end if `saturates`, else NaN. `up` is
-    away from zero, `down` towards it; ties of `nearest` are rounded up.
+    Magnitudes outside 2^-127 (which has the code 0) to 2^127 become the nearer end if `saturates`, otherwise NaN. `up`
+    is away from zero, `down` towards it; ties of `nearest` are rounded up.
     """
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32).reshape(np.shape(x))
     magnitude = (bits & 0x7FFFFFFF).astype(np.int64)

@@ -143,7 +143,7 @@ def requantize(real: Array, scale: Array, zero_point: Array) -> Array:
 
 
 def quantize(real: Array, scale: Array, zero_point: Array) -> Array:
-    """`real / scale + zero_point`, likewise: QuantizeLinear of f32."""
+    """`real / scale + zero_point`, computed in the same way: QuantizeLinear of f32."""
     return _codes(real / scale.astype(np.float32), zero_point, ElementType.from_numpy(zero_point.dtype))
 
 

@@ -194,7 +194,7 @@ _BETTER: Final = {
     "SVMClassifier": ("engine.ops.support_vectors", ("CoupledProbabilities", "Votes")),
     "SVMRegressor": ("engine.ops.support_vectors", ("Sums",)),
 }
-"""Operators of ai.onnx.ml of which some methods are replaced, by classes of a module that imports the package's own."""
+"""Operators of ai.onnx.ml, some of whose methods are replaced by classes of a module that imports the package's own."""
 
 
 def _settle(value: Any) -> Any:

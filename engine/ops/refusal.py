@@ -1,7 +1,7 @@
 """Why an operator does not allow the values of its inputs: decided by its own type rule, once they are known.
 
-Axes, shapes and indices may be computed, and lengths may be open, when a model is read. What an evaluation finds wrong
-with them is a fault of the data, not of the device.
+Axes, shapes and indices may be computed, and lengths may be open, when a model is read. An error that an evaluation
+finds in them is a fault of the data, not of the device.
 """
 
 from __future__ import annotations

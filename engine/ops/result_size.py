@@ -26,7 +26,7 @@ Factory: TypeAlias = Callable[[Node], Measure]
 SMALL: Final = 1 << 24
 """If the lengths of the inputs multiply to fewer elements, a result that broadcasts them is not checked."""
 _MAX_VALUES: Final = 64
-"""Type inference reads the values of inputs with so many elements: shapes, pads, scales, sizes."""
+"""Type inference reads the values of inputs with up to this many elements: shapes, pads, scales, sizes."""
 REFERENCE: Final = 8
 VIEW: Final = 128
 """Bytes of a reference and of an array that is a view."""
@@ -99,7 +99,7 @@ def item_size(node: Node) -> int:
 
 
 def text_bytes(array: Array) -> int:
-    """Bytes of text, with those of each string, as often as it occurs."""
+    """Bytes of text, including the bytes of each string as often as it occurs."""
     return REFERENCE * array.size + sum(len(text) for text in array.reshape(-1).tolist())
 
 

@@ -130,7 +130,7 @@ class _Layout:
         return entries
 
     def _place(self, node: int, stack: list[tuple[int, Sequence[int]]]) -> None:
-        """Give a node, to which no other leads any more, the next place, and push what can follow it."""
+        """Give the next place to a node to which no other leads any longer, and push the nodes that can follow it."""
         linked, at = self.linked, len(self.kind)
         self.places[node] = at
         for source in self.sources.pop(node, ()):

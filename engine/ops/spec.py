@@ -57,7 +57,7 @@ _CONVERSIONS: Final[dict[int, Callable[[Any], Any]]] = {
 _MEMO_SIZE: Final = 20_000
 _FEW: Final = 8
 _WITHOUT_ZEROS: Final = {int, str}
-"""Types of which equal values are equal in everything."""
+"""Types whose equal values are equal in everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

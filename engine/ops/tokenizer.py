@@ -24,7 +24,7 @@ _DOMAIN: Final = "com.microsoft"
 _START: Final = chr(2)
 _END: Final = chr(3)
 _REFERENCE: Final = 8
-"""Bytes of an element of text, besides its characters."""
+"""Bytes of an element of text, in addition to its characters."""
 _A: Final = onnx.defs.OpSchema.AttrType
 
 

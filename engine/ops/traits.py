@@ -45,7 +45,7 @@ class Growth(IntEnum):
 
 
 class Traits(NamedTuple):
-    """The promises of an operator. The default of each is no promise.
+    """The promises of an operator. The default of each promises nothing.
 
     `sums`, `accumulates`, `quantizes`, `inflates` and `vectorized` are hints for tolerances, precision and effort,
     which no evaluation can refute.

@@ -133,7 +133,7 @@ class WindowSpec(OperatorSpec):
     Attributes:
         kernel_shape: the window's positions along each spatial axis; None if the weights' shape gives them.
         strides: one for each spatial axis; empty while their number is unknown and none are given.
-        dilations: likewise.
+        dilations: like `strides`.
         pads: before each spatial axis, then behind each: resolved, zeros for VALID; None if `auto_pad` is SAME_UPPER
             or SAME_LOWER, so that lengths decide; empty like `strides`.
         auto_pad: "NOTSET", "VALID", "SAME_UPPER" or "SAME_LOWER".

@@ -98,7 +98,7 @@ def _from_video(x: Tensor, colour: str) -> Tensor:
         "B": [c * blue, 0.0],
     }
     weights = np.array([rows[letter] for letter in colour])
-    # What chroma gives is computed at its own height and width, a fourth of the elements.
+    # The part from chroma is computed at its own height and width, a fourth of the elements.
     tints = _mixed(Tensor(chroma, "NCHW").in_type(f32), weights, -weights @ [128.0, 128.0] - 16 * y)
     exact = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     spread = ops.Resize(tints.value, None, Constant(np.array([1, 1, 2, 2], np.float32)), **exact)

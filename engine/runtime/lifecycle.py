@@ -37,7 +37,7 @@ class Lifecycle:
     """The live participants, held weakly.
 
     Attributes:
-        is_exiting: whether the interpreter's exit has begun, so that nothing must be started any more.
+        is_exiting: whether the interpreter's exit has begun, so that nothing more must be started.
     """
 
     def __init__(self) -> None:

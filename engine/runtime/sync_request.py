@@ -75,7 +75,7 @@ class SyncInferRequest(ABC):
         self.states = States(self.signature.states, self.signature.network) if self.signature.states else None
         self.is_bound_again = False
         """Whether `bind_again` has bound the inputs of this inference."""
-        self._copied_inputs: dict[int, Value] = {}  # the users' values of which `inputs` has copies
+        self._copied_inputs: dict[int, Value] = {}  # the users' values that `inputs` has copies of
         self._outputs: list[Value] = []
         self._user_outputs: dict[int, Array | RemoteTensor] = {}
         self._in_place: set[int] = set()

@@ -5,7 +5,7 @@
     session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": array})
 
-What this engine cannot do as onnxruntime does it is an error, or an `EngineWarning` where results stay the same; see
+A feature that this engine lacks or has differently is an error, or an `EngineWarning` if results stay the same; see
 docs/from-onnxruntime.md. New code uses `engine.Core`, which has more.
 """
 

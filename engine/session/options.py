@@ -1,4 +1,4 @@
-"""`SessionOptions` and `RunOptions`: which options have an effect here, which have none, and which are refused."""
+"""`SessionOptions` and `RunOptions`: which options have an effect here, which are ignored, and which are refused."""
 
 from __future__ import annotations
 

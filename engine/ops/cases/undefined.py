@@ -1,4 +1,6 @@
-"""What ONNX leaves undefined, and the one answer of all devices: the cases, and the rows of `docs/undefined.md`."""
+"""The cases that ONNX leaves undefined, and the one answer of all devices: the cases, and the rows of
+`docs/undefined.md`.
+"""
 
 from __future__ import annotations
 
