@@ -143,7 +143,7 @@ def test_closing_ends_all(llama: Any) -> None:
 
 
 def test_a_failure_of_the_thread_reaches_the_readers(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step fails, and so does what would mend the batch after it."""
+    """A step fails, and so does the repair of the batch after it."""
     scheduler, submitted = Scheduler(llama, 2), threading.Event()
     monkeypatch.setattr(scheduler, "_step", lambda: submitted.wait(60) and 1 / 0)
     monkeypatch.setattr(scheduler._batch, "reset_state", lambda: 1 / 0)

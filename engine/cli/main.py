@@ -29,7 +29,7 @@ DESCRIPTION: Final = (
 
 EXAMPLES: Final = """\
 engine devices                         # the available devices
-engine doctor                          # what is wrong here, and how to mend it
+engine doctor                          # what is wrong here, and how to fix it
 engine query model.onnx -d TEMPLATE    # which of a model's nodes a device supports
 engine run model.onnx -d TEMPLATE      # run it once, on random inputs
 engine generate decoder.onnx -d CPU --prompt-ids 1,2  # continue tokens with a language model

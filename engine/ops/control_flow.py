@@ -61,7 +61,7 @@ def _branch_types(node: Node, name: str) -> list[ValueType] | TypeInferenceError
     """The types of a branch's results, or why it cannot run.
 
     An If chooses between branches, only one of which fits the given shapes: PyTorch writes a `squeeze` as one of a
-    Squeeze and an Identity. The other one is an error only if it is taken. A branch that other shapes do not mend is an
+    Squeeze and an Identity. The other one is an error only if it is taken. A branch that fails for all shapes is an
     error, unless the condition is known to decide against it.
     """
     body = _body(node, name, 0, node.num_outputs)

@@ -18,7 +18,7 @@ from engine.testing.onnx_suite import CASES, SuiteCase, read_case
 
 _SOURCES = frozenset({"Parameter", "Constant", "Result"})
 _REASONS = 4
-"""So many different reasons are printed for an operator."""
+"""The number of different reasons that are printed for an operator."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""`engine doctor` finds what does not work, names it, says how to mend it, and survives what it examines."""
+"""`engine doctor` finds what does not work, names it, says how to fix it, and survives what it examines."""
 
 from __future__ import annotations
 

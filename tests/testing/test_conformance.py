@@ -382,7 +382,7 @@ def test_scores_and_what_to_mend_first() -> None:
 
 def test_reports_show_all_of_it() -> None:
     text, page = as_text(CARD), as_html(CARD)
-    for words in ("37.5 of 100", "mend first", "c is required", "no states", "Mul 1"):
+    for words in ("37.5 of 100", "fix first", "c is required", "no states", "Mul 1"):
         assert words in text
     assert text.index("results: c") < text.index("export: a and 1 more")
     assert "Acme &lt;1&gt;" in page

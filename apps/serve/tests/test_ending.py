@@ -92,7 +92,7 @@ def test_sigterm_waits_for_the_queue_and_serves_while_it_drains(tmp_path: Path) 
 
 
 def test_a_server_without_a_usable_model_and_the_limit_of_the_grace_period(tmp_path: Path) -> None:
-    """It is alive, and ready as soon as its model is mended; what takes longer than the grace period is cut off."""
+    """It is alive, and ready once its model is repaired; requests beyond the grace period are cut off."""
     import tritonclient.grpc
     from tritonclient.utils import InferenceServerException
 

@@ -9,7 +9,7 @@ from engine.cli.options import amount, device_name, positive
 SUMMARY = "score a device by the checks that every plugin must pass"
 DESCRIPTION = """\
 Run all checks of the conformance kit that apply to a device's claims, and print a score for each area, the faults to
-mend first, and the checks that did not apply. Checks run in a process of their own: a plugin that crashes, exits or
+fix first, and the checks that did not apply. Checks run in a process of their own: a plugin that crashes, exits or
 hangs fails one check. Needs the extra `plugin`: pip install "engine-sdk[plugin]". The exit code is 0 for full marks, 1
 otherwise.
 """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SUMMARY = "report what is installed, what is wrong, and how to fix it"
 DESCRIPTION = """\
 Show the machine, the versions, the devices and the caches of the engine, and try each device on a small model, in a
-process of its own, which a driver may crash or block. Each problem has a line that says how to mend it; notes are about
+process of its own, which a driver may crash or block. Each problem has a line that says how to fix it; notes are about
 settings that one may have forgotten. The exit code is 1 if there is a problem.
 """
 EXAMPLES = """\
@@ -107,6 +107,6 @@ def _print(report: HealthReport) -> None:
         print_table(rows, ("DEVICE", "VERSION", "TRIAL", "NAME"))
     for finding in report.findings:
         say(f"\n{finding.level}: {finding.about}: {finding.found}")
-        say(f"  to mend it: {finding.remedy}" if finding.level == "problem" else f"  {finding.remedy}")
+        say(f"  to fix it: {finding.remedy}" if finding.level == "problem" else f"  {finding.remedy}")
     if report.is_healthy:
         say("\nno problem was found")

@@ -1,4 +1,4 @@
-"""The conformance kit: how well a device keeps the engine's contract, as a score, and what to mend first.
+"""The conformance kit: how well a device keeps the engine's contract, as a score, and what to fix first.
 
 `engine conformance DEVICE` and `pytest --engine-device=DEVICE` run the same checks as a test file with
 `BehaviourSuite` and `OperatorSuite`. The command runs them in a process of their own, so that a plugin that crashes,

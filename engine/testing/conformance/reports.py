@@ -19,7 +19,7 @@ _WIDTH: Final = 100
 
 
 def as_text(card: Scorecard) -> str:
-    """The score by area, what to mend first, and what did not apply."""
+    """The score by area, what to fix first, and what did not apply."""
     return "\n".join(_lines(card))
 
 
@@ -33,7 +33,7 @@ def _lines(card: Scorecard) -> Iterator[str]:
     yield from table(rows, ("AREA", "SCORE", "PASSED", "FAILED", "N/A", "WHAT IS REQUIRED"))
     yield ""
     if card.faults:
-        yield "mend first:"
+        yield "fix first:"
         for fault in card.faults[:_FAULTS]:
             more = f" and {len(fault.checks) - 1} more" if len(fault.checks) > 1 else ""
             yield f"  {fault.area}: {_shown(fault.checks[0])}{more}"

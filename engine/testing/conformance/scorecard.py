@@ -27,7 +27,7 @@ AREAS: Final[Mapping[str, str]] = {
     "memory": "nothing is kept for ever",
     "isolation": "nothing else in the process is touched",
 }
-"""The areas and their subjects, in the order in which to mend them: later areas rest on earlier ones."""
+"""The areas and their subjects, in the order in which to fix them: later areas rest on earlier ones."""
 
 _OPERATOR: Final = re.compile(r"(\w+): (?:refused|reference) on ")
 """How the message of a check begins that was skipped for an operator."""
@@ -126,7 +126,7 @@ class Scorecard:
 
     @property
     def faults(self) -> list[Fault]:
-        """The faults in the order in which to mend them: by area, in it the reason of most failures first."""
+        """The faults in the order in which to fix them: by area, in it the reason of most failures first."""
         groups: dict[tuple[str, str], list[CheckResult]] = {}
         for each in self.results:
             if each.outcome == "failed":
