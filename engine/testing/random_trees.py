@@ -65,7 +65,7 @@ def random_ensemble(
 def random_shared(
     rng: np.random.Generator, *, trees: int = 4, nodes: int = 12, features: int = 4, modes: Sequence[str] = ANY_MODE
 ) -> dict[str, Any]:
-    """The attributes of a TreeEnsembleRegressor of one target, whose branches lead to any later node, as they like."""
+    """The attributes of a TreeEnsembleRegressor of one target, whose branches lead to any later nodes."""
     rows: list[tuple[int, int, int, float, str, int, int, int]] = []
     weights = []
     for tree in range(trees):

@@ -384,7 +384,7 @@ def test_a_library_that_is_cut_short_is_refused_before_it_is_mapped(build: Build
 
 
 def test_headers_that_are_damaged_are_refused_or_harmless(build: Build, tmp_path: Path) -> None:
-    """Whatever the tables contain, reading them ends well. The loader decides about the rest."""
+    """Whatever the tables contain, reading them ends without a crash. The loader decides about the rest."""
     whole = build().read_bytes()
     r, path = random.Random(5), tmp_path / "damaged.so"
     (sections_at,) = struct.unpack_from("<Q", whole, 40)

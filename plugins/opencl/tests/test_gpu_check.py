@@ -1,4 +1,4 @@
-"""The script for GPUs, which are seldom at hand, does not fail there for a reason that a CPU could have shown."""
+"""The script for GPUs, which are rarely available, does not fail there for a reason that a CPU could have shown."""
 
 from __future__ import annotations
 
