@@ -10,7 +10,7 @@ from typing import Final
 from engine import ops
 from engine.ir import Constant, Dimension, ElementType, Node, f32, i32
 from engine.ops.einsum import EinsumSpec, Equation
-from engine.passes.common.einsum_terms import Steps, Term
+from engine.passes.common.einsum_terms import EinsumNodes, Term
 from engine.passes.fusion import FusionPass, dims_of
 from engine.passes.pattern import Matcher, wrap_type
 from engine.startup import dataclass
@@ -70,7 +70,7 @@ def _decomposed(m: Matcher) -> list[Node] | None:
     equation = EinsumSpec.of(node).labels
     if equation is None or not _fits(equation, shapes):
         return None
-    steps, element_type = Steps(), values[0].element_type
+    steps, element_type = EinsumNodes(), values[0].element_type
     terms = [Term(value, labels) for value, labels in zip(values, equation.terms, strict=True)]
     if any(label not in equation.result for term in terms for label in term.labels):
         terms = [steps.converted(term, _summed_type(element_type)) for term in terms]
@@ -115,7 +115,7 @@ def _repeated(term: Term, terms: Sequence[Term]) -> set[str]:
     return (set(term.labels) - longer(term)) & set().union(*map(longer, terms))
 
 
-def _without_own_sums(steps: Steps, terms: Sequence[Term], number: int, result: Sequence[str]) -> Term:
+def _without_own_sums(steps: EinsumNodes, terms: Sequence[Term], number: int, result: Sequence[str]) -> Term:
     """A term summed over the labels that no other term has."""
     others = {label for place, term in enumerate(terms) if place != number for label in term.labels}
     own = [label for label in terms[number].labels if label not in result and label not in others]
@@ -140,7 +140,7 @@ def _kept(terms: Sequence[Term], pair: tuple[int, int], result: Sequence[str]) -
     return {*result, *(label for number, term in enumerate(terms) if number not in pair for label in term.labels)}
 
 
-def _contracted(steps: Steps, a: Term, b: Term, kept: set[str], result: Sequence[str] | None) -> Term:
+def _contracted(steps: EinsumNodes, a: Term, b: Term, kept: set[str], result: Sequence[str] | None) -> Term:
     """The product of two terms, summed over common labels that are not kept, with labels in the order `result`."""
     summed = [label for label in a.labels if label not in kept]
     if summed and set(a.labels) != set(b.labels):
@@ -152,7 +152,7 @@ def _contracted(steps: Steps, a: Term, b: Term, kept: set[str], result: Sequence
     return Term(steps.add(ops.Mul(steps.spread(a, labels), steps.spread(b, labels))), labels)
 
 
-def _inner_product(steps: Steps, a: Term, b: Term, summed: Sequence[str]) -> Term:
+def _inner_product(steps: EinsumNodes, a: Term, b: Term, summed: Sequence[str]) -> Term:
     """An inner product per batch element, as a MatMul, so that products are not rounded before the sum."""
     element_type = a.value.element_type
     labels = b.labels if a.is_constant else a.labels
@@ -180,7 +180,7 @@ def _orders(labels: Sequence[str], *sources: Sequence[str]) -> list[tuple[str, .
     return list(dict.fromkeys(order for order in found if len(order) == len(labels)))
 
 
-def _matrix_product(steps: Steps, layout: _Layout) -> Term:
+def _matrix_product(steps: EinsumNodes, layout: _Layout) -> Term:
     """The product as a MatMul. Several axes of a group are joined into one, except rows if there is no batch."""
     (a, a_labels), (b, b_labels) = layout._operands()
     a, b = steps.transposed(a, a_labels), steps.transposed(b, b_labels)

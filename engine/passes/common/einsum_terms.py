@@ -43,7 +43,7 @@ class Term:
         return isinstance(self.value.node, Constant)
 
 
-class Steps:
+class EinsumNodes:
     """The created nodes, inputs first. Nodes with only constant inputs are folded."""
 
     __slots__ = ("made",)

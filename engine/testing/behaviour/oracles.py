@@ -17,7 +17,7 @@ from engine.testing.behaviour.numeric import Reals
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ImageWindow:
     """Attributes of a window over `len(kernel)` axes; `pads` are all begins, then all ends."""
 
     kernel: tuple[int, ...]
@@ -27,7 +27,7 @@ class Window:
     is_ceil: bool = False
 
     @classmethod
-    def of(cls, kernel: Sequence[int], sizes: Sequence[int], given: dict[str, Any]) -> Window:
+    def of(cls, kernel: Sequence[int], sizes: Sequence[int], given: dict[str, Any]) -> ImageWindow:
         """From the attributes of a node (Conv-11, MaxPool-12, AveragePool-19) on an image of `sizes`."""
         ones = (1,) * len(kernel)
         strides, dilations = tuple(given.get("strides", ones)), tuple(given.get("dilations", ones))
@@ -78,7 +78,7 @@ def gemm(a: Array, b: Array, c: Array | None, **given: Any) -> tuple[Reals, Real
 def convolve(x: Array, w: Array, bias: Array | None, group: int = 1, **given: Any) -> tuple[Reals, Reals]:
     """Conv-11 of x [N, C, ...] with w [M, C/group, ...]."""
     sizes, maps = x.shape[2:], w.shape[0]
-    window = Window.of(w.shape[2:], sizes, given)
+    window = ImageWindow.of(w.shape[2:], sizes, given)
     lengths = window.outputs(sizes)
     value, size = np.zeros((2, x.shape[0], maps, *lengths))
     channels, weights = w.shape[1], w.astype(np.float64).reshape(group, maps // group, w.shape[1], -1)
@@ -100,7 +100,7 @@ def convolve(x: Array, w: Array, bias: Array | None, group: int = 1, **given: An
 def pool(x: Array, kernel: Sequence[int], is_mean: bool, **given: Any) -> tuple[Reals, Reals]:
     """MaxPool-12 and AveragePool-19; with `count_include_pad`, padding counts but not what ceil_mode adds."""
     sizes = x.shape[2:]
-    window = Window.of(kernel, sizes, given)
+    window = ImageWindow.of(kernel, sizes, given)
     lengths = window.outputs(sizes)
     value, size = np.zeros((2, *x.shape[:2], *lengths))
     ends = [n + window.pads[len(sizes) + axis] for axis, n in enumerate(sizes)]

@@ -13,7 +13,15 @@ import pytest
 from engine_opencl.devices.device import DeviceFacts, device_of
 from engine_opencl.lowering.matmul import tiles
 from engine_opencl.lowering.matmul.product import Product
-from engine_opencl.lowering.matmul.tile_candidates import TILES, Candidate, Direct, Narrow, Tile, candidates_of, cost
+from engine_opencl.lowering.matmul.tile_candidates import (
+    TILES,
+    Candidate,
+    DirectProduct,
+    Narrow,
+    Tile,
+    candidates_of,
+    cost,
+)
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, f32
@@ -203,7 +211,7 @@ def test_the_default_suits_the_product() -> None:
     assert isinstance(few, Tile)
     assert few.tiles(product(70, 40, 9000)) * few.splits >= GPU.compute_units // 2
     assert isinstance(vector, Narrow)
-    assert isinstance(candidates_of(product(4, 4, 0), GPU)[0], Direct)
+    assert isinstance(candidates_of(product(4, 4, 0), GPU)[0], DirectProduct)
     for p in PRODUCTS[:1]:
         found = [each for each in candidates_of(p, GPU) if isinstance(each, Tile)]
         assert cost(found[0], p, GPU) == min(cost(each, p, GPU) for each in found)

@@ -49,7 +49,7 @@ class Piece:
     text: str
 
 
-class Sequences:
+class GeneratedSequences:
     """The sequences of a model, counted as `RequestQueue` counts inferences."""
 
     def __init__(self, slots: int) -> None:
@@ -104,7 +104,7 @@ class GenerativeModel(ServedModel):
         self._generation = config.generation or Generation()
         self._scheduler = Scheduler(network, self._generation.slots)
         super().__init__(name, version, network, config, clock, tally)
-        self._sequences = self.queue = Sequences(self._generation.slots)
+        self._sequences = self.queue = GeneratedSequences(self._generation.slots)
         # A thread for each sequence waits for its next token.
         self._readers = ThreadPoolExecutor(self._generation.slots + config.queue_size, f"engine-tokens-{name}")
         self._tokenizer, self._is_retired = tokenizer, False

@@ -22,7 +22,7 @@ TILE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
+class QuantizedOperands:
     """The inputs of one of these operators by role; an omitted zero point is None."""
 
     a: Output
@@ -65,19 +65,19 @@ class Operands:
         return element_access(scale, "SCALE") + text + kernel_text(kernel)
 
 
-def operands_of(node: Node) -> Operands:
+def operands_of(node: Node) -> QuantizedOperands:
     """The inputs of MatMulInteger, ConvInteger, QLinearMatMul or QLinearConv by role."""
     given = [node.input_value(index) if node.has_input(index) else None for index in range(node.num_inputs)]
     if node.op_type.endswith("Integer"):
         a, b, a_point, b_point = (*given, None, None)[:4]
         assert a is not None
         assert b is not None
-        return Operands(a, b, a_point, b_point)
+        return QuantizedOperands(a, b, a_point, b_point)
     a, a_scale, a_point, b, b_scale, b_point, y_scale, y_point, bias = (*given, None)[:9]
     assert a is not None
     assert b is not None
     scales = tuple(value for value in (a_scale, b_scale, y_scale) if value is not None)
-    return Operands(a, b, a_point, b_point, scales, y_point, bias)
+    return QuantizedOperands(a, b, a_point, b_point, scales, y_point, bias)
 
 
 class QuantizedLowering(OpLowering[SpecT]):

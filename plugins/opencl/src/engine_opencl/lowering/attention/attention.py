@@ -10,7 +10,7 @@ from engine.lowering import Refusal, check_attention
 from engine.ops.attention import AttentionLengths, AttentionSpec, Heads
 from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
 from engine_opencl.elements import FLOATS, stored_type
-from engine_opencl.lowering.attention.launches import Operand, Softmax, attend
+from engine_opencl.lowering.attention.launches import AttentionOperand, Softmax, attend
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan_builder import LaunchPlanBuilder
@@ -66,14 +66,16 @@ def _check_operands(spec: AttentionSpec | FusedAttentionSpec) -> Refusal | None:
 
 def _operands(
     spec: AttentionSpec | FusedAttentionSpec, b: LaunchPlanBuilder, lengths: AttentionLengths
-) -> list[Operand]:
+) -> list[AttentionOperand]:
     parts = (lengths.q, lengths.k, lengths.v)
     if isinstance(spec, FusedAttentionSpec) and spec.is_packed:
-        return [Operand(b.input(spec.node.input_value(0)), heads, is_shared=True) for heads in parts]
-    return [Operand(b.input(spec.node.input_value(index)), heads) for index, heads in enumerate(parts)]
+        return [AttentionOperand(b.input(spec.node.input_value(0)), heads, is_shared=True) for heads in parts]
+    return [AttentionOperand(b.input(spec.node.input_value(index)), heads) for index, heads in enumerate(parts)]
 
 
-def _with_past(spec: AttentionSpec, b: LaunchPlanBuilder, index: int, new: Operand, past: Output | None) -> Operand:
+def _with_past(
+    spec: AttentionSpec, b: LaunchPlanBuilder, index: int, new: AttentionOperand, past: Output | None
+) -> AttentionOperand:
     """Past values followed by `new`, input `index`; written to the present output if that is used."""
     if past is None and not spec.is_read(index):
         return new
@@ -87,4 +89,4 @@ def _with_past(spec: AttentionSpec, b: LaunchPlanBuilder, index: int, new: Opera
     if past is not None:
         shape = b.shape(past)
         strided_copy(b, past, b.input(past), target, shape, strides_of(shape), 0, steps, 0)
-    return Operand(target, Heads.of(whole, heads.heads))
+    return AttentionOperand(target, Heads.of(whole, heads.heads))

@@ -24,7 +24,7 @@ from engine_opencl.source import kernel_source, kernel_text, strides_of
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class AttentionOperand:
     """Q, K or V on the device, and its layout; `is_shared` if its buffer also has the others."""
 
     buffer: Buffer
@@ -71,9 +71,9 @@ class Attention:
     y: Output
     result: Heads
     final: Buffer
-    q: Operand
-    k: Operand
-    v: Operand
+    q: AttentionOperand
+    k: AttentionOperand
+    v: AttentionOperand
     softmax: Softmax
 
 
@@ -122,7 +122,13 @@ def attention_tiles(facts: DeviceFacts, q: Heads, k: Heads, v: Heads, softmax: S
 
 
 def attend(
-    y: Output, result: Heads, b: LaunchPlanBuilder, q: Operand, k: Operand, v: Operand, softmax: Softmax
+    y: Output,
+    result: Heads,
+    b: LaunchPlanBuilder,
+    q: AttentionOperand,
+    k: AttentionOperand,
+    v: AttentionOperand,
+    softmax: Softmax,
 ) -> None:
     """Launch softmax(q k^T * scale + bias) v, written to `y` with the layout `result`.
 
@@ -205,17 +211,17 @@ def _by_products(b: LaunchPlanBuilder, a: Attention) -> None:
         strided_copy(b, y, target, final, whole, strides_of(whole), 0, (*result.strides, 1), 0)
 
 
-def _apart(b: LaunchPlanBuilder, like: Output, x: Operand) -> Operand:
+def _apart(b: LaunchPlanBuilder, like: Output, x: AttentionOperand) -> AttentionOperand:
     """An operand by itself: one that shares a tensor with others is copied, in the element type of `like`."""
     if not x.is_shared:
         return x
     shape = x.heads.shape
     target = b.temporary(math.prod(shape) * stored_type(like).itemsize)
     strided_copy(b, like, x.buffer, target, shape, (*x.heads.strides, 1), x.heads.start, strides_of(shape), 0)
-    return Operand(target, Heads.of(shape, x.heads.heads))
+    return AttentionOperand(target, Heads.of(shape, x.heads.heads))
 
 
-def _widened(b: LaunchPlanBuilder, x: Operand, given: ElementType) -> Operand:
+def _widened(b: LaunchPlanBuilder, x: AttentionOperand, given: ElementType) -> AttentionOperand:
     return replace(x, buffer=_converted(b, x.buffer, given, f32, math.prod(x.heads.shape)))
 
 

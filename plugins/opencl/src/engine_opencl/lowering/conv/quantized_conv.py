@@ -14,7 +14,7 @@ from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 @lowers("ConvInteger", "QLinearConv", spec=ConvSpec)
-class QuantizedConvLowering(QuantizedLowering[ConvSpec]):
+class IntegerConvLowering(QuantizedLowering[ConvSpec]):
     """One to three spatial axes, groups, and per-tensor or per-channel weight zero points and scales."""
 
     def check(self, spec: ConvSpec) -> Refusal | None:

@@ -19,7 +19,7 @@ from engine_opencl.lowering.matmul.blocks import launch_blocks
 from engine_opencl.lowering.matmul.integer_gemm import MULTIPLIED_AS, multiply_integers
 from engine_opencl.lowering.matmul.packing import Matrices
 from engine_opencl.lowering.matmul.product import Epilogue, Product
-from engine_opencl.lowering.matmul.tile_candidates import Direct
+from engine_opencl.lowering.matmul.tile_candidates import DirectProduct
 from engine_opencl.lowering.matmul.tiles import Operands, launch_direct, launch_tiles
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer
@@ -132,7 +132,7 @@ def launch_product(
         # A matrix shared by all batches: the batches become further rows.
         p = replace(p, m=p.m * math.prod(p.batch), batch=(), a_batch=(), b_batch=())
     if p.real is f64:
-        launch_direct(b, Operands(p, epilogue, x, y, result, bias, residual), Direct(_ROWS))
+        launch_direct(b, Operands(p, epilogue, x, y, result, bias, residual), DirectProduct(_ROWS))
     elif b.facts.kind == "cpu":
         left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch, p.real)
         right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch, p.real)

@@ -15,7 +15,7 @@ from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 @lowers("MatMulInteger", "QLinearMatMul")
-class QuantizedMatMulLowering(QuantizedLowering[OperatorSpec]):
+class IntegerMatMulLowering(QuantizedLowering[OperatorSpec]):
     """Batched products, with zero points and scales per tensor, per row of the left or column of the right operand."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:

@@ -34,7 +34,7 @@ _SMALL_K: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
+class DirectProduct:
     """An item computes several rows of a column, without local memory."""
 
     rows: int
@@ -161,7 +161,7 @@ class Narrow:
         return short * (self.lanes if self.along_k else self.lines) * (self.count + 1) * 4
 
 
-Candidate: TypeAlias = "Direct | Tile | MatrixTile | Narrow"
+Candidate: TypeAlias = "DirectProduct | Tile | MatrixTile | Narrow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def widest(length: int, *steps: int, most: int = 4) -> int:
 
 def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
     """The candidates that the device can run for a product, the best by `cost` first."""
-    direct = Direct(8 if p.m >= 8 else p.m)
+    direct = DirectProduct(8 if p.m >= 8 else p.m)
     if p.k == 0 or facts.kind == "cpu":
         return [direct]
     if min(p.m, p.n) <= MAX_SHORT:

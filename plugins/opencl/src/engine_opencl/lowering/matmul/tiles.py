@@ -17,7 +17,7 @@ from engine_opencl.lowering.matmul.packing import batch_code
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.matmul.tile_candidates import (
     Candidate,
-    Direct,
+    DirectProduct,
     MatrixTile,
     Narrow,
     Tile,
@@ -83,7 +83,7 @@ def _launch(b: LaunchPlanBuilder, o: Operands, candidate: Candidate) -> None:
         launch_direct(b, o, candidate)
 
 
-def launch_direct(b: LaunchPlanBuilder, o: Operands, candidate: Direct) -> None:
+def launch_direct(b: LaunchPlanBuilder, o: Operands, candidate: DirectProduct) -> None:
     """Launch a product of any type by a kernel without local memory."""
     p = o.p
     source = HELPERS + functions_for(c_type(p.real)) + kernel_source(
