@@ -5,7 +5,6 @@ The decorators here add type rules and evaluators to an `OpDef`; each family of 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -382,6 +381,8 @@ def _unknown(op_type: str, domain: str) -> str:
             f"operator {op_type!r} of domain {domain!r} is not one of ONNX's; "
             f"build a node of a custom domain with engine.ir.Node({op_type!r}, inputs, attributes, domain={domain!r})"
         )
+    import difflib  # for messages of errors alone
+
     names = {op.name.lower(): op.name for op in all_ops() if op.domain == domain}
     close = [names[name] for name in difflib.get_close_matches(op_type.lower(), list(names), n=3)]
     elsewhere = [str(op) for op in all_ops() if op.name == op_type and op.domain != domain]

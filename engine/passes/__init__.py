@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 from engine.passes import pattern
 from engine.passes.base import ModelPass, Pass
 from engine.passes.common.constant_folding import ConstantFolding
-from engine.passes.common.init_node_info import InitNodeInfo
-from engine.passes.common.last_position import LastPosition
-from engine.passes.common.make_stateful import MakeStateful
 from engine.passes.common.validate import Validate
 from engine.passes.config import PassConfig
 from engine.passes.folding import constant_fold
@@ -25,6 +22,9 @@ from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
     from engine.passes.catalog import PassInfo, find_pass, list_passes
+    from engine.passes.common.init_node_info import InitNodeInfo
+    from engine.passes.common.last_position import LastPosition
+    from engine.passes.common.make_stateful import MakeStateful
     from engine.passes.common.serialize import Serialize
     from engine.passes.common.visualize_tree import VisualizeTree
     from engine.passes.compare import compare_models
@@ -34,9 +34,12 @@ if TYPE_CHECKING:
     from engine.passes.explain import explain_pass
     from engine.passes.layers import LayerError, compare_layers
 else:
-    # Tools for pass authors, imported on first use to save memory when compiling.
+    # What few compilations need.
     __getattr__ = names_on_demand(__name__, {
         "engine.passes.catalog": ["PassInfo", "find_pass", "list_passes"],
+        "engine.passes.common.init_node_info": ["InitNodeInfo"],
+        "engine.passes.common.last_position": ["LastPosition"],
+        "engine.passes.common.make_stateful": ["MakeStateful"],
         "engine.passes.common.serialize": ["Serialize"],
         "engine.passes.common.visualize_tree": ["VisualizeTree"],
         "engine.passes.compare": ["compare_models"],

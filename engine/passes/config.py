@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
@@ -133,6 +132,8 @@ class PassConfig:
         texts = []
         for name in dict.fromkeys([*shared.switches, *shared.callbacks]):
             if name not in shared.known:
+                import difflib  # for this message alone
+
                 close = difflib.get_close_matches(name, list(shared.known), n=1)
                 texts.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
         return texts

@@ -20,7 +20,6 @@ from engine.ir.node import edits
 from engine.limits import compilation
 from engine.passes import regions
 from engine.passes.base import Pass, run_pass
-from engine.passes.checks import checked_run
 from engine.passes.config import PassConfig, PipelineRun
 from engine.passes.rewrite import GraphRewrite, MatcherPass
 from engine.passes.settings import is_on
@@ -236,8 +235,12 @@ class Manager(Pass):
             item.set_pass_config(self.pass_config)  # a pass may be in several pipelines
         nodes, count = model.ordered_nodes(), edits.count
         try:
-            is_checked = run.checked and not isinstance(item, Manager)
-            changed = checked_run(item, model) if is_checked else run_pass(item, model)
+            if run.checked and not isinstance(item, Manager):
+                from engine.passes.checks import checked_run  # with the comparison of models
+
+                changed = checked_run(item, model)
+            else:
+                changed = run_pass(item, model)
             if changed and self._validate:
                 model.validate()
             elif not changed and edits.count != count and model.ordered_nodes() != nodes:

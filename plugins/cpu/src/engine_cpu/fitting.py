@@ -15,15 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import field
-from fractions import Fraction
 from itertools import combinations_with_replacement, product
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from engine.native import Number, PlanFamily, Varying, VaryingAttribute
 from engine.startup import dataclass
 from engine_cpu.recording import BufferCall, StepCall
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Lengths = tuple[int, ...]
@@ -112,6 +114,8 @@ class Fit:
 
 def _inverse(matrix: Sequence[Sequence[int]]) -> list[list[Fraction]]:
     """The inverse of a small regular matrix, exactly."""
+    from fractions import Fraction  # which loads `decimal`
+
     size = len(matrix)
     rows = [[Fraction(x) for x in row] + [Fraction(int(i == j)) for j in range(size)] for i, row in enumerate(matrix)]
     for column in range(size):
