@@ -327,6 +327,12 @@ class CoreHandle(Protocol):
     ) -> ExecutableNetwork:
         """Compile a model, or a path to one, for any device or context."""
 
+    def note_copy(self, copy: Model, model: Model) -> None:
+        """Say that a copy is, and stays, equal to the model of `compile_model`, so that its networks can be cached.
+
+        Only the core knows whether the model was read from a file.
+        """
+
     def import_model(
         self, blob: Any, device: str | RemoteContext | None = None, config: Mapping[str, object] | None = None
     ) -> ExecutableNetwork:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from engine.blob import (
     BlobCheck,
@@ -28,6 +29,7 @@ from engine.core.compatibility import check_for_plugin, check_sections, why_malf
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.file_cache import FileCache, Steps
 from engine.core.fingerprint import cache_key, has_effects, plugin_identity
+from engine.core.model_files import OWN, ModelFiles, Stamp
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.plugin_core import PluginCore
 from engine.core.report import report, warn_of
@@ -116,6 +118,8 @@ class Core:
         self._extensions = ExtensionSet(installed, ForkSafeLock())
         self._defaults = Config(CORE_PROPERTIES, where="Core")
         self._lock = ForkSafeLock()
+        self._origins: WeakKeyDictionary[Model, ModelFiles] = WeakKeyDictionary()
+        """The files of models that were read for devices that compile them on others."""
 
     def __repr__(self) -> str:
         return f"<Core with the plugins {', '.join(self._registry.names) or 'none'}>"
@@ -200,11 +204,15 @@ class Core:
         def compiled(ready: Model) -> ExecutableNetwork:
             return self._compiled(plugin, ready, stated, self._extensions.check(ready), context)
 
-        cache = self._cache(plugin, complete, is_file=path is not None)
+        origin = self._origin(model) if isinstance(model, Model) else None
+        cache = self._cache(plugin, complete, is_file=path is not None or origin is not None)
         code = CodeReader(is_installed_too=cache is not None and not cache.is_stated)
         identity = {} if cache is None else self._identity(plugin, complete, code)
         if cache is None or not (cache.is_stated or code.is_known):
-            ready = self._ready(model)
+            if path is not None and plugin.caches_parts and not complete[CACHE_DIR]:
+                ready = self._with_origin(path)
+            else:
+                ready = self._ready(model)
             return compiled(ready), _initializers(ready, model)
         is_stated = cache.is_stated
 
@@ -229,7 +237,34 @@ class Core:
         if path is not None:
             return files.network(path)
         ready = self._ready(model)
+        if origin is not None and not is_stated:
+            return files.network_of_read(origin, ready), _initializers(ready, model)
         return files.of_model(ready), _initializers(ready, model)
+
+    def _with_origin(self, path: str | os.PathLike[str]) -> Model:
+        """Read a model for a device that compiles it on others, whose networks are cached."""
+        files = ModelFiles(path)
+        files.watch(OWN, Stamp.now(files.path))
+        model, statuses = self._read_file(path)
+        files.watch_read(statuses)
+        with self._lock:
+            self._origins[model] = files
+        return model
+
+    def _origin(self, model: Model) -> ModelFiles | None:
+        with self._lock:
+            files = self._origins.get(model)
+        return None if files is None else files.copy()
+
+    def note_copy(self, copy: Model, model: Model) -> None:
+        """For devices that run on others: `copy` is, and stays, equal to a model that the device compiles.
+
+        Networks of the copy are then found in the cache by the files that the model was read from.
+        """
+        with self._lock:
+            files = self._origins.get(model)
+            if files is not None:
+                self._origins[copy] = files
 
     def _cache(self, plugin: Plugin, complete: Config, *, is_file: bool) -> CompileCache | None:
         """The cache of a compilation; None if it has none."""

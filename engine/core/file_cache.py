@@ -67,6 +67,14 @@ class FileCache:
             return found
         model, statuses = self._steps.read(path)
         files.watch_read(statuses)
+        return self._compiled(files, model), Initializers.of(model)
+
+    def network_of_read(self, files: ModelFiles, model: Model) -> ExecutableNetwork:
+        """The network of a model that was read from files, which have been watched since."""
+        found = self._found(files)
+        return self._compiled(files, model) if found is None else found[0]
+
+    def _compiled(self, files: ModelFiles, model: Model) -> ExecutableNetwork:
         is_named_by_file = model.name == files.path.stem
         if self._cache.is_stated:
             network, entry = self._by_model(model)
@@ -77,7 +85,7 @@ class FileCache:
             # The code of an extension, which could change, is in no key.
             if not network.extensions:
                 store_later(partial(self._store, files, is_named_by_file, network, _metadata(Initializers.of(model))))
-        return network, Initializers.of(model)
+        return network
 
     def of_model(self, model: Model) -> ExecutableNetwork:
         """The network of a model that was read from elsewhere, found by its content."""

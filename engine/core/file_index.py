@@ -67,6 +67,8 @@ class FileIndex:
         if own is None:
             return None
         files.watch(OWN, own)
+        if files.is_changed:  # the model that was read is not the one in the file
+            return None
         return self._by_stamps(files, own) or self._by_content(files, own)
 
     def entry(self, key: str) -> str:

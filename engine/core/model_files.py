@@ -74,13 +74,20 @@ class ModelFiles:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # Not normalized: what is before a ".." may be a link. The working directory may change.
-        self.path = Path(os.getcwd(), os.fsdecode(path))
+        self.path = _absolute(os.fsdecode(path))
         self.stamps: dict[str, Stamp] = {}
         self.begun_ns = time.time_ns()
         self._hashes: dict[str, str] = {}
         self._early: dict[str, str | None] = {}
-        self._is_changed = False
+        self.is_changed = False
+        """Whether a file is known to have changed since it was watched."""
+
+    def copy(self) -> ModelFiles:
+        """The same watched files, for another compilation of what was read of them."""
+        other = ModelFiles(self.path)
+        other.begun_ns, other.is_changed = self.begun_ns, self.is_changed
+        other.stamps, other._hashes, other._early = dict(self.stamps), dict(self._hashes), dict(self._early)
+        return other
 
     def place(self, location: str) -> Path | None:
         """The path of a file, which need not exist; None if it is outside of the model's folders."""
@@ -92,18 +99,18 @@ class ModelFiles:
     def watch(self, location: str, stamp: Stamp | None) -> None:
         """Notice changes of a file from now on, whose stamp was taken at most when it began to be read."""
         if stamp is None or self.stamps.setdefault(location, stamp) != stamp:
-            self._is_changed = True
+            self.is_changed = True
         elif not stamp.is_settled(time.time_ns()):
             self._early[location] = self._hashed(location)
 
     def watch_read(self, statuses: Mapping[str, os.stat_result]) -> None:
         """Watch the files that were read now, as `engine.onnx.importer.read_with_statuses` tells of them."""
         if OWN not in self.stamps:
-            self._is_changed = True
+            self.is_changed = True
         for location, status in statuses.items():
             stamp = Stamp.of(status)
             if location in self.stamps:
-                self._is_changed = self._is_changed or self.stamps[location] != stamp
+                self.is_changed = self.is_changed or self.stamps[location] != stamp
             else:
                 self.watch(location, stamp)
 
@@ -133,7 +140,7 @@ class ModelFiles:
 
     def unchanged_hashes(self) -> dict[str, str] | None:
         """The hashes of all watched files, which nothing has changed since; None if something has."""
-        if self._is_changed:
+        if self.is_changed:
             return None
         found = {location: self.hash_of(location) for location in self.stamps}
         # Of a file that was changed just before, only its content tells whether it was changed again.
@@ -144,12 +151,23 @@ class ModelFiles:
 
     def is_same(self) -> bool:
         """Whether all watched files have their stamps now."""
-        return not self._is_changed and all(
+        return not self.is_changed and all(
             Stamp.now(self.place(location)) == stamp for location, stamp in self.stamps.items()
         )
 
     def _hashed(self, location: str) -> str | None:
         return _hash_of_file(self.place(location), self.stamps[location])
+
+
+def _absolute(path: str) -> Path:
+    """A path that stays the same when the working directory changes.
+
+    It is not normalized: what is before a ".." may be a link.
+    """
+    try:
+        return Path(path) if os.path.isabs(path) else Path(os.getcwd(), path)
+    except OSError:  # the working directory was deleted
+        return Path(path)
 
 
 def _hash_of_file(path: Path | None, expected: Stamp) -> str | None:

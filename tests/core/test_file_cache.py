@@ -180,6 +180,21 @@ print(network.loaded_from_cache, *(each for each in parts if each in sys.modules
         assert done.stdout.strip() == expected
 
 
+def test_the_devices_of_auto_cache_their_networks(cache: Path, make_model: MakeModel, tmp_path: Path) -> None:
+    path = saved(make_model(3), tmp_path / "model.onnx", external=True)
+    for device in ("AUTO:CPU", "AUTO"):
+        found = []
+        for _ in range(2):
+            core = Core()
+            core.set_property("AUTO", {"MEASURE_SECONDS": 0.0, "REUSE_CHOICE": False})
+            network = compiled(core, path, device)
+            found.append((network.loaded_from_cache, factor(network)))
+        assert found == [(device == "AUTO", 3), (True, 3)], device
+    saved(make_model(4), path, external=True)
+    network = compiled(Core(), path, "AUTO:CPU")
+    assert (network.loaded_from_cache, factor(network)) == (False, 4)
+
+
 def test_a_program_that_ends_at_once_stores_its_network(cache: Path, here: Path, file: Path) -> None:
     program = """
 import sys

@@ -43,12 +43,16 @@ class AutoNetwork(ExecutableNetwork):
         """A network that is ready on one device. If there may be others, a copy of the model is kept for them."""
         network = cls(plugin, config, model)
         is_alone = devices.is_stated and len(devices.names) == 1
+        kept = model
+        if not is_alone:
+            kept = model.clone()
+            plugin.core.note_copy(kept, model)
         kind = SequenceSelection if network.signature.states else Selection
         network._begin(
             kind(
                 network.signature.network,
                 plugin.core,
-                model if is_alone else model.clone(),
+                kept,
                 devices,
                 config[PERFORMANCE_HINT.name],
                 config[MEASURE_SECONDS.name],
