@@ -115,6 +115,7 @@ class ThisEngine(Engine):
         from engine import Core
 
         self._core = Core()
+        self._core.set_property({"CACHE_DIR": ""})  # loading a model includes compiling it
         wanted = {
             "INFERENCE_NUM_THREADS": setup.threads,
             "NUM_STREAMS": max(setup.streams, 1),

@@ -64,7 +64,7 @@ def check(path: Path, core: Core, device: str) -> Checked:
         session = None
     try:
         _count_nodes(found, path, core, device)
-        network = core.compile_model(path, device)
+        network = core.compile_model(path, device, {"CACHE_DIR": ""})
         results = list(network.create_infer_request().infer(inputs).values())
         if session is None:
             return found

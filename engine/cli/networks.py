@@ -44,9 +44,16 @@ def make_core(args: argparse.Namespace) -> Core:
 
 
 def open_network(
-    core: Core, args: argparse.Namespace, change: Callable[[Model], Model] = lambda model: model
+    core: Core,
+    args: argparse.Namespace,
+    change: Callable[[Model], Model] = lambda model: model,
+    *,
+    may_be_cached: bool = False,
 ) -> OpenedNetwork:
-    """Compile the model, or import the blob, of `args.model`; `change` is applied to a model first."""
+    """Compile the model, or import the blob, of `args.model`; `change` is applied to a model first.
+
+    With `may_be_cached`, a model that the arguments do not change is passed on as its file.
+    """
     if is_blob(args.model):
         if getattr(args, "preprocess", ()):
             raise UsageError(
@@ -71,6 +78,9 @@ def open_network(
     device = require_device(core, args)
     config = parse_config(core, device, args.config)
     start = time.perf_counter()
+    if may_be_cached and not args.shape and not getattr(args, "preprocess", ()):
+        network = core.compile_model(args.model, device, config)
+        return OpenedNetwork(network, 0.0, time.perf_counter() - start)
     model = change(read_shaped(core, args.model, args))
     read = time.perf_counter()
     network = core.compile_model(model, device, config)

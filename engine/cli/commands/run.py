@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
                 f"expected an .npz archive or a folder without a suffix for the outputs, got {args.output}"
             )
     core = make_core(args)
-    network = open_network(core, args).network
+    network = open_network(core, args, may_be_cached=True).network
     inputs = network_inputs(network, args)
     expected = _expected(core, network, inputs, args)
     request = network.create_infer_request() if network.is_profiling else None

@@ -62,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Select the device, and collect the suite if no test files are named."""
     device = config.getoption("--engine-device")
     if device:
+        from engine.core.cache import VARIABLE
+
+        os.environ[VARIABLE] = ""  # checks test compilations, also in the processes that they start
         SELECTED.device, SELECTED.limit = device, config.getoption("--engine-limit")
         SELECTED.is_full = config.getoption("--engine-full")
         if config.args_source is not pytest.Config.ArgsSource.ARGS:
