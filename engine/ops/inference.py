@@ -98,6 +98,8 @@ def _check_integers(node: Node, name: str, value: object) -> None:
         if value.array is not None or {*map(type, value)} != {int}:
             return
         value = (min(value), max(value))
+    elif type(value) is tuple and len(value) > _FEW and {*map(type, value)} == {int}:
+        value = (min(value), max(value))
     for item in value if type(value) is tuple else (value,):
         if type(item) is int and not -(1 << 63) <= item < 1 << 63:
             refuse(node, name, value, "integers of 64 bits")

@@ -27,11 +27,12 @@ from dataclasses import field
 from functools import cache
 from typing import Any, Final, NoReturn, Self, TypeVar
 
+import numpy as np
 import onnx
 
 from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node, Output, TensorType
-from engine.ir.long_list import LongList
+from engine.ir.long_list import LONG, LongList
 from engine.ir.single_floats import shown_attribute
 from engine.ops.protos import attribute_kind
 from engine.ops.registry import AttributeDef, Evaluator, OpDef, compiles, find_op
@@ -233,7 +234,7 @@ def _find(node: Node, cls: Any) -> tuple[_Known, tuple[object, ...] | None, dict
         return _resolved, None, None
     first = next((value for value in attributes.values() if type(value) is LongList), None)
     known = _resolved if first is None else first.derived
-    key = [cls, *attribute_key(node)]
+    key = [cls, *attribute_key(node, is_kept=first is not None)]
     for source in node.sources:
         value_type = None if source is None else source.type
         if type(value_type) is TensorType:
@@ -243,16 +244,28 @@ def _find(node: Node, cls: Any) -> tuple[_Known, tuple[object, ...] | None, dict
     found = tuple(key)
     try:
         return known, found, known.get(found)
-    except TypeError:  # an unhashable attribute, such as a tensor
+    except TypeError:  # an unhashable attribute, such as a large tensor
         return known, None, None
 
 
-def attribute_key(node: Node) -> list[object]:
-    """A key of the operator, the attributes and the number of outputs of a node; not hashable for a tensor."""
+def attribute_key(node: Node, *, is_kept: bool = False) -> list[object]:
+    """A key of the operator, the attributes and the number of outputs of a node; not hashable for a large tensor.
+
+    With `is_kept`, it is: the key lives no longer than the node's attributes, and may refer to them.
+    """
     key: list[object] = [node.op_type, node.domain, node.num_outputs]
     for name, value in node.attributes.items():
-        key += name, type(value), _exact(value)
+        if type(value) is np.ndarray:
+            key += name, _exact_array(value, is_kept)
+        else:
+            key += name, type(value), _exact(value)
     return key
+
+
+def _exact_array(value: np.ndarray[Any, Any], is_kept: bool) -> object:
+    if value.size <= LONG and value.dtype != object:
+        return value.dtype, value.shape, value.tobytes()
+    return _Same(value) if is_kept else value
 
 
 class _Same:
