@@ -139,4 +139,7 @@ def check_parts(spec: SplitSpec) -> Refusal | None:
 
 def first_refusal(*refusals: Refusal | None) -> Refusal | None:
     """The first refusal; None if there is none."""
-    return next((each for each in refusals if each is not None), None)
+    for each in refusals:  # a generator costs three times as much
+        if each is not None:
+            return each
+    return None

@@ -85,14 +85,14 @@ def fold(graph: Model, table: LoweringTable[LoweringT]) -> Decisions[LoweringT]:
 
 def _is_settled(graph: Model, decisions: Decisions[LoweringT]) -> bool:
     """Whether nothing is left to fold, and every operation has a kernel and known lengths."""
-    for node in filter(is_operation, graph.ordered_nodes()):
+    operations = list(filter(is_operation, graph.ordered_nodes()))
+    for node in operations:
         if (node.op_type in SHAPE_SOURCES and not node.domain) or is_foldable(node) or taken_branch(node) is not None:
             return False
-        if decisions.refusal(node) is not None:
-            return False
-        if not all(is_omitted(value) or value.shape.is_static for value in node.outputs):
-            return False
-    return True
+    # Decisions take the most time, and do not outlive a change of the graph.
+    if any(decisions.refusal(node) is not None for node in operations):
+        return False
+    return all(is_omitted(value) or value.shape.is_static for node in operations for value in node.outputs)
 
 
 def _simplify(graph: Model) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from engine.errors import OperatorSpecError
-from engine.ir import Node, Output
-from engine.lowering.checks import check_tensor, first_refusal, is_omitted
+from engine.ir import Node, Output, TensorType
+from engine.lowering.checks import check_tensor, is_omitted
 from engine.lowering.refusal import Refusal, RefusalCause
 from engine.ops.extension import extension_of, operator_of
 from engine.ops.spec import OperatorSpec, SpecT
@@ -171,4 +171,12 @@ class LoweringTable(Generic[LoweringT]):
 
 
 def _check_tensors(values: Iterable[Output | None]) -> Refusal | None:
-    return first_refusal(*(check_tensor(value) for value in values if value is not None and not is_omitted(value)))
+    for value in values:
+        if value is None:
+            continue
+        value_type = value.type
+        if type(value_type) is TensorType and value_type.shape.is_static:
+            continue  # almost all values
+        if not is_omitted(value) and (refused := check_tensor(value)) is not None:
+            return refused
+    return None

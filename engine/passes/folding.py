@@ -35,8 +35,13 @@ _RAISED_BY: Final = frozenset({"PIL", "builtins", "engine", "google", "numpy", "
 
 def is_foldable(node: Node) -> bool:
     """True if `node` can be folded and all its inputs are constants."""
-    sources = [s for s in node.sources if s is not None]
-    return bool(sources) and all(isinstance(s.node, Constant) for s in sources) and is_foldable_operation(node)
+    is_constant = False
+    for source in node.sources:
+        if source is not None:
+            if not isinstance(source.node, Constant):
+                return False  # of almost all nodes
+            is_constant = True
+    return is_constant and is_foldable_operation(node)
 
 
 def is_foldable_operation(node: Node) -> bool:
