@@ -57,6 +57,8 @@ class Attributes {
   std::int64_t integer(std::string_view name, std::int64_t minimum, std::int64_t maximum) const;
   double real(std::string_view name) const;
   const std::vector<std::int64_t>& integers(std::string_view name) const;
+  const std::vector<std::int64_t>& integers(std::string_view name, std::size_t count, std::int64_t minimum,
+                                            std::int64_t maximum) const;
   std::vector<double> reals(std::string_view name) const;
   const std::string& text(std::string_view name) const;
 

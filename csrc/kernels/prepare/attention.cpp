@@ -44,21 +44,6 @@ constexpr std::size_t kJoinedFloats = 64 * 1024;
 // The least work, in multiplications, for which waking a worker is worthwhile.
 constexpr double kMinWork = 1.0e5;
 
-std::vector<std::int64_t> read_strides(const Attributes& attributes, const char* name, std::size_t count) {
-  const std::vector<std::int64_t>& values = attributes.integers(name);
-  if (values.size() != count) {
-    throw PlanError(std::string("attribute \"") + name + "\" has " + std::to_string(values.size()) +
-                    " values; expected " + std::to_string(count));
-  }
-  for (const std::int64_t value : values) {
-    if (value < 0 || value > kLargestStride) {
-      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) +
-                      "; expected 0 to " + std::to_string(kLargestStride));
-    }
-  }
-  return values;
-}
-
 AttentionView dense_view(std::int64_t heads, std::int64_t rows, std::int64_t size) {
   const auto head = static_cast<std::int64_t>(checked_product({rows, size}));
   return {static_cast<std::int64_t>(checked_product({heads, head})), head, size};
@@ -67,7 +52,7 @@ AttentionView dense_view(std::int64_t heads, std::int64_t rows, std::int64_t siz
 AttentionView read_view(const Attributes& attributes, const char* name, std::int64_t heads, std::int64_t rows,
                         std::int64_t size) {
   if (!attributes.has(name)) return dense_view(heads, rows, size);
-  const auto strides = read_strides(attributes, name, 3);
+  const auto& strides = attributes.integers(name, 3, 0, kLargestStride);
   return {strides[0], strides[1], strides[2]};
 }
 
@@ -132,7 +117,7 @@ void read_restraints(const Attributes& attributes, AttentionArgs& args) {
   args.mask = read_code_or(attributes, "mask", AttentionMask::kNone);
   args.mask_keys = args.keys;
   if (args.mask != AttentionMask::kNone) {
-    const auto strides = read_strides(attributes, "mask_strides", 4);
+    const auto& strides = attributes.integers("mask_strides", 4, 0, kLargestStride);
     args.mask_view = {strides[0], strides[1], strides[2], strides[3]};
     args.mask_keys = attributes.integer_or("mask_keys", 0, args.keys, args.keys);
   }

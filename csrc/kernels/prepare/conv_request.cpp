@@ -13,23 +13,6 @@ namespace {
 constexpr std::int64_t kLargestConv = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestKernel = 1 << 12;
 
-std::vector<std::int64_t> read_sizes(const Attributes& attributes, const char* name, std::size_t count,
-                                     std::int64_t least, std::int64_t most, std::int64_t otherwise) {
-  if (otherwise >= 0 && !attributes.has(name)) return std::vector<std::int64_t>(count, otherwise);
-  const std::vector<std::int64_t>& values = attributes.integers(name);
-  if (values.size() != count) {
-    throw PlanError(std::string("attribute \"") + name + "\" has " + std::to_string(values.size()) +
-                    " values; expected " + std::to_string(count));
-  }
-  for (const std::int64_t value : values) {
-    if (value < least || value > most) {
-      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) + "; expected " +
-                      std::to_string(least) + " to " + std::to_string(most));
-    }
-  }
-  return values;
-}
-
 // Leaves room for the factors that plan building multiplies these products with, so that it need not check each one.
 void check_magnitude(const ConvShape& shape) {
   constexpr std::int64_t kRoom = 4096;
@@ -46,12 +29,17 @@ ConvShape read_conv_shape(const Attributes& attributes, bool is_transposed) {
   shape.groups = attributes.integer_or("groups", 1, kLargestConv, 1);
   shape.in_channels = attributes.integer("in_channels", 1, kLargestConv);
   shape.out_channels = attributes.integer("out_channels", 1, kLargestConv);
-  const auto in = read_sizes(attributes, "in", 2, 0, kLargestConv, -1);
-  const auto out = read_sizes(attributes, "out", 2, 0, kLargestConv, -1);
-  const auto kernel = read_sizes(attributes, "kernel", 2, 1, kLargestConv, -1);
-  const auto strides = read_sizes(attributes, "strides", 2, 1, kLargestKernel, 1);
-  const auto dilations = read_sizes(attributes, "dilations", 2, 1, kLargestKernel, 1);
-  const auto pads = read_sizes(attributes, "pads", 4, is_transposed ? -kLargestConv : 0, kLargestConv, 0);
+  const auto& in = attributes.integers("in", 2, 0, kLargestConv);
+  const auto& out = attributes.integers("out", 2, 0, kLargestConv);
+  const auto& kernel = attributes.integers("kernel", 2, 1, kLargestConv);
+  const auto read_or = [&](const char* name, std::size_t count, std::int64_t least, std::int64_t most,
+                           std::int64_t otherwise) {
+    return attributes.has(name) ? attributes.integers(name, count, least, most)
+                                : std::vector<std::int64_t>(count, otherwise);
+  };
+  const auto strides = read_or("strides", 2, 1, kLargestKernel, 1);
+  const auto dilations = read_or("dilations", 2, 1, kLargestKernel, 1);
+  const auto pads = read_or("pads", 4, is_transposed ? -kLargestConv : 0, kLargestConv, 0);
   shape.in_h = in[0];
   shape.in_w = in[1];
   shape.out_h = out[0];

@@ -48,22 +48,6 @@ constexpr std::int64_t kWideTiles = 16;
 constexpr double kLeastWork = 1.0e5;
 constexpr double kReadWork = 4.0;
 
-std::vector<std::int64_t> read_list(const Attributes& attributes, const std::string& name, std::size_t count,
-                                    std::int64_t most) {
-  const std::vector<std::int64_t>& values = attributes.integers(name);
-  if (values.size() != count) {
-    throw PlanError("attribute \"" + name + "\" has " + std::to_string(values.size()) + " values; expected " +
-                    std::to_string(count) + ", one for each batch dimension");
-  }
-  for (const std::int64_t value : values) {
-    if (value < 0 || value > most) {
-      throw PlanError("attribute \"" + name + "\" has the value " + std::to_string(value) + "; expected 0 to " +
-                      std::to_string(most));
-    }
-  }
-  return values;
-}
-
 GemmShape read_shape(const Attributes& attributes) {
   GemmShape shape;
   shape.m = attributes.integer("m", 0, kLargestGemm);
@@ -99,7 +83,7 @@ MatrixView read_view(const Attributes& attributes, const std::string& name, cons
   view.row = is_blocked ? attributes.integer_or(name + "_row", rows * kBlock, kLargestStride, rows * kBlock)
                         : attributes.integer_or(name + "_row", 0, kLargestStride, columns);
   if (attributes.has(name + "_batch")) {
-    const auto strides = read_list(attributes, name + "_batch", static_cast<std::size_t>(shape.rank), kLargestStride);
+    const auto& strides = attributes.integers(name + "_batch", static_cast<std::size_t>(shape.rank), 0, kLargestStride);
     std::copy(strides.begin(), strides.end(), view.batch);
     return view;
   }
@@ -285,7 +269,7 @@ Reading read_gemm(const StepRequest& request) {
   reading.is_packed = attributes.integer_or("packed", 0, 1, 1) == 1;
   reading.source = reading.is_packed ? Source{} : read_source(attributes, shape.n, shape.k);
   if (attributes.has("b_batch")) {
-    const auto strides = read_list(attributes, "b_batch", static_cast<std::size_t>(shape.rank), kLargestStride);
+    const auto& strides = attributes.integers("b_batch", static_cast<std::size_t>(shape.rank), 0, kLargestStride);
     std::copy(strides.begin(), strides.end(), args.b_batch);
   }
   const GemmTiling tiling = read_tiling(attributes, traits);

@@ -10,6 +10,12 @@ std::string quoted(std::string_view name) {
   return "\"" + std::string(name) + "\"";
 }
 
+void expect_within(const std::string& what, std::int64_t value, std::int64_t minimum, std::int64_t maximum) {
+  if (value >= minimum && value <= maximum) return;
+  throw PlanError(what + std::to_string(value) + "; expected " + std::to_string(minimum) + " to " +
+                  std::to_string(maximum));
+}
+
 void expect_bytes(const char* kind, const std::vector<std::size_t>& buffers, std::size_t index, std::size_t bytes) {
   if (index >= buffers.size()) {
     throw PlanError(std::string(kind) + " " + std::to_string(index) + " is missing; the step has " +
@@ -71,10 +77,7 @@ std::int64_t Attributes::integer(std::string_view name) const {
 
 std::int64_t Attributes::integer(std::string_view name, std::int64_t minimum, std::int64_t maximum) const {
   const std::int64_t value = integer(name);
-  if (value < minimum || value > maximum) {
-    throw PlanError("attribute " + quoted(name) + " is " + std::to_string(value) + "; expected " +
-                    std::to_string(minimum) + " to " + std::to_string(maximum));
-  }
+  expect_within("attribute " + quoted(name) + " is ", value, minimum, maximum);
   return value;
 }
 
@@ -88,6 +91,18 @@ double Attributes::real(std::string_view name) const {
 const std::vector<std::int64_t>& Attributes::integers(std::string_view name) const {
   if (const auto* value = std::get_if<std::vector<std::int64_t>>(&require(name).value)) return *value;
   throw PlanError("attribute " + quoted(name) + " is not a list of integers");
+}
+
+const std::vector<std::int64_t>& Attributes::integers(std::string_view name, std::size_t count, std::int64_t minimum,
+                                                      std::int64_t maximum) const {
+  const std::vector<std::int64_t>& values = integers(name);
+  if (values.size() != count) {
+    throw PlanError("attribute " + quoted(name) + " has " + std::to_string(values.size()) + " values; expected " +
+                    std::to_string(count));
+  }
+  for (const std::int64_t value : values)
+    expect_within("attribute " + quoted(name) + " has the value ", value, minimum, maximum);
+  return values;
 }
 
 std::vector<double> Attributes::reals(std::string_view name) const {

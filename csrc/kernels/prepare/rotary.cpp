@@ -17,23 +17,8 @@ constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // The least number of elements for which waking a worker is worthwhile.
 constexpr std::int64_t kMinElements = 1 << 14;
 
-std::vector<std::int64_t> read_strides(const Attributes& attributes, const char* name, std::size_t count) {
-  const std::vector<std::int64_t>& values = attributes.integers(name);
-  if (values.size() != count) {
-    throw PlanError(std::string("attribute \"") + name + "\" has " + std::to_string(values.size()) +
-                    " values; expected " + std::to_string(count));
-  }
-  for (const std::int64_t value : values) {
-    if (value < 0 || value > kLargestStride) {
-      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) +
-                      "; expected 0 to " + std::to_string(kLargestStride));
-    }
-  }
-  return values;
-}
-
 RotaryView read_view(const Attributes& attributes, const char* name) {
-  const auto strides = read_strides(attributes, name, 3);
+  const auto& strides = attributes.integers(name, 3, 0, kLargestStride);
   return {strides[0], strides[1], strides[2]};
 }
 
@@ -76,7 +61,7 @@ PreparedStep prepare_rotary_f32(const StepRequest& request) {
   }
   args.x = read_view(attributes, "x");
   args.y = read_view(attributes, "y");
-  const auto table = read_strides(attributes, "table", 2);
+  const auto& table = attributes.integers("table", 2, 0, kLargestStride);
   args.table_batch = table[0];
   args.table_row = table[1];
 

@@ -20,14 +20,7 @@ constexpr std::int64_t kLargestTensorScatter = std::int64_t{1} << 46;
 constexpr std::int64_t kBytesPerWorker = 64 << 10;
 
 TensorScatterView read_view(const Attributes& attributes, const char* name) {
-  const auto& values = attributes.integers(name);
-  if (values.size() != 3) throw PlanError(std::string("attribute \"") + name + "\" must have 3 values");
-  for (const std::int64_t value : values) {
-    if (value < 0 || value > kLargestTensorScatter) {
-      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) +
-                      "; expected 0 to " + std::to_string(kLargestTensorScatter));
-    }
-  }
+  const auto& values = attributes.integers(name, 3, 0, kLargestTensorScatter);
   return {values[0], values[1], values[2]};
 }
 

@@ -21,14 +21,7 @@ constexpr std::int64_t kLargestStep = std::int64_t{1} << 20;
 
 void read_axes(const Attributes& attributes, const char* name, std::int64_t least, std::int64_t most,
                std::int64_t* values) {
-  const std::vector<std::int64_t>& given = attributes.integers(name);
-  const bool is_right = given.size() == kWindowAxes && std::all_of(given.begin(), given.end(), [&](std::int64_t each) {
-                          return each >= least && each <= most;
-                        });
-  if (!is_right) {
-    throw PlanError("attribute \"" + std::string(name) + "\" must have four values of " + std::to_string(least) +
-                    " to " + std::to_string(most));
-  }
+  const auto& given = attributes.integers(name, kWindowAxes, least, most);
   std::copy(given.begin(), given.end(), values);
 }
 
