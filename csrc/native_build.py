@@ -320,10 +320,8 @@ def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:
 
 def test_units(variant: Variant) -> tuple[list[Unit], list[Unit]]:
     """Return the units of the C++ tests: those that all programs share, and one main unit for each program."""
-    families = {family for family, _ in kernel_rows()}
-    oracles = [path for path in sorted((SOURCES / "kernels").glob("*.cpp")) if path.stem not in families]
     tests = sorted((SOURCES / "tests").glob("*.cpp"))
-    shared = [path for path in tests if path.stem.endswith("_common")] + oracles
+    shared = [path for path in tests if path.stem.endswith("_common")]
     programs = [path for path in tests if not path.stem.endswith("_common")]
     return ([_baseline_unit(path, variant) for path in shared], [_baseline_unit(path, variant) for path in programs])
 

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "kernels/channel_norm.hpp"
-#include "kernels/reference.hpp"
 #include "kernels_common.hpp"
+#include "kernels_reference_common.hpp"
 
 using namespace engine;
 using namespace engine::test;

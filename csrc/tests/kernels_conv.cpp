@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference.hpp"
 #include "kernels_bf16_common.hpp"
+#include "kernels_reference_common.hpp"
 
 using namespace engine;
 using namespace engine::test;

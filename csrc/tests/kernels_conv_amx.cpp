@@ -2,10 +2,10 @@
 #include <limits>
 
 #include "kernels/prepare/codes.hpp"
-#include "kernels/reference.hpp"
 #include "kernels_bf16_common.hpp"
 #include "kernels_bytes_common.hpp"
 #include "kernels_operation_common.hpp"
+#include "kernels_reference_common.hpp"
 
 namespace engine {
 extern const OperationEntry conv_amx_operations[];

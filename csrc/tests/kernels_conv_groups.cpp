@@ -6,8 +6,8 @@
 #include "executor/context.hpp"
 #include "executor/plan.hpp"
 #include "kernels/prepare/codes.hpp"
-#include "kernels/reference.hpp"
 #include "kernels_common.hpp"
+#include "kernels_reference_common.hpp"
 
 using namespace engine;
 using namespace engine::test;

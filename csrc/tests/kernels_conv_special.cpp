@@ -4,8 +4,8 @@
 
 #include "kernels/conv_planar.hpp"
 #include "kernels/depthwise.hpp"
-#include "kernels/reference.hpp"
 #include "kernels_bf16_common.hpp"
+#include "kernels_reference_common.hpp"
 
 using namespace engine;
 using namespace engine::test;

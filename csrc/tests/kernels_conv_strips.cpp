@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference.hpp"
 #include "kernels_operation_common.hpp"
+#include "kernels_reference_common.hpp"
 
 namespace engine {
 extern const OperationEntry conv_operations[];

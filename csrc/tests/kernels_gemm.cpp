@@ -3,8 +3,8 @@
 #include <limits>
 #include "kernels/gemm.hpp"
 #include "kernels/prepare/codes.hpp"
-#include "kernels/reference.hpp"
 #include "kernels_operation_common.hpp"
+#include "kernels_reference_common.hpp"
 #include "simd/bf16.hpp"
 
 namespace engine {

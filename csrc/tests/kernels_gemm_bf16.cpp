@@ -5,9 +5,9 @@
 
 #include "kernels/gemm_tiled.hpp"
 #include "kernels/prepare/codes.hpp"
-#include "kernels/reference.hpp"
 #include "kernels_bf16_common.hpp"
 #include "kernels_operation_common.hpp"
+#include "kernels_reference_common.hpp"
 
 namespace engine {
 extern const OperationEntry gemm_tiled_operations[];

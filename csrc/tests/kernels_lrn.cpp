@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "kernels/lrn.hpp"
-#include "kernels/reference.hpp"
 #include "kernels_common.hpp"
+#include "kernels_reference_common.hpp"
 
 using namespace engine;
 using namespace engine::test;

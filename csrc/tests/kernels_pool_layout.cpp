@@ -8,8 +8,8 @@
 
 #include "kernels/layout.hpp"
 #include "kernels/pool.hpp"
-#include "kernels/reference.hpp"
 #include "kernels_bf16_common.hpp"
+#include "kernels_reference_common.hpp"
 
 using namespace engine;
 using namespace engine::test;

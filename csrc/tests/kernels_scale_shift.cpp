@@ -1,9 +1,9 @@
 // A scale and a shift for each channel against scalar loops, in both layouts, with every activation.
 #include <limits>
 
-#include "kernels/reference.hpp"
 #include "kernels/scale_shift.hpp"
 #include "kernels_bf16_common.hpp"
+#include "kernels_reference_common.hpp"
 
 using namespace engine;
 using namespace engine::test;

@@ -1,8 +1,8 @@
 // Selection of channels of blocked maps, against a loop over floats.
 #include <limits>
 
-#include "kernels/reference.hpp"
 #include "kernels_bytes_common.hpp"
+#include "kernels_reference_common.hpp"
 
 namespace engine {
 extern const OperationEntry select_channels_operations[];

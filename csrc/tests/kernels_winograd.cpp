@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference.hpp"
 #include "kernels/winograd.hpp"
 #include "kernels_bf16_common.hpp"
+#include "kernels_reference_common.hpp"
 
 using namespace engine;
 using namespace engine::test;

@@ -1,4 +1,4 @@
-// Scalar kernels on plain layouts, accumulated in double, as a reference for tests. Not part of the core.
+// Scalar kernels on plain layouts, accumulated in double, as a reference for the tests of kernels.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "kernels/reference.hpp"
+#include "kernels_reference_common.hpp"
 
 #include <algorithm>
 #include <cmath>
