@@ -66,7 +66,7 @@ from engine.ops.registry import (
     TRAINING_OPSET,
     AttributeDef,
     OpDef,
-    Port,
+    OpPort,
     all_ops,
     attribute,
     find_op,
@@ -77,7 +77,7 @@ from engine.ops.traits import Growth, Moves, Traits, operators_with, traits_of
 
 __all__ = [
     "CANONICAL_OPSET", "CANONICAL_VERSIONS", "INTERNAL_DOMAIN", "ML_OPSET", "TRAINING_OPSET", "AttributeDef",
-    "AxisMapping", "Constant", "Growth", "ModelEvaluator", "Moves", "OpDef", "OperatorSpec", "Parameter", "Port",
+    "AxisMapping", "Constant", "Growth", "ModelEvaluator", "Moves", "OpDef", "OpPort", "OperatorSpec", "Parameter",
     "Result", "Traits", "all_ops", "attribute", "axes_of", "compile_node", "create", "evaluate", "evaluate_model",
     "find_op", "get_op", "operators_with", "spec_of", "specifies", "traits_of",
 ]  # fmt: skip

@@ -50,7 +50,7 @@ EvaluatorFactory: TypeAlias = "Callable[[Node], Evaluator]"
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class OpPort:
     """A formal input or output of an operator.
 
     Attributes:
@@ -162,7 +162,7 @@ class OpDef:
         """Whether the last formal input may repeat."""
         return bool(self.inputs) and self.inputs[-1].is_variadic
 
-    def input_port(self, index: int) -> Port:
+    def input_port(self, index: int) -> OpPort:
         """The formal input of input `index`; a variadic last one repeats."""
         return self.inputs[min(index, len(self.inputs) - 1)]
 
@@ -317,9 +317,9 @@ TENSOR_NAMES: Final = _onnx_names()
 """The element types of tensors, by ONNX's name of a tensor's type."""
 
 
-def _port(port: onnx.defs.OpSchema.FormalParameter) -> Port:
+def _port(port: onnx.defs.OpSchema.FormalParameter) -> OpPort:
     option = onnx.defs.OpSchema.FormalParameterOption
-    return Port(
+    return OpPort(
         name=port.name,
         elements=frozenset(TENSOR_NAMES[name] for name in port.types if name in TENSOR_NAMES),
         others=frozenset(name for name in port.types if name not in TENSOR_NAMES),

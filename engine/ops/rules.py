@@ -19,7 +19,7 @@ from engine.ir import (
     undefined,
 )
 from engine.ir.single_floats import shown_attribute
-from engine.ops.registry import OpDef, Port, find_op, get_op
+from engine.ops.registry import OpDef, OpPort, find_op, get_op
 
 
 def fail(node: Node, problem: str, cause: Exception | None = None) -> NoReturn:
@@ -87,7 +87,7 @@ def check_inputs(node: Node, op: OpDef, count: int | None = None) -> None:
         fail(node, f"required input {node.num_inputs} ({op.input_name(node.num_inputs)}) is missing")
 
 
-def _checked_name(node: Node, op: OpDef, index: int, port: Port, value_type: ValueType) -> str | None:
+def _checked_name(node: Node, op: OpDef, index: int, port: OpPort, value_type: ValueType) -> str | None:
     """The type of an input without its shape; None if it is not known. Fails if the port does not allow it."""
     if isinstance(value_type, TensorType):
         if value_type.element_type is undefined:
