@@ -1,4 +1,4 @@
-"""Whether a blob loads here counts the blobs in it, which are the parts of AUTO, HETERO and BATCH.
+"""The check whether a blob loads here includes the blobs in it, the parts of AUTO, HETERO and BATCH.
 
 If this fails, a blob passes the check of a build step, and the hosts in production refuse it.
 """

@@ -522,7 +522,7 @@ def test_a_blob_of_something_else_says_why_it_cannot_be_used(core: Core, model: 
 
 
 def test_a_blob_of_another_plugin_for_a_device_of_the_same_name_is_refused(core: Core, model: onnx.ModelProto) -> None:
-    """With one reason each: of a blob for another device, the plugin is another one anyway."""
+    """One reason is given: a blob for another device is from another plugin anyway."""
     blob = exported(core, model)
     reader = BlobReader(blob)
     for changes, reason in (
@@ -691,7 +691,7 @@ def test_without_a_device_the_only_one_is_used(bare_core: Core, model: onnx.Mode
     class Others(scale):  # type: ignore[misc, valid-type]
         properties = (*scale.properties, DEVICE_PRIORITIES)
 
-    bare_core.register_plugin("OTHERS", Others)  # it runs on others, and is not the one that is meant
+    bare_core.register_plugin("OTHERS", Others)  # it runs on other devices, and is not the plugin that is meant
     assert bare_core.default_device == "SCALE"
     assert bare_core.compile_model(model).get_metric("EXECUTION_DEVICES") == ("SCALE",)
 

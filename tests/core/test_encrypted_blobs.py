@@ -1,4 +1,4 @@
-"""Blobs whose sections are encrypted: who has the key gets the network, who has not gets an error and no content."""
+"""Blobs whose sections are encrypted: with the key, one gets the network; without it, an error and no content."""
 
 from __future__ import annotations
 
@@ -147,7 +147,8 @@ CHANGES = ["flip", "cut a piece", "swap pieces", "swap sections", "another blob"
     ],
 )
 def test_what_was_changed_is_not_decrypted(has_seal: bool, change: str) -> None:
-    """Even with right hashes, as a forger would write: nothing that was not encrypted so with this key is content.
+    """Even with right hashes, as a forger would write: only data that was encrypted in this way, with this key, is used
+    as content.
 
     Without a seal, as before format version 3, the first section that is used shows it; with one, the manifest.
     """

@@ -1,4 +1,4 @@
-"""`help` of what applications hold begins with what they use first, and that code runs.
+"""`help` of an application's objects begins with code that uses them, and this code runs.
 
 If this fails, a user who asks for help reads a plugin's hooks in alphabetical order, or code that does not work.
 """

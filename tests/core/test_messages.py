@@ -112,7 +112,7 @@ def test_a_blob_for_another_device_has_one_reason(files: Files) -> None:
 
 
 def test_no_message_is_longer_than_2000_characters() -> None:
-    """Names in a file may be as long as the file; a log or a terminal gets what is said of them."""
+    """Names in a file may be as long as the file, and messages with them go to logs and terminals."""
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, EngineError):
             error = kind("begin" + "x" * 8_000_000 + "the way out")

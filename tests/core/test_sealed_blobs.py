@@ -121,7 +121,7 @@ def test_a_blob_that_nobody_encrypted_is_not_accepted_with_the_key(base: Path, t
 
 
 def test_sections_in_another_file_are_sealed_with_the_manifest(base: Path, tmp_path: Path) -> None:
-    """Of a blob that is encrypted and bound, neither what is bound, nor to what, can be changed."""
+    """In a blob that is encrypted and bound, neither the bound sections nor the file that has them can be exchanged."""
     core = Core()
     network = core.compile_model(two_products(), "TEMPLATE")
     network.export_model(tmp_path / "both.blob", transform=KEY, weights=base)

@@ -1,4 +1,4 @@
-"""Signed blobs: what a trusted key has signed is used as it was written, and nothing else is taken for it.
+"""Signed blobs: a blob signed by a trusted key is used as it was written, and no other blob is accepted as one.
 
 If these fail, a host that runs only its own blobs runs a stranger's, or refuses its own.
 """
@@ -301,7 +301,7 @@ def test_every_flipped_bit_and_every_truncation_of_a_signature_is_found(
 
 
 def test_malformed_signatures_are_refused(core: Core, model: onnx.ModelProto, keys: Keys) -> None:
-    """A truncated one with sizes and hashes to match, an algorithm that is none, ids that are none."""
+    """A truncated one with matching sizes and hashes, an unknown algorithm, invalid ids."""
     _, manifest, signature, data = parts(exported(core, model, keys.signing))
     number, id_size, size = struct.unpack_from("<BBH", signature)
     value = signature[4 + id_size : 4 + id_size + size]

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 GRACE_SECONDS = 60
-"""Longer than any process here takes on a busy machine; what takes longer hangs."""
+"""Longer than any process here takes on a busy machine; a process that takes longer hangs."""
 
 PRELUDE = """
 import asyncio, atexit, gc, os, signal, sys, threading, time

@@ -1,6 +1,6 @@
 """Remote contexts and tensors, as the engine sees them: a device that does only what it must.
 
-If this fails, a device's memory is used after it was freed, or a tensor takes a way by the host that nobody sees.
+If this fails, a device's memory is used after it was freed, or a tensor passes through the host unnoticed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A constant may be at any offset of a model's file, and reach a kernel by any way: plans read it at any address."""
+"""A constant may be at any offset of a model's file, and reach a kernel in any way: plans read it at any address."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def of_branches(dtype: Any) -> Nodes:
 
 
 def of_a_loop(dtype: Any) -> Nodes:
-    """Which hands on its initial value if it has no iteration, and otherwise a constant of its body."""
+    """A loop that returns its initial value if it has no iteration, and otherwise a constant of its body."""
     body = helper.make_graph(
         [node("Identity", ["going"], ["goes"]), node("Constant", [], ["next"], value=stored("made", 3, dtype))],
         "body",

@@ -1,4 +1,4 @@
-"""A branch that is never taken refuses no model, and what is left of the If runs natively."""
+"""No model is refused for a branch that is never taken, and the rest of the If runs natively."""
 
 from __future__ import annotations
 

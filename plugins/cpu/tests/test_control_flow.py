@@ -134,7 +134,7 @@ def test_without_a_number_of_iterations_the_condition_ends_the_loop() -> None:
 
 @pytest.mark.parametrize("shape", [[5], ["n"]], ids=["native", "by length"])
 def test_without_a_condition_the_number_of_iterations_ends_the_loop(shape: list[Any]) -> None:
-    """That of the body is ignored, and what it reads is true; onnxruntime and onnx.reference end the loop by it."""
+    """The body's condition is ignored, and reads as true; onnxruntime and onnx.reference end the loop by it."""
 
     def build(trip: Output, go: Output, carried: Sequence[Output], captured: Sequence[Output]) -> Any:
         (small, half), _ = until_small(trip, go, carried, captured)
@@ -173,7 +173,7 @@ def test_the_condition_may_be_false_at_the_start(first: bool) -> None:
 
 
 def delay_line(trip: Output, go: Output, carried: Sequence[Output], captured: Sequence[Output]) -> Any:
-    """Values that move on by one place in each iteration, the trip among them; nothing is computed for most."""
+    """Values that move on by one place in each iteration, including the trip; most are not computed."""
     a, b, c, d = carried
     moved = ops.Add(a, ops.Cast(trip, to=f32))
     return [go, moved, a, b, c], [d, a, d]

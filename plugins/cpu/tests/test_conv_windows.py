@@ -127,7 +127,8 @@ def test_sparse_maps(share: float, group: int) -> None:
 
 
 def check_met(x: Array, w: Array, y: Array, pad: int = 1) -> None:
-    """Like `check_windows`, within rounding errors of the largest weights that each output meets off the padding.
+    """Like `check_windows`, within rounding errors of the largest weights that each output meets outside of the
+    padding.
 
     Of an infinity times the padding, any answer is right.
     """

@@ -363,7 +363,7 @@ def test_a_blob_asks_for_no_more_than_its_kernels_need(core: Core, monkeypatch: 
 
 @pytest.mark.skipif(bool(left_out_kernels()), reason="the engine was built for this CPU alone")
 def test_a_network_needs_the_instructions_of_its_own_kernels() -> None:
-    """The kernels that there are decide, not this CPU: f32 runs without instructions for bf16 or integers."""
+    """The network's kernels decide, not this CPU: f32 runs without instructions for bf16 or integers."""
     newest, of_integers = ("amx", "vnni") if platform.machine() == "x86_64" else ("neonbf16", "dotprod")
     reals = convolutional(1, 8, 20, 20)
     a, b = Parameter(u8, [4, 8], "a"), Constant(np.ones((8, 4), np.uint8))

@@ -82,7 +82,7 @@ def test_a_blob_of_unknown_lengths_has_the_packed_matrix_only(
 
 @pytest.mark.parametrize("right", ["computed", "a stack"])
 def test_what_cannot_be_packed_ahead_is_multiplied_with_unknown_lengths(right: str) -> None:
-    """Neither a matrix that is an input, nor a stack of constant ones, is a factor to pack before lengths are known."""
+    """Neither a matrix that is an input, nor a stack of constant ones, can be packed before lengths are known."""
     b = values(64, 96) if right == "computed" else values(2, 64, 96)
     a = parameter("a", [None, 64])
     factor = parameter("b", list(b.shape)) if right == "computed" else Constant(b)

@@ -1,4 +1,4 @@
-"""Reductions on the device against numpy: axes, types, layouts, what is not finite, what is empty."""
+"""Reductions on the device against numpy: axes, types, layouts, elements that are not finite, empty tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_long_mean_loses_no_digits() -> None:
     for shape in ((1 << 22, 1), (1 << 20, 4)):
         x = np.full(shape, 0.1, np.float32)
         got = run("ReduceMean", x, [0])
-        # 64 roundings of a partial sum; what adds these up rounds far less.
+        # 64 roundings of a partial sum; adding these up rounds far less.
         np.testing.assert_allclose(got, np.full((1, shape[1]), np.float32(0.1)), rtol=64 * 6e-8)
 
 

@@ -1,4 +1,4 @@
-"""Batch normalizations that no convolution takes: what they become, and that it computes the same."""
+"""Batch normalizations that are not folded into a convolution: the operators that they become compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments: what is copied and what is not, with lowerings whose only kernel copies bytes."""
+"""Segments: which values are copied, with lowerings whose only kernel copies bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concats of what a Split took apart: which take it whole, and that they compute the same."""
+"""Concats of the outputs of a Split: which read the Split's input instead, and that they compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in blobs: what runs from one computes the very same, loads nothing that compiles, and cannot be forged."""
+"""Programs in blobs: they compute exactly the same, load no module that compiles, and cannot be forged."""
 
 from __future__ import annotations
 

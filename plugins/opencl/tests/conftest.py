@@ -43,7 +43,7 @@ def programs_that_were_taken_apart() -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def local_memory_that_plans_do_not_say(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Kernels for which the compiler reserves other sizes, by more than alignment; what plans say bounds networks."""
+    """Kernels for which the compiler reserves other sizes, by more than alignment; plans' sizes bound networks."""
     found: list[str] = []
 
     def check_limits(device: OpenclDevice, launch: Launch, kernel: Any) -> None:

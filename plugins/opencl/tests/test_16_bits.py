@@ -161,7 +161,7 @@ CASES: dict[str, tuple[Build, tuple[NDArray[Any], ...]]] = {
     "DequantizeLinear": (
         lambda s: ops.create("DequantizeLinear", [Constant(np.arange(9, dtype=np.int8)), s], {}), (np.float16(0.375),)
     ),
-    # Recurrent weights that make less of what came before, and so do not amplify its rounding.
+    # Recurrent weights that shrink the last state, and so do not amplify its rounding.
     "LSTM": (made("LSTM", values_of(1, 20, 6), values_of(1, 20, 5) / 8, values_of(1, 40), hidden_size=5),
              (values_of(30, 2, 6),)),
     "GRU": (made("GRU", values_of(1, 15, 6), values_of(1, 15, 5) / 8, hidden_size=5), (values_of(30, 2, 6),)),

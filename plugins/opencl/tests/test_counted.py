@@ -1,4 +1,4 @@
-"""NonMaxSuppression: a result of as many rows as an inference finds, in memory of every kind.
+"""NonMaxSuppression: the number of rows of the result is found by the inference, in memory of every kind.
 
 If a case fails here, a detector reports boxes that it should have suppressed, misses some, or gives rows of an earlier
 inference.

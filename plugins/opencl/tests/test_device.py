@@ -1,4 +1,5 @@
-"""The device layer: what is found, what is told of it, and what happens when a device, or all of OpenCL, is not there.
+"""The device layer: the devices that are found, their descriptions, and errors if a device, or all of OpenCL, is
+missing.
 
 If this fails, a machine without OpenCL cannot use the engine, or one bad moment of a device ends an application.
 """

@@ -1,4 +1,4 @@
-"""Results that would be made of elements that are not there.
+"""Results that would be made of elements that do not exist.
 
 If a case fails here, a user reads memory that nobody wrote: numbers of another inference, perhaps of another user.
 """

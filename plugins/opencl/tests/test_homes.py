@@ -1,6 +1,6 @@
 """Users whose folders cannot be written to: in containers, in services, on full disks.
 
-If this fails, OPENCL is not there for them, or refuses networks.
+If this fails, they cannot use OPENCL, or it refuses networks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`INFERENCE_PRECISION_HINT=f16`: networks of f32 whose weights and values are stored as f16.
 
-If a case fails here, who halves the memory of a network gets other answers than roundings explain, or NaN.
+If a case fails here, users who halve a network's memory get other answers than roundings explain, or NaN.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tensors that stay on the device, and the handles of an application, on devices of every kind of memory.
 
-If this fails, an application that shares memory with the engine reads old data, or pays for copies by way of the host.
+If this fails, an application that shares memory with the engine reads old data, or pays for copies through the host.
 """
 
 from __future__ import annotations
