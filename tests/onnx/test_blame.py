@@ -1,4 +1,4 @@
-"""An invalid node is refused when it is read, with its name; invalid values, when they are known.
+"""An invalid node is refused when it is read, with its name; invalid values are refused when they are known.
 
 Not later, as a fault of a pass, of a plugin or of a device. `python -m tests.fuzz blame` searches for more.
 """

@@ -231,7 +231,9 @@ def test_more_positions_than_a_table_has_are_an_error(device: str) -> None:
 
 
 def test_the_types_of_a_model_do_not_depend_on_its_value_info() -> None:
-    """ONNX infers nothing of a Range whose length is computed, or of an Einsum, but all that can be said of others."""
+    """ONNX infers nothing of a Range whose length is computed, or of an Einsum, but everything that is known about
+    others.
+    """
     model = parser.parse_model(
         HEADER + "g (float[N,8] x, float[8,M] u) => (float[A,B] z, int64[C] r)"
         ' { y = Relu(x) m = Einsum<equation = "ij,jk->ik">(y, u) z = Neg(m) s = Shape<start = 0, end = 1>(y)'

@@ -1,4 +1,4 @@
-"""MatMulNBits and GatherBlockQuantized: what onnxruntime computes of packed weights, by ONNX's operators.
+"""MatMulNBits and GatherBlockQuantized: onnxruntime's results for packed weights, by ONNX's operators.
 
 If one fails, language models whose weights onnxruntime's tools compressed give other answers, or are not read.
 """

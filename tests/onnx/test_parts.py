@@ -1,4 +1,4 @@
-"""A model in the parts of a blob: what is joined is what was split, its weights used where they lie."""
+"""A model in the parts of a blob: joining them gives the model that was split, and its weights are used in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs from files of raw bytes: the lengths follow from the type, and what does not fit is refused, not guessed."""
+"""Inputs from files of raw bytes: lengths follow from the type, and data that does not fit is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The onnx package: what its releases define is what is known here, and what later ones add is refused by name.
+"""The onnx package: the definitions of its releases are known here, and later additions are refused by name.
 
 `python tests/onnx/test_releases.py > tests/onnx/definitions.txt` takes over the definitions of the installed release.
 """

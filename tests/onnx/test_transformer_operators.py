@@ -46,7 +46,7 @@ class Inputs:
         arrays: None for an input that is omitted.
         constants: the indices of initializers.
         outputs: the number of outputs; `omitted` are the indices of those without a name.
-        compared: what is compared of each output; the rest has no meaning.
+        compared: the part of each output that is compared; the rest has no meaning.
     """
 
     seed: int = 0

@@ -296,7 +296,7 @@ def structure_cases() -> Iterator[Case]:
         yield case("Squeeze", opset, unit, axes=(0, 2))
         yield case("Squeeze", opset, unit, axes=(2,))
         yield case("Unsqueeze", opset, unit, axes=(0, 5))
-    # Which dimensions go is seen at run time only: nothing upgraded depends on it.
+    # Which dimensions are removed is known at run time only: no upgrade depends on it.
     yield case("Squeeze", 11, unit)
     yield case("Unsqueeze", 11, unit, axes=(-1, 0))
     yield case("Concat", 1, X, X, expected=lambda a, b: np.concatenate([a, b], 1))
@@ -496,7 +496,7 @@ def old_call(old: Case, inputs: Sequence[Node | None]) -> OldCall:
 
 
 def upgraded(call: OldCall) -> list[Output]:
-    """The outputs of the upgraded call, made by what an importer would do."""
+    """The outputs of the upgraded call, made as an importer would."""
     result = upgrade_call(call)
     if not isinstance(result, OldCall):
         return list(result)

@@ -1,4 +1,4 @@
-"""Inputs and outputs in files: what is written is what is read, and what is wrong is named."""
+"""Inputs and outputs in files: values read back as they were written, and errors name what is wrong."""
 
 from __future__ import annotations
 

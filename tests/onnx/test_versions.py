@@ -1,4 +1,4 @@
-"""The triage of all transitions between operator versions is complete, and what is called compatible is so."""
+"""The triage of all transitions between operator versions is complete, and versions called compatible are."""
 
 from __future__ import annotations
 

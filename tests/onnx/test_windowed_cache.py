@@ -1,4 +1,4 @@
-"""GroupQueryAttention whose cache has the last keys only: what onnxruntime computes, and what a whole cache gives.
+"""GroupQueryAttention whose cache has the last keys only: the results of onnxruntime, and of a whole cache.
 
 If one fails, models with windows (Gemma 2 and 3, gpt-oss) give other answers once a sequence is longer than a window.
 """

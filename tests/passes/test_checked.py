@@ -1,4 +1,4 @@
-"""`Manager(checked=True)`: every way in which a pass can lie, lose or break something is caught, and undone."""
+"""`Manager(checked=True)`: each way in which a pass can misreport, lose or break something is caught and undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constant folding: what can be computed when the model is built is, and what must not be is not."""
+"""Constant folding: nodes that can be computed when the model is built are computed, and others are not."""
 
 from __future__ import annotations
 

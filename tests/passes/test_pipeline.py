@@ -1,6 +1,6 @@
 """A pipeline that is kept between models, and used by several threads.
 
-If this fails, a model is transformed by what another one left behind, or memory of a model is never freed.
+If this fails, the state left by one model changes another, or memory of a model is never freed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Annotations follow the computation: what a user or a plugin wrote on a node is found on what stands for it."""
+"""Annotations follow the computation: the ones that a user or a plugin wrote on a node are found on its replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of models: they hold what was asked for, are well-formed whatever the names, and boxes do not overlap."""
+"""Pictures of models: they contain the requested details, are well-formed for all names, and boxes do not overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the tests of the ready passes run them: checked, twice, and compared with what was computed before."""
+"""How the tests run the ready passes: checked, twice, and with the results compared with the original model's."""
 
 from __future__ import annotations
 

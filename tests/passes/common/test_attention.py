@@ -1,4 +1,6 @@
-"""Where an attention must not be recognised, and what it carries over. If it fails, results change silently."""
+"""Graphs in which an attention must not be recognised, and what the recognised one keeps. If it fails, results change
+silently.
+"""
 
 from __future__ import annotations
 

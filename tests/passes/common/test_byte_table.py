@@ -1,4 +1,4 @@
-"""Functions of one 8-bit tensor as tables: a wrong one changes the answers of networks with quantized activations."""
+"""Functions of one 8-bit tensor as tables. A wrong table changes the answers of networks with quantized activations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`ConvertPrecision`: a model of f32 computes in f16, but for what f16 cannot hold.
+"""`ConvertPrecision`: a model of f32 computes in f16, except for values that f16 cannot hold.
 
-If it fails, who asks for half precision gets infinities, wrong positions or indices, or no speed.
+If it fails, users who ask for half precision get infinities, wrong positions or indices, or no speed.
 """
 
 from __future__ import annotations

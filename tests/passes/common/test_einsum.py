@@ -23,7 +23,7 @@ from engine.testing.onnx_suite import CASES
 from engine.testing.passes import check_pass
 
 ORACLE_TYPES = (np.float32, np.float64, np.int32, np.int64)
-"""Those that onnxruntime has an Einsum for."""
+"""The element types for which onnxruntime has an Einsum."""
 
 
 def model_of(equation: str, *shapes: Any, element_type: ElementType = f32) -> Model:
@@ -169,7 +169,7 @@ def test_weights_are_rearranged_when_the_model_is_built() -> None:
 
 
 def test_a_diagonal_of_no_square_fails_when_it_runs() -> None:
-    """Where nothing is known of the lengths before; every fourth of six elements is not a diagonal."""
+    """If the lengths are not known before; every fourth of six elements is not a diagonal."""
     model = model_of("ii->i", [Dimension(), Dimension()])
     assert EinsumDecomposition().run_on_model(model)
     with pytest.raises(EngineError, match="Reshape"):

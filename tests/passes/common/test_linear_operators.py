@@ -426,7 +426,7 @@ def test_integers_stay(apply: Apply) -> None:
 
 
 def test_a_resized_map_that_is_read_elsewhere_is_still_computed(apply: Apply) -> None:
-    """Then the exchange adds a second Resize: it has to save more."""
+    """Then the exchange adds a second Resize, so it has to save more."""
     for channels, modified in ((256, True), (64, False)):
         x = image(1, channels, 4, 4)
         grown = resized(x, 32, 32)

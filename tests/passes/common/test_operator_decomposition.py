@@ -67,7 +67,7 @@ def test_classical_arithmetic(op_type: str, attributes: dict[str, object]) -> No
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float32])
 def test_a_table_of_numbers(dtype: type[np.generic]) -> None:
-    """Of equal keys, the last counts; what is in no table gets the default; a NaN is a key."""
+    """The last of equal keys counts; values that are in no table get the default; a NaN is a key."""
     x, values = Parameter(ElementType.from_numpy(np.dtype(dtype)), PartialShape([6]), "x"), [5, 1, 2, 7, -1, 1]
     keys: dict[str, object] = {"keys_int64s": [1, 2, 1, 5]}
     if dtype is np.float32:

@@ -136,7 +136,7 @@ def test_a_scalar_stays_a_scalar() -> None:
 
 @pytest.mark.parametrize("scale", [0.0, -0.5, 1e-40, np.inf, -np.inf, np.nan])
 def test_scales_that_make_no_sense(scale: float) -> None:
-    """The result follows the specification's formula, whatever it is worth."""
+    """The result follows the specification's formula, even where it makes no sense."""
     x, parameters = Parameter(f32, [len(VALUES)], "x"), [Constant(np.float32(scale)), Constant(np.uint8(7))]
     codes = ops.QuantizeLinear(x, *parameters)
     with np.errstate(all="ignore"):

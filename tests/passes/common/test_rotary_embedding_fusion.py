@@ -1,4 +1,6 @@
-"""Rotations of halves by tables become one operator. If it fails, positions are forgotten, or others are turned."""
+"""Rotations of halves by tables become one operator. If it fails, positions are ignored, or the wrong elements are
+rotated.
+"""
 
 from __future__ import annotations
 
