@@ -1,6 +1,7 @@
-"""Native kernels from shared libraries: CPU runs them as steps of its plans, and what is wrong with one is said.
+"""Native kernels from shared libraries: CPU runs them as steps of its plans, and errors state what is wrong with a
+library.
 
-If this fails, a user's kernel computes wrong values, keeps memory, or a library that does not fit ends the process.
+If this fails, a user's kernel computes wrong values, leaks memory, or an incompatible library ends the process.
 """
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ def test_states_are_freed_with_the_network(core: Core) -> None:
     alive = core.compile_model(
         model_of(native("Alive", output="n"), helper.make_node("Cast", ["n"], ["y"], to=1)), "CPU"
     )
-    gc.collect()  # what is left of other tests
+    gc.collect()  # leftovers of other tests
     before = float(alive(X)["y"])
     network = core.compile_model(model_of(native("Affine", axis=0), shape=("n", 3)), "CPU")
     for length in (1, 2, 3):

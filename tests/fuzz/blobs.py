@@ -1,7 +1,8 @@
 """Forged blobs: every hash is right, as a forger can make them, so only the checks of the contents are left.
 
-Importing and running each ends in a result or an `EngineError`, and no memory outside of its arrays is written. The
-calls that build CPU's plans are a section of JSON; they are also forged one level lower, with values that JSON has not.
+Importing and running each gives a result or raises an `EngineError`, and writes no memory outside of its arrays. The
+calls that build CPU's plans are a section of JSON; they are also forged one level lower, with values that JSON does not
+have.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def files(seed: int) -> dict[str, bytes]:
 
 
 def run(seed: int) -> str:
-    """End as the seed says."""
+    """End in the way that the seed chooses."""
     note(f"going: {ENDS[seed]}")
     match ENDS[seed]:
         case "finding":

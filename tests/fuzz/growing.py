@@ -93,7 +93,7 @@ class Graph:
         return self.numbers.integers(least, max(most, least) + 1, shape).astype(element_type.numpy)
 
     def shape(self, most: int = 4) -> tuple[int, ...]:
-        """A random small shape; now and then with a length of 0 or 1, or one past a vector's width."""
+        """A random small shape; now and then with a length of 0 or 1, or one that exceeds a vector's width."""
         lengths = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17) if self.random.random() < 0.97 else (0, 1, 3)
         rank = self.random.choice((0, 1, 2, 2, 3, 3, 4, 4, 5))
         found = [self.random.choice(lengths) for _ in range(min(rank, most))]

@@ -19,7 +19,7 @@ SLACK = 6
 """Threads and files that kept networks may need on top of that when more of their requests overlap."""
 WINDOW = 25
 MEMORY_GROWTH = 96 << 20
-"""The bytes by which the least memory of a window of cases may exceed the first window's."""
+"""The bytes by which the minimum memory of a window of cases may exceed the first window's."""
 
 
 class Watch:
@@ -33,7 +33,7 @@ class Watch:
         self._memory: list[int] = []
 
     def check(self) -> None:
-        """After a case that has dropped what it made. Raises `Finding`."""
+        """Check the counts after a case that has dropped its objects. Raises `Finding`."""
         self._cases += 1
         if self._cases <= WARM_CASES:
             gc.collect()

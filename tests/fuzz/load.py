@@ -1,6 +1,6 @@
 """Requests under load: many threads use several networks and devices in every way, and every result is checked.
 
-A case is a round: threads with work at random, and then a look at what is left of it.
+A case is a round: threads with random work, after which the resources that are still in use are checked.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def binary(g: Graph) -> None:
 
 
 def quotient(g: Graph) -> None:
-    """A division by what is not near 0."""
+    """A division by values that are not near 0."""
     a, b = g.real(), None
     b = g.pick(lambda v: v.type is a.type and v.shape == a.shape) or a
     positive = g.node("Add", g.node("Abs", b), g.constant(np.asarray(0.5, a.type.numpy)))
@@ -72,7 +72,7 @@ def comparison(g: Graph) -> None:
 
 
 def cast(g: Graph) -> None:
-    """A conversion to a type that has the values."""
+    """A conversion to a type that can represent the values."""
     a = g.pick(lambda v: v.type is not boolean or g.random.random() < 0.3) or g.real()
     largest = float(np.abs(a.array.astype(np.float64)).max(initial=0.0)) + 1
     targets = [t for t in (*REALS, *INTEGERS, boolean) if t.is_real or t is boolean or _fits(a, t, largest)]
@@ -299,7 +299,7 @@ def operator_case(g: Graph) -> None:
 
 
 def adapted(g: Graph, data: Data) -> Value | None:
-    """A value of the graph, brought to the shape, type and range that an operator wants; None if there is none."""
+    """A value of the graph, converted to the shape, type and range that an operator requires; None if there is none."""
     count = math.prod(data.shape)
     value = g.pick(lambda v: v.shape == data.shape and v.type is data.type) or g.pick(lambda v: v.array.size > 0)
     if value is None or (value.array.size == 0 and count):

@@ -1,4 +1,4 @@
-"""Damaged models: reading, compiling and running each ends in a result or an `EngineError`.
+"""Damaged models: reading, compiling and running each gives a result or raises an `EngineError`.
 
 Never in another exception, a crash, a hang, or more memory than `MEMORY` above what the process had.
 """

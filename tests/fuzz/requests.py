@@ -63,7 +63,7 @@ def files(seed: int) -> dict[str, bytes]:
 
 
 def run(seed: int) -> str:
-    """Send one request, and now and then look at the server."""
+    """Send one request, and now and then check the server."""
     running = server().start()
     r = random.Random(f"requests {seed}")
     make = r.choices(KINDS, WEIGHTS)[0]

@@ -1,4 +1,4 @@
-"""Forgers of protected blobs: they have every file, and no key. An imported network computes the results that its
+"""Forgers of protected blobs: they have every file, but no key. An imported network computes the results that its
 author's network computed.
 
 A blob is encrypted, signed as a release, or both, and may have its weights in a plain blob beside it. The importer

@@ -26,7 +26,7 @@ PROMPTS = ([3, 14, 15, 9], [2], [7, 1, 8], [31])
 TOKENS = 24
 CPU = 'device = "CPU"\nqueue_size = 500\n'
 GROWTH = 100 << 20
-"""How many bytes more than after its first rounds a server may have: allocators keep some, and caches fill."""
+"""How many bytes a server may grow by after its first rounds: allocators keep some memory, and caches fill."""
 POOLS = {"MALLOC_ARENA_MAX": "2"}
 """With the default of glibc, eight for each core, a server has 20 MB more for each that comes into use."""
 
@@ -63,7 +63,7 @@ def continued(prompt: int) -> list[int]:
 
 
 class Server:
-    """A server that is started when it is needed, and looked at for what it should not do."""
+    """A server that is started when it is needed, and checked for tracebacks and growth."""
 
     def __init__(self, *options: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fuzz-served-")) / "models"

@@ -37,7 +37,9 @@ IS_KEPT = True
 CLIENTS = 10
 SECONDS = 6.0
 ROUNDS = 40
-"""After so many, a server has ended once by each signal: it has to live for a while before its memory can be judged."""
+"""The number of rounds after which each signal has ended a server once: it has to run for a while before its memory can
+be judged.
+"""
 PATIENCE = 60.0
 
 _totals: Counter[str] = Counter()
@@ -76,7 +78,7 @@ class Round:
             self.counts[what] += 1
 
     def gone(self, error: Exception, what: str) -> None:
-        """A client had no answer: a finding, unless the server ends."""
+        """Record that a client got no answer: a finding, unless the server ends."""
         if not self.is_ending.is_set():
             raise Finding("no answer", f"{what}: {type(error).__name__}: {error}")
         self.count("refused at the end")

@@ -58,7 +58,7 @@ class Writer:
         self.random = random.Random(f"structure {seed}")
         self.functions: list[Signature] = []
         self.departs = False
-        """Whether it has what onnxruntime and onnx.reference decide otherwise: a Loop without a condition."""
+        """Whether it has a Loop without a condition, which onnxruntime and onnx.reference treat differently."""
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
         """The model and its inputs."""
@@ -289,7 +289,7 @@ class Writer:
         self.use(scope, made, states)
 
     def use(self, scope: Scope, made: list[str], carried: int) -> None:
-        """Make values of the usual type of what a loop gives."""
+        """Convert the results of a loop to values of the usual type."""
         scope.visible += made[:carried]
         for name in made[carried:]:
             if scope.opset < 13:

@@ -35,7 +35,7 @@ class Closure:
 
 
 def results(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
-    """The outputs of a model for these inputs; initializers that are inputs may be left out."""
+    """The outputs of a model for these inputs, in which initializers may be omitted."""
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     opset = next(entry.version for entry in model.opset_import if not entry.domain)
     return _Text(functions).graph(model.graph, {}, dict(feeds), Frame({}, opset))

@@ -68,8 +68,9 @@ def run(seed: int) -> str:
 
 
 def _polite(proto: onnx.ModelProto, writer: Writer) -> onnx.ModelProto:
-    """The model as the other runtimes want it: nodes without names, functions before those that call them, and outputs
-    of functions and bodies that their own nodes compute."""
+    """The model as the other runtimes require it: nodes without names, functions before those that call them, and
+    outputs of functions and bodies that their own nodes compute.
+    """
     copy: onnx.ModelProto = onnx.ModelProto.FromString(proto.SerializeToString())
     copy.ClearField("functions")
     copy.functions.extend(each.proto for each in writer.functions)

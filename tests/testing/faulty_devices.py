@@ -199,7 +199,7 @@ class HearsNothingInLoops(TemplateInferRequest):
 
 @request_fault
 class GivesStaleOutputs(TemplateInferRequest):
-    """After an inference that was aborted it takes the next one for done."""
+    """After an aborted inference, the next one returns the values that the aborted one had computed."""
 
     def abort_pipeline(self) -> None:
         self.stale = list(self.memory)

@@ -32,7 +32,7 @@ def secret(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
 
 
 def certificate(folder: Path, name: str = "server") -> tuple[Path, Path]:
-    """A certificate for this machine's address that signs itself, and its key."""
+    """A self-signed certificate for this machine's address, and its key."""
     x509 = pytest.importorskip("cryptography.x509")
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -241,7 +241,9 @@ def test_by_default_it_listens_at_one_address_of_this_machine(tmp_path: Path) ->
 
 
 def test_a_token_is_compared_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All tokens, by digests of one length: the time tells neither which is near nor how near."""
+    """All tokens are compared, by digests of one length, so that the time reveals neither which one is similar nor how
+    similar it is.
+    """
     import hmac
 
     calls: list[tuple[bytes, bytes]] = []

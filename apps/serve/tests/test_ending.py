@@ -45,7 +45,7 @@ def answers(server: Running, protocol: str, seed: int) -> int:
         return count
     except InferenceServerException as e:
         if protocol == "grpc" and e.status() != "StatusCode.UNAVAILABLE":
-            raise  # a client would not ask another server
+            raise  # with another status, a client does not try another server
         return count
     finally:
         client.close()
@@ -178,7 +178,7 @@ def endless_server(folder: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("asks", ["at its start", "by a client"])
 def test_sigterm_does_not_wait_for_a_compilation(tmp_path: Path, asks: str) -> None:
-    """Else the server is killed after its grace time, and what it should do at its end is not done."""
+    """Otherwise, the server is killed after its grace period, before it has done what it has to do at its end."""
     write(tmp_path / "models", "dense", dense(), CPU)
     if asks == "at its start":
         write(tmp_path / "models", "endless", dense(), 'device = "ENDLESS"\n')
@@ -278,7 +278,7 @@ def test_traces_and_the_log_name_the_client_s_trace(tmp_path: Path) -> None:
 
 
 def test_a_collector_of_traces_that_does_not_answer(tmp_path: Path) -> None:
-    """Else the end takes so much longer than the grace period that the server is killed."""
+    """Otherwise, the end takes so much longer than the grace period that the server is killed."""
     pytest.importorskip("opentelemetry.sdk")
     write(tmp_path / "models", "dense", dense(), CPU)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -108,7 +108,7 @@ asyncio.run(main())
 
 
 def test_a_language_model_whose_device_hangs() -> None:
-    """It is seen, so that the server is not alive, and it collects no sequences whose clients have gone."""
+    """The server reports that it is not alive, and keeps no sequences of clients that have disconnected."""
     done = subprocess.run([sys.executable, "-c", GENERATION], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.splitlines() == [
         "['DeadlineExceeded', 'DeadlineExceeded', 'Busy', 'Busy']",
@@ -162,7 +162,7 @@ for span in exporter.get_finished_spans():
 
 @pytest.mark.parametrize(("error", "kind"), [("InputError", "InputError"), ("LookupError", "ServingError")])
 def test_an_error_is_one_event_of_a_trace(error: str, kind: str) -> None:
-    """Else alerts that count events of exceptions count each failure of a plugin twice."""
+    """Otherwise, alerts that count events of exceptions count each failure of a plugin twice."""
     pytest.importorskip("opentelemetry.sdk")
     done = subprocess.run(
         [sys.executable, "-c", TRACED, error], capture_output=True, text=True, timeout=120, check=False
@@ -201,7 +201,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("config", ["", "[batching]\nsize = 4\n"])
 def test_a_network_that_was_replaced_is_released(tmp_path: Path, config: str) -> None:
-    """Else each reload of a model takes the memory of its weights again."""
+    """Otherwise, each reload of a model leaks the memory of its weights."""
     write(tmp_path, "model", dense(), f'device = "CPU"\n{config}')
     done = subprocess.run(
         [sys.executable, "-c", RELOADS, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
@@ -246,7 +246,7 @@ asyncio.run(main())
 
 
 def test_a_language_model_whose_scheduler_failed_is_not_ready_until_it_is_loaded(tmp_path: Path) -> None:
-    """Else a load balancer sends it requests for ever, and loading says that nothing has changed."""
+    """Otherwise, a load balancer sends it requests forever, and loading says that nothing has changed."""
     decoder = Path(__file__).parents[3] / "tests" / "fixtures" / "decoders" / "llama.dynamo23.onnx"
     (tmp_path / "lm").mkdir()
     for path in decoder.parent.glob(decoder.name + "*"):

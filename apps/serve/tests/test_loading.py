@@ -29,7 +29,7 @@ def test_inferences_run_side_by_side_unless_it_is_said_how(tmp_path: Path, prope
 
 
 def test_what_is_said_of_a_target_counts_too(tmp_path: Path) -> None:
-    """Else an AUTO or HETERO device would use more threads than its configuration allows."""
+    """Otherwise, an AUTO or HETERO device would use more threads than its configuration allows."""
     config = 'device = "HETERO:CPU"\n[properties]\nDEVICE_PROPERTIES = {CPU = {INFERENCE_NUM_THREADS = 1}}\n'
     write(tmp_path, "dense", dense(), config)
     folder = tmp_path / "dense"
@@ -40,7 +40,7 @@ def test_what_is_said_of_a_target_counts_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["CPU", "HETERO:CPU", "AUTO"])
 @pytest.mark.parametrize("named", [(), ("CPU",)])
 def test_what_an_application_has_set_by_default_counts_too(tmp_path: Path, device: str, named: tuple[str, ...]) -> None:
-    """Else a server in an application that has limited its cores takes all of them."""
+    """Otherwise, a server in an application that has limited its cores takes all of them."""
     write(tmp_path, "dense", dense(), f'device = "{device}"\n')
     folder = tmp_path / "dense"
     core = Core()

@@ -1,4 +1,4 @@
-"""The protocol, as a client that nobody here wrote speaks it. If this fails, clients get wrong answers, or none."""
+"""The protocol, tested with an independent client. If this fails, clients get wrong answers, or none."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ def test_an_answer_above_the_limit(server: Running, client: tuple[Any, Any], bin
 
 
 def test_bytes_that_are_not_a_message(server: Running) -> None:
-    """A status that says so; and one line in the log for many, without a traceback."""
+    """They are answered by a status that says so; the log has one line for many of them, without a traceback."""
     import grpc
 
     before = len(server.log)

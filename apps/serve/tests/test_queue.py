@@ -167,7 +167,9 @@ def test_errors_and_cancellations_lose_no_slot() -> None:
 
 
 def test_a_device_that_hangs_gets_no_more_inferences() -> None:
-    """Requests whose deadlines pass leave, and the inference stays visible: else memory grows, and health is untrue."""
+    """Requests whose deadlines pass leave, and the inference stays visible: otherwise memory grows, and the health
+    report is wrong.
+    """
 
     async def run() -> None:
         network = Network()

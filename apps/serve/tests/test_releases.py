@@ -1,5 +1,5 @@
-"""Servers that require a minimum version of a release. If these fail, who can write the repository goes back to an
-older model with a known fault, or exchanges two models, and nobody notices.
+"""Servers that require a minimum version of a release. If these fail, whoever can write to the repository can restore
+an older model with a known fault, or exchange two models, without being noticed.
 """
 
 from __future__ import annotations

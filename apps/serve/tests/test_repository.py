@@ -1,4 +1,4 @@
-"""The repository while it serves. If this fails, one bad model takes the others with it, or a reload loses requests."""
+"""The repository while it serves. If this fails, one bad model stops the others, or a reload loses requests."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_broken_model_is_mended(folder: Path, client: Any) -> None:
 
 
 def test_reloading_under_load_drops_nothing(server: Running, folder: Path) -> None:
-    """Four clients ask while the model is written and loaded again: each answer is right."""
+    """Four clients send requests while the model is written and loaded again: each answer is right."""
     import tritonclient.http
 
     write(folder, "busy", dense(), CPU)
@@ -245,7 +245,7 @@ def test_unloading_lets_accepted_requests_end(server: Running, folder: Path, cli
 
 
 def test_clients_may_not_load_models_where_it_is_forbidden(tmp_path: Path) -> None:
-    """Else whoever reaches a port of the server can take its models away."""
+    """Otherwise, whoever reaches a port of the server can unload its models."""
     import tritonclient.grpc
     import tritonclient.http
 

@@ -117,7 +117,7 @@ class Rig:
         self.core.register_plugin("BOLT", bolt)
 
     def compile(self, model: Any, device: str = "AUTO:ACME,BOLT", **config: object) -> Any:
-        """A network of AUTO, which has as long to measure as it needs, however busy the machine is."""
+        """A network of AUTO, which may measure for as long as it needs, however busy the machine is."""
         return self.core.compile_model(model, device, {"MEASURE_SECONDS": LIMIT, **config})
 
 

@@ -1,4 +1,4 @@
-"""The choice as users meet it: the first inference, the switch, what is kept, and what tells why."""
+"""The choice as users meet it: the first inference, the switch, what is stored, and how the reason is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices that fail: they are left for the next, with a warning, and no inference is lost."""
+"""Devices that fail: the next device replaces them, with a warning, and no inference is lost."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_output_tensors_are_written_by_the_next_device(rig: Any) -> None:
 
 
 def test_an_error_on_all_devices_is_that_of_the_inference(rig: Any) -> None:
-    """It does not cost any device its place: the data are to blame."""
+    """No device is given up, since the inputs cause the error."""
     network = settled(rig)
     rig.acme.infer_error = rig.bolt.infer_error = DeviceError("index 7 is out of range")
     with pytest.raises(DeviceError, match="index 7") as caught:

@@ -305,7 +305,7 @@ def test_only_the_request_that_is_to_blame_fails(core: Core, watched: Watched) -
 def test_without_a_thread_all_requests_of_a_batch_fail(
     core: Core, monkeypatch: pytest.MonkeyPatch, timeout: int, count: int
 ) -> None:
-    """None of them waits forever, whoever was to start the batch: a request, or the timer."""
+    """None of them waits forever, whether a request or the timer should have started the batch."""
     network = compiled(core, product(), "BATCH:WATCHED(2)", timeout)
 
     def refuse(task: object) -> None:
@@ -494,7 +494,7 @@ def test_with_unknown_lengths_the_first_batch_is_checked(core: Core) -> None:
 
 
 def test_equal_requests_do_not_prove_that_requests_are_apart(core: Core) -> None:
-    """Such as those that warm a network up: they have a common largest value, too."""
+    """Such as the requests that warm a network up, which have a common largest value, too."""
     network = compiled(core, scaled_by_the_largest("W"), "BATCH:WATCHED(2)", BATCH_CHECK=True)
     ones = np.ones((1, 3), np.float32)
     for request in started(network, [ones, ones]):

@@ -1,4 +1,4 @@
-"""The conformance kit's checks through BATCH: of the models that have a batch, the rest is refused."""
+"""The conformance kit's checks through BATCH: models that have a batch run, and the others are refused."""
 
 from engine.testing import BehaviourSuite
 

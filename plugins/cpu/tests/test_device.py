@@ -167,7 +167,7 @@ def test_results_do_not_depend_on_threads(core: Core) -> None:
 
 
 def test_a_stream_that_is_alone_may_use_all_cores(core: Core) -> None:
-    """Else a server that runs inferences side by side would answer a single client on one core."""
+    """Otherwise, a server that runs inferences side by side would answer a single client on one core."""
     model = convolutional(1, 8, 20, 20)
     elastic = core.compile_model(model, "CPU", {"NUM_STREAMS": 2})
     bounded = core.compile_model(model, "CPU", {"NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 2})

@@ -124,7 +124,7 @@ def test_a_length_out_of_range_fails_by_name(op_type: str, hidden: int, length: 
 def test_a_blob_for_any_lengths_has_the_packed_weights_only(
     op_type: str, attributes: dict[str, int], direction: str, tmp_path: Path
 ) -> None:
-    """Else each process that maps it packs weights of its own."""
+    """Otherwise, each process that maps it packs weights of its own."""
     model, feeds = layer(op_type, 40, full=True, fixed=False, direction=direction, **attributes)
     constants = [node for node in model.ordered_nodes() if isinstance(node, Constant)]
     network = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})

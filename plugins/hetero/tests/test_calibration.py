@@ -1,4 +1,6 @@
-"""Figures outlive a compilation: a file must merge, survive a crash, and never be believed when it is damaged."""
+"""Measured figures outlive a compilation: their file must merge updates and survive a crash, and a damaged file is
+never used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong costs put nodes on the wrong device, and predictions that nobody can trust."""
+"""Costs of nodes and transfers. If these fail, nodes are placed on the wrong device, and predictions cannot be trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device as users meet it: what runs where, what is bound, what overlaps, what goes wrong and how it is told."""
+"""The device as users meet it: placement, bound buffers, overlap, and errors and how they are reported."""
 
 from __future__ import annotations
 
@@ -262,7 +262,9 @@ def test_subgraphs_that_need_nothing_of_each_other_overlap(is_async: bool) -> No
 
 
 def test_requests_in_flight_keep_every_device_busy() -> None:
-    """While one request is on its second device, the next one is on the first; the odd one out meets nobody."""
+    """While one request is on its second device, the next one is on the first; only the first and the last subgraph run
+    alone.
+    """
     core, barrier = Core(), threading.Barrier(2)
     for name in ("LEFT", "RIGHT"):
         core.register_plugin(name, meeting(name, barrier))

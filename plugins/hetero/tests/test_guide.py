@@ -1,4 +1,4 @@
-"""The guide names every key and metric of the device: what it leaves out, nobody finds."""
+"""The guide names every key and metric of the device; users would not find those that it leaves out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Arithmetic on the lengths of tensors, which is cloned into every part that needs it: what may be, and what may not.
+"""Arithmetic on the lengths of tensors, which is cloned into every part that needs it: which operations may be cloned,
+and which may not.
 
-If this fails, models whose shapes are computed do not compile, or parts that shall see one value see several.
+If this fails, models whose shapes are computed do not compile, or parts that have to see one value see several.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def test_arithmetic_that_a_device_refuses_runs_elsewhere(leaving: Leaving) -> No
 
 
 def test_arithmetic_that_a_device_refuses_later_runs_elsewhere() -> None:
-    """PICKY claims `Mul_to` in the whole model, but refuses it in a part, also when queried again."""
+    """PICKY claims `Mul_to` in the whole model, but refuses it in a part, even when queried again."""
 
     class Picky(TemplatePlugin):
         name = "PICKY"

@@ -1,4 +1,4 @@
-"""Placing by cost has to find what is cheapest, and never lose to what is simpler."""
+"""Placing by cost has to find the cheapest division, and must never be worse than a simpler strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured costs have to be of the device, the node and the bytes that they are said to be of."""
+"""Measured costs have to belong to the device, the node and the bytes that they are reported for."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_the_file_is_the_stated_one_or_in_the_cache(
 
 @pytest.mark.skipif(os.name != "posix", reason="needs permissions of POSIX")
 def test_a_cache_that_others_can_change_has_no_times(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Another user's times would decide where a model's nodes run."""
+    """Otherwise, another user's times would decide where a model's nodes run."""
     declared, folder = CONFIG_PROPERTIES.combined(OWN_PROPERTIES), tmp_path / "cache"
     assert calibration_path(Config(declared, {"CACHE_DIR": str(folder)}))
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -1,6 +1,6 @@
 """Random graphs, divided at random: every strategy, mode and way to run gives the undivided result.
 
-If this fails, a model of some shape that no test names is wired wrongly, or its parts run in each other's way.
+If this fails, a model of a structure that no other test has is wired wrongly, or its parts interfere with each other.
 """
 
 from __future__ import annotations

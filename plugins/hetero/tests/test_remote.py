@@ -1,6 +1,7 @@
 """Values between subgraphs of one device stay in its memory.
 
-If this fails, a model that leaves a GPU for one operation pays for copies of everything that goes round it.
+If this fails, a model that leaves a GPU for one operation pays for copies of every value that does not pass through
+that operation.
 """
 
 from __future__ import annotations

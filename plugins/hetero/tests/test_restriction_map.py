@@ -1,6 +1,7 @@
 """The strategy `restriction_map` is TVM's proposal, with restrictions that are true when they are read.
 
-Who compares devices with TVM relies on the same subgraphs; with stale restrictions two of them may wait for each other.
+Users who compare devices with TVM rely on the same subgraphs; with stale restrictions, two of them may wait for each
+other.
 """
 
 from __future__ import annotations
@@ -77,6 +78,6 @@ def test_atoms_are_joined_whole() -> None:
     # Without the atom 3 could not join 0: a path leaves through 2. What lies between belongs to the atom.
     made = partition(EXAMPLE, [0, 0, 0, 0], "restriction_map", atoms=[7, -1, -1, 7])
     assert subgraphs(made.subgraph) == [[0, 1, 2, 3]]
-    # 1 and 3 are one atom, which depends on 2, which depends on 0: none of it joins 0.
+    # 1 and 3 are one atom, which depends on 2, which depends on 0: neither joins 0.
     made = partition(EXAMPLE, EXAMPLE_DEVICES, "restriction_map", atoms=[-1, 7, -1, 7])
     assert subgraphs(made.subgraph) == [[0], [1, 3], [2]]

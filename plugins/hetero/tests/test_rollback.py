@@ -1,6 +1,7 @@
-"""The strategy `rollback` is OpenVINO's documented algorithm, step by step, and safe where that is not.
+"""The strategy `rollback` is OpenVINO's documented algorithm, step by step, and safe where the documented one is not.
 
-Who compares devices with OpenVINO's HETERO relies on the same subgraphs; who reads the log, on the documented steps.
+Users who compare devices with OpenVINO's HETERO rely on the same subgraphs, and readers of the log on the documented
+steps.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def test_equal_to_the_published_text_with_all_steps() -> None:
             cyclic += 1
             assert made.splits == made.count - len(chosen) > 0, where
             assert all(any(set(part) <= set(whole) for whole in chosen) for part in subgraphs(made.subgraph)), where
-    # The published algorithm's results that cannot be run: what the repair is for.
+    # The published algorithm's results that cannot be run: the reason for the repair.
     assert cyclic == 84, f"{cyclic} of 3,000 partitions of the published text are cyclic"
 
 

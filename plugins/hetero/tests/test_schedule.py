@@ -1,4 +1,4 @@
-"""A prediction decides between partitions and tells users what to change: it has to be a schedule that can happen."""
+"""A prediction decides between partitions and tells users what to change: it has to be a possible schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model goes from stage to stage without returning, so that who reads the stages in order knows the way."""
+"""A model goes from stage to stage without returning, so that reading the stages in order is enough to follow it."""
 
 from __future__ import annotations
 

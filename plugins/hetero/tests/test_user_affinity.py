@@ -1,4 +1,4 @@
-"""Users say where nodes run; what they say must be followed to the letter, or refused with the reason."""
+"""Users state where nodes run; their choice must be followed exactly, or refused with the reason."""
 
 from __future__ import annotations
 
