@@ -1,4 +1,4 @@
-"""The blob container: what is written comes back, and whatever goes wrong is a `BlobError`."""
+"""The blob container: reading returns what was written, and every failure raises `BlobError`."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def test_a_writer_needs_a_manifest() -> None:
 
 
 class Sink(io.RawIOBase):
-    """Takes `capacity` bytes in pieces of at most `piece`, then does `fail`."""
+    """Accepts `capacity` bytes in pieces of at most `piece`, then calls `fail`."""
 
     def __init__(self, capacity: int, fail: Callable[[], Any], piece: int = 2**30) -> None:
         self.data = bytearray()
@@ -602,7 +602,7 @@ def test_a_compressed_stream() -> None:
 
 
 class Broken(io.RawIOBase):
-    """Readable up to `limit` bytes, then `read` does `fail`."""
+    """Readable up to `limit` bytes; after them, `read` calls `fail`."""
 
     def __init__(self, data: bytes, limit: int, fail: Callable[[], Any]) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""Damaged and forged blobs: each is a `BlobError`, never another exception and never wrong contents."""
+"""Damaged and forged blobs: each raises `BlobError`, never another exception, and none yields wrong contents."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def contents(reader: BlobReader) -> dict[str, bytes]:
 
 @pytest.fixture(params=["bytes", "stream", "pipe", "path", "mmap"])
 def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
-    """Opens a blob in one of the ways, and reads every section."""
+    """Open a blob in one of the ways, and read every section."""
 
     def read(blob: bytes) -> dict[str, bytes]:
         if request.param in ("path", "mmap"):

@@ -1,4 +1,4 @@
-"""Language models as exporters write them, token by token: requests keep the past, and give onnxruntime's logits."""
+"""Language models as exporters write them, token by token: requests keep the past and return onnxruntime's logits."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TOLERANCE = 1e-6
 
 
 class Peer:
-    """onnxruntime with the model as it was exported: the past goes in and out."""
+    """onnxruntime with the model as it was exported: the past is passed in and returned by each call."""
 
     def __init__(self, path: Path, batch: int) -> None:
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # it warns that TensorScatter copies
+        options.log_severity_level = 3  # onnxruntime warns that TensorScatter copies
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.past: dict[str, Any] = {
             each.name: np.zeros((batch, each.shape[1], ROOM if is_static(path) else 0, each.shape[3]), np.float32)
@@ -185,7 +185,7 @@ def test_a_sequence_joins_a_batch(path: Path, compiled: Callable[[str], Any], de
     batch.infer(step(path, generator, 2, 0, 5))
     one.infer(step(path, generator, 1, 0, 3))
     fork, before = batch.fork(), {name: state.get() for name, state in batch.query_state().items()}
-    for _ in range(2):  # the second time, no other request has the memory
+    for _ in range(2):  # the second time, no other request shares the memory
         batch.take_sequence(1, one)
         for name, state in batch.query_state().items():
             np.testing.assert_array_equal(state.get()[0], before[name][0])
@@ -235,7 +235,7 @@ def test_a_saved_state_goes_on_on_another_device(path: Path, compiled: Callable[
 
 
 def test_a_saved_state_goes_on_in_another_process(tmp_path: Path) -> None:
-    """With equal tokens, from a state that this process wrote."""
+    """From a state that this process saved, another process computes equal tokens."""
     decoder = DECODERS[0].with_name("llama.script17.onnx")
     program = f"""
 import sys

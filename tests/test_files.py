@@ -1,6 +1,6 @@
 """A file appears when it is complete: whoever reads it meanwhile sees the one before, or none.
 
-Choices that were measured last longer than the process, whatever other processes, versions and full disks do.
+Measured choices outlive the process, whatever other processes, versions and full disks do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`genai_config.json`: what the engine takes of it, and how it refuses what is missing, malformed or not supported."""
+"""`genai_config.json`: which settings the engine reads, and how it refuses missing, malformed and unsupported ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def written(folder: Path, content: Any) -> Path:
 
 
 def changed(where: str, value: Any) -> dict[str, Any]:
-    """The configuration with another value at a path of keys; `None` for none."""
+    """The configuration with another value at a path of keys; `None` removes the key."""
     made = config()
     *above, key = where.split(".")
     table = made

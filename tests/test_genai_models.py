@@ -1,7 +1,7 @@
 """Language models as onnxruntime-genai's builder writes them since 0.18: small ones, written here by hand.
 
-The past's last dimension has a name instead of a length, layers with a window keep only its keys, and the last product
-may share the table of embeddings. If one fails, no model of that builder generates text.
+The past's last dimension is symbolic, layers with a window keep only the keys of the window, and the last product may
+share the table of embeddings. If one fails, no model of that builder generates text.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def expected(proto: Any, prompt: list[int], count: int) -> list[int]:
         [("separate", 16)],
         [("MultiHeadAttention", 16)],
         [("Attention", 16)],
-        [("windowed", 16), ("packed", 32), ("windowed", 16)],  # sizes of their own under one name
+        [("windowed", 16), ("packed", 32), ("windowed", 16)],  # different sizes under one name
     ],
     ids=lambda layers: "+".join(form for form, _ in layers),
 )
@@ -203,7 +203,7 @@ def test_lengths_that_only_the_attention_tells(form: str, heads: int) -> None:
 
 
 def test_batches_and_forks_of_windows() -> None:
-    """A batch pads; a fork goes on by itself; what left the window cannot come back."""
+    """A batch pads; a fork goes on by itself; columns that have left the window cannot be restored."""
     generator = generator_of(Decoder(("windowed", 16), ("packed", 16)).proto(), "CPU")
     prompt, other = [3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]
     alone = [generator_of(Decoder(("windowed", 16), ("packed", 16)).proto(), "CPU").generate(each, 8)[0]

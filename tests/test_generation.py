@@ -41,7 +41,7 @@ def llama() -> Any:
 def greedy(name: str, prompt: list[int], count: int) -> list[int]:
     """By onnxruntime, which computes all tokens again for each next one."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # it warns that TensorScatter copies
+    options.log_severity_level = 3  # onnxruntime warns that TensorScatter copies
     session = onnxruntime.InferenceSession(DECODERS / f"{name}.onnx", options, providers=["CPUExecutionProvider"])
     tokens = list(prompt)
     shapes = {each.name: each.shape for each in session.get_inputs()}
@@ -149,7 +149,7 @@ def windowed(is_static: bool = False, window: int = 4, prefix: int = 0) -> Any:
         "is_causal": 1,
         "left_window_size": window - 1,
         "scale": 0.01,
-    }  # all that are seen weigh alike
+    }  # all visible columns have equal weights
     inputs = [integers("input_ids", "batch", "new"), integers("attention_mask", "batch", "all")]
     attention = [
         helper.make_node(
@@ -283,7 +283,7 @@ def _logits(compiled: Any, tokens: list[int], generator: Generator | None = None
 
 
 def test_rewinding_by_0_tokens_forgets_nothing(llama: Any) -> None:
-    """Not even that the sequence has ended, which rewinding by 1 takes back."""
+    """The sequence even remains ended; rewinding by 1 token reopens it."""
     generator = Generator(llama)
     generator.rewind(0)
     assert generator.tokens == []
@@ -469,7 +469,7 @@ def test_other_uses_that_are_refused(llama: Any) -> None:
 
 
 def test_a_model_with_other_names_and_without_a_mask() -> None:
-    """It counts tokens: the logits of [batch, 4] depend on the sum of all tokens."""
+    """The model counts tokens: its logits, [batch, 4], depend on the sum of all tokens."""
     nodes = [
         helper.make_node("Concat", ["past", "tokens"], ["present"], axis=1),
         helper.make_node("ReduceSum", ["present", "axes"], ["sum"], keepdims=1),

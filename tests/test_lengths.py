@@ -14,7 +14,7 @@ PAST, IDS, MASK, BATCH = range(4)
 
 
 def decoder(bound: int | None = 100) -> Model:
-    """ids [batch, new], mask [batch, all], past [batch, past, 8] to which the model appends."""
+    """Inputs: ids [batch, new], mask [batch, all], and past [batch, past, 8], to which the model appends."""
     ids = Parameter(i64, ["batch", "new"], "ids")
     mask = Parameter(i64, ["batch", "all"], "mask")
     past = Parameter(f32, ["batch", "past", 8], "past")

@@ -1,4 +1,4 @@
-"""Built packages install and run away from the checkout: no file is missing, none is left over."""
+"""Built packages install and run away from the checkout: no file is missing, and none is superfluous."""
 
 from __future__ import annotations
 

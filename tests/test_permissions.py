@@ -1,4 +1,4 @@
-"""Who could change a file: what is read back from a folder must have been written by this user, or by root.
+"""Who could change a file: files that the engine reads back must have been written by this user or by root.
 
 If this fails, another user of the machine replaces what this process loads; or the user's own folders are refused.
 """
@@ -31,7 +31,7 @@ def own(tmp_path: Path) -> Iterator[Path]:
 
 
 def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a stranger own `path`; who is not root cannot do so, and then only `lstat` says it."""
+    """Make a stranger the owner of `path`. Without root's rights, only `lstat` is made to report this owner."""
     if os.geteuid() == 0:
         os.lchown(path, STRANGER, -1)
         return

@@ -1,4 +1,4 @@
-"""Plans by shape: what is built once, who waits for it, and what is forgotten.
+"""Plans by shape: what is built once, which threads wait for it, and what is evicted.
 
 If this fails, a request whose plan is there waits while another length is compiled, or one error stays for ever.
 """
@@ -179,7 +179,7 @@ def in_child(check: Callable[[], bool]) -> bool:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_fork_during_a_build_leaves_a_usable_cache_in_the_child() -> None:
-    """The thread that builds is not there in the child, and so can never end what it began."""
+    """The child does not have the thread that builds, so the build that it began never ends there."""
     builder = Builder(B)
     cache = PlanCache(builder, 4)
     kept = cache.get(A)
@@ -234,6 +234,6 @@ def test_a_cache_is_whole_wherever_it_was_interrupted() -> None:
             assert cache.get(InterruptedKey(number)) == number, f"place {place}"
             assert cache.plans()[-1] == number, f"place {place}"
         cache.get(InterruptedKey(6))
-        assert len(cache.plans()) == 2, f"place {place}"  # an interrupted eviction is made up for by the next one
+        assert len(cache.plans()) == 2, f"place {place}"  # the next eviction removes what an interrupted one has left
         place += 1
     assert place > 10

@@ -72,7 +72,7 @@ def model(rows: int | None) -> Model:
 
 @contextmanager
 def worker(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has imported the blob and run it, and tells its memory in bytes for each line."""
+    """A process that has imported the blob and run it; for each line that it reads, it prints its memory in bytes."""
     command = [sys.executable, "-c", WORKER, *arguments]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
@@ -133,7 +133,7 @@ print(*sorted({"html.entities", "numpy.ma"} & set(sys.modules)))
 
 
 def test_a_worker_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
-    """Modules are memory that each process has for itself; these take more than a megabyte."""
+    """Each process has modules in memory of its own; these take more than a megabyte."""
     Core().compile_model(model(3), "CPU").export_model(tmp_path / "network.blob")
     command = [sys.executable, "-c", IMPORTS, str(tmp_path / "network.blob"), str(WIDTH)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

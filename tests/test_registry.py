@@ -1,7 +1,7 @@
 """Finding, creating and isolating plugins.
 
-If these fail, an installed device is not found, a broken package takes working devices with it, or a plugin is
-created twice and both instances fight for one device.
+If these fail, an installed device is not found, a broken package disables working devices, or a plugin is created twice
+and both instances compete for one device.
 """
 
 from __future__ import annotations

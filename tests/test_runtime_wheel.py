@@ -1,4 +1,4 @@
-"""`engine-runtime`: blobs run where there is nothing but numpy, and what is missing there is said."""
+"""`engine-runtime`: blobs run where only numpy is installed, and errors name what is missing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def site(wheel: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def blobs(wheel: Path) -> Path:
-    """Blobs of networks, an input and an output of each."""
+    """Blobs of networks, each with an input and its output."""
     core, folder = Core(), wheel.parent / "blobs"
     folder.mkdir()
     for name in SMALL:

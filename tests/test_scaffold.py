@@ -1,4 +1,6 @@
-"""`engine new-plugin`: what it writes is clean, typed and right as it is; a refusal leaves nothing behind."""
+"""`engine new-plugin`: the package that it writes passes the linters, type checks and suites unchanged; a refusal
+leaves no files.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ def test_what_is_written_passes_the_suites(made: dict[str, Path], tmp_path: Path
 
 @pytest.mark.slow
 def test_what_is_written_scores_full_marks(made: dict[str, Path], tmp_path: Path) -> None:
-    """By all checks, of the plugin that has most of what the others have."""
+    """The plugin with the most features of the others passes all checks."""
     report = tmp_path / "score.json"
     command = ["-m", "engine.cli.main", "conformance", PLANS["everything"].device, "--json", str(report)]
     done = run([made["everything"]], *command)
@@ -173,7 +175,7 @@ def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
 def test_an_empty_folder_is_filled_and_stays_the_same_folder(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may be the current one, in which the shell would be left without its folder."""
+    """It may be the current folder of a shell, which must not lose it."""
     empty = tmp_path / "empty"
     empty.mkdir()
     (tmp_path / "link").symlink_to(empty)

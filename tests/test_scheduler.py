@@ -143,7 +143,7 @@ def test_closing_ends_all(llama: Any) -> None:
 
 
 def test_a_failure_of_the_thread_reaches_the_readers(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step fails, and so does the repair of the batch after it."""
+    """A step fails, and the repair of the batch after it fails, too."""
     scheduler, submitted = Scheduler(llama, 2), threading.Event()
     monkeypatch.setattr(scheduler, "_step", lambda: submitted.wait(60) and 1 / 0)
     monkeypatch.setattr(scheduler._batch, "reset_state", lambda: 1 / 0)
@@ -181,7 +181,9 @@ def test_a_failure_in_a_prompt_ends_one_sequence_only(llama: Any, monkeypatch: p
 def test_a_step_without_memory_ends_the_sequences_of_the_batch_only(
     llama: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Where the long sequence has left, and columns are dropped; or where it is looked for who is at fault."""
+    """Memory runs out when the long sequence has left and columns are dropped, or when the sequence at fault is looked
+    for.
+    """
     with Scheduler(llama, 3) as scheduler:
         arrange, states, left = scheduler._arrange, scheduler._batch.query_state, [1]
         submitted = threading.Event()
@@ -242,7 +244,7 @@ def follower() -> Any:
         helper.make_node("ReduceMin", ["masked", "axes"], ["zero"]),
         helper.make_node("Mul", ["zero", "zero"], ["nothing"]),
         helper.make_node("Add", ["scores", "nothing"], ["whole"]),
-        # Which of them there are depends on a value, so that the length is not known before.
+        # A value decides how many of them exist, so the length is not known before.
         helper.make_node("Cast", ["position_ids"], ["places"], to=TensorProto.FLOAT),
         helper.make_node("ReduceMin", ["places"], ["least"], keepdims=0),
         helper.make_node("Add", ["ten", "least"], ["positive"]),

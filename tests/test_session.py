@@ -146,7 +146,7 @@ def test_runs_return_the_same_kinds_of_values(names: list[str] | None, texts: An
 
 
 def test_texts_may_be_encoded() -> None:
-    """onnxruntime reads over the end of the elements of such arrays."""
+    """onnxruntime reads beyond the end of the elements of such arrays."""
     session = ours.InferenceSession(mixed())
     texts = session.run(["u"], {"x": X, "t": np.array([b"ab", "ü".encode()])})
     assert texts[0].tolist() == ["ab", "ü"]

@@ -59,7 +59,7 @@ def is_installed(name: str) -> bool:
 
 
 class Fetched(HTMLParser):
-    """The addresses that a browser fetches for a page, and the classes of its elements."""
+    """Collects the addresses that a browser fetches for a page, and the classes of its elements."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

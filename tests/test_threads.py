@@ -1,4 +1,5 @@
-"""What breaks if these fail: after Ctrl-C, other threads wait for ever, or an error is shown though nothing is wrong.
+"""Interrupts in several threads. If these fail, after Ctrl-C other threads wait forever, or an error is shown although
+nothing is wrong.
 
 A profile function raises `KeyboardInterrupt` at each moment in turn at which CPython would: where a function of Python
 begins, and after one of C. Each case is a process of its own, and one that hangs is ended by its alarm.

@@ -18,7 +18,7 @@ EVER = math.inf
 
 
 def trials(order: list[str], **times: list[int]) -> dict[str, Callable[[], int]]:
-    """Trials that take these times one after the other, and write down when it is their turn."""
+    """Trials that take these times one after the other, and record their turns."""
 
     def trial(name: str) -> Callable[[], int]:
         left = iter(times[name])
@@ -81,7 +81,8 @@ def test_measuring_takes_from_the_budget_and_is_told(caplog: pytest.LogCaptureFi
     assert tuner.budget < 1000.0
     assert tuner.described() == ("problem: b (a 2.0 us, b 1.0 us)",)
     assert "problem: chose b (a 2.0 us, b 1.0 us)" in caplog.text
-    # As in a network that is imported: no budget, and the same choice; one that is no longer offered is not used.
+    # As in a network that is imported: the same choice without a budget; a candidate that is no longer offered is not
+    # used.
     kept = read_choices(write_choices(tuner.choices))
     assert Tuner(choices=kept).choose_candidate("problem", ["a", "b"], measure) == "b"
     assert Tuner(choices=kept).choose_candidate("problem", ["a", "c"], measure) == "a"
