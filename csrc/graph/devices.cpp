@@ -10,7 +10,7 @@ namespace engine::graph {
 namespace {
 
 // More than any machine has; the choice for each run examines all devices.
-constexpr std::size_t kMostDevices = 1024;
+constexpr std::size_t kMaxDevices = 1024;
 
 }  // namespace
 
@@ -32,9 +32,9 @@ Devices number_devices(const Dag& dag, Span<std::int64_t> affinity) {
     if (is_new) devices.used.push_back(affinity[node]);
     devices.of_node[node] = known->second;
   }
-  if (devices.used.size() > kMostDevices) {
+  if (devices.used.size() > kMaxDevices) {
     throw PartitionError("affinity names " + std::to_string(devices.used.size()) + " devices; expected at most " +
-                         std::to_string(kMostDevices));
+                         std::to_string(kMaxDevices));
   }
   // Ascending, so that results do not depend on the order of devices in the graph.
   std::sort(devices.used.begin(), devices.used.end());

@@ -20,11 +20,11 @@ ENGINE_INLINE Vec exp_below_zero(Vec x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
   // 2^-126 is the smallest power that exponent bits can represent; and a scaling instruction whose result is below the
   // normal range, as for a score that a mask excludes, takes more than a hundred cycles on Intel's CPUs.
-  constexpr float kLeast = -87.0f;
+  constexpr float kMinArgument = -87.0f;
 #if defined(__AVX512F__)
-  const Vec bounded = x;  // results below kLeast are masked
+  const Vec bounded = x;  // results below kMinArgument are masked
 #else
-  const Vec bounded = max(broadcast(kLeast), x);
+  const Vec bounded = max(broadcast(kMinArgument), x);
 #endif
   const Vec shifted = fma(bounded, broadcast(1.44269504f), broadcast(kRound));
   const Vec r = fma(shifted - kRound, broadcast(-0.693147181f), bounded);
@@ -34,11 +34,11 @@ ENGINE_INLINE Vec exp_below_zero(Vec x) {
   p = fma(p, r, broadcast(1.0f));
   p = fma(p, r, broadcast(1.0f));
 #if defined(__AVX512F__)
-  const __mmask16 is_normal = _mm512_cmp_ps_mask((__m512)x, (__m512)broadcast(kLeast), _CMP_NLT_UQ);
+  const __mmask16 is_normal = _mm512_cmp_ps_mask((__m512)x, (__m512)broadcast(kMinArgument), _CMP_NLT_UQ);
   return (Vec)_mm512_maskz_scalef_ps(is_normal, (__m512)p, (__m512)(shifted - kRound));
 #else
   const Vec scaled = p * (Vec)(((VecInt)shifted - (0x4b400000 - 127)) << 23);
-  return x < kLeast ? zero() : scaled;
+  return x < kMinArgument ? zero() : scaled;
 #endif
 }
 

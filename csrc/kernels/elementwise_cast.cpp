@@ -115,13 +115,13 @@ template <PowerRounding kRounding, bool kSaturates>
 ENGINE_CAST_INLINE PowerOfTwo to_power(float value) {
   const std::uint32_t magnitude = bits_of(value) & 0x7fffffffu, exponent = magnitude >> 23;
   const std::uint32_t fraction = magnitude & 0x7fffffu;
-  constexpr std::uint32_t kLeast = 0x400000u, kLargest = 0x7f000000u;
-  const std::uint32_t whole = exponent == 0 ? kLeast : 0u, half = exponent == 0 ? 0x600000u : 0x400000u;
+  constexpr std::uint32_t kSmallest = 0x400000u, kLargest = 0x7f000000u;
+  const std::uint32_t whole = exponent == 0 ? kSmallest : 0u, half = exponent == 0 ? 0x600000u : 0x400000u;
   std::uint32_t next = 0;
   if constexpr (kRounding == PowerRounding::kUp) next = fraction > whole ? 1 : 0;
   if constexpr (kRounding == PowerRounding::kNearest) next = fraction >= half ? 1 : 0;
   std::uint32_t code = exponent + next;
-  code = magnitude < kLeast ? (kSaturates ? 0u : 255u) : code;
+  code = magnitude < kSmallest ? (kSaturates ? 0u : 255u) : code;
   code = magnitude > kLargest ? (kSaturates ? 254u : 255u) : code;
   return {static_cast<std::uint8_t>(magnitude > 0x7f800000u ? 255u : code)};
 }
@@ -217,8 +217,8 @@ struct Range<std::uint64_t> {
 template <class T, class Real>
 ENGINE_CAST_INLINE T saturate(Real value) {
   if constexpr (sizeof(T) == 1) {  // in the form that compilers vectorize
-    constexpr Real kLeast = static_cast<Real>(Range<T>::kLow), kMost = static_cast<Real>(Range<T>::kLargest);
-    const Real above = value > kLeast ? value : kLeast, clipped = above < kMost ? above : kMost;
+    constexpr Real kLow = static_cast<Real>(Range<T>::kLow), kHigh = static_cast<Real>(Range<T>::kLargest);
+    const Real above = value > kLow ? value : kLow, clipped = above < kHigh ? above : kHigh;
     return static_cast<T>(static_cast<std::int32_t>(value == value ? clipped : Real(0)));
   }
   constexpr Real kLow = static_cast<Real>(Range<T>::kLow), kEnd = static_cast<Real>(Range<T>::kEnd);

@@ -20,7 +20,7 @@ class Quantizer {
       : scale_(simd::broadcast(scale)),
         reciprocal_(simd::broadcast(1.0f / scale)),
         least_(simd::broadcast(scale * 0.25f)),
-        most_(simd::broadcast(scale * kMost)),
+        most_(simd::broadcast(scale * kBound)),
         zero_point_(zero_point - simd::VecInt{}) {}
 
   // Whether `codes` may be used: no product overflows, and no remainder is a denormal.
@@ -44,11 +44,11 @@ class Quantizer {
   ENGINE_ALWAYS_INLINE static simd::VecInt divided(simd::Vec x, simd::Vec scale, simd::Vec zero_point) {
     using namespace simd;
     const Vec quotient = x / scale, number = quotient == quotient ? quotient : zero();
-    return round_to_ints(min(broadcast(kMost), max(broadcast(-kMost), number))) + round_to_ints(zero_point);
+    return round_to_ints(min(broadcast(kBound), max(broadcast(-kBound), number))) + round_to_ints(zero_point);
   }
 
  private:
-  static constexpr float kMost = 512.0f;  // beyond the codes of any zero point
+  static constexpr float kBound = 512.0f;  // beyond the codes of any zero point
 #if defined(__AVX512F__) || defined(__FMA__) || defined(__aarch64__)
   static constexpr bool kHasFma = true;
 #else

@@ -24,7 +24,7 @@ using namespace simd;
 constexpr int kUnroll = 4;
 // The exponent below which terms are 0: they change no sum of at least 1, and e^-88 is a denormal, which takes a
 // hundred cycles.
-constexpr float kLeast = -87.0f;
+constexpr float kMinArgument = -87.0f;
 
 // Ignores NaN, which enters the result through the sum.
 float row_max(const float* x, std::int64_t count) {
@@ -45,18 +45,18 @@ float row_exp(const float* x, float bias, float* y, std::int64_t count) {
   std::int64_t i = 0;
   for (; i + kUnroll * kLanes <= count; i += kUnroll * kLanes)
     for (int u = 0; u < kUnroll; ++u) {
-      const Vec value = exp(load(x + i + u * kLanes) - bias, kLeast);
+      const Vec value = exp(load(x + i + u * kLanes) - bias, kMinArgument);
       if constexpr (kStore) store(y + i + u * kLanes, value);
       total[u] += value;
     }
   for (; i + kLanes <= count; i += kLanes) {
-    const Vec value = exp(load(x + i) - bias, kLeast);
+    const Vec value = exp(load(x + i) - bias, kMinArgument);
     if constexpr (kStore) store(y + i, value);
     total[0] += value;
   }
   if (i < count) {
     // Lanes beyond the row are exp(-inf) = 0, unless the bias is -inf, too: then the whole row is NaN.
-    const Vec value = exp(load_partial(x + i, count - i, broadcast(-__builtin_inff())) - bias, kLeast);
+    const Vec value = exp(load_partial(x + i, count - i, broadcast(-__builtin_inff())) - bias, kMinArgument);
     if constexpr (kStore) store_partial(y + i, value, count - i);
     total[1] += value;
   }
@@ -105,7 +105,7 @@ void softmax_columns(const float* x, float* y, std::int64_t axis, std::int64_t s
     for (int v = 0; v < kVectors; ++v) top[v] = max(read(x + k * step, v), top[v]);
   for (std::int64_t k = 0; k < axis; ++k)
     for (int v = 0; v < kVectors; ++v) {
-      const Vec value = exp(read(x + k * step, v) - top[v], kLeast);
+      const Vec value = exp(read(x + k * step, v) - top[v], kMinArgument);
       if constexpr (!kLog) write(y + k * step, v, value);
       sum[v] += value;
     }
@@ -245,7 +245,7 @@ float row_exp_of_bytes(const Byte* x, float scale, float* y, std::int64_t count)
   std::int64_t i = 0;
   for (; i + kUnroll * kLanes <= count; i += kUnroll * kLanes)
     for (int u = 0; u < kUnroll; ++u) {
-      const Vec value = exp((load_bytes(x + i + u * kLanes) - bias) * scale, kLeast);
+      const Vec value = exp((load_bytes(x + i + u * kLanes) - bias) * scale, kMinArgument);
       store(y + i + u * kLanes, value);
       total[u] += value;
     }
@@ -253,7 +253,7 @@ float row_exp_of_bytes(const Byte* x, float scale, float* y, std::int64_t count)
     const std::int64_t rest = min64(kLanes, count - i);
     Byte last[kLanes] = {};
     std::memcpy(last, x + i, static_cast<std::size_t>(rest));
-    const Vec value = exp((load_bytes(last) - bias) * scale, kLeast);
+    const Vec value = exp((load_bytes(last) - bias) * scale, kMinArgument);
     store_partial(y + i, value, rest);
     total[0] += (Vec)((VecInt)value & first_lanes(rest));
   }

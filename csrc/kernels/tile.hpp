@@ -93,8 +93,8 @@ using TileFn = void (*)(const TileCall& call);
 // take most of the time of a compilation: ENGINE_SMALL_TILES leaves the small ones, for builds with sanitizers.
 constexpr int tile_pixels(int count) {
 #ifdef ENGINE_SMALL_TILES
-  constexpr int kMost = 6;  // the most that a test requests
-  return count < kMost ? count : kMost;
+  constexpr int kMaxPixels = 6;  // the most that a test requests
+  return count < kMaxPixels ? count : kMaxPixels;
 #else
   return count;
 #endif

@@ -257,12 +257,12 @@ struct FirstWeights {
   std::int64_t bytes;
 
   FirstWeights(const TileProduct& p, const KernelContext& context) : at(nullptr), bytes(0) {
-    constexpr std::int64_t kMost = 256 * 1024;
+    constexpr std::int64_t kMaxBytes = 256 * 1024;
     if (p.rows <= 0 || p.groups == 0) return;
     const WorkRange groups = share_of(p, context).groups;
     const std::int64_t group_bytes = p.steps * kStepBytes, own = (groups.end - groups.begin) * group_bytes;
     at = p.b + groups.begin * group_bytes;
-    bytes = own < kMost ? own : kMost;
+    bytes = own < kMaxBytes ? own : kMaxBytes;
   }
   // Part `part` of `parts`.
   void ask(std::int64_t part, std::int64_t parts) const {

@@ -242,11 +242,11 @@ ENGINE_INLINE Vec exp(Vec x, float least = -104.0f) {
 
 // Below -87, where the result leaves the normal range: 0.
 ENGINE_INLINE Vec sigmoid(Vec x) {
-  constexpr float kLeast = -87.0f;
-  const Reduced parts = reduce_exponent(max(broadcast(kLeast), min(broadcast(-kLeast), -x)));
+  constexpr float kMinArgument = -87.0f;
+  const Reduced parts = reduce_exponent(max(broadcast(kMinArgument), min(broadcast(-kMinArgument), -x)));
   const Vec p = fma(fma(exp_tail(parts.r), parts.r, broadcast(1.0f)), parts.r, broadcast(1.0f));
   const Vec result = 1.0f / (1.0f + scale_by_power(p, parts.n));
-  return x < kLeast ? zero() : result;
+  return x < kMinArgument ? zero() : result;
 }
 
 // m / (m + 2) with m = e^(2|x|) - 1, computed without cancellation as 2^n (e^r - 1) + (2^n - 1).

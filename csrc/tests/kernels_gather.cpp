@@ -162,8 +162,9 @@ void one_hots(const Target& target) {
 }
 
 void out_of_range(const Target& target) {
-  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
-  for (const std::int64_t bad : {std::int64_t{4}, std::int64_t{-5}, std::numeric_limits<std::int64_t>::max(), kLeast}) {
+  constexpr std::int64_t kMinInt64 = std::numeric_limits<std::int64_t>::min();
+  for (const std::int64_t bad :
+       {std::int64_t{4}, std::int64_t{-5}, std::numeric_limits<std::int64_t>::max(), kMinInt64}) {
     const auto faulty = [&](const OperationEntry* operations, const std::string& name, const AttributeMap& attributes,
                             const std::vector<ByteVector>& inputs, std::size_t bytes) {
       std::vector<ByteVector> actual = {ByteVector(bytes)};

@@ -23,11 +23,11 @@ std::vector<T> filled(const Target& target, const char* type, std::int64_t count
 
 template <class T>
 void integers(const Target& target, const char* type) {
-  constexpr std::int64_t kMost = std::numeric_limits<T>::max();
+  constexpr std::int64_t kMaximum = std::numeric_limits<T>::max();
   for (const std::int64_t count : {0, 1, 7, 33, 40000}) {
-    const auto values = filled<T>(target, type, count, {{"start", kMost}, {"step", std::int64_t{3}}});
+    const auto values = filled<T>(target, type, count, {{"start", kMaximum}, {"step", std::int64_t{3}}});
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto wanted = static_cast<std::uint64_t>(kMost) + 3 * static_cast<std::uint64_t>(i);
+      const auto wanted = static_cast<std::uint64_t>(kMaximum) + 3 * static_cast<std::uint64_t>(i);
       if (!expect(values[static_cast<std::size_t>(i)] == static_cast<T>(wanted), "integers wrap")) return;
     }
   }

@@ -81,7 +81,7 @@ def run(seed: int) -> str:
 
 
 def compare(model: Model, feeds: Mapping[str, Array], chooser: random.Random, devices: tuple[str, ...] = ()) -> str:
-    """Run a model in every way, and check that all results are right. Returns whether onnxruntime has confirmed them."""
+    """Run a model in every way and check all results. Returns whether onnxruntime has confirmed them."""
     note("evaluating the graph")
     try:
         right = Answers(model, feeds)

@@ -14,13 +14,13 @@ namespace engine {
 namespace {
 
 // Sums of more bytes may overflow 32 bits.
-constexpr std::int64_t kMostTaps = INT32_MAX / 255;
+constexpr std::int64_t kMaxTaps = INT32_MAX / 255;
 
 PreparedStep prepare_average_pool_bytes(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const ConvShape shape = read_conv_shape(attributes);
   if (shape.in_channels != shape.out_channels) throw PlanError("pooling does not change the number of channels");
-  if (checked_product({shape.in_h, shape.in_w}) > kMostTaps) {
+  if (checked_product({shape.in_h, shape.in_w}) > kMaxTaps) {
     throw PlanError("a map of " + std::to_string(shape.in_h) + " x " + std::to_string(shape.in_w) +
                     " pixels has sums that overflow 32 bits");
   }

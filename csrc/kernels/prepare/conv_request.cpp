@@ -75,7 +75,7 @@ EpilogueArgs read_epilogue(const Attributes& attributes) {
 }
 
 ConvTiling read_conv_tiling(const Attributes& attributes, const ConvShape& shape, const TileTraits& traits) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
   const auto read = [&](const char* name, std::int64_t least, std::int64_t most) {
     return static_cast<std::int32_t>(attributes.integer(name, least, most));
   };
@@ -104,7 +104,7 @@ std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t 
 ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, std::int64_t y_image,
                             bool has_residual) {
   // With larger values, the bytes of two images overflow.
-  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  constexpr std::int64_t kMaxStep = std::int64_t{1} << 60;
   const auto read = [&](const char* name, std::int64_t least) {
     return attributes.integer_or(name, least, kMost, least);
   };

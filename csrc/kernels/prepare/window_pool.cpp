@@ -14,15 +14,15 @@
 namespace engine {
 namespace {
 
-constexpr std::int64_t kMost = std::int64_t{1}
-                               << 30;  // of lengths, steps and padding, so that positions do not overflow
+// The limit of lengths, steps and padding: with it, positions do not overflow.
+constexpr std::int64_t kMaxValue = std::int64_t{1} << 30;
 
 void read_three(const Attributes& attributes, const char* name, std::int64_t least, std::int64_t* to) {
   const auto values = read_shape(attributes, name, 3, 3);
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    if (values[axis] < least || values[axis] > kMost) {
+    if (values[axis] < least || values[axis] > kMaxValue) {
       throw PlanError("attribute \"" + std::string(name) + "\" has the value " + std::to_string(values[axis]) +
-                      "; expected " + std::to_string(least) + " to " + std::to_string(kMost));
+                      "; expected " + std::to_string(least) + " to " + std::to_string(kMaxValue));
     }
     to[axis] = values[axis];
   }
@@ -43,8 +43,8 @@ PreparedStep prepare_window_pool(const StepRequest& request) {
   read_three(attributes, "dilations", 1, args.dilation);
   const auto pads = read_shape(attributes, "pads", 6, 6);
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    args.begin[axis] = std::min(pads[axis], kMost);
-    args.end[axis] = std::min(pads[axis + 3], kMost);
+    args.begin[axis] = std::min(pads[axis], kMaxValue);
+    args.end[axis] = std::min(pads[axis + 3], kMaxValue);
   }
   const auto flag = [&](const char* name) { return static_cast<std::int32_t>(attributes.integer_or(name, 0, 1, 0)); };
   args.counts_padding = flag("counts_padding");

@@ -1,4 +1,4 @@
-"""Costs of nodes and transfers. If these fail, nodes are placed on the wrong device, and predictions cannot be trusted."""
+"""Costs of nodes and transfers. If these fail, nodes are placed on the wrong device, or predictions are unreliable."""
 
 from __future__ import annotations
 
