@@ -184,7 +184,7 @@ namespace {
 constexpr double kLongRun = 2e6;
 constexpr int kFirstInterval = 8, kLastInterval = 128;
 // Of a new measurement in the usual time. One that was interrupted counts as so many times the usual one at most.
-constexpr double kShare = 0.125, kMost = 8;
+constexpr double kShare = 0.125, kMaxTimes = 8;
 
 }  // namespace
 
@@ -202,7 +202,7 @@ void Pace::end(bool is_together, std::int64_t nanoseconds) {
   const bool was_faster_together = together_ <= alone_;
   double& usual = is_together ? together_ : alone_;
   const auto now = static_cast<double>(nanoseconds);
-  usual = usual == 0 ? now : usual + kShare * (std::min(now, kMost * usual) - usual);
+  usual = usual == 0 ? now : usual + kShare * (std::min(now, kMaxTimes * usual) - usual);
   if (was_faster_together != (together_ <= alone_)) {
     interval_ = until_trial_ = 0;
   } else if (is_together != was_faster_together && now < (is_together ? alone_ : together_)) {

@@ -157,7 +157,7 @@ void narrow(const float* a, std::int64_t a_row, const char* weights, std::int64_
 using NarrowFn = void (*)(const float* a, std::int64_t a_row, const char* w, std::int64_t k, float* sums);
 
 // The rows up to which weights of 16 bits are widened in registers; with more, once for all rows.
-constexpr std::int64_t kMostNarrowRows = 8;
+constexpr std::int64_t kMaxNarrowRows = 8;
 
 template <class Weight, int kVectors>
 NarrowFn pick_narrow(std::int64_t rows) {
@@ -169,7 +169,7 @@ NarrowFn pick_narrow(std::int64_t rows) {
     static const NarrowFn more[] = {narrow<Weight, kVectors, 4, 1>, narrow<Weight, kVectors, 5, 1>,
                                     narrow<Weight, kVectors, 6, 1>, narrow<Weight, kVectors, 7, 1>,
                                     narrow<Weight, kVectors, 8, 1>};
-    if (rows <= kMostNarrowRows) return more[rows - kFewRows];
+    if (rows <= kMaxNarrowRows) return more[rows - kFewRows];
   }
   return nullptr;
 }

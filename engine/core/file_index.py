@@ -30,7 +30,7 @@ INDEX_FILE: Final = re.compile(r"[0-9a-f]{64}\.(?:file|alias)|\d+-[0-9a-f]{64}\.
 """The names of the files of an index."""
 _FORMAT: Final = 1
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _log = logging.getLogger("engine.cache")
 
 
@@ -152,7 +152,7 @@ class FileIndex:
         path = self._folder.path / name
         try:
             with open(path, "rb") as file:
-                data = file.read(_MOST_BYTES + 1)
+                data = file.read(_MAX_BYTES + 1)
         except (OSError, ValueError):
             return None
         try:

@@ -21,7 +21,7 @@ OWN: Final = ""
 """The location of the model's own file; the others are those of its external data, beside it."""
 
 _PIECE: Final = 4 << 20
-_MOST_THREADS: Final = 4
+_MAX_THREADS: Final = 4
 # Without O_NONBLOCK, opening a named pipe waits for its other end, perhaps forever.
 _READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -185,7 +185,7 @@ def _hash_of_file(path: Path | None, expected: Stamp) -> str | None:
         if Stamp.of(os.fstat(descriptor)) != expected:
             return None
         starts = range(0, expected.size, _PIECE)
-        most = min(_MOST_THREADS, os.cpu_count() or 1) if hasattr(os, "pread") else 1
+        most = min(_MAX_THREADS, os.cpu_count() or 1) if hasattr(os, "pread") else 1
         digests = in_threads(lambda start: _piece(descriptor, start), starts, most, "engine-hash")
         if Stamp.of(os.fstat(descriptor)) != expected:
             return None

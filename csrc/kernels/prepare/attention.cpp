@@ -157,9 +157,9 @@ std::int64_t dense_row(CacheFormat format, std::int64_t size) {
 // 0 if the kernel chooses.
 void read_algorithm(const Attributes& attributes, AttentionArgs& args) {
   args.key_block = attributes.integer_or("key_block", 1, kLargestAttention, 0);
-  args.query_blocks = attributes.integer_or("query_blocks", 1, kMostQueryBlocks, 0);
-  args.shared_heads = attributes.integer_or("shared_heads", 1, kMostSharedHeads, 0);
-  args.parts = attributes.integer_or("parts", 1, kMostParts, 0);
+  args.query_blocks = attributes.integer_or("query_blocks", 1, kMaxQueryBlocks, 0);
+  args.shared_heads = attributes.integer_or("shared_heads", 1, kMaxSharedHeads, 0);
+  args.parts = attributes.integer_or("parts", 1, kMaxParts, 0);
 }
 
 AttentionArgs read_attention(const StepRequest& request) {

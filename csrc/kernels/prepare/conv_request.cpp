@@ -82,8 +82,8 @@ ConvTiling read_conv_tiling(const Attributes& attributes, const ConvShape& shape
   const std::int32_t vectors = attributes.has("vectors") ? read("vectors", 0, traits.max_vectors) : 0;
   ConvTiling tiling = choose_conv_tiling(shape, traits, vectors);
   if (attributes.has("pixels")) tiling.pixels = read("pixels", 1, traits.max_pixels[tiling.vectors]);
-  if (attributes.has("tile_block")) tiling.tile_block = read("tile_block", 0, kMost);
-  if (attributes.has("channel_split")) tiling.channel_split = read("channel_split", 1, kMost);
+  if (attributes.has("tile_block")) tiling.tile_block = read("tile_block", 0, kMaxInt32);
+  if (attributes.has("channel_split")) tiling.channel_split = read("channel_split", 1, kMaxInt32);
   if (attributes.has("flat")) tiling.flat = attributes.flag("flat");
   return tiling;
 }
@@ -106,7 +106,7 @@ ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, 
   // With larger values, the bytes of two images overflow.
   constexpr std::int64_t kMaxStep = std::int64_t{1} << 60;
   const auto read = [&](const char* name, std::int64_t least) {
-    return attributes.integer_or(name, least, kMost, least);
+    return attributes.integer_or(name, least, kMaxStep, least);
   };
   return {read("x_batch", x_image), read("y_batch", y_image), has_residual ? read("residual_batch", y_image) : y_image};
 }

@@ -45,7 +45,7 @@ constexpr std::int64_t kWayFloats = 1024;
 constexpr std::int64_t kWideTiles = 16;
 // The least work for a worker, in multiplications, and the number of multiplications that take as long as reading an
 // element of B from the L2 cache.
-constexpr double kLeastWork = 1.0e5;
+constexpr double kMinWork = 1.0e5;
 constexpr double kReadWork = 4.0;
 
 GemmShape read_shape(const Attributes& attributes) {
@@ -351,7 +351,7 @@ std::size_t scratch_bytes(const GemmArgs& args) {
 }
 
 int useful_workers(double work) {
-  return static_cast<int>(std::min(1e6, std::max(1.0, work / kLeastWork)));
+  return static_cast<int>(std::min(1e6, std::max(1.0, work / kMinWork)));
 }
 
 PreparedStep prepare_gemm_f32(const StepRequest& request) {

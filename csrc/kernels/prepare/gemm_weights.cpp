@@ -21,15 +21,15 @@ constexpr std::int64_t kLargestGemmWeights = std::int64_t{1} << 30;
 constexpr std::int64_t kOwnDigits = 16 * 1024;
 // The size of digits that stay in the L2 cache beside a group of weights.
 constexpr std::int64_t kCachedDigitBytes = 384 * 1024;
-constexpr std::int64_t kLeastRows = 16;
+constexpr std::int64_t kMinRows = 16;
 constexpr std::int64_t kRowMultiple = 4;
 // The rows of 32 dequantized columns that stay in the L2 cache, and the size of an A that stays in the last-level
 // cache.
 constexpr std::int64_t kCachedWeightRows = 4096;
 constexpr std::int64_t kCachedInputFloats = 1024 * 1024;
-constexpr std::int64_t kLeastTiles = 8;
+constexpr std::int64_t kMinTiles = 8;
 // The least work for a worker, in bytes of weights times rows.
-constexpr double kLeastWork = 3.0e4;
+constexpr double kMinWork = 3.0e4;
 constexpr std::int64_t kPieceMultiple = 16;
 
 std::int64_t round_up(std::int64_t value, std::int64_t to) {
@@ -75,7 +75,7 @@ DigitsLayout digits_layout(const WeightsFormat& format, std::int32_t digits) {
 }
 
 int useful_workers(double work) {
-  return static_cast<int>(std::min(1e6, std::max(1.0, work / kLeastWork)));
+  return static_cast<int>(std::min(1e6, std::max(1.0, work / kMinWork)));
 }
 
 // What both forms of the product have.
@@ -108,7 +108,7 @@ PreparedStep prepare_digits(const StepRequest& request, std::int32_t digits) {
   const WeightsFormat& format = args.format;
   args.layout = digits_layout(format, digits);
   const std::size_t digit_bytes = checked_product({args.m, args.layout.row_bytes});
-  const std::int64_t most = std::max(kLeastRows, kCachedDigitBytes / std::max<std::int64_t>(1, args.layout.row_bytes));
+  const std::int64_t most = std::max(kMinRows, kCachedDigitBytes / std::max<std::int64_t>(1, args.layout.row_bytes));
   args.row_block = std::max(kRowMultiple, round_up(even_part(args.m, most), kRowMultiple));
   PreparedStep step;
   step.work = 2.0 * args.m * format.n * format.k;
@@ -135,7 +135,7 @@ PreparedStep prepare_dequantized(const StepRequest& request) {
   args.chunk = std::max(kPieceMultiple, round_up(even_part(format.k, kCachedWeightRows), kPieceMultiple));
   const std::int64_t tiles = divide_up(args.m, args.pixels);
   const std::int64_t most = kCachedInputFloats / args.pixels / std::max<std::int64_t>(1, format.k);
-  args.row_block = std::max<std::int64_t>(1, even_part(tiles, std::max(kLeastTiles, most)));
+  args.row_block = std::max<std::int64_t>(1, even_part(tiles, std::max(kMinTiles, most)));
   PreparedStep step;
   step.work = 2.0 * args.m * format.n * format.k;
   step.temporaries.push_back(checked_product({args.m, round_up(format.k, kPieceMultiple), 4}));
