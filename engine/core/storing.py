@@ -14,6 +14,7 @@ from engine.threads import start_thread
 
 DELAY_SECONDS: Final = 1.0
 """How long after its compilation a network is stored: the first inferences need all cores."""
+_MOST_WAITING: Final = 4
 _LOWEST_PRIORITY: Final = 19
 _NAME: Final = "engine-cache"
 _log = logging.getLogger(_NAME.replace("-", "."))
@@ -24,7 +25,11 @@ def store_later(store: Callable[[], None]) -> None:
     """Call `store`, which raises nothing, in a thread of the lowest priority; at once when the main thread ends.
 
     The interpreter's exit waits for it, so that a program that runs for less than a second stores its networks, too.
+    A program that compiles faster than that stores its networks itself, since those that wait take memory.
     """
+    if sum(each.name == _NAME for each in threading.enumerate()) >= _MOST_WAITING:
+        store()
+        return
     thread = threading.Thread(target=_run, args=(store,), name=_NAME, daemon=False)
     try:
         start_thread(thread)

@@ -733,6 +733,23 @@ for _ in range(3):
     assert names(cache, ".tmp") == []
 
 
+def test_a_program_that_compiles_faster_than_it_stores_stores_itself(
+    core: Core, cache: Path, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Networks that wait to be stored take memory."""
+    monkeypatch.setattr(storing, "DELAY_SECONDS", 3600)
+    is_over = threading.Event()
+    monkeypatch.setattr(threading.main_thread(), "join", is_over.wait)
+    try:
+        for number in range(8):
+            core.compile_model(saved(make_model(number), tmp_path / f"{number}.onnx"), "SCALE")
+        assert len(names(cache, ".blob")) == 4
+    finally:
+        is_over.set()
+    storing.wait_until_stored()
+    assert len(names(cache, ".blob")) == 8
+
+
 def test_threads_use_it_while_files_change(cache: Path, scale: Scale, make_model: MakeModel, tmp_path: Path) -> None:
     """A thread replaces the models by others of the same size: a result is of one of them, and in the end the last."""
     path = saved(make_model(1), tmp_path / "model.onnx")

@@ -20,6 +20,7 @@ from onnx import helper
 
 from engine import Core, EngineWarning
 from engine.cli.main import main
+from engine.core import storing
 
 REFERENCE = r"1 of 3 nodes run on the reference evaluator \(Det\)"
 DEVICES = {
@@ -51,7 +52,7 @@ def native() -> onnx.ModelProto:
 
 
 def caught(
-    device: str, config: dict[str, Any] | None = None, model: onnx.ModelProto | None = None
+    device: str, config: dict[str, Any] | None = None, model: onnx.ModelProto | Path | None = None
 ) -> tuple[Any, list[str]]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -157,6 +158,22 @@ def test_a_network_from_the_cache_is_told_of_too(tmp_path: Path) -> None:
         network, messages = caught("CPU", {"CACHE_DIR": str(tmp_path)})
         assert network.get_property("LOADED_FROM_CACHE") is is_loaded
         assert len(messages) == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_network_of_a_file_from_the_cache_is_told_of_too(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(storing, "DELAY_SECONDS", 0)
+    onnx.save(evaluated(), tmp_path / "model.onnx")
+    found = []
+    for _ in range(2):
+        network, messages = caught(device, model=tmp_path / "model.onnx")
+        storing.wait_until_stored()
+        assert len(messages) == 1
+        found.append((network.loaded_from_cache, messages, network.get_property("EXECUTION_SUMMARY")))
+    assert found == [(False, *found[0][1:]), (True, *found[0][1:])]
 
 
 def test_an_ignored_precision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
