@@ -460,6 +460,23 @@ def test_code_that_was_changed_compiles_again(
     assert hits(core, file) == [False, False]
 
 
+def test_a_stated_folder_may_be_shared_by_machines(
+    file: Path, scale: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    """Each has installed the same version at another time; but a package that is edited where it is counts."""
+    for folder, expected in (("site-packages", True), ("checkout", False)):
+        package = tmp_path / folder / "engine"
+        package.mkdir(parents=True)
+        monkeypatch.setattr(code_module, "_ENGINE_FOLDER", str(package))
+        monkeypatch.setattr(code_module, "_LOADED_NS", time.time_ns() + 10**12)
+        found = []
+        for number in range(2):
+            (package / "a_pass.py").write_text("x = 1\n")
+            os.utime(package / "a_pass.py", (number, number))
+            found.append(compiled(another(scale), file, CACHE_DIR=str(tmp_path / "shared" / folder)).loaded_from_cache)
+        assert found == [False, expected]
+
+
 def test_a_plugin_whose_code_is_in_no_file_is_not_cached(core: Core, cache: Path, file: Path, scale: Scale) -> None:
     namespace: dict[str, Any] = {"ScalePlugin": scale, "__name__": "console"}
     exec(compile("class Own(ScalePlugin):\n    def extra(self): pass\n", "<console>", "exec"), namespace)
