@@ -21,10 +21,10 @@ NAME: Final = "engine-runtime"
 ROOTS: Final = ("engine", "engine.__main__", "engine_cpu")
 """The modules that a user imports or runs; the rest follows."""
 COMPILING: Final = frozenset({
-    *("cli.benchmark", "cli.diff", "cli.peers", "editing", "generation", "lowering", "onnx", "ops", "passes"),
-    *("preprocessing", "session", "testing", "visualize"),
+    *("cli.benchmark", "cli.diff", "cli.peers", "core.compilation", "editing", "generation", "lowering", "onnx"),
+    *("ops", "passes", "preprocessing", "session", "testing", "visualize"),
 })  # fmt: skip
-"""The components, and packages of `cli`, that read, change, compile or compare models, or need more than numpy."""
+"""The components, and parts of some, that read, change, compile or compare models, or need more than numpy."""
 COMMANDS_PACKAGE: Final = "engine.cli.commands"
 COMMANDS: Final = frozenset({"devices", "doctor", "inspect", "keygen", "profile", "run"})
 """The commands that need no model."""
@@ -34,6 +34,7 @@ PURPOSES: Final = {
     "engine.extensions": "operators of extensions",
     "engine.preprocessing": "adding steps of preprocessing",
     "engine.cli": "this command",
+    "engine.core.compilation": "compiling models",
     "engine_cpu": "compiling models",
 }
 REMEDY: Final = f"pip uninstall {NAME}, then pip install engine-sdk engine-plugin-cpu"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.blob import BlobReader, WeightsFile
-from engine.core.file_index import INDEX_FILE
 from engine.errors import BlobError, EngineError
 from engine.files import CacheFolder, user_cache_folder
 from engine.plugin_api import ExecutableNetwork
@@ -20,11 +19,15 @@ from engine.startup import dataclass
 
 VARIABLE: Final = "ENGINE_CACHE_DIR"
 """The folder for networks of models in files without CACHE_DIR; if empty, these networks are not cached."""
+LOADED_NS: Final = time.time_ns()
+"""When this process loaded the engine's code, which it does not load again."""
 _SUFFIX: Final = ".blob"
 _KEY: Final = "cache_key"
+_INDEX: Final = r"[0-9a-f]{64}\.(?:file|alias)|\d+-[0-9a-f]{64}\.data"
+"""The names of the files of `FileIndex`."""
 # No other file is deleted: the folder may have other uses.
-_ENTRY: Final = re.compile(rf"[0-9a-f]{{64}}\.blob|{INDEX_FILE.pattern}")
-_TEMPORARY: Final = re.compile(rf"\.(?:[0-9a-f]{{32}}|(?:{INDEX_FILE.pattern})\.\d+\.[0-9a-f]+)\.tmp")
+_ENTRY: Final = re.compile(rf"[0-9a-f]{{64}}\.blob|{_INDEX}")
+_TEMPORARY: Final = re.compile(rf"\.(?:[0-9a-f]{{32}}|(?:{_INDEX})\.\d+\.[0-9a-f]+)\.tmp")
 # Longer than any export takes: an older temporary file was left by a process that died while writing.
 _ABANDONED_SECONDS: Final = 24 * 3600.0
 _log = logging.getLogger("engine.cache")

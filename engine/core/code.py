@@ -5,20 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
+from engine.core.cache import LOADED_NS
 from engine.files.digest import sha256
 from engine.plugin_api import Plugin
 
 _ENGINE_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _WITHOUT_CODE: Final = "__pycache__"
 _INSTALLED: Final = ("site-packages", "dist-packages")
-_LOADED_NS: Final = time.time_ns()
-"""When this process began to load the engine's code, which it does not load again."""
 
 
 class CodeReader:
@@ -59,7 +57,7 @@ class CodeReader:
         except OSError:  # it is in no file, or one was deleted meanwhile
             self.is_known = False
             return ""
-        if max(changed for _, _, changed in entries) >= _LOADED_NS:
+        if max(changed for _, _, changed in entries) >= LOADED_NS:
             self.is_loaded = False
         return sha256(repr(entries).encode()).hexdigest()
 

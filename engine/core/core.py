@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from engine.blob import (
     BlobCheck,
@@ -24,12 +23,8 @@ from engine.blob import (
 )
 from engine.blob.check import read_manifests
 from engine.core.cache import CacheContents, CompileCache, user_cache
-from engine.core.code import CodeReader
 from engine.core.compatibility import check_for_plugin, check_sections, why_malformed, why_not_read
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
-from engine.core.file_cache import FileCache, Steps
-from engine.core.fingerprint import cache_key, has_effects, plugin_identity
-from engine.core.model_files import OWN, ModelFiles, Stamp
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
 from engine.core.plugin_core import PluginCore
 from engine.core.report import report, warn_of
@@ -45,13 +40,12 @@ from engine.errors import (
     PropertyError,
     UnsupportedError,
 )
-from engine.extensions import REQUIREMENT, ExtensionInfo, ExtensionSet
+from engine.extensions import ExtensionInfo, ExtensionSet
 from engine.files import ModelSource
 from engine.hosting.overrides import Initializers, Overrides
 from engine.ir import Model
 from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
 from engine.properties import (
-    ALLOW_SHARED_CACHE,
     AVAILABLE_DEVICES,
     CACHE_DIR,
     CONFIG,
@@ -59,7 +53,6 @@ from engine.properties import (
     DEVICE_PRIORITIES,
     ENABLE_MMAP,
     FULL_DEVICE_NAME,
-    IMPORT_EXPORT_SUPPORT,
     REMOTE_CONTEXT_SUPPORT,
     Config,
     PropertySet,
@@ -70,6 +63,7 @@ from engine.runtime.lifecycle import ForkSafeLock
 from engine.startup import dataclass
 
 if TYPE_CHECKING:
+    from engine.core.compilation import Origins
     from engine.extensions import ExtensionSource  # which loads the operators
 
 
@@ -118,8 +112,7 @@ class Core:
         self._extensions = ExtensionSet(installed, ForkSafeLock())
         self._defaults = Config(CORE_PROPERTIES, where="Core")
         self._lock = ForkSafeLock()
-        self._origins: WeakKeyDictionary[Model, ModelFiles] = WeakKeyDictionary()
-        """The files of models that were read for devices that compile them on others."""
+        self._origins: Origins | None = None
 
     def __repr__(self) -> str:
         return f"<Core with the plugins {', '.join(self._registry.names) or 'none'}>"
@@ -194,93 +187,38 @@ class Core:
         self, model: Model | ModelSource, device: str | RemoteContext, config: Mapping[str, object] | None
     ) -> tuple[ExecutableNetwork, Initializers]:
         """The network, and the model's initializers that inferences may give other values."""
+        from engine.core.compilation import Compilation
+
         context, device = self._target(device)
         plugin, stated = self._settled(device, config)
         _require_owner(context, plugin)
-        defaults = plugin.config
-        complete = defaults.merged(stated)
-        path = model if isinstance(model, (str, os.PathLike)) else None
-
-        def compiled(ready: Model) -> ExecutableNetwork:
-            return self._compiled(plugin, ready, stated, self._extensions.check(ready), context)
-
-        origin = self._origin(model) if isinstance(model, Model) else None
-        cache = self._cache(plugin, complete, is_file=path is not None or origin is not None)
-        code = CodeReader(is_installed_too=cache is not None and not cache.is_stated)
-        identity = {} if cache is None else self._identity(plugin, complete, code)
-        if cache is None or not (cache.is_stated or code.is_known):
-            if path is not None and plugin.caches_parts and not complete[CACHE_DIR]:
-                ready = self._with_origin(path)
-            else:
-                ready = self._ready(model)
-            return compiled(ready), _initializers(ready, model)
-        is_stated = cache.is_stated
-
-        def is_current() -> bool:
-            """Whether defaults, files and code are what they were: the network may use the new, the key the old."""
-            again = CodeReader(is_installed_too=not is_stated)
-            is_same = plugin.config is defaults and self._identity(plugin, complete, again) == identity
-            return is_same and again.is_loaded
-
-        def content_key(ready: Model) -> str:
-            extensions = self._extensions.check(ready)
-            return cache_key(ready, {**identity, REQUIREMENT: extensions} if extensions else identity)
-
-        steps = Steps(
-            self._read_file,
-            compiled,
+        complete = plugin.config.merged(stated)
+        return Compilation(
+            plugin,
+            complete,
+            self._defaults[CACHE_MAX_BYTES],
+            self._extensions,
+            self._read_origins(),
+            self._ready,
+            lambda ready, extensions: self._compiled(plugin, ready, stated, extensions, context),
             lambda reader: self._load(plugin, reader, complete, context),
-            is_current,
-            content_key,
-        )
-        files = FileCache(cache, {**identity, REQUIREMENT: sorted(self._extensions.names)}, steps)
-        if path is not None:
-            return files.network(path)
-        ready = self._ready(model)
-        if origin is not None and not is_stated:
-            return files.network_of_read(origin, ready), _initializers(ready, model)
-        return files.of_model(ready), _initializers(ready, model)
-
-    def _with_origin(self, path: str | os.PathLike[str]) -> Model:
-        """Read a model for a device that compiles it on others, whose networks are cached."""
-        files = ModelFiles(path)
-        files.watch(OWN, Stamp.now(files.path))
-        model, statuses = self._read_file(path)
-        files.watch_read(statuses)
-        with self._lock:
-            self._origins[model] = files
-        return model
-
-    def _origin(self, model: Model) -> ModelFiles | None:
-        with self._lock:
-            files = self._origins.get(model)
-        return None if files is None else files.copy()
+            self._targets,
+        ).network(model)
 
     def note_copy(self, copy: Model, model: Model) -> None:
         """For devices that run on others: `copy` is, and stays, equal to a model that the device compiles.
 
         Networks of the copy are then found in the cache by the files that the model was read from.
         """
-        with self._lock:
-            files = self._origins.get(model)
-            if files is not None:
-                self._origins[copy] = files
+        self._read_origins().note_copy(copy, model)
 
-    def _cache(self, plugin: Plugin, complete: Config, *, is_file: bool) -> CompileCache | None:
-        """The cache of a compilation; None if it has none."""
-        if plugin.caches_parts or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
-            return None
-        limit, is_shared = self._defaults[CACHE_MAX_BYTES], complete[ALLOW_SHARED_CACHE]
-        if complete[CACHE_DIR]:
-            return CompileCache(complete[CACHE_DIR], limit, is_shared=is_shared)
-        folder = user_cache()
-        if CACHE_DIR.name in complete.explicit or not is_file or not folder or has_effects(plugin, complete):
-            return None
-        cache = CompileCache(folder, limit, is_shared=is_shared, is_stated=False)
-        why = cache.files.refusal()
-        if why is not None:
-            cache.complain("networks are not cached: %s", why)
-        return cache if why is None else None
+    def _read_origins(self) -> Origins:
+        from engine.core.compilation import Origins
+
+        with self._lock:
+            if self._origins is None:
+                self._origins = Origins()
+            return self._origins
 
     def import_model(
         self,
@@ -649,12 +587,6 @@ class Core:
         network.unpickle, network.open_weights = unpickled_network, open_weights
         return network
 
-    def _read_file(self, path: str | os.PathLike[str]) -> tuple[Model, dict[str, os.stat_result]]:
-        from engine.onnx.importer import read_with_statuses
-
-        self._extensions.load_installed()
-        return read_with_statuses(path)
-
     def _ready(self, model: Model | ModelSource) -> Model:
         if not isinstance(model, Model):
             return self.read_model(model)
@@ -689,19 +621,13 @@ class Core:
         exported = {name: complete[name] for name in reader.manifest.config if name in complete}
         return self._import(plugin, reader, {**exported, **complete.explicit}, context)
 
-    def _identity(
-        self, plugin: Plugin, config: Config, code: CodeReader, above: tuple[Plugin, ...] = ()
-    ) -> dict[str, Any]:
-        """The identity of the plugin and its configuration, with the identities of the devices that it runs on."""
-
-        targets = []
-        if DEVICE_PRIORITIES in plugin.declared:
-            listed = config[DEVICE_PRIORITIES]
-            for device in listed.split(",") if listed else self.available_devices:
-                other, stated = self._settled(device, None)
-                if other is not plugin and other not in above:
-                    targets.append(self._identity(other, other.config.merged(stated), code, (*above, plugin)))
-        return plugin_identity(plugin, config, targets, code)
+    def _targets(self, plugin: Plugin, config: Config) -> list[tuple[Plugin, Config]]:
+        """The devices that a device runs on, with their configurations; none if it computes itself."""
+        if DEVICE_PRIORITIES not in plugin.declared:
+            return []
+        listed = config[DEVICE_PRIORITIES]
+        settled = [self._settled(device, None) for device in (listed.split(",") if listed else self.available_devices)]
+        return [(other, other.config.merged(stated)) for other, stated in settled]
 
 
 @cache
@@ -712,12 +638,6 @@ def _unpickling_core() -> Core:
 def unpickled_network(blob: bytes) -> ExecutableNetwork:
     """Import the blob of a pickled network, perhaps in another process; the networks of a process share a core."""
     return _unpickling_core().import_model(blob)
-
-
-def _initializers(ready: Model, given: object) -> Initializers:
-    """The initializers of a model as it was read; a user may change the model that was given."""
-    found = Initializers.of(ready)
-    return Initializers.of(ready.clone()) if ready is given and found.ports else found
 
 
 def _require_owner(context: RemoteContext | None, plugin: Plugin) -> None:

@@ -12,8 +12,8 @@ from engine.blob import BlobReader
 from engine.core.cache import CompileCache
 from engine.core.file_index import Content, FileIndex
 from engine.core.model_files import ModelFiles, Stamp
+from engine.core.own_weights import OwnWeights
 from engine.core.storing import store_later
-from engine.core.weights import OwnWeights
 from engine.errors import BlobFormatError, ModelReadError
 from engine.hosting.overrides import Initializers
 from engine.ir import Model
@@ -69,7 +69,7 @@ class FileCache:
         files.watch_read(statuses)
         return self._compiled(files, model), Initializers.of(model)
 
-    def network_of_read(self, files: ModelFiles, model: Model) -> ExecutableNetwork:
+    def of_read(self, files: ModelFiles, model: Model) -> ExecutableNetwork:
         """The network of a model that was read from files, which have been watched since."""
         found = self._found(files)
         return self._compiled(files, model) if found is None else found[0]

@@ -26,8 +26,6 @@ from engine.files import CacheFolder
 from engine.files.digest import sha256
 from engine.startup import dataclass
 
-INDEX_FILE: Final = re.compile(r"[0-9a-f]{64}\.(?:file|alias)|\d+-[0-9a-f]{64}\.data")
-"""The names of the files of an index."""
 _FORMAT: Final = 1
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_BYTES: Final = 1 << 20

@@ -29,7 +29,7 @@ from engine import Core, Extension, Operator
 from engine.blob import BlobReader
 from engine.cli.health.surroundings import examine_caches
 from engine.cli.main import main
-from engine.core import CacheContents, model_files, storing
+from engine.core import CacheContents, compilation, model_files, storing
 from engine.core.file_index import FileIndex
 from engine.core.model_files import ModelFiles, Stamp
 from engine.errors import MissingExtensionError, ModelReadError, UnsupportedError
@@ -145,7 +145,7 @@ def test_a_stated_folder_also_finds_files_without_reading_them(
     core.set_property({"CACHE_DIR": str(tmp_path / "stated")})
     sources = [file, file.read_bytes(), file]
     assert [compiled(core, source).loaded_from_cache for source in sources] == [False, True, True]
-    monkeypatch.setattr(Core, "_read_file", unread)
+    monkeypatch.setattr(compilation, "read_file", unread)
     assert compiled(core, file).loaded_from_cache
     assert len(names(tmp_path / "stated", ".blob")) == 1
     assert not cache.exists()
@@ -157,7 +157,7 @@ def unread(*_: Any) -> Any:
 
 def test_a_hit_reads_nothing_of_the_model(core: Core, cache: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled(core, file)
-    monkeypatch.setattr(Core, "_read_file", unread)
+    monkeypatch.setattr(compilation, "read_file", unread)
     monkeypatch.setattr(model_files, "_hash_of_file", unread)
     assert factor(compiled(core, file)) == 3
 
@@ -398,7 +398,7 @@ def test_a_model_that_changes_while_it_is_compiled_is_not_stored(
         (tmp_path / "new").write_bytes(other)
         os.replace(tmp_path / "new", data)
 
-    home, name = (Core, "_read_file") if when == "read" else (scale, "compile_model")
+    home, name = (compilation, "read_file") if when == "read" else (scale, "compile_model")
     real = getattr(home, name)
 
     def replacing(*arguments: Any) -> Any:
@@ -450,12 +450,12 @@ def test_code_that_was_changed_compiles_again(
     folder.mkdir()
     (folder / "a_pass.py").write_text("x = 1\n")
     monkeypatch.setattr(code_module, "_ENGINE_FOLDER", str(folder))
-    monkeypatch.setattr(code_module, "_LOADED_NS", time.time_ns() + 10**9)
+    monkeypatch.setattr(code_module, "LOADED_NS", time.time_ns() + 10**9)
     assert hits(core, file) == [False, True]
     (folder / "a_pass.py").write_text("x = 2\n")
     assert hits(another(scale), file) == [False, True]
     # A process that began before the change runs the old code.
-    monkeypatch.setattr(code_module, "_LOADED_NS", time.time_ns() - 3600 * 10**9)
+    monkeypatch.setattr(code_module, "LOADED_NS", time.time_ns() - 3600 * 10**9)
     (folder / "a_pass.py").write_text("x = 3\n")
     assert hits(core, file) == [False, False]
 
@@ -468,7 +468,7 @@ def test_a_stated_folder_may_be_shared_by_machines(
         package = tmp_path / folder / "engine"
         package.mkdir(parents=True)
         monkeypatch.setattr(code_module, "_ENGINE_FOLDER", str(package))
-        monkeypatch.setattr(code_module, "_LOADED_NS", time.time_ns() + 10**12)
+        monkeypatch.setattr(code_module, "LOADED_NS", time.time_ns() + 10**12)
         found = []
         for number in range(2):
             (package / "a_pass.py").write_text("x = 1\n")
