@@ -69,59 +69,83 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from engine.blob import BlobManifest, BlobReader, BlobWriter
-from engine.errors import (
-    Busy,
-    Cancelled,
-    ContextClosed,
-    DeadlineExceeded,
-    DeviceError,
-    DeviceNotFoundError,
-    EngineError,
-    InferError,
-    InputError,
-    NotOnHostError,
-    OutOfMemoryError,
-    PluginContractError,
-    PluginError,
-    PropertyError,
-    UnsupportedError,
-)
-from engine.hosting import API_VERSION, Features, HostedNetwork, HostedPlugin, NodeCounts, engine_version
-from engine.ir import ElementType, Model, PartialShape, TensorType, ValueType
-from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
-from engine.placement.support import QueryResult, RefusalCause, Support, SupportLevel
+from engine.errors import UnsupportedError
+from engine.hosting.network import HostedNetwork
+from engine.hosting.plugin import HostedPlugin
+from engine.hosting.version import API_VERSION, engine_version
 from engine.properties import CONFIG, METRIC, Config, Mutability, Property, PropertySet
-from engine.runtime import (
-    AsyncInferRequest,
-    Executor,
-    InferResult,
-    InlineExecutor,
-    NodeProfile,
-    Pipeline,
-    Port,
-    ProfilingInfo,
-    RemoteContext,
-    RemoteTensor,
-    RequestOwner,
-    Signature,
-    Stage,
-    StageProfile,
-    SyncInferRequest,
-    ThreadExecutor,
-    TransferProfile,
-    Transfers,
-    shared_executor,
-)
+from engine.startup import names_on_demand
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from engine.blob import BlobManifest, BlobReader, BlobWriter
+    from engine.errors import (
+        Busy,
+        Cancelled,
+        ContextClosed,
+        DeadlineExceeded,
+        DeviceError,
+        DeviceNotFoundError,
+        EngineError,
+        InferError,
+        InputError,
+        NotOnHostError,
+        OutOfMemoryError,
+        PluginContractError,
+        PluginError,
+        PropertyError,
+    )
+    from engine.hosting import Features, NodeCounts
+    from engine.ir import ElementType, Model, PartialShape, TensorType, ValueType
+    from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
+    from engine.placement.support import QueryResult, RefusalCause, Support, SupportLevel
+    from engine.runtime import (
+        AsyncInferRequest,
+        Executor,
+        InferResult,
+        InlineExecutor,
+        NodeProfile,
+        Pipeline,
+        Port,
+        ProfilingInfo,
+        RemoteContext,
+        RemoteTensor,
+        RequestOwner,
+        Signature,
+        Stage,
+        StageProfile,
+        SyncInferRequest,
+        ThreadExecutor,
+        TransferProfile,
+        Transfers,
+        shared_executor,
+    )
 
     PluginT = TypeVar("PluginT", bound="Plugin", default="Plugin", covariant=True)
 else:
     from typing import TypeVar
 
     PluginT = TypeVar("PluginT", covariant=True)
+
+    # A plugin imports the modules of the names that it uses.
+    __getattr__ = names_on_demand(__name__, {
+        "engine.blob": ["BlobManifest", "BlobReader", "BlobWriter"],
+        "engine.errors": [
+            "Busy", "Cancelled", "ContextClosed", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError",
+            "EngineError", "InferError", "InputError", "NotOnHostError", "OutOfMemoryError", "PluginContractError",
+            "PluginError", "PropertyError",
+        ],
+        "engine.hosting": ["Features", "NodeCounts"],
+        "engine.ir": ["ElementType", "Model", "PartialShape", "TensorType", "ValueType"],
+        "engine.placement": ["Crossing", "NodeRefusal", "PlacedSubgraph", "PlacementReport"],
+        "engine.placement.support": ["QueryResult", "RefusalCause", "Support", "SupportLevel"],
+        "engine.runtime": [
+            "AsyncInferRequest", "Executor", "InferResult", "InlineExecutor", "NodeProfile", "Pipeline", "Port",
+            "ProfilingInfo", "RemoteContext", "RemoteTensor", "RequestOwner", "Signature", "Stage", "StageProfile",
+            "SyncInferRequest", "ThreadExecutor", "TransferProfile", "Transfers", "shared_executor",
+        ],
+    })  # fmt: skip
 
 __all__ = [
     "API_VERSION", "CONFIG", "METRIC", "AsyncInferRequest", "BlobManifest", "BlobReader", "BlobWriter", "Busy",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +19,7 @@ from engine.hosting.overrides import Initializers
 from engine.ir import Model
 from engine.plugin_api import Config, ExecutableNetwork, Plugin
 from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, IMPORT_EXPORT_SUPPORT
+from engine.startup import dataclass
 
 
 class Origins:

@@ -15,7 +15,6 @@ from engine.blob import (
     BlobInput,
     BlobManifest,
     BlobReader,
-    BlobRelease,
     SectionTransform,
     WeightsFile,
     check_blob,
@@ -42,9 +41,7 @@ from engine.errors import (
 )
 from engine.extensions import ExtensionInfo, ExtensionSet
 from engine.files import ModelSource
-from engine.hosting.overrides import Initializers, Overrides
-from engine.ir import Model
-from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
+from engine.plugin_api import ExecutableNetwork, Plugin, RemoteContext
 from engine.properties import (
     AVAILABLE_DEVICES,
     CACHE_DIR,
@@ -63,8 +60,12 @@ from engine.runtime.lifecycle import ForkSafeLock
 from engine.startup import dataclass
 
 if TYPE_CHECKING:
+    from engine.blob import BlobRelease
     from engine.core.compilation import Origins
     from engine.extensions import ExtensionSource  # which loads the operators
+    from engine.hosting.overrides import Initializers
+    from engine.ir import Model
+    from engine.plugin_api import QueryResult
 
 
 _DEFAULT_DEVICE: Final = "AUTO"
@@ -176,6 +177,8 @@ class Core:
         target = self.default_device if device is None else device
         network, initializers = self._compiled_or_cached(model, target, config)
         if network.takes_overrides and initializers.ports:
+            from engine.hosting.overrides import Overrides
+
             network.overrides = Overrides(
                 initializers, lambda changed: self._compiled_or_cached(changed, target, config)[0]
             )
@@ -247,7 +250,7 @@ class Core:
         start = time.perf_counter()
         cipher = transform_of(transform)
         file = self._weights(weights, is_encrypted=cipher is not None)
-        required = None if release is None else BlobRelease.parse(release)
+        required = _parsed_release(release)
         if isinstance(blob, BlobReader):
             reader: BlobReader | None = blob
         elif isinstance(blob, (str, os.PathLike)):
@@ -339,7 +342,7 @@ class Core:
         for part in check.parts:
             why = [part.reason] if part.manifest is None else self._misfits(part.manifest, None)
             reasons += [f"{part.name}: {each}" for each in why]
-        required = None if release is None else BlobRelease.parse(release)
+        required = _parsed_release(release)
         return with_signature(replace(check, reasons=tuple(reasons)), "the blob", self._defaults, required)
 
     def _misfits(self, manifest: BlobManifest, target: DeviceName | None) -> tuple[str, ...]:
@@ -588,6 +591,8 @@ class Core:
         return network
 
     def _ready(self, model: Model | ModelSource) -> Model:
+        from engine.ir import Model
+
         if not isinstance(model, Model):
             return self.read_model(model)
         import engine.ops  # noqa: F401  (which knows the types of operators)
@@ -646,6 +651,14 @@ def _require_owner(context: RemoteContext | None, plugin: Plugin) -> None:
             f"{context} was created by another Core, or before its plugin was unloaded; create one with this core: "
             f"core.create_context({context.device!r})"
         )
+
+
+def _parsed_release(release: BlobRelease | str | None) -> BlobRelease | None:
+    if release is None:
+        return None
+    from engine.blob import BlobRelease
+
+    return BlobRelease.parse(release)
 
 
 def _manifest_of(blob: BlobInput) -> BlobManifest:

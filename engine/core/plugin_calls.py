@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from engine.blob import BlobReader
 from engine.core.settings import exported_config
 from engine.errors import PluginContractError
 from engine.hosting import not_initialised, plugin_errors, wrong_return
-from engine.ir import Constant, Model, Parameter, Result, stored_bytes
 from engine.limits import Limits, compilation
-from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult, RemoteContext
+from engine.plugin_api import ExecutableNetwork, Plugin, RemoteContext
 from engine.properties import DEVICE_ID, MAX_FOLDED_BYTES, MAX_FOLDED_WORK, MAX_TENSOR_BYTES, Config
 from engine.runtime.lifecycle import lifecycle
+
+if TYPE_CHECKING:
+    from engine.ir import Model
+    from engine.plugin_api import QueryResult
 
 
 def compile_network(
@@ -67,7 +71,9 @@ def create_context(
 
 def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> QueryResult:
     """Query, and check that the answer covers exactly the model's nodes; only `EngineError`s are raised."""
+    from engine.ir import Constant, Parameter, Result
     from engine.placement.consistency import inconsistencies
+    from engine.plugin_api import QueryResult
 
     merged = _complete_config(plugin, plugin.config.merged(config))
     nodes = model.ordered_nodes()
@@ -99,7 +105,11 @@ def _complete_config(plugin: Plugin, config: Config) -> Config:
 def _limited(config: Config, model: Model | None = None) -> AbstractContextManager[object]:
     """The compilation of a network within the limits of its configuration."""
     limits = Limits(config[MAX_FOLDED_BYTES], config[MAX_FOLDED_WORK], config[MAX_TENSOR_BYTES])
-    return compilation(limits, (lambda: 0) if model is None else lambda: stored_bytes(model))
+    if model is None:
+        return compilation(limits)
+    from engine.ir import stored_bytes
+
+    return compilation(limits, lambda: stored_bytes(model))
 
 
 def _checked_network(plugin: Plugin, network: object, method: str, context: RemoteContext | None) -> ExecutableNetwork:

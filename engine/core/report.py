@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from engine.errors import EngineWarning
-from engine.hosting import remarks_of
 from engine.plugin_api import ExecutableNetwork
 from engine.properties import (
     EXECUTION_DEVICES,
@@ -33,6 +32,8 @@ def warn_of(network: ExecutableNetwork, stacklevel: int = 3) -> None:
 
     With a larger `stacklevel`, as of `warnings.warn`, it is at the line of an outer caller.
     """
+    from engine.hosting.summary import remarks_of
+
     if remarks := remarks_of(network):
         text = f"{network.plugin.name} network `{network.name}`: {'; '.join(remarks)}"
         warnings.warn(EngineWarning(text), stacklevel=stacklevel)

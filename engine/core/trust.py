@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from engine.blob import BlobCheck, BlobReader, BlobRelease, BlobSignature, TrustedKey, WeightsFile, read_trusted_keys
+from engine.blob import BlobCheck, BlobReader, BlobSignature, TrustedKey, WeightsFile, read_trusted_keys
 from engine.core.settings import REQUIRE_SIGNATURE, TRUSTED_KEYS
 from engine.errors import BlobSignatureError
 from engine.files.permissions import exposure
 from engine.properties import Config
+
+if TYPE_CHECKING:
+    from engine.blob import BlobRelease
 
 _log = logging.getLogger("engine.blob")
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from engine.blob import BlobManifest
 from engine.errors import EngineError, ExtensionConflictError, ExtensionError, MissingExtensionError
-from engine.ir import Model
-from engine.ir.walk import all_nodes
 from engine.registry.installed import InstalledEntryPoints
 from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine.extensions.extension import Extension
     from engine.extensions.sources import ExtensionSource
+    from engine.ir import Model
 
 GROUP: Final = "engine.ops"
 """The entry-point group: each entry names an `Extension`, or a module that has one."""
@@ -99,6 +98,7 @@ class ExtensionSet:
 
         Raises `MissingExtensionError`, naming a node, for one that this core does not have, though another has it.
         """
+        from engine.ir.walk import all_nodes
         from engine.ops.extension import extension_of
 
         needed: dict[str, None] = {}

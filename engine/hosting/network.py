@@ -11,21 +11,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, TypeA
 
 from engine.blob import (
     BlobManifest,
-    BlobRelease,
     BlobWeights,
-    BlobWriter,
     SectionTransform,
     SigningKey,
     WeightsFile,
-    read_signing_key,
-    transform_of,
 )
 from engine.errors import BlobError, BlobFormatError, BlobSignatureError, Cancelled, PluginContractError, PluginError
 from engine.hosting.plugin import HostedPlugin
-from engine.hosting.summary import NodeCounts, summary_of
 from engine.hosting.version import API_VERSION, engine_version
 from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
-from engine.ir import DECLARED_LENGTHS, Model, Variable, model_identity
 from engine.properties import (
     DEVICE_ID,
     EXCLUSIVE_ASYNC_REQUESTS,
@@ -55,7 +49,10 @@ from engine.runtime.overview import show_overview
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from engine.blob import BlobRelease, BlobWriter
     from engine.hosting.overrides import Overrides
+    from engine.hosting.summary import NodeCounts
+    from engine.ir import Model, Variable
     from engine.runtime.shadow import Shadow, ShadowDifference
     from engine.runtime.submission import InferFuture, Submissions
 
@@ -129,9 +126,9 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     def _fixed_inputs(self, source: Model | BlobManifest) -> frozenset[str]:
         """The initializers that are also inputs of the model, and that the network has as constants for good."""
-        if isinstance(source, Model):
-            return frozenset() if self.takes_overrides else frozenset(source.overridable)
-        return _fixed_by(source) if isinstance(source, BlobManifest) else frozenset()
+        if isinstance(source, BlobManifest):
+            return _fixed_by(source)
+        return frozenset() if self.takes_overrides else frozenset(source.overridable)
 
     def _make_task_executor(self) -> Executor:
         if self.config[EXCLUSIVE_ASYNC_REQUESTS]:
@@ -404,6 +401,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
             case "COMPILE_SECONDS":
                 return self.compile_seconds
             case "EXECUTION_SUMMARY":
+                from engine.hosting.summary import summary_of
+
                 return summary_of(self)
         value = self.metric(name)
         if value is None and name == "OPTIMAL_NUMBER_OF_INFER_REQUESTS":
@@ -475,6 +474,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         replaced; `BlobSignatureError` or `BlobTransformError` if a key cannot be used; `UnsupportedError` if the device
         cannot export.
         """
+        from engine.blob import BlobRelease, read_signing_key, transform_of
+
         key = read_signing_key(sign) if isinstance(sign, (str, os.PathLike)) else sign
         if key is not None and not isinstance(key, SigningKey):
             raise BlobSignatureError(f"a blob is signed by a SigningKey, or the file of one; got {type(key).__name__}")
@@ -506,6 +507,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
         Raises `UnsupportedError` if the device cannot export.
         """
+        from engine.blob import BlobWriter
+
         with plugin_errors(self.plugin.name, "exporting a network"):
             writer = BlobWriter(self._manifest(metadata or {}))
             self.export_sections(writer)
@@ -588,17 +591,8 @@ def _interface(
     source: Model | BlobManifest,
 ) -> tuple[str, list[Port], list[Port], tuple[StatePort, ...], str]:
     """Name, inputs, outputs and variables of a network, and with variables the identity of its model, else ""."""
-    if isinstance(source, Model):
-        states = StatePort.of(source)
-        is_declared = bool(source.rt_info.get(DECLARED_LENGTHS))
-        inputs = [Port.of(node) for node in source.parameters]
-        outputs = [Port.of(node, is_declared=is_declared) for node in source.results]
-        if not states:
-            return source.name, inputs, outputs, (), ""
-        count = len(states)
-        return source.name, inputs[:-count], outputs[:-count], states, model_identity(source)
     if not isinstance(source, BlobManifest):
-        raise PluginContractError(f"a network's source must be the model or the blob's manifest; got {source!r:.80}")
+        return _interface_of_model(source)
     name = source.metadata.get("network_name")
     if not isinstance(name, str):
         raise BlobFormatError(f"the manifest's metadata has no network_name; got {name!r}")
@@ -607,3 +601,18 @@ def _interface(
     if not isinstance(described, list) or not isinstance(identity, str):
         raise BlobFormatError("the manifest's metadata has variables or a model_identity of the wrong type")
     return name, inputs, outputs, tuple(map(StatePort.from_json, described)), identity
+
+
+def _interface_of_model(source: Model) -> tuple[str, list[Port], list[Port], tuple[StatePort, ...], str]:
+    from engine.ir import DECLARED_LENGTHS, Model, model_identity
+
+    if not isinstance(source, Model):
+        raise PluginContractError(f"a network's source must be the model or the blob's manifest; got {source!r:.80}")
+    states = StatePort.of(source)
+    is_declared = bool(source.rt_info.get(DECLARED_LENGTHS))
+    inputs = [Port.of(node) for node in source.parameters]
+    outputs = [Port.of(node, is_declared=is_declared) for node in source.results]
+    if not states:
+        return source.name, inputs, outputs, (), ""
+    count = len(states)
+    return source.name, inputs[:-count], outputs[:-count], states, model_identity(source)

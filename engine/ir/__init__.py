@@ -1,5 +1,7 @@
 """The intermediate representation: models, nodes, ports, types. Its operators are ONNX's."""
 
+from typing import TYPE_CHECKING
+
 from engine.ir.element_type import (
     ElementType,
     bf16,
@@ -32,12 +34,7 @@ from engine.ir.element_type import (
     u64,
     undefined,
 )  # fmt: skip
-from engine.ir.identity import model_identity
-from engine.ir.leaves import Constant, Parameter, Result
-from engine.ir.model import DECLARED_LENGTHS, UNREAD_CONSTANTS, Model
-from engine.ir.node import Input, Node, Output, OutputLike, as_output
 from engine.ir.shape import Dimension, PartialShape, as_dimension, as_shape
-from engine.ir.stored import stored_bytes
 from engine.ir.types import (
     UNKNOWN,
     MapType,
@@ -48,8 +45,25 @@ from engine.ir.types import (
     ValueType,
     merge_types,
 )  # fmt: skip
-from engine.ir.variable import Variable
-from engine.startup import paused_collector
+from engine.startup import names_on_demand, paused_collector
+
+if TYPE_CHECKING:
+    from engine.ir.identity import model_identity
+    from engine.ir.leaves import Constant, Parameter, Result
+    from engine.ir.model import DECLARED_LENGTHS, UNREAD_CONSTANTS, Model
+    from engine.ir.node import Input, Node, Output, OutputLike, as_output
+    from engine.ir.stored import stored_bytes
+    from engine.ir.variable import Variable
+else:
+    # A network from a blob has types, and no graph.
+    __getattr__ = names_on_demand(__name__, {
+        "engine.ir.identity": ["model_identity"],
+        "engine.ir.leaves": ["Constant", "Parameter", "Result"],
+        "engine.ir.model": ["DECLARED_LENGTHS", "UNREAD_CONSTANTS", "Model"],
+        "engine.ir.node": ["Input", "Node", "Output", "OutputLike", "as_output"],
+        "engine.ir.stored": ["stored_bytes"],
+        "engine.ir.variable": ["Variable"],
+    })  # fmt: skip
 
 __all__ = [
     "DECLARED_LENGTHS", "UNKNOWN", "UNREAD_CONSTANTS", "Constant", "Dimension", "ElementType", "Input", "MapType",

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 from numpy.typing import ArrayLike
 
-from engine.drawing.html import html_table
 from engine.errors import GraphError, ModelError, TypeInferenceError
 from engine.ir.leaves import Constant, Parameter, Result
 from engine.ir.node import Node, Output, OutputLike, Subgraph, _detach, as_output, edits
@@ -467,6 +466,8 @@ class Model(Subgraph):
         return f"<Model `{self.name}` ({inputs}) -> ({outputs})>"
 
     def _repr_html_(self) -> str:
+        from engine.drawing.html import html_table
+
         rows: list[Sequence[object]] = [("input", p.friendly_name, p.type) for p in self._parameters]
         rows += [("output", r.friendly_name, r.type) for r in self._results]
         counts = Counter(

@@ -22,7 +22,6 @@ from engine.errors import PropertyError
 from engine.native.cancellation import CancelFlag
 from engine.native.extension import _core
 from engine.native.family import FamilyRunner, Number, PlanFamily, Varying, VaryingAttribute
-from engine.native.kernel_library import KernelLibrary, LibraryKernel, load_kernel_library
 from engine.native.memory import WeightMemory, empty_aligned, empty_huge
 from engine.native.plan import ArenaUsage, Plan, StepInfo
 from engine.native.routine import (
@@ -34,12 +33,19 @@ from engine.native.routine import (
     RoutineBuilder,
     SequenceAxis,
 )
-from engine.startup import dataclass
+from engine.startup import dataclass, names_on_demand
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from engine.native.kernel_library import KernelLibrary, LibraryKernel, load_kernel_library
+
     Array: TypeAlias = np.ndarray[Any, Any]
+else:
+    # Libraries of extensions.
+    __getattr__ = names_on_demand(__name__, {
+        "engine.native.kernel_library": ["KernelLibrary", "LibraryKernel", "load_kernel_library"],
+    })  # fmt: skip
 
 
 __all__ = [

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import ModelError
-from engine.ir import Constant, ElementType, boolean, string
+from engine.ir import ElementType, boolean, string
 
 MAX_AXES: Final = 64  # of numpy
 
@@ -32,6 +32,8 @@ def array_of_numbers(value: object, element_type: ElementType) -> NDArray[Any]:
         raise ModelError(f"not every number fits {element_type}: {e}") from e
     if found == {own} and element_type is not string:
         return array
+    from engine.ir import Constant
+
     try:
         made: NDArray[Any] = Constant(array, element_type).data
     except ModelError as e:

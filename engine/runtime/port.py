@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,15 +15,16 @@ from engine.ir import (
     ElementType,
     MapType,
     OptionalType,
-    Parameter,
     PartialShape,
-    Result,
     SequenceType,
     SparseTensorType,
     TensorType,
     ValueType,
 )
 from engine.startup import dataclass
+
+if TYPE_CHECKING:
+    from engine.ir import Parameter, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Port:
         name, layout = node.friendly_name, node.rt_info.get("layout", "")
         if not isinstance(layout, str):
             raise ModelError(f'`{name}`: rt_info["layout"] must be a string such as "NCHW"; got {layout!r}')
-        declared_of = str(node.input_value(0).node) if is_declared and isinstance(node, Result) else ""
+        declared_of = str(node.input_value(0).node) if is_declared and node.op_type == "Result" else ""
         return cls(name, node.type, layout, _as_json(name, node.rt_info.get("preprocess", {})), declared_of)
 
     @property

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from engine.errors import BlobFormatError, EngineError, StateError
-from engine.ir import Model, Variable
 from engine.runtime.growing import GrowingArray, GrowingSet
 from engine.runtime.port import Port
 from engine.runtime.values import Array, PortCheck, Value
 from engine.startup import dataclass
+
+if TYPE_CHECKING:
+    from engine.ir import Model, Variable
 
 Held = Array | GrowingArray
 """The value of a variable: an array, or what a device that appends in place made of it."""
@@ -50,6 +52,8 @@ class StatePort:
     @classmethod
     def from_json(cls, value: Any) -> Self:
         """Read the result of `to_json`. Raises `BlobFormatError` for anything else."""
+        from engine.ir import Variable
+
         try:
             variable = Variable.from_json(value["variable"])
             before, after = Port.from_json(value["before"]), Port.from_json(value["after"])

@@ -515,11 +515,12 @@ def test_the_overview_of_the_contract_has_every_hook_and_says_which_are_required
     [Plugin, ExecutableNetwork, SyncInferRequest, plugin_api.CoreHandle, QueryResult, RemoteContext, RemoteTensor],
 )
 def test_everything_that_signatures_mention_can_be_imported_from_the_contract(contract):
-    found = {kind for hint in typing.get_type_hints(contract).values() for kind in mentioned(hint)}
+    names = {name: getattr(plugin_api, name) for name in plugin_api.__all__}
+    found = {kind for hint in typing.get_type_hints(contract, localns=names).values() for kind in mentioned(hint)}
     for name, member in vars(contract).items():
         function = member.fget if isinstance(member, property) else member
         if inspect.isfunction(function) and not name.startswith("_"):
-            for hint in typing.get_type_hints(function).values():
+            for hint in typing.get_type_hints(function, localns=names).values():
                 found |= mentioned(hint)
     ours = {kind for kind in found if kind.__module__.startswith("engine.")}
     assert ours, "the test finds no signature"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from engine.ir import Model
 from engine.native import cpu_features, features, isas_within, kernel_isas
+
+if TYPE_CHECKING:
+    from engine.ir import Model
 
 ARCHITECTURE: Final = platform.machine().lower()
 """The requirement of a blob besides an instruction set: `generic` kernels of each architecture pack weights

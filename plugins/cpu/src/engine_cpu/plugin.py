@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from engine.errors import MissingPartError, UnsupportedError
 from engine.native import cores, cpu_features, default_isa, isas_within, product_rates
-from engine.plugin_api import (
-    API_VERSION,
-    BlobReader,
-    Config,
-    ExecutableNetwork,
-    Model,
-    Plugin,
-    QueryResult,
-)
+from engine.plugin_api import API_VERSION, BlobReader, Config, ExecutableNetwork, Plugin
 from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine.startup import paused_collector
 from engine_cpu.instruction_sets import ARCHITECTURE
@@ -31,6 +24,9 @@ from engine_cpu.properties import (
 )
 from engine_cpu.stored_network import StoredNetwork, has_program, why_no_program
 from engine_cpu.weights import FORMATS
+
+if TYPE_CHECKING:
+    from engine.plugin_api import Model, QueryResult
 
 
 class CpuPlugin(Plugin):

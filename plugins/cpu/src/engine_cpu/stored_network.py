@@ -6,16 +6,14 @@ This module and those that it imports are all that running a blob needs; `engine
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from engine.blob.compiled_for import check_mode, check_precision
 from engine.native import Plan, default_isa
 from engine.plugin_api import (
     BlobReader,
-    BlobWriter,
     Config,
     ExecutableNetwork,
-    Model,
-    NodeCounts,
     Plugin,
     SyncInferRequest,
     engine_version,
@@ -41,6 +39,9 @@ from engine_cpu.properties import (
 )
 from engine_cpu.request import CpuInferRequest
 from engine_cpu.stored_program import SECTION, WHY_NOT, StoredProgram
+
+if TYPE_CHECKING:
+    from engine.plugin_api import BlobWriter, Model, NodeCounts
 
 
 def has_program(blob: BlobReader, config: Config) -> bool:

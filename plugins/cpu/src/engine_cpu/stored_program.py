@@ -10,7 +10,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -18,11 +18,14 @@ import numpy as np
 from engine.errors import BlobFormatError, ModelError, PlanError, UnsupportedError
 from engine.ir import ElementType, TensorType
 from engine.native import codes, empty_aligned, left_out_kernels
-from engine.plugin_api import BlobReader, BlobWriter, NodeCounts, Port
+from engine.plugin_api import BlobReader, NodeCounts, Port
 from engine_cpu.program import PlacedSegment, Program
 from engine_cpu.recording import BufferCall, PlanCalls, StepCall, build_plan
 from engine_cpu.segments.native import NativeSegment
 from engine_cpu.segments.segment import Array, PlanForm, Segment
+
+if TYPE_CHECKING:
+    from engine.plugin_api import BlobWriter
 
 SECTION: Final = "program"
 DATA: Final = "program/data"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from engine.files.digest import sha256
-from engine.ir import Constant, Model, Output
-from engine.ir.walk import all_nodes
 from engine.native import Packing, empty_aligned, run_packings
+
+if TYPE_CHECKING:
+    from engine.ir import Constant, Model, Output
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -103,6 +104,9 @@ class WeightStore:
 
     def keep(self, graph: Model) -> None:
         """Have the constants of a graph kept in plain form: plans that are built during an inference may need them."""
+        from engine.ir import Constant
+        from engine.ir.walk import all_nodes
+
         self._read_plainly.update(_identity(node) for node in all_nodes(graph) if isinstance(node, Constant))
 
     def _made(self, make: Callable[[], Array | Packing]) -> Array | Packing:
@@ -120,6 +124,8 @@ class WeightStore:
 
 
 def _release(sources: Sequence[Output]) -> None:
+    from engine.ir import Constant
+
     for source in sources:
         assert isinstance(source.node, Constant)
         source.node.release()
@@ -127,6 +133,9 @@ def _release(sources: Sequence[Output]) -> None:
 
 def mark_weights(model: Model) -> None:
     """Give the constants of a compiled graph and of the bodies in it identities, which clones keep."""
+    from engine.ir import Constant
+    from engine.ir.walk import all_nodes
+
     number = 0
     for node in all_nodes(model):
         if isinstance(node, Constant):
@@ -135,6 +144,8 @@ def mark_weights(model: Model) -> None:
 
 
 def _identity(node: object) -> str:
+    from engine.ir import Constant
+
     assert isinstance(node, Constant)
     known = node.rt_info.get(_IDENTITY)
     if known is not None:
