@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 
 LONG: Final = 4096
 """Elements of a long list, such as in a tree ensemble; nodes have all tuples of this length as `LongList`s."""
+
+PART: Final = 1 << 16
+"""Elements that are converted at a time, as one call that holds the interpreter's lock: other threads run between."""
 
 
 class LongList(tuple[Any, ...]):
@@ -33,7 +37,8 @@ class LongList(tuple[Any, ...]):
     @classmethod
     def of_numbers(cls, array: NDArray[np.generic]) -> LongList:
         """The list of the elements of an array, which must not change afterwards."""
-        made = cls(array.tolist())
+        parts = (array[start : start + PART].tolist() for start in range(0, len(array), PART))
+        made = cls(chain.from_iterable(parts))
         made.array = array
         return made
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from engine.ir.long_list import LongList
+from engine.ir.long_list import PART, LongList
 from engine.onnx.wire import Buffer
 
 _FLOAT_TAG: Final = 0x3D
@@ -69,13 +69,23 @@ def _integers(data: memoryview) -> LongList | None:
 
 def _texts(data: memoryview) -> LongList | None:
     """Texts of up to 127 bytes without the letter J, which is the tag."""
-    pieces = bytes(data).split(bytes([_TEXT_TAG]))
+    whole, tag = bytes(data), bytes([_TEXT_TAG])
+    if not whole.startswith(tag):
+        return None
+    found: list[str] = []
     known: dict[bytes, str] = {}
-    for piece in set(pieces[1:]):
-        if not piece or piece[0] != len(piece) - 1:
-            return None
-        try:
-            known[piece] = piece[1:].decode("utf-8")
-        except UnicodeDecodeError:
-            return None
-    return None if pieces[0] else LongList.of_texts(list(map(known.__getitem__, pieces[1:])))
+    start = 0
+    while start < len(whole):
+        stop = whole.find(tag, start + PART)
+        stop = len(whole) if stop < 0 else stop
+        pieces = whole[start:stop].split(tag)[1:]
+        for piece in set(pieces) - known.keys():
+            if not piece or piece[0] != len(piece) - 1:
+                return None
+            try:
+                known[piece] = piece[1:].decode("utf-8")
+            except UnicodeDecodeError:
+                return None
+        found.extend(map(known.__getitem__, pieces))
+        start = stop
+    return LongList.of_texts(found)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, f64, i64, string
-from engine.ir.long_list import LongList
+from engine.ir.long_list import PART, LongList
 from engine.ops.flat_trees import MODES, FlatTrees, LinkedTrees, TreeError
 from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
@@ -170,11 +170,18 @@ def _tree_of_ids(node: Node, leaves: str, targets: int) -> tuple[LinkedTrees, se
 
 def _modes_by_name(node: Node, count: int) -> Array:
     names = node.attributes.get("nodes_modes", ())
-    allowed = [each for each in MODES if each != "BRANCH_MEMBER"]
-    if not isinstance(names, tuple) or len(names) != count or not set(names) <= set(allowed):
-        raise TreeError("nodes_modes", f"{count} values of {', '.join(allowed)}")
-    codes = {name: MODES.index(name) for name in allowed}
-    return np.fromiter(map(codes.__getitem__, names), np.int64, count)
+    codes = {name: number for number, name in enumerate(MODES) if name != "BRANCH_MEMBER"}
+    wrong = TreeError("nodes_modes", f"{count} values of {', '.join(codes)}")
+    if not isinstance(names, tuple) or len(names) != count:
+        raise wrong
+    modes = np.empty(count, np.int64)
+    for start in range(0, count, PART):
+        part = names[start : start + PART]
+        try:
+            modes[start : start + PART] = np.fromiter(map(codes.__getitem__, part), np.int64, len(part))
+        except (KeyError, TypeError):
+            raise wrong from None
+    return modes
 
 
 def _check_features(modes: Array, features: Array) -> None:

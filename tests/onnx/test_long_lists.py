@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from engine import Core
 from engine.errors import EngineError
 from engine.ir import Node, Parameter, f32
-from engine.ir.long_list import LongList
+from engine.ir.long_list import PART, LongList
 from engine.onnx import model_to_proto, read_model, skeleton
 from engine.onnx.long_lists import long_list
 from engine.onnx.weight_spans import data_files, weight_spans
@@ -185,3 +185,30 @@ def test_texts_of_models_and_errors_show_the_beginning_of_a_long_list() -> None:
     with pytest.raises(EngineError) as caught:
         read_model(serialized(target_ids=[9] * (2 * _TREES)))
     assert len(str(caught.value)) < 1000
+
+
+class Recorded:
+    """An array that records how many elements each call converts, which holds the interpreter's lock meanwhile."""
+
+    def __init__(self, array: Array) -> None:
+        self.array, self.converted = array, list[int]()
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, part: slice) -> Recorded:
+        made = Recorded(self.array[part])
+        made.converted = self.converted
+        return made
+
+    def tolist(self) -> Any:
+        self.converted.append(len(self.array))
+        return self.array.tolist()
+
+
+def test_other_threads_run_while_a_long_list_is_read() -> None:
+    """A server answers while a tree ensemble of millions of nodes loads: no call converts a whole list."""
+    array = Recorded(np.arange(5 * PART + 3, dtype=np.int64))
+    found = LongList.of_numbers(array)  # type: ignore[arg-type]
+    assert found == tuple(range(5 * PART + 3))
+    assert array.converted == [PART] * 5 + [3]
