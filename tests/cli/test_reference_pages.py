@@ -7,41 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_serve import command as serve
 from PIL import Image
 
-from engine.cli.command_line_reference import command_line_reference
 from engine.cli.discovery import OWN, own_command
 from engine.cli.main import EXAMPLES, EXIT_CODES, make_parser
-from engine.cli.properties_reference import properties_reference
-from engine.cli.specs_reference import specs_reference
-from engine.cli.undefined_reference import undefined_reference
 from engine.ir import PartialShape, TensorType, u8
 from engine.values.images import image_value
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def test_command_line_page_is_current() -> None:
-    committed = (DOCS / "command-line.md").read_text(encoding="utf-8")
-    assert committed == command_line_reference({"serve": serve}), (
-        "run: python -m engine.cli.command_line_reference serve=engine_serve.command > docs/command-line.md"
-    )
+from tools.pages import DOCS, PAGES
 
 
-def test_properties_page_is_current() -> None:
-    committed = (DOCS / "properties.md").read_text(encoding="utf-8")
-    assert committed == properties_reference(), "run: python -m engine.cli.properties_reference > docs/properties.md"
-
-
-def test_specs_page_is_current() -> None:
-    committed = (DOCS / "reference" / "specs.md").read_text(encoding="utf-8")
-    assert committed == specs_reference(), "run: python -m engine.cli.specs_reference > docs/reference/specs.md"
-
-
-def test_page_of_what_is_undefined_is_current() -> None:
-    committed = (DOCS / "undefined.md").read_text(encoding="utf-8")
-    assert committed == undefined_reference(), "run: python -m engine.cli.undefined_reference > docs/undefined.md"
+@pytest.mark.parametrize("page", PAGES)
+def test_generated_pages_are_current(page: str) -> None:
+    assert (DOCS / page).read_text(encoding="utf-8") == PAGES[page](), "run: tools/pages.py"
 
 
 @pytest.mark.parametrize("name", OWN)
