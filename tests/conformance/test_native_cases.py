@@ -1,4 +1,4 @@
-"""How many of ONNX's node cases CPU runs natively. `python -m engine.testing.native_cases CPU` lists the others.
+"""How many of ONNX's node cases CPU runs natively. `python tools/native_cases.py CPU` lists the others.
 
 If this fails, operators that ran on kernels run on the reference evaluator.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from engine import Core
-from engine.testing.native_cases import count_native, main, node_cases
+from tools.native_cases import count_native, main, node_cases
 
 _NATIVE = 1756
 
@@ -28,7 +28,7 @@ def test_the_table_lists_the_operators_that_cost_most_first(
     cases = [
         (name, case) for name, case in node_cases() if name.startswith(("test_string_", "test_relu", "test_regex"))
     ]
-    monkeypatch.setattr("engine.testing.native_cases.node_cases", lambda: iter(cases))
+    monkeypatch.setattr("tools.native_cases.node_cases", lambda: iter(cases))
     monkeypatch.setattr("sys.argv", ["native_cases", "CPU", "--cases"])
     main()
     lines = capsys.readouterr().out.splitlines()

@@ -15,7 +15,7 @@ from engine import ops
 from engine.errors import OperatorSpecError, TypeInferenceError
 from engine.ir import ElementType, Parameter, PartialShape
 from engine.ops.trees import ML, TreeSpec
-from engine.testing.random_trees import ANY_MODE, random_ensemble, random_linked, random_rows, random_shared
+from tests.random_trees import ANY_MODE, random_ensemble, random_linked, random_rows, random_shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REGRESSOR, CLASSIFIER, LINKED = "TreeEnsembleRegressor", "TreeEnsembleClassifier", "TreeEnsemble"

@@ -10,7 +10,7 @@ import pytest
 
 from engine import Core, ops
 from engine.ir import ElementType, Model, Parameter, PartialShape
-from engine.testing.random_trees import ANY_MODE, random_ensemble, random_linked, random_rows, random_shared
+from tests.random_trees import ANY_MODE, random_ensemble, random_linked, random_rows, random_shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NATIVE = {"ALLOW_REFERENCE": False}

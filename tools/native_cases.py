@@ -1,6 +1,6 @@
 """How many of ONNX's node cases a device runs natively, and which operators prevent the others.
 
-Run as `python -m engine.testing.native_cases CPU`; `--cases` also lists the cases of each operator. The device's own
+Run as `python tools/native_cases.py CPU`; `--cases` also lists the cases of each operator. The device's own
 query answers, and nothing is compiled, so the count takes seconds.
 """
 
@@ -76,7 +76,7 @@ def node_cases() -> Iterator[tuple[str, SuiteCase]]:
 
 def main() -> None:
     """Print how many of ONNX's node cases are native on a device."""
-    parser = argparse.ArgumentParser(prog="python -m engine.testing.native_cases", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("device", nargs="?", default="CPU")
     parser.add_argument("--cases", action="store_true", help="list the cases of each operator")
     args = parser.parse_args()
