@@ -9,7 +9,6 @@ from typing import Final, TypeAlias
 
 from engine.errors import ModelError
 
-_UNBOUNDED: Final = None
 _LONGEST: Final = (1 << 63) - 1
 
 

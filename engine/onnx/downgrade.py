@@ -184,10 +184,10 @@ def _fits(schema: _Schema, inputs: _Types, outputs: _Types, stated: frozenset[st
     if not schema.min_output <= len(outputs) <= schema.max_output:
         return False
     bound: dict[str, str] = {}
-    return _types_fit(schema, schema.inputs, inputs, bound) and _types_fit(schema, schema.outputs, outputs, bound)
+    return _types_fit(schema.inputs, inputs, bound) and _types_fit(schema.outputs, outputs, bound)
 
 
-def _types_fit(schema: _Schema, formals: Sequence[Any], types: _Types, bound: dict[str, str]) -> bool:
+def _types_fit(formals: Sequence[Any], types: _Types, bound: dict[str, str]) -> bool:
     """Whether each type is allowed, and equal for all ports of a type variable; `bound` maps variables to types."""
     for index, text in enumerate(types):
         formal = formals[min(index, len(formals) - 1)]

@@ -111,16 +111,16 @@ def normalize_axis(node: Node, axis: int, rank: int, what: str = "axis", of: str
 def broadcast_shapes(node: Node, shapes: Sequence[PartialShape]) -> PartialShape:
     """The shape to which all `shapes` broadcast, by numpy's rule. Raises `TypeInferenceError`."""
     result = shapes[0]
-    for index, shape in enumerate(shapes[1:], 1):
+    for shape in shapes[1:]:
         if shape is result or shape == result:
             continue
         if result.rank.is_dynamic or shape.rank.is_dynamic:
             return PartialShape.dynamic()
-        result = _broadcast_two(node, result, shape, index)
+        result = _broadcast_two(node, result, shape)
     return result
 
 
-def _broadcast_two(node: Node, a: PartialShape, b: PartialShape, index: int) -> PartialShape:
+def _broadcast_two(node: Node, a: PartialShape, b: PartialShape) -> PartialShape:
     long, short = (a.dims, b.dims) if len(a) >= len(b) else (b.dims, a.dims)
     offset = len(long) - len(short)
     dims = list(long[:offset])

@@ -14,7 +14,6 @@ from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 
 _POOLS: Final = ("AveragePool", "GlobalAveragePool", "ReduceMean")
-_MADE: Final = ("QuantizedAveragePool", "QuantizedBinary")
 
 
 class QuantizedMapsFusion(MatcherPass):

@@ -112,14 +112,6 @@ def f32(value: Any, magnitude: Any = None) -> Expected:
     return Expected(np.asarray(value, np.float32), None if magnitude is None else np.asarray(magnitude, np.float64))
 
 
-def one_input(
-    name: str, x: Array, answer: Callable[[Array], Array], rtol: float | None = None, /, **attributes: Any
-) -> NumericCase:
-    """An operator of one input; `name` begins with the operator."""
-    with np.errstate(all="ignore"):
-        return NumericCase(name, operator_of(name), (x,), (Expected(answer(x)),), attributes, rtol=rtol)
-
-
 def several_inputs(
     name: str, inputs: Sequence[Array], answer: Callable[..., Array], rtol: float | None = None, /, **attributes: Any
 ) -> NumericCase:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from engine.errors import UnsupportedError
@@ -55,7 +55,7 @@ class EinsumLowering(OpLowering[EinsumSpec]):
                     f"{node}: label {label} has lengths {lengths[label]} and {others[label]}; expected equal lengths"
                 )
         lengths |= others
-        c, _ = _strides(roles.c, b.shape(node.output(0)), lengths)
+        c, _ = _strides(roles.c, b.shape(node.output(0)))
         batch = [BatchDim(lengths[x], a.get(x, 0), strides.get(x, 0), c[x]) for x in roles.batch]
         transposed = roles.b[-1] == roles.k != ""
         product = Product(
@@ -160,9 +160,7 @@ def _with_pair(part: list[str], x: str, y: str) -> list[str]:
     return [*part[:at], x + y, *part[at + 2 :]]
 
 
-def _strides(
-    labels: Sequence[str], shape: Sequence[int], known: Mapping[str, int] | None = None
-) -> tuple[dict[str, int], dict[str, int]]:
+def _strides(labels: Sequence[str], shape: Sequence[int]) -> tuple[dict[str, int], dict[str, int]]:
     """The stride in elements along each label, and the lengths."""
     lengths, at = {}, 0
     for label in labels:
