@@ -36,12 +36,15 @@ struct TileSteps {
 
 ENGINE_INLINE void copy_columns(SizedPointer<const char> from, TileSteps from_steps, SizedPointer<char> to,
                                 TileSteps to_steps, int rows, std::int64_t columns) {
+  const std::int64_t bytes = to.element_bytes;
   const std::int64_t piece = from_steps.block == 16 && to_steps.block == 16 ? columns : 16;
-  for (int r = 0; r < rows; ++r)
-    for (std::int64_t c = 0; c < columns; c += piece)
-      std::memcpy((to + (r * to_steps.row + c / 16 * to_steps.block)).data,
-                  (from + (r * from_steps.row + c / 16 * from_steps.block)).data,
-                  static_cast<std::size_t>(min64(piece, columns - c) * to.element_bytes));
+  for (std::int64_t c = 0; c < columns; c += piece) {
+    const char* source = (from + c / 16 * from_steps.block).data;
+    char* target = (to + c / 16 * to_steps.block).data;
+    const std::size_t size = static_cast<std::size_t>(min64(piece, columns - c) * bytes);
+    for (int r = 0; r < rows; ++r, source += from_steps.row * bytes, target += to_steps.row * bytes)
+      std::memcpy(target, source, size);
+  }
 }
 
 // The last columns of a row-major C: computes a whole temporary tile and copies its valid columns.
