@@ -140,7 +140,7 @@ def _turn(config: Mapping[str, Any]) -> ExitStack:
             file = stack.enter_context(open(Path(folder, _LOCK), "ab"))  # noqa: SIM115 - it is in the stack
             fcntl.flock(file, fcntl.LOCK_EX)
         except (ImportError, OSError, ValueError):
-            pass  # nobody waits; the compilation says what is wrong with the folder
+            pass  # no worker waits; the compilation reports what is wrong with the folder
     return stack
 
 

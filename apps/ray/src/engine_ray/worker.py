@@ -128,7 +128,7 @@ class Predictor:
 
         Asks each node once, so that later calls ask only those that have joined.
 
-        What nodes lack is logged as a warning to "engine.ray", once for all nodes that lack the same.
+        What nodes lack is logged as a warning to "engine.ray", once for all nodes with the same reason.
         """
         cls._fits = fit_nodes(cls.job, cls._fits)
         groups: dict[str, list[NodeFit]] = {}
@@ -165,6 +165,6 @@ def _say_once(job: Job, nodes: Sequence[str], text: str) -> None:
     try:
         is_new = ray.get(job.journal.note.remote(nodes, text))
     except ray.exceptions.RayActorError:
-        is_new = True  # without the actor, nobody knows what was said; a worker goes on
+        is_new = True  # without the actor, a repeated warning is better than none
     if is_new:
         _log.warning("%s", text)

@@ -25,7 +25,7 @@ class DaemonThreads:
 
     @property
     def count(self) -> int:
-        """How many run, those included whose result nobody waits for any more."""
+        """How many threads run, including those whose callers no longer wait for the result."""
         return self._count
 
     async def run(self, function: Callable[P, ResultT], *args: P.args, **kwargs: P.kwargs) -> ResultT:

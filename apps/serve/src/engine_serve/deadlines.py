@@ -20,7 +20,7 @@ _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e
 def seconds_left(
     headers: Mapping[str, str] | None, parameters: Mapping[str, Any] | None, default_ms: float | None
 ) -> float | None:
-    """The shortest time that the client states, or else the default, in seconds; None for no deadline.
+    """The shortest time that the client states, otherwise the default, in seconds; None if there is no deadline.
 
     It can state it as the deadline of a call of gRPC; in the headers `grpc-timeout` ("250m") and
     `x-envoy-expected-rq-timeout-ms`, which proxies set; and, as Triton's clients do, in the parameter `timeout` of the

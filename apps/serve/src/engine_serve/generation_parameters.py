@@ -35,8 +35,8 @@ _WITHOUT_EFFECT: Final = frozenset({"user", "metadata", "store", "service_tier"}
 def generation_of(parameters: Mapping[str, Any], most_tokens: int) -> tuple[int, Sampling]:
     """How many tokens a request asks for, by default `most_tokens`, and how they are chosen.
 
-    A parameter of None is as if it were left out. Raises `InputError` for a value that is not valid or out of range,
-    and for a parameter that is not supported.
+    A parameter of None counts as omitted. Raises `InputError` for a value that is not valid or out of range, and for a
+    parameter that is not supported.
     """
     given = {name: value for name, value in parameters.items() if value is not None}
     _require_supported(given)

@@ -73,7 +73,7 @@ class GeneratedSequences:
 
     @property
     def longest_run(self) -> float:
-        """For how long tokens are awaited and none has come, in seconds; 0 if none is awaited."""
+        """The seconds since the last token while tokens are awaited; 0 if none is awaited."""
         return time.perf_counter() - self._progress if self._awaited else 0.0
 
     def begin_token(self) -> None:
@@ -126,7 +126,7 @@ class GenerativeModel(ServedModel):
         return "" if self._scheduler.failure is None else str(self._scheduler.failure)
 
     def prompt(self, given: str | Sequence[int], parameters: Mapping[str, Any]) -> Prompt:
-        """The prompt and the parameters of a request; a parameter of None is as if it were left out.
+        """The prompt and the parameters of a request; a parameter of None counts as omitted.
 
         Raises `InputError`, also for a parameter that is not supported; `TooLargeError`; and `UnsupportedError` for a
         text without a tokenizer.
@@ -198,7 +198,9 @@ class GenerativeModel(ServedModel):
             metrics.REQUEST_SECONDS.labels(self.name, self.version).observe(time.perf_counter() - begin)
 
     def _leave(self) -> None:
-        """A sequence has its place until the scheduler has ended it, so that a device that hangs collects none."""
+        """A sequence keeps its place until the scheduler has ended it, so that sequences do not accumulate if a device
+        hangs.
+        """
         self._sequences.count -= 1
         if self._is_retired and not self._sequences.count:
             self._close()
@@ -288,7 +290,7 @@ class GenerativeModel(ServedModel):
 
 
 def _when_done(future: Future[Any] | None, call: Callable[[], None]) -> None:
-    """Call in this event loop: now, or when a future is done that nobody waits for any more."""
+    """Call in this event loop: now, or when a future is done whose caller no longer waits."""
     if future is None or future.done():
         call()
         return

@@ -88,7 +88,7 @@ async def _cancelled(task: asyncio.Future[Any]) -> None:
     if not task.done():
         await asyncio.wait((task,))
     if not task.cancelled():
-        task.exception()  # taken notice of: else asyncio would log that nobody has
+        task.exception()  # the exception is read, because otherwise asyncio logs that it never was
 
 
 class _NoMessage:
@@ -99,7 +99,7 @@ class _NoMessage:
 
 
 class Interceptor(ExceptionToStatusInterceptor):  # type: ignore[misc]
-    """Wraps every method. What the client did wrong has a status, and no traceback."""
+    """Wraps every method. Errors of the client are answered with a status, and logged without a traceback."""
 
     def __init__(self, ending: Ending, tokens: Tokens | None) -> None:
         super().__init__()

@@ -47,9 +47,9 @@ class Guard:
         max_bytes: of a body; a longer one is answered with 413.
         body_seconds: how long a client may take to send a body; then 408.
         admission: if it is full, the answer is 503.
-        is_ending: whether the server has stopped to accept requests: who is cancelled then has used up the grace
-            period.
-        tokens: a request must have one of them, except for health; else the answer is 401. None for none.
+        is_ending: whether the server has stopped accepting requests: a request that is cancelled then has used up the
+            grace period.
+        tokens: a request must have one of them, except for health; otherwise, the answer is 401. None: no check.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ class NamedLocks:
 
     @contextlib.asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[None]:
-        """Wait until nobody else holds the name, and hold it during the block."""
+        """Wait until the name is not held, and hold it during the block."""
         lock, users = self._locks.get(name, (asyncio.Lock(), 0))
         self._locks[name] = (lock, users + 1)
         try:

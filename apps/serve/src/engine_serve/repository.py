@@ -129,7 +129,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
                 yield name, str(number), state
 
     def is_compiling(self) -> bool:
-        """Whether a thread reads or compiles a model, also one that nobody waits for any more."""
+        """Whether a thread reads or compiles a model, including one for which no request waits any more."""
         return self._threads.count > 0
 
     # -- loading --------------------------------------------------------------------------------------------------

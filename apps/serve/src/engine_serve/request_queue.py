@@ -48,8 +48,8 @@ class QueueState(Protocol):
 class RequestQueue:
     """Runs inferences of one network, at most `slots` at once, in the order of their arrival.
 
-    Not thread-safe: used by one event loop. A task that is cancelled leaves the queue, or its inference is cancelled,
-    and has its slot until the device has noticed. So a device that hangs cannot collect inferences.
+    Not thread-safe: used by one event loop. A cancelled task leaves the queue; if its inference runs, that is
+    cancelled, and keeps its slot until the device ends it. So a device that hangs cannot collect inferences.
 
     Args:
         name: of the model, for messages.
@@ -160,7 +160,7 @@ class RequestQueue:
         return await asyncio.wrap_future(future)
 
     def _end(self, key: int) -> None:
-        """The device has ended an inference: not before, even if nobody waits for it any more, is its slot free."""
+        """Free the slot of an inference that the device has ended; not before, even if its client stopped waiting."""
         del self._began[key]
         self._pass_on_slot()
 

@@ -159,7 +159,7 @@ class Sequences:
 
     @staticmethod
     def _when_done(run: list[InferFuture], call: Callable[[], None]) -> None:
-        """Call in this event loop: now, or when the device has ended an inference that nobody waits for any more."""
+        """Call in this event loop: now, or when the device has ended an inference whose client no longer waits."""
         if not run or run[0].done():
             call()
             return

@@ -71,7 +71,7 @@ class ServedModel(Model):  # type: ignore[misc]
         return self._outputs
 
     def retire(self, why: str) -> None:
-        """Another model has taken its place, or none. Accepted requests continue, and keep the network until they end.
+        """The model was replaced or unloaded. Accepted requests continue, and keep the network until they end.
 
         Args:
             why: what clients are told of their sequences.
@@ -85,10 +85,10 @@ class ServedModel(Model):  # type: ignore[misc]
             self.sequences.ended = ended
 
     def succeed(self, before: ServedModel | None, ended: EndedSequences, what: str) -> None:
-        """Answer requests that another model, which is there still or not, answered before.
+        """Take over the requests of another model, which may have been unloaded since.
 
         Args:
-            before: that model, if it is there.
+            before: that model, if it is still loaded.
             ended: the sequences of that model that have ended.
             what: what clients are told of its running sequences.
         """

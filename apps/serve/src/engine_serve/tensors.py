@@ -35,7 +35,7 @@ def datatype_of(port: Port) -> str:
 
 
 def described(ports: Sequence[Port]) -> list[dict[str, Any]]:
-    """The ports for the metadata of a model: lengths that are not fixed are -1; so is a rank that is not fixed."""
+    """The ports for the metadata of a model: lengths that are not fixed are -1, and so is an unknown rank."""
     return [{"name": port.name, "datatype": datatype_of(port), "shape": _lengths(port)} for port in ports]
 
 

@@ -44,7 +44,9 @@ def configure_tracing() -> None:
 
 
 def flush_traces() -> None:
-    """Send the spans that wait, at the end of the program. What a collector does not take in 5 seconds is lost."""
+    """Send the waiting spans at the end of the program. Spans that a collector does not accept within 5 seconds are
+    lost.
+    """
     for provider in _providers:
         ending = threading.Thread(target=provider.shutdown, name="engine-traces", daemon=True)
         ending.start()
@@ -57,7 +59,7 @@ def flush_traces() -> None:
 def request_span(
     model: str, version: str, device: str, headers: Mapping[str, str] | None, times: Times
 ) -> Iterator[None]:
-    """The span of a request, whose parent is the current span, or else the one in the client's headers.
+    """The span of a request, whose parent is the current span, or otherwise the one in the client's headers.
 
     `times` are read at the end. Without `configure_tracing`, there is no span.
     """
@@ -133,7 +135,7 @@ def current_trace() -> str:
 
 
 def _parent(headers: Mapping[str, str] | None) -> Any:
-    """The context of a span for a request: the current one, or else what the client's headers say."""
+    """The context of a span for a request: the current one, or otherwise the one in the client's headers."""
     from opentelemetry import propagate, trace
 
     has_span = trace.get_current_span().get_span_context().is_valid

@@ -20,7 +20,7 @@ from engine_auto.devices import Device
 
 
 class State(enum.Enum):
-    """The state of a candidate; the values stand in the metric CANDIDATES."""
+    """The state of a candidate; the metric CANDIDATES has the values."""
 
     WAITING = "waiting"
     COMPILING = "compiling"

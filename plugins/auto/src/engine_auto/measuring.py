@@ -27,7 +27,7 @@ _AGAIN: Final = 0.1
 
 
 class Stopped(Exception):
-    """The measurement ended before its time, since nobody needs it any more."""
+    """The measurement ended early, since it is no longer needed."""
 
 
 def inputs_for(ports: Sequence[Port], shapes: Mapping[str, Sequence[int]]) -> dict[str, Value] | None:
@@ -44,7 +44,7 @@ class Trials:
     Args:
         hint: LATENCY measures the median of single inferences; THROUGHPUT the time of many, as many at once as keep the
             device busy, divided by their number.
-        seconds: the limit of `run`, which looks at it between inferences only; who waits calls `stop` at the limit.
+        seconds: the limit of `run`, which checks it only between inferences; a waiting caller calls `stop` then.
         check: called between inferences; may raise `Stopped`.
 
     Attributes:

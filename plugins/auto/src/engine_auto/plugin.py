@@ -41,7 +41,7 @@ class AutoPlugin(Plugin):
         return AutoNetwork.imported(self, config, blob)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
-        """The answer of the first device that supports all operations; else, of the one that refuses the fewest."""
+        """The answer of the first device that supports all operations, otherwise of the one that refuses the fewest."""
         devices = DeviceList(self.name, self.core, config)
         answers = []
         for device in devices.one_by_one():

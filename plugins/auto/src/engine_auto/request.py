@@ -42,8 +42,8 @@ class AutoInferRequest(SyncInferRequest):
     def start_pipeline(self) -> None:
         """Run the inference on the device that is used now.
 
-        If the device fails, and another one succeeds, the first one is left. If all fail, the inference is to blame,
-        and the first error is raised.
+        If the device fails and another one succeeds, the first one is given up. If all fail, the inference is the
+        cause, and the first error is raised.
         """
         selection = self._selection
         if selection.wants_shapes:

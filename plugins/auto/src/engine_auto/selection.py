@@ -46,7 +46,7 @@ class Selection(Participant):
 
     Args:
         owner: names the network in messages.
-        model: the model, which nobody changes; None for an imported network, which has one candidate, that is ready.
+        model: the model, which must not change; None for an imported network, which has one candidate, that is ready.
         hint: PERFORMANCE_HINT.
         seconds: how long to measure.
     """
@@ -94,7 +94,7 @@ class Selection(Participant):
     # -- the first device -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Have a network that is ready, on the device that was chosen earlier, or else the first that is ready.
+        """Wait for a network, on the device that was chosen earlier, or otherwise the first that is ready.
 
         Raises the error of the device if there is one device; else one with the errors of all of them.
         """
@@ -257,7 +257,8 @@ class Selection(Participant):
         if not errors:
             why = "; ".join(f"{name}: {reason}" for name, reason in self.left_out.items())
             return DeviceNotFoundError(f"{self.owner}: no device can be used: {why}")
-        # A model that devices refuse is not to blame for plugins that cannot be used, nor these for an invalid model.
+        # A model that devices refuse is not the cause if plugins cannot be used, and plugins are not the cause of an
+        # invalid model.
         kinds = (UnsupportedError, PluginError)
         first = next((e for e in errors.values() if not isinstance(e, kinds)), None)
         first = first or next((e for e in errors.values() if isinstance(e, UnsupportedError)), None)

@@ -71,7 +71,7 @@ RunBatch: TypeAlias = Callable[[Sequence[Item]], None]
 class Collector(Participant):
     """The batches that wait, and the threads that run them. Thread-safe.
 
-    A batch that fails is repeated item by item, so that only the items that are to blame fail.
+    A batch that fails is repeated item by item, so that only the items that cause the failure fail.
 
     Args:
         rows: of a full batch. An item with more rows is a batch of its own.
@@ -144,7 +144,7 @@ class Collector(Participant):
         self._take_out(group)
         try:
             self._executor.submit(partial(self._run_group, group))
-        except EngineError as e:  # the system has no more threads; nobody else would end the items
+        except EngineError as e:  # the system has no more threads, and without a thread the items would never end
             for item in group.items:
                 item.error = retold(e, str(e))
                 if (task := self._mark_done(item)) is not None:

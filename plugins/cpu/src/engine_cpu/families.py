@@ -143,7 +143,7 @@ class FamilyProgram:
             raise Misfit(e.reason, e.node, is_number=e.is_number, ends=self._ends(samples, degree)) from e
 
     def _ends(self, samples: list[Lengths], degree: int) -> tuple[int, ...]:
-        """The lengths whose greatest value does not fit, beside the least ones of the others; or else all."""
+        """The lengths whose greatest value does not fit, with the minimum lengths of the others, or otherwise all."""
         if len(self.most) == 1:
             return (0,)
         found = []
