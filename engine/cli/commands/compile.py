@@ -145,8 +145,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--release",
         metavar="NAME:VERSION",
-        help="the signature includes this name and version, such as resnet50:7: who requires release 7 of it takes "
-        "neither an older blob nor one of another name",
+        help="the signature includes this name and version, such as resnet50:7; a user who requires release 7 of it "
+        "accepts neither an older blob nor one of another name",
     )
     parser.add_argument(
         "--encrypt", metavar="FILE", help="encrypt the blob with the key of this file, as `engine keygen` writes it"
