@@ -2,7 +2,7 @@
 
 CPython raises `KeyboardInterrupt` in the main thread between any two instructions. `threading.Condition`, and what is
 made of it (`Event`, `Semaphore`, `concurrent.futures`), consists of Python code: an interrupt after it has acquired its
-lock, before the block that releases it, leaves the lock taken, so that other threads wait for ever; one while it waits
+lock, before the block that releases it, leaves the lock taken, so that other threads wait forever; one while it waits
 raises `RuntimeError` or releases the lock of another thread. The locks of `threading`, used by `with` or alone, are
 written in C and have no such moments.
 """
@@ -84,7 +84,7 @@ def in_threads(function: Callable[[ItemT], ResultT], items: Sequence[ItemT], mos
     """`[function(item) for item in items]`, computed by at most `most` threads called `name`-0 and so on.
 
     Raises the exception of the first item that has one, once the items that have begun are done; others do not begin.
-    So does an interrupt of the caller.
+    An interrupt of the caller is raised in the same way.
     """
     crew = _Crew(function, items)
     try:
@@ -132,7 +132,7 @@ class _Crew(Generic[ItemT, ResultT]):
     def dismiss(self) -> None:
         """Begin no more items, and wait for those that have begun.
 
-        A thread whose start was interrupted may never run: none is waited for that has not begun.
+        A thread whose start was interrupted may never run, so only items that have begun are waited for.
         """
         self._left.clear()
         with self._lock:

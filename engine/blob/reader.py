@@ -120,8 +120,8 @@ class BlobReader:
     def authenticate(self) -> None:
         """Require that the blob was exported with the transform that was passed, and with none if none was.
 
-        With a cipher, the manifest is then its author's, and so is the content of all sections, those in another file
-        included: a section is used only afterwards. Raises `BlobTransformError`, and `BlobCorruptError` for damage.
+        With a cipher, this proves that the author wrote the manifest and the content of all sections, including those
+        in another file; no section is used before. Raises `BlobTransformError`, and `BlobCorruptError` for damage.
         """
         with self._authentication:
             if self._is_authentic or self._data is None:

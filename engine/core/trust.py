@@ -61,14 +61,16 @@ def with_signature(check: BlobCheck, where: str, settings: Config, release: Blob
 
 
 def may_be_mapped(path: object, settings: Config) -> bool:
-    """Whether nobody can change the blob in a file after its signature is verified; True if none is verified."""
+    """Whether no other user can change the blob in a file after its signature is verified; True if no signature is
+    verified.
+    """
     return not _verifies(settings) or _is_private(path)
 
 
 def may_be_used_in_place(file: WeightsFile, settings: Config, is_encrypted: bool) -> bool:
-    """Whether nobody can change the weights of a blob after they are verified; True if no key verifies them.
+    """Whether no other user can change the weights of a blob after they are verified; True if no key verifies them.
 
-    `is_encrypted`: the key of the encrypted blob does. Raises `BlobError` for a file that cannot be read.
+    `is_encrypted`: the key of the encrypted blob verifies them. Raises `BlobError` for a file that cannot be read.
     """
     return not (is_encrypted or _verifies(settings)) or all(map(_is_private, file.files()))
 

@@ -49,7 +49,7 @@ class Colouring:
 
 
 def colourings(graph: Graph) -> list[Colouring]:
-    """The colourings for which the graph has data; by device first, or else by operator."""
+    """The colourings for which the graph has data; the first is by device, or by operator without devices."""
     found = []
     if any(node.device for node in graph.nodes):
         found.append(_by("device", graph, lambda node: node.device, _NO_DEVICE))

@@ -99,7 +99,9 @@ def _colouring(colouring: Colouring) -> dict[str, Any]:
 
 
 def groups_of(node: GraphNode) -> tuple[str, ...]:
-    """The groups around a node: its own, or else by its name and by the names of the nodes in whose bodies it is."""
+    """The groups around a node: its own, or otherwise those that follow from its name and from the names of the nodes
+    whose bodies contain it.
+    """
     if node.groups:
         return node.groups
     around: list[str] = []

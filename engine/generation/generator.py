@@ -223,7 +223,8 @@ class Generator:
             raise InputError("there are no new tokens to compute; call append first")
         if not known.computed:
             known = known.compacted()
-        # Where each sequence has a position of its own to write at, an ended one may write anything: it never goes on.
+        # Where each sequence writes at a position of its own, an ended one may write anything, since it is never
+        # continued.
         if any(known.ended) and not all(known.ended) and STARTS not in self._names:
             self._require_mask("sequences that have ended, beside others,")
         if self._room is not None and known.length > self._room:

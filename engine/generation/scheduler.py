@@ -256,7 +256,7 @@ class Scheduler(Participant):
         error: EngineError = Cancelled("the scheduler was closed")
         try:
             self._serve()
-        except Exception as e:  # nobody waits for this thread, and the streams' readers would wait for ever
+        except Exception as e:  # otherwise, the streams' readers would wait forever
             error = self._failure = DeviceError(self._told(e, "the scheduler failed"))
             error.__cause__ = e
         with self._lock:

@@ -1,4 +1,4 @@
-"""Float attributes: ONNX stores them as f32, so that a node holds the f32 values, whoever made it."""
+"""Float attributes: ONNX stores them as f32, so every node holds the f32 values, wherever it was made."""
 
 from __future__ import annotations
 

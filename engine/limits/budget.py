@@ -90,7 +90,7 @@ def compilation(limits: Limits | None = None, constant_bytes: Callable[[], int] 
     """Inside the block, this thread compiles within `limits`: all folding shares one budget.
 
     `constant_bytes` counts the bytes of the model's constants, now: what is folded later does not count. A compilation
-    inside another one shares the budget of the outer one, and so do blocks without limits.
+    inside another one and blocks without limits share the budget of the outer block.
     """
     outer = _thread.budget
     if outer is None:

@@ -155,7 +155,7 @@ def pattern_of_growth(vector: LengthVector) -> LengthPattern:
 def pattern_between(first: LengthVector, second: LengthVector) -> LengthPattern | None:
     """The pattern with one or two leading lengths that two vectors match, one of which may be the past; None without.
 
-    A length of 0 or 1 is not taken for one that varies, because operators give both a meaning of their own.
+    A length of 0 or 1 does not count as varying, because operators treat both specially.
     """
     differing = [group for group, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1]]
     grows = min(first[_PAST], second[_PAST]) > 0

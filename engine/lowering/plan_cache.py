@@ -40,7 +40,7 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         self._build = build
         self._size = size
         self._dropped = dropped
-        # Not an OrderedDict: Ctrl-C in the `__hash__` or `__eq__` of a key would leave it inconsistent for ever.
+        # Not an OrderedDict: Ctrl-C in the `__hash__` or `__eq__` of a key would leave it inconsistent forever.
         self._plans: dict[KeyT, PlanT] = {}
         self._pending: dict[KeyT, _Pending[PlanT]] = {}
         self._lock = ForkSafeLock()

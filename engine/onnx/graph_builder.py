@@ -281,7 +281,7 @@ class GraphBuilder:
         if not isinstance(stated, TensorType) or not is_narrower(stated, value.type):
             return value
         rank = len(stated.shape)
-        if value.shape.rank.is_dynamic:  # a vector of another length is refused, and so is a value of another rank
+        if value.shape.rank.is_dynamic:  # a vector of another length and a value of another rank are refused
             value = reshape_to(value, emit("Reshape", emit("Shape", value), i64s([rank])))
         last = stated.shape[-1] if rank else as_dimension(None)
         if last.is_static and last.min and value.shape[-1].is_dynamic:
@@ -326,7 +326,7 @@ class GraphBuilder:
         outputs: Sequence[str],
         name: str,
     ) -> Node:
-        """A canonical node with the types that whole-graph inference found, or else with types inferred here.
+        """A canonical node with the types that whole-graph inference found, or otherwise with types inferred here.
 
         If inference here finds other types, the nodes that read them are also inferred here. A type that only the file
         declares does not replace inference: ONNX leaves nodes untyped whose inputs contradict each other.

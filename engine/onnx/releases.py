@@ -1,7 +1,7 @@
 """Additions of later releases of ONNX, which this version does not know: a file with one is refused by name.
 
 The onnx package may be newer than this version, or older than the file; protobuf reads fields that it does not know as
-fields without a name. What they ask for must not be ignored.
+fields without a name. The features that they request must not be ignored.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _ELEMENTS: Final = re.compile(
 ELEMENTS: Final = _ELEMENTS if sys.version_info >= (3, 11, 5) else None
 """Floats, ints and short strings of an attribute. Integers of 64 bits or more are left to `varint`, which checks.
 
-None before Python 3.11.5, whose `re` goes on behind the place where the body of a possessive repeat has failed.
+None before Python 3.11.5, whose `re` continues behind the position where the body of a possessive repeat failed.
 """
 
 

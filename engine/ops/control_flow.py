@@ -204,7 +204,7 @@ def _infer_repeated(
 ) -> tuple[list[ValueType], list[ValueType]]:
     """The result types of a loop's body, and the types of its states that hold in every iteration.
 
-    A dimension that changes between iterations becomes unknown; if the rank changes, so does the whole shape.
+    A dimension that changes between iterations becomes unknown; if the rank changes, the whole shape does.
     """
     current = list(states)
     for _ in range(_MAX_ROUNDS):

@@ -1,4 +1,4 @@
-"""Type inference of a single node: by the engine's rules, or else by ONNX's own inference, with a cache."""
+"""Type inference of a single node: by the engine's rules, or otherwise by ONNX's own inference, with a cache."""
 
 from __future__ import annotations
 

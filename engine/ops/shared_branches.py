@@ -33,7 +33,8 @@ _OPPOSITE: Final = {EQ: NE, NE: EQ}
 
 
 def flatten_graphs(linked: LinkedTrees, dtype: np.dtype[np.floating]) -> FlatTrees:
-    """The trees as flat arrays, where branches, and roots, may share nodes: each has one place, whoever leads there.
+    """The trees as flat arrays, where branches, and roots, may share nodes: each is stored once, however many nodes
+    lead to it.
 
     The arrays have at most one node more for each branch. Raises `TreeError` for a cycle.
     """

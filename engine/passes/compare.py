@@ -29,9 +29,9 @@ def compare_models(
     """The differences between two models, as text; an empty list if they are equal.
 
     Compares inputs, outputs and, from the outputs up, operators and edges; and, as enabled: attributes (bodies
-    included; an omitted one has its operator's default), constants (bit by bit, NaN equal to NaN), friendly names that
-    are set in both, rt_info, and types. A constant that several nodes share equals several constants with its value. At
-    most 20 differences are listed.
+    included; an omitted one counts as its operator's default), constants (bit by bit, NaN equal to NaN), friendly names
+    that are set in both, rt_info, and types. A constant that several nodes share equals several constants with its
+    value. At most 20 differences are listed.
     """
     comparison = ModelComparison(attributes, constants, names, rt_info, types)
     comparison.models(a, b)

@@ -17,7 +17,7 @@ FUSED_NAMES = "fused_names"
 
 
 DECOMPOSED = "decomposed"
-"""The rt_info key under which a node has the operator and the name of the model's node of which it is a step."""
+"""The rt_info key for the operator and the name of the model's node that this node is a step of."""
 
 
 class RuntimeAttribute(ABC):

@@ -28,7 +28,7 @@ _BOOL_TEXTS |= {"false": False, "no": False, "off": False, "0": False}
 
 
 class Mutability(enum.Enum):
-    """Who sets a property's value, and when."""
+    """When a property's value can be set, and whether by the user or by the plugin."""
 
     METRIC = "metric"
     """Reported by a device or network; cannot be set."""

@@ -94,9 +94,9 @@ class AsyncInferRequest(Participant):
     def infer(self, inputs: object = None) -> InferResult:
         """Run all stages in this thread and return the outputs; no callback is called.
 
-        `inputs`: a mapping by name or index, a list in input order, or one array; omitted inputs keep the
-        tensors set before, and so do initializers that were given (`reset_initializers`). Raises `Busy`, `InputError`,
-        `Cancelled`, `DeviceError` and the device's errors; `Cancelled` also when the interpreter exits.
+        `inputs`: a mapping by name or index, a list in input order, or one array; omitted inputs, and initializers that
+        were given, keep the tensors set before (`reset_initializers`). Raises `Busy`, `InputError`, `Cancelled`,
+        `DeviceError` and the device's errors; `Cancelled` also when the interpreter exits.
         """
         run = former = None
         try:
@@ -155,7 +155,7 @@ class AsyncInferRequest(Participant):
             del former  # outside the lock, since it may log
             self._submit(run)
         except BaseException as e:
-            # An interrupt, since `_submit` handles errors: the request must not stay busy for ever.
+            # An interrupt, since `_submit` handles errors: the request must not stay busy forever.
             if run is not None and self._run is run:
                 self._cancel(run, self._interrupted(e))
             elif run is not None and run.deadline is not None:
@@ -231,9 +231,9 @@ class AsyncInferRequest(Participant):
     def set_callback(self, callback: Callback | None) -> None:
         """Have `callback(request, error)` called after each background inference; `error` is None on success.
 
-        It runs on the network's callback executor when the request is idle again: it may read results, set tensors
-        and start the request, but not wait for it. An exception that it raises reaches one waiter, as `CallbackError`;
-        if nobody has waited by the time that the request begins its next inference, is freed, or the interpreter exits,
+        It runs on the network's callback executor when the request is idle again: it may read results, set tensors and
+        start the request, but not wait for it. An exception that it raises reaches one waiter, as `CallbackError`; if
+        no thread has waited by the time that the request begins its next inference, is freed, or the interpreter exits,
         the logger `engine.runtime` logs it. Raises `Busy`, and `InferError` if `callback` is not callable.
         """
         require_callable(callback)
@@ -674,7 +674,7 @@ class AsyncInferRequest(Participant):
             )
 
     def _take_error(self, run: Run) -> EngineError | None:
-        """Return the run's error, or else the callback's, the latter only once."""
+        """Return the run's error, or otherwise the callback's; the callback's is returned only once."""
         with self._lock:
             failure, run.callback_failure = run.callback_failure, None
         callback_error = None if failure is None else failure.take()

@@ -1,6 +1,6 @@
 """Compares results with expected ones: how many elements differ, and by how much.
 
-`distances` is what every comparison in the engine is made of; each has its own opinion of what is close.
+Every comparison in the engine is based on `distances`, with tolerances of its own.
 """
 
 from __future__ import annotations

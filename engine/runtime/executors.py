@@ -145,7 +145,7 @@ class _Pool:
             del task
 
     def _has_place(self) -> bool:
-        """Whether the current thread is one of the pool's, of which there are no more than `limit`.
+        """Whether the current thread is one of the pool's threads, which are `limit` at most.
 
         If Ctrl-C interrupts the start of a thread, the thread may run all the same, or never.
         """

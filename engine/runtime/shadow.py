@@ -205,7 +205,7 @@ class Shadow(Participant):
                 else:
                     self._waiting.append(copies)
                     self._changed.notify_all()
-        except Exception as e:  # such as no memory for the copies: the live inference goes on
+        except Exception as e:  # such as no memory for the copies: the live inference continues
             self._failed(e)
 
     def _copies(

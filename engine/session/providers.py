@@ -64,7 +64,8 @@ class Placement:
 def placement(
     core: Core, providers: Sequence[Provider] | None, provider_options: Sequence[Mapping[str, Any]] | None
 ) -> Placement:
-    """The device for a list of providers: one, or HETERO on several, the first of which takes what it can run.
+    """The device for a list of providers: one, or HETERO on several, the first of which runs the nodes that it
+    supports.
 
     An `EngineWarning` at the line that calls the caller names providers and options that this engine does not know; the
     others, at last the default, are used. Raises `InputError` if lists do not fit, and `UnsupportedError` for options

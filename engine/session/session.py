@@ -251,7 +251,7 @@ class InferenceSession:
         """Do nothing: an error is raised where it occurs, and never answered by another device."""
 
     def disable_fallback(self) -> None:
-        """Do nothing: there is no fallback to disable."""
+        """Do nothing: sessions never fall back to other providers."""
 
     # -- profiling ----------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ class _Builder:
 
 
 def groups_of_node(node: Node) -> tuple[str, ...]:
-    """The groups around a node, outermost first: from the exporter's metadata, or else from its name."""
+    """The groups around a node, outermost first: from the exporter's metadata, or otherwise from its name."""
     metadata = node.annotations.get("metadata")
     scopes = metadata.get(_SCOPES) if isinstance(metadata, Mapping) else None
     if isinstance(scopes, str) and _LIST.fullmatch(scopes):

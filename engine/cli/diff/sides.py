@@ -1,4 +1,4 @@
-"""A side of a comparison: what computes a model, be it a device with a configuration or another engine."""
+"""A side of a comparison: a device with a configuration, or another engine, which computes the model."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class HealthReport:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is no problem; notes do not count."""
+        """Whether no problems were found; notes do not count."""
         return all(finding.level is not Level.PROBLEM for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:

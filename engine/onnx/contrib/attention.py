@@ -116,7 +116,7 @@ def _self_attention(
 ) -> list[Output | None]:
     """Attention of queries, keys and values side by side; the numbers are indices of inputs.
 
-    The past keys and values are one input, [2, B, H, P, D], and so are those that it returns.
+    The past keys and values are one input, [2, B, H, P, D], and the present ones one output.
     """
     heads = call.heads()
     given = call.optional(past)

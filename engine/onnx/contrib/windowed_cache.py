@@ -56,7 +56,7 @@ class WindowedCache:
         """Which keys each query sees, [B, 1, S, C + S]; `rows` are 0 to S."""
         keys = emit("Range", i64_scalar(0), emit("Add", self.capacity, self.new), i64_scalar(1))
         end = emit("Unsqueeze", self._end(self.before), i64s([1]))  # [B, 1]
-        # New keys count from `end` on; what the buffer has behind it is nobody's.
+        # New keys count from `end` on; the elements of the buffer behind it are unused.
         new = emit("Add", emit("Sub", keys, self.capacity), end)
         is_new = emit("GreaterOrEqual", keys, self.capacity)
         nobody = emit("Where", is_new, new, i64_scalar(1 << 62))

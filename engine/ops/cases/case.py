@@ -80,9 +80,9 @@ class OperatorCase:
     def tolerance(self, element_type: ElementType, largest: float) -> tuple[float, float]:
         """The relative and absolute tolerance of a result of real numbers.
 
-        The error of a sum of n rounded terms grows like n times epsilon times a term's largest magnitude, in any
-        order of summation: partial sums grow with the root of n, and so do their errors. The tolerance is twice that,
-        because device and reference both round. `largest` is the largest finite absolute value of the result.
+        The error of a sum of n rounded terms grows like n times epsilon times a term's largest magnitude, in any order
+        of summation: partial sums and their errors grow with the root of n. The tolerance is twice that, because device
+        and reference both round. `largest` is the largest finite absolute value of the result.
 
         Results of narrow types are sums in a wider type: their own epsilon applies only to the final rounding.
         """

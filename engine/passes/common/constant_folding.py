@@ -20,9 +20,9 @@ from engine.passes.surgery import infer_again, replace_node
 class ConstantFolding(ModelPass):
     """Evaluates operations whose inputs are constants, Shape and Size of static shapes, and CastLike of constants.
 
-    DequantizeLinear stays, since devices compute on its integer input, and so does any operation with a result larger
-    than `max_output_bytes` that is also larger than its inputs. Random operators are never folded. The callback of
-    `PassConfig` returning True keeps a node.
+    DequantizeLinear stays, since devices compute on its integer input. An operation stays, too, if its result is larger
+    than `max_output_bytes` and than its inputs. Random operators are never folded. The callback of `PassConfig`
+    returning True keeps a node.
     """
 
     def __init__(self, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:

@@ -44,8 +44,8 @@ _KEEP_BOUNDS: Final = (
 class ConvInputFusion(MatcherPass):
     """Turns Conv(f(x)) into Conv(x), where f multiplies and adds constants to channels, or permutes or repeats them.
 
-    Such as the mean, the scale and the order of colours of an image. A sum before a convolution with pads stays, and
-    so does one of values without a known bound.
+    Such as the mean, the scale and the order of colours of an image. A sum stays if the convolution has pads, or if its
+    values have no known bound.
     """
 
     makes = frozenset({"Add"})

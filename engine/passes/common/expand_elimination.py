@@ -13,7 +13,7 @@ from engine.passes.runtime_info import copy_runtime_info
 class ExpandElimination(MatcherPass):
     """Connects elementwise operators that read an Expand to its input, if the other operands give the same shape.
 
-    An Expand that determines the operator's shape stays, and so does one that is read by others.
+    An Expand that determines the operator's shape, or that other nodes read, stays.
     """
 
     def __init__(self) -> None:

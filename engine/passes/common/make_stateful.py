@@ -138,7 +138,7 @@ def _name_lengths(model: Model, pairs: Sequence[_Pair], others: Sequence[Paramet
     try:
         probe.reshape({name: PartialShape(dims) for name, dims in named.items() if dims})
     except TypeInferenceError:
-        return  # nothing is told
+        return  # nothing is known about the lengths
     told = set()
     for pair in pairs:
         made = probe.result(pair.result.friendly_name).input_value(0).shape

@@ -1,7 +1,7 @@
 """The basic model, on which most checks run: two inputs, two outputs, of operators that the device claims.
 
-A device need not have any particular operator. The first two of `OPERATORS`, or else of `FURTHER_OPERATORS`, that its
-query supports make the model.
+A device need not have any particular operator. The model is made of the first two of `OPERATORS`, or otherwise of
+`FURTHER_OPERATORS`, that its query supports.
 """
 
 from __future__ import annotations

@@ -320,7 +320,9 @@ def changed_pipeline(network: ExecutableNetwork, change: Callable[[SyncInferRequ
 
 
 def _failing(position: int, failing: list[bool]) -> Callable[[SyncInferRequest, Stage], Stage]:
-    """Make the stage at `position`, or else the last after it has run, fail while `failing[0]` is true."""
+    """Make the stage at `position` fail, or the last one after it has run if there is no such stage, while `failing[0]`
+    is true.
+    """
     number = [-1]
 
     def change(request: SyncInferRequest, stage: Stage) -> Stage:

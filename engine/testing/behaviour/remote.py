@@ -53,7 +53,7 @@ class RemoteChecks(DeviceChecks):
             core.create_context(self.device)
 
     def test_tensor_round_trip(self, context: RemoteContext) -> None:
-        """Elements of several types and shapes come back as they were; each copy is counted."""
+        """Elements of several types and shapes are returned unchanged; each copy is counted."""
         arrays: list[Array] = [
             np.arange(6, dtype=np.float32).reshape(2, 3),
             np.array(7, np.int64),

@@ -1,4 +1,4 @@
-"""Checks of exported weights: every byte of them comes back, and equal networks give equal blobs."""
+"""Checks of exported weights: every byte is restored, and equal networks give equal blobs."""
 
 from __future__ import annotations
 

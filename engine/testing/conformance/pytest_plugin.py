@@ -90,7 +90,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let no check run for ever."""
+    """Limit the time of each check."""
     if not config.pluginmanager.hasplugin("timeout"):
         return
     # A worker that runs nothing but checks is replaced, whatever hangs in it. Elsewhere a signal interrupts the check.
