@@ -17,7 +17,7 @@ CONFIG_FILE: Final = "genai_config.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
 
 _MAX_BYTES: Final = 1 << 20
-"""Bytes of a configuration; the builder's have about two thousand."""
+"""The maximum size of a configuration in bytes; the builder's have about two thousand."""
 _MAX_NUMBER: Final = (1 << 31) - 1
 _STATES: Final = (("past_key_names", "present_key_names"), ("past_value_names", "present_value_names"))
 _USUAL: Final = (("past_key_values.%d.key", "present.%d.key"), ("past_key_values.%d.value", "present.%d.value"))
@@ -108,21 +108,21 @@ class _Table:
     values: dict[str, Any]
 
     def table(self, key: str, *, is_required: bool = False) -> _Table:
-        """The object of a key; an empty one without it, unless it is required."""
+        """The object of a key; an empty one if it is missing and not required."""
         found = self.values.get(key, None if is_required else {})
         if not isinstance(found, dict):
             raise self.wrong(key, "an object")
         return _Table(self.path, f"{self.where}{key}.", found)
 
     def text(self, key: str, default: str) -> str:
-        """The value of a key, which must be a text that is not empty."""
+        """The value of a key, which must be a non-empty text."""
         found = self.values.get(key, default)
         if not isinstance(found, str) or not found:
             raise self.wrong(key, f'a text, such as "{default}"')
         return found
 
     def number(self, key: str, check: tuple[Callable[[Any], bool], str]) -> Any:
-        """The value of a key that passes a check; None without it."""
+        """The value of a key that passes a check; None if it is missing."""
         found = self.values.get(key)
         if found is not None and not check[0](found):
             raise self.wrong(key, check[1])
@@ -135,7 +135,7 @@ class _Table:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    if not os.path.isfile(path):  # false also for names that no file can have, such as ones that are too long
+    if not os.path.isfile(path):  # False also for names that no file can have, such as too long ones
         raise ModelReadError(
             f"{path.parent} has no {CONFIG_FILE}, so it is not a folder of onnxruntime-genai's builder; give the file "
             "of a model, or the folder that the builder wrote"

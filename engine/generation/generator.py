@@ -26,7 +26,7 @@ FILLED = "nonpad_kv_seqlen"
 LOGITS = "logits"
 
 _RANKS: Final = {IDS: 2, MASK: 2, POSITIONS: 2, COLUMNS: 1, STARTS: 1, FILLED: 1}
-"""Of the inputs by their roles."""
+"""The ranks of the inputs, by role."""
 
 
 class Generator:
@@ -253,7 +253,9 @@ class Generator:
         return given, known
 
     def _computed(self, known: _Sequences, logits: Array) -> Array:
-        """The logits of the last token of each sequence, from the logits of all new tokens or of the last ones only."""
+        """The logits for the last token of each sequence, taken from the logits of all new tokens or of only the last
+        ones.
+        """
         new = known.mask[:, known.computed :]
         self._sequences = known
         known.computed = known.length

@@ -98,7 +98,7 @@ class Sampling:
 
 
 def _number(value: object) -> float:
-    """A value as a float; NaN for what is not a real number, and infinity for an integer that no float can be near."""
+    """A value as a float; NaN for what is not a real number, and infinity for an integer beyond the range of floats."""
     if not isinstance(value, Real):
         return math.nan
     try:

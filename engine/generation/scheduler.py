@@ -209,10 +209,11 @@ class Scheduler(Participant):
 
     @property
     def failure(self) -> DeviceError | None:
-        """Why it ended by itself, and takes no sequences any more: make another one. None while it works.
+        """Why it ended by itself and accepts no more sequences, so that another scheduler is needed. None while it
+        works.
 
-        The failure of a sequence, or of a step, is not one: it ends the sequences that it concerns. If the batch cannot
-        be emptied after that, this is one.
+        The failure of a sequence, or of a step, only ends the sequences that it concerns. If the batch cannot be
+        emptied after that, the scheduler fails.
         """
         return self._failure
 
@@ -294,7 +295,7 @@ class Scheduler(Participant):
                 self._admit_waiting()
                 if self._slots.active:
                     self._step()
-            except Exception as e:  # such as no memory for other arrays: the next sequences begin with an empty batch
+            except Exception as e:  # such as no memory for new arrays: the next sequences begin with an empty batch
                 self._drop_all(self._typed(e))
 
     def _drop_cancelled(self) -> None:
@@ -320,7 +321,7 @@ class Scheduler(Participant):
                 continue
             try:
                 self._admit(stream)
-            except Exception as e:  # also what is not an error of the SDK ends this sequence only
+            except Exception as e:  # even an exception that is not an error of the SDK ends only this sequence
                 stream.end(self._typed(e))
             self._joining = None
 
@@ -406,9 +407,10 @@ class Scheduler(Participant):
                 self._leave(row)
 
     def _fail(self, error: EngineError) -> None:
-        """After a step that failed, and left the variables as they were: the sequences leave that it is the fault of.
+        """Remove the sequences that caused a step to fail; the step has left the variables unchanged.
 
-        Those are the longest ones if the bound is reached; else those whose step also fails alone, or all if none does.
+        They are the longest ones if the bound is reached, otherwise those whose step also fails alone, or all if none
+        does.
         """
         slots = self._slots
         if isinstance(error, StateError) and slots.first_column:

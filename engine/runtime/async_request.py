@@ -221,7 +221,7 @@ class AsyncInferRequest(Participant):
             del self, run, error  # see `infer`
 
     def cancel(self) -> None:
-        """Stop the running inference, if any: at once while it is queued, else at its next `check_cancelled`.
+        """Stop the running inference, if any: at once while it is queued, otherwise at its next `check_cancelled`.
 
         It then ends with `Cancelled`, even if its last stage does not check. Never blocks.
         """
@@ -401,7 +401,8 @@ class AsyncInferRequest(Participant):
         self._states().reorder(indices)
 
     def take_sequence(self, index: int, other: AsyncInferRequest) -> None:
-        """Make sequence `index` of this request's batch what the only sequence of `other` is, as if it had joined.
+        """Replace sequence `index` of this request's batch by the only sequence of `other`, which joins the batch in
+        this way.
 
         Variables that grow get it at their end, and zeros before it, which the model must mask. It is copied; the other
         sequences stay where they are. Raises `Busy`, and `StateError` if `other` belongs to another network, has

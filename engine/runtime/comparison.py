@@ -32,7 +32,7 @@ class Distances:
 
     @property
     def mismatched(self) -> int:
-        """How many elements are not finite in one only, or are another infinity or NaN there."""
+        """How many elements are finite in only one of the arrays, or differ in infinity or NaN."""
         return int(np.count_nonzero(~self.is_finite & ~self.is_same))
 
     @property
@@ -75,7 +75,7 @@ class Comparison:
     Attributes:
         name: the output's name, with the index for an element of a sequence.
         size: the number of elements compared.
-        mismatches: how many elements are further off than the tolerance.
+        mismatches: how many elements differ by more than the tolerance.
         max_absolute: the largest absolute difference; NaN if any element is NaN in only one of the two.
         max_relative: the largest difference divided by the expected magnitude, among elements expected to be nonzero.
         problem: why the two cannot be compared element by element; empty if they can.

@@ -21,13 +21,13 @@ Allocate = Callable[[int], Array]
 _MIN_ROOM: Final = 64
 _LINE: Final = 64
 _PRUNED: Final = 16
-"""Sets of a block that are gone are forgotten whenever there are this many."""
+"""Freed sets of a block are removed from its list whenever the list has this many."""
 _lock = threading.Lock()
 """Held while a place in a block is given to a set."""
 
 
 class RowFormat(Protocol):
-    """How a device keeps the elements of a growing value, where that is not as they are: with fewer bits, say."""
+    """How a device stores the elements of a growing value if not unchanged: for example, with fewer bits."""
 
     def encode(self, array: Array) -> Array:
         """Elements as they are kept; all dimensions but the last one stay the same."""
@@ -52,7 +52,7 @@ class GrowingSet:
     Their elements lie in one block of memory, each value's elements together, with the dimension that grows first, so
     that a longer value needs no other distances between elements; the block has room for more. `extended` gives a set
     that shares the block, with new positions to be written; sets that continue the same one do not see each other's. A
-    place that another set has is not given again: then the block is copied, as it is when its room is used up.
+    position that another set uses is not given again: then the block is copied, as it is when its room is used up.
 
     Attributes:
         length: of all values, in the dimension that grows.
@@ -205,7 +205,7 @@ class _Block:
             for start, size, value in zip(starts, sizes, values, strict=False)
         ]
         self._sets: list[ref[GrowingSet]] = []
-        self._used = 0  # by the longest set so far, which may be gone
+        self._used = 0  # by the longest set so far, which may have been freed
 
     @classmethod
     def of(cls, values: list[_Value], length: int, allocate: Allocate) -> _Block:
@@ -222,14 +222,14 @@ class _Block:
         ) from error
 
     def add(self, made: GrowingSet) -> None:
-        """Keep a set in mind as long as it exists."""
+        """Record a set for as long as it exists."""
         if len(self._sets) >= _PRUNED:
             self._sets = [known for known in self._sets if known() is not None]
         self._sets.append(ref(made))
         self._used = max(self._used, made.length)
 
     def is_taken(self, length: int) -> bool:
-        """Whether a set has positions from `length` on."""
+        """Whether a set uses positions from `length` on."""
         if self._used > length:
             self._used = max((found.length for found in self.live()), default=0)
         return self._used > length

@@ -103,8 +103,8 @@ class Lifecycle:
 
 lifecycle = Lifecycle()
 
-# The threads are daemons, so that a stage that never returns cannot keep the process from exiting; this
-# hook gives the others time to return from native code, which must not outlive the interpreter.
+# The threads are daemons, so that a stage that never returns cannot keep the process from exiting; this hook gives the
+# other threads time to return from native code, which must not outlive the interpreter.
 atexit.register(lifecycle.exit)
 os.register_at_fork(
     before=lifecycle.before_fork,

@@ -105,5 +105,5 @@ def _add_dtypes(value: object, found: set[Any]) -> None:
         found.add(str)
     elif isinstance(value, np.generic) or type(value) is np.ndarray:
         found.add(value.dtype)
-    elif isinstance(value, np.ndarray):  # a subclass, whose mask would be lost for example
+    elif isinstance(value, np.ndarray):  # a subclass, whose mask, for example, would be lost
         found.add(type(value))

@@ -42,9 +42,8 @@ class Port:
 
     `layout` ("NCHW") and `preprocess` (how data is prepared, JSON values: its "steps" are those that `PrePostProcessor`
     made part of the model) are for the user; they come from the `rt_info` of the model's parameter or result and are
-    stored in blobs.
-    `declared_of` names the node that computes an output ("Reshape `r`") if its type depends on what the model's file
-    declares, beyond what follows from the operators; else it is empty.
+    stored in blobs. `declared_of` names the node that computes an output ("Reshape `r`") if its type depends on what
+    the model's file declares, beyond what follows from the operators; otherwise it is empty.
     """
 
     name: str

@@ -19,7 +19,7 @@ _STAGE = 20
 
 @dataclass(slots=True)
 class NodeTime:
-    """The records of one node: in all inferences together, how long it ran, by what, and where."""
+    """The records of one node: how long it ran in all inferences together, on which kernels, and where."""
 
     name: str
     op_type: str
@@ -100,7 +100,7 @@ def profile_table(profiles: Sequence[InferenceProfile], most: int | None = None)
 
 
 def _node_table(layers: Sequence[NodeTime], times: Callable[[int], tuple[str, str]]) -> list[str]:
-    """The lines of a table; names have the columns that the others leave."""
+    """The lines of a table; names get the columns that the others leave free."""
     has_parts = any(layer.part for layer in layers)
     others = [
         (

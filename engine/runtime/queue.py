@@ -50,7 +50,7 @@ class AsyncInferQueue(Participant):
 
     Args:
         network: creates the requests.
-        jobs: the number of requests, so the most inferences in flight; 0 uses OPTIMAL_NUMBER_OF_INFER_REQUESTS.
+        jobs: the number of requests, which limits the inferences in flight; 0 uses OPTIMAL_NUMBER_OF_INFER_REQUESTS.
         policy: what `start_async` does if all are in flight: "block" until one is done, or "reject" with `Busy`.
         callback: see `set_callback`.
     """
@@ -90,8 +90,8 @@ class AsyncInferQueue(Participant):
         In the callback, `request.results` returns the outputs or raises the inference's error. `wait_all` raises the
         first failure: such an error, or another exception of a callback as `CallbackError`; the logger `engine.runtime`
         logs later exceptions of callbacks. The callback may start its request again, which continues the same job; it
-        must not wait, nor set another callback of the request. Raises `Busy` while any inference is in flight, and
-        `InferError` if `callback` is not callable.
+        must not wait, and must not set another callback of the request. Raises `Busy` while any inference is in flight,
+        and `InferError` if `callback` is not callable.
         """
         require_callable(callback)
         with self._lock:

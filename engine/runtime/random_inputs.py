@@ -23,8 +23,8 @@ class Ranges:
 
     Attributes:
         reals: the bounds of a uniform distribution; by default, those with mean 0 and variance 1.
-        integers: the least and the largest integer; by default 0 and 1, which are almost always valid indices.
-            Booleans, and integers of one or two bits, are of those among 0 and 1.
+        integers: the smallest and the largest integer; by default 0 and 1, which are almost always valid indices.
+            Booleans, and integers of one or two bits, are 0 or 1 if these are within the range.
     """
 
     reals: tuple[float, float] | None = None

@@ -25,12 +25,12 @@ class NodeProfile:
     """When one node of the graph ran, and how.
 
     Attributes:
-        name: unique in the inference; of fused nodes, one of theirs.
+        name: unique in the inference; for fused nodes, the name of one of them.
         status: "native", "reference", or a device's own term; for a subgraph, its device.
         start_ns: `time.perf_counter_ns`.
         kernel: what the device ran, if it says so.
         part: the subgraph that the node is in, such as "1: CPU", for a device that runs on others.
-        node: the node's friendly name, if `name` is another because several records are about it; else empty.
+        node: the node's friendly name, if `name` differs from it because the node has several records; otherwise empty.
         live_bytes: the bytes of intermediate results that were in use meanwhile; None if the device does not say.
     """
 

@@ -65,7 +65,7 @@ class RemoteContext(ABC):
     Args:
         plugin: the plugin that creates it.
         device: the device string that the context was asked for.
-        handles: the device's own objects behind the context, by the names of `Plugin.context_handles`.
+        handles: the device's own objects behind the context, under the names that `Plugin.context_handles` lists.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -172,7 +172,7 @@ class RemoteContext(ABC):
             try:
                 with _device_errors(self, "close"):
                     release()
-            except EngineError as e:  # the rest is released all the same
+            except EngineError as e:  # the other tensors are released nevertheless
                 failures.append(e)
         if failures:
             raise failures[0]

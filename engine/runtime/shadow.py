@@ -62,15 +62,15 @@ class ShadowStatistics:
     """The counts of a shadow since it began.
 
     Attributes:
-        inferences: that the live network finished.
-        sampled: the ones that were chosen.
-        dropped: chosen ones that were left out, since as many as the queue holds were waiting.
+        inferences: the inferences that the live network finished.
+        sampled: the inferences that were chosen.
+        dropped: chosen ones that were omitted, since the queue was full.
         skipped: chosen ones that cannot be repeated: with tensors on the device, or output tensors of the user.
-        compared: that the other network repeated.
+        compared: inferences that the other network repeated.
         different: compared ones with an output beyond the tolerance.
-        failed: that the other network did not finish, or whose comparison or callback raised.
+        failed: inferences that the other network did not finish, or whose comparison or callback raised.
         max_absolute: the largest absolute difference of each output; NaN if any was.
-        last_error: of the last failure.
+        last_error: the error of the last failure.
     """
 
     inferences: int = 0
@@ -94,10 +94,10 @@ class Shadow(Participant):
             serve(network)
         shadow.statistics
 
-    All requests of the live network take part, also those that exist already. Of a chosen inference, inputs and outputs
-    are copied; no other costs more than a random number. If the queue is full, it is dropped instead. Nothing that the
-    other network or the callback does reaches the live one; but both may compute on the same cores, so a small sample
-    costs less. `close`, or leaving the block, compares what is waiting, and ends.
+    All requests of the live network take part, including those that exist already. The inputs and outputs of a chosen
+    inference are copied; any other costs only a random number. If the queue is full, a chosen one is dropped instead.
+    Nothing that the other network or the callback does reaches the live one; but both may compute on the same cores, so
+    a small sample costs less. `close`, or leaving the block, compares what is waiting, and ends.
 
     Args:
         live, other: networks with the same inputs and outputs, without variables.
@@ -182,7 +182,7 @@ class Shadow(Participant):
     # -- in the threads of the live network -----------------------------------------------------------------
 
     def _observe(self, inputs: Sequence[Value], outputs: Sequence[Value], is_plain: bool) -> None:
-        """Take note of a finished inference. Never raises, and never waits for the shadow's thread."""
+        """Sample a finished inference. Never raises, and never waits for the shadow's thread."""
         try:
             if getattr(_own, "is_repeating", False):
                 return

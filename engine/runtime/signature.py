@@ -18,10 +18,10 @@ from engine.runtime.values import Array, PortCheck, Value, is_copy
 class Signature:
     """Ports, the maps from name or index to index, and their checks; one per network, shared by its requests.
 
-    Immutable once it is given its context, but for its observer, and thread-safe. `network` names the network in
-    messages. `states` are the variables: stages see them as further inputs and outputs, behind the user's. `fixed` are
-    inputs of the model that a blob has as constants. `observer` is called at the end of each inference with its inputs,
-    its outputs, and whether the user has set no output tensors; it never raises.
+    Thread-safe; once its context is set, only its observer changes. `network` names the network in messages. `states`
+    are the variables: stages see them as further inputs and outputs, behind the user's. `fixed` are inputs of the model
+    that a blob has as constants. `observer` is called at the end of each inference with its inputs, its outputs, and
+    whether the user has set no output tensors; it never raises.
     """
 
     __slots__ = (

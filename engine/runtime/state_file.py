@@ -1,7 +1,7 @@
 """Files with the values of a request's variables, from which another request, in another process, can continue.
 
 A file has the format of a blob: a manifest and checked sections. It belongs to the model whose identity it names, and
-to no device.
+fits any device.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engine.ir import Model, Variable
 
 Held = Array | GrowingArray
-"""The value of a variable: an array, or what a device that appends in place made of it."""
+"""The value of a variable: an array, or the object that a device which appends in place has made from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ class StatePort:
 
 
 class States:
-    """The current values of the variables of one request; those before the first inference are not made until then.
+    """The current values of the variables of one request; the initial values are not created before the first
+    inference.
 
     Values are replaced by the results of a successful inference and never changed, so requests may share them. Not
     thread-safe; `network` names the network in messages.
@@ -178,7 +179,7 @@ class States:
             self._values = shortened
 
     def reorder(self, indices: Sequence[int] | Array) -> None:
-        """Make sequence i what sequence `indices[i]` was, as beam search does. Raises `StateError`."""
+        """Replace sequence i by sequence `indices[i]`, as beam search does. Raises `StateError`."""
         order = np.asarray(indices)
         if order.ndim != 1 or order.dtype.kind not in "iu" or not order.size:
             raise StateError(f"{self._network}: reorder takes a list of indices of sequences; got {indices!r:.80}")
@@ -204,7 +205,7 @@ class States:
         self._values = taken
 
     def take_sequence(self, index: int, other: States) -> None:
-        """Make sequence `index` what the only sequence of `other` is, at the end of the variables that grow.
+        """Replace sequence `index` by the only sequence of `other`, at the end of the variables that grow.
 
         Before it, these get zeros. Raises `StateError`, and keeps the values, if `other` has several sequences or
         longer ones, or a variable has no dimension of sequences.

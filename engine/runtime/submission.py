@@ -25,7 +25,8 @@ class InferFuture(Future[InferResult]):
         self._request: AsyncInferRequest | None = None
 
     def cancel(self) -> bool:
-        """Cancel the inference: at once if it has not begun, which returns True; else like `AsyncInferRequest.cancel`.
+        """Cancel the inference: at once if it has not begun, which returns True; otherwise like
+        `AsyncInferRequest.cancel`.
 
         A running one ends with the error `Cancelled` at its next check, or with its result if it is done before.
         """
@@ -69,7 +70,7 @@ class Submissions(Participant):
         lifecycle.refuse_at_exit(self._name)
         future = InferFuture()
         with self._lock:
-            request = self._take()  # it may raise, so that nothing waits for a request that was not made
+            request = self._take()  # before anything waits for the request, since this may raise
             self._waiting.append((future, inputs, deadline))
         if request is not None:
             self._start_next(request)
@@ -92,7 +93,9 @@ class Submissions(Participant):
         return request
 
     def _start_next(self, request: AsyncInferRequest) -> None:
-        """Start the first waiting inference that was not cancelled and has valid inputs; else the request is idle."""
+        """Start the first waiting inference that was not cancelled and has valid inputs; without one, the request
+        becomes idle.
+        """
         while True:
             with self._lock:
                 if not self._waiting:

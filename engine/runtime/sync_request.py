@@ -26,7 +26,7 @@ STAGES: Final = ("infer_preprocess", "start_pipeline", "wait_pipeline", "infer_p
 
 
 def _nothing() -> None:
-    """Follows the stages of a request that another one runs through."""
+    """The step after the stages of a request that `run_through` uses: none."""
 
 
 class RequestOwner(Protocol):
@@ -268,7 +268,7 @@ class SyncInferRequest(ABC):
         self.inputs = bound
 
     def take_over(self, other: SyncInferRequest, defaults: Mapping[str, Value]) -> None:
-        """Go on with the tensors and the variables of `other`, a request of the same model with fewer inputs.
+        """Continue with the tensors and the variables of `other`, a request of the same model with fewer inputs.
 
         `defaults` are the values of the further inputs, by name, until they are set, and after `clear_tensors`.
         """
@@ -396,7 +396,7 @@ class SyncInferRequest(ABC):
         other._stage_profiles, other._node_profiles = [], []
         self._through = other
         try:
-            self.check_cancelled()  # one that came before the line above
+            self.check_cancelled()  # a cancellation that came before the line above
             other._run_own_stages()
             self._outputs = other._outputs
             if self.is_profiling:
@@ -486,7 +486,7 @@ class SyncInferRequest(ABC):
             count = len(self.signature.outputs)
             self.states.commit(outputs[count:])
             outputs = self._outputs = outputs[:count]
-            self.inputs = self.inputs[: len(self.signature.inputs)]  # or the former values would stay in memory
+            self.inputs = self.inputs[: len(self.signature.inputs)]  # otherwise, the former values would stay in memory
         observer = self.signature.observer
         if observer is not None:
             observer(self.inputs, outputs, not self._user_outputs)

@@ -14,9 +14,9 @@ WAIT = "wait"
 def timeline_of(profiles: Sequence[InferenceProfile], network: str = "") -> Timeline:
     """The timeline of inferences, in any order.
 
-    For each request a track with its inferences, in them the stages and the waits for executors; for each executor a
-    track with what ran on it; for each request the steps, on each device that a device that runs on others uses; the
-    transfers; and the memory in use for intermediate results, over all requests.
+    It has, for each request, a track with its inferences, their stages and the waits for executors; for each executor,
+    a track with its stages; for each request, the steps, by device if the device runs on others; the transfers; and the
+    memory in use for intermediate results of all requests.
     """
     requests: defaultdict[str, list[Span]] = defaultdict(list)
     executors: defaultdict[str, list[Span]] = defaultdict(list)

@@ -14,7 +14,7 @@ from engine.runtime.timeline import timeline_of
 def write_trace(profiles: Sequence[InferenceProfile], path: str | os.PathLike[str], network: str = "") -> None:
     """Write a trace of inferences in Chrome's trace-event format, for https://ui.perfetto.dev or chrome://tracing.
 
-    A file is replaced as a whole or not at all; a pipe or a device is written to instead. `network` names the
+    A file is replaced as a whole or not at all; a pipe or a device file is written to directly. `network` names the
     process of the trace. Raises `OSError` if it cannot be written.
     """
     write_file(path, trace_events(timeline_of(profiles, network)).encode())

@@ -13,7 +13,7 @@ from engine.startup import dataclass
 
 
 class GraphOptimizationLevel(IntEnum):
-    """How much a graph is optimized. Here it always is; results differ by rounding at most."""
+    """How much a graph is optimized. This engine always optimizes; results differ by rounding at most."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -53,9 +53,10 @@ _WITHOUT_EFFECT: Final = (
 class SessionOptions:
     """The options of a session. Setting one that onnxruntime does not have is an `AttributeError`.
 
-    An effect here have: `intra_op_num_threads` (0: the device chooses), `enable_profiling` with `profile_file_prefix`,
-    `use_deterministic_compute` (kernels are not chosen by measurement), and the overrides of free dimensions by name.
-    `optimized_model_filepath` is refused. All others change neither results nor errors here, and are kept as set.
+    These have an effect here: `intra_op_num_threads` (0: the device chooses), `enable_profiling` with
+    `profile_file_prefix`, `use_deterministic_compute` (kernels are not chosen by measurement), and the overrides of
+    free dimensions by name. `optimized_model_filepath` is refused. All others change neither results nor errors here,
+    and are kept as set.
     """
 
     enable_cpu_mem_arena: bool = True
@@ -109,7 +110,7 @@ class SessionOptions:
         raise _unsupported("libraries for onnxruntime's custom operators", "Core.add_extension (docs/extensions.md)")
 
     def check(self) -> None:
-        """Raise `UnsupportedError` for what is set and cannot be honoured."""
+        """Raise `UnsupportedError` if an option that is set cannot be honoured."""
         if self.optimized_model_filepath:
             raise _unsupported("optimized_model_filepath", "ExecutableNetwork.export_model, which writes a blob")
 

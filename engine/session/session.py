@@ -78,7 +78,7 @@ class InferenceSession:
         self._metadata = ModelMetadata.of(model)
         self._placement = where
         self._network = self._core.compile_part(model, where.device, self._config(where))
-        warn_of(self._network, 4)  # at the line that calls the method that calls this one
+        warn_of(self._network, 4)  # the warning points to the line that calls the method that calls this one
         self._inputs = {port.name: port for port in (*self._network.inputs, *self._network.overridable)}
         self._requests: list[AsyncInferRequest] = []
 
