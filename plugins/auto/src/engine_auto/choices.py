@@ -36,7 +36,7 @@ class Choices:
     and the plugins.
 
     The file belongs to one machine: version, processor and number of cores are in its name. Devices are not in the key,
-    since finding them may take seconds; that the chosen one is the same is checked when it is used.
+    since finding them may take seconds; whether the chosen one is still the same is checked when it is used.
     """
 
     def __init__(self, config: Config, model: Model, names: Sequence[str]) -> None:

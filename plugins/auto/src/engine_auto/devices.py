@@ -1,4 +1,4 @@
-"""The devices that AUTO may use, in order, and why others are left out."""
+"""The devices that AUTO may use, in order, and why others are excluded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class Device:
 
 
 class DeviceList:
-    """The devices that a configuration names, or the plugins of all devices. None is loaded before it is asked for.
+    """The devices that a configuration names, or the plugins of all devices. Plugins are loaded only when their devices
+    are requested.
 
     Raises `DeviceNotFoundError` if there is none, `PropertyError` for configuration of a device that is not among them.
 

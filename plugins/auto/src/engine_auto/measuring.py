@@ -135,7 +135,7 @@ class Trials:
         return median(times)
 
     def _time_of_many(self, network: ExecutableNetwork, at_once: int) -> int:
-        """The time of an inference when `at_once` are always under way or waiting."""
+        """The time of an inference while `at_once` are always running or waiting."""
         begun = time.perf_counter_ns()
         futures = deque(network.submit(self._inputs) for _ in range(at_once))
         count = at_once

@@ -92,7 +92,7 @@ class AutoNetwork(ExecutableNetwork):
 
     def _begin(self, selection: Selection) -> None:
         self.selection = selection
-        self.remarks = selection.remarks  # a device may also be left later
+        self.remarks = selection.remarks  # a device may also be given up later
         self._executor = CurrentExecutor(selection)
         weakref.finalize(self, selection.close).atexit = False
 
@@ -155,7 +155,7 @@ class AutoNetwork(ExecutableNetwork):
 
 
 def _check_equal(outer: Signature, inner: Signature) -> None:
-    """Requests pass tensors on unchecked. Raises `BlobCorruptError`."""
+    """Raise `BlobCorruptError` unless the ports are equal, since requests pass tensors on unchecked."""
     kinds = (("inputs", outer.inputs, inner.inputs), ("outputs", outer.outputs, inner.outputs))
     for what, ours, theirs in (*kinds, ("variables", outer.states, inner.states)):
         if [each.to_json() for each in ours] != [each.to_json() for each in theirs]:

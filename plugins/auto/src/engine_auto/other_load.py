@@ -13,7 +13,7 @@ _IDLE: Final = (3, 4)
 class OtherLoad:
     """Measures the share of processor time that other processes use, from the creation of the object on.
 
-    Processes that this one has started count as its own once they have ended. Where the system does not report it, the
+    Processes that this one has started count as its own once they have ended. If the system does not report it, the
     share is 0. Resolution: 10 ms of processor time.
     """
 
@@ -21,7 +21,7 @@ class OtherLoad:
         self._before = _times()
 
     def share(self) -> float:
-        """From 0 to 1; the time that a hypervisor takes counts as others'."""
+        """From 0 to 1; time taken by a hypervisor counts as used by others."""
         after = _times()
         if self._before is None or after is None:
             return 0.0

@@ -15,7 +15,7 @@ from engine.plugin_api import (
 from engine_auto.devices import DeviceList
 from engine_auto.properties import OWN_PROPERTIES
 
-# Networks and what measures them are imported when they are first needed, so that listing devices does not wait for it.
+# Networks and measuring are imported when they are first needed, so that listing devices does not wait for it.
 
 
 class AutoPlugin(Plugin):

@@ -69,10 +69,10 @@ class Selection(Participant):
         """The names of the list whose devices are looked for, or compiled for."""
         self.reason = ""
         self._why_now = "it was ready first"
-        """Why inferences begin where they do until the choice is final."""
+        """Why inferences use the current device until the choice is final."""
         self.is_final = False
         self.wants_shapes = False
-        """Whether the devices are measured once an inference tells the shapes of its inputs."""
+        """Whether the devices are measured once an inference shows the shapes of its inputs."""
         self._core, self._model, self._choices = core, model, choices
         self._hint, self._seconds = hint, seconds
         self._current: Candidate | None = None
@@ -82,11 +82,11 @@ class Selection(Participant):
         self._sought: set[str] = set()
         """The names of the list whose devices were looked for."""
         self._errors: dict[str, EngineError] = {}
-        """Of names whose devices cannot be found."""
+        """The errors of names whose devices cannot be found."""
         self.remarks: list[str] = []
-        """Remarks for the user on devices that are no longer used."""
+        """Messages for the user about devices that are no longer used."""
         self._is_started = False
-        """Whether warnings are issued at once; until then they wait, since there are none if `start` fails."""
+        """Whether warnings are issued at once; until then they are kept, since none are issued if `start` fails."""
         self.lock = ForkSafeLock()
         self.changed = Signal(self.lock)
         lifecycle.track(self)
@@ -241,13 +241,13 @@ class Selection(Participant):
         return failure is None
 
     def _warn(self, message: str) -> None:
-        """Add a remark; warn now, unless `start` has not succeeded yet."""
+        """Add a message; issue it now if `start` has succeeded."""
         with self.lock:
             if message not in self.remarks:
                 self.remarks.append(message)
             if not self._is_started:
                 return
-        with suppress(EngineWarning):  # it is logged; as an error it would end a thread, or a good inference
+        with suppress(EngineWarning):  # it is only logged: as an error, it would end a thread or a successful inference
             warn(f"{self.owner}: {message}")
 
     def _error_of_all(self) -> EngineError:
@@ -274,7 +274,7 @@ class Selection(Participant):
         return f"it is the only one that can be used ({'; '.join(others)})" if others else "it is the only one"
 
     def take(self, device: Device, network: ExecutableNetwork, reason: str) -> None:
-        """Have the network of an imported blob as the only one."""
+        """Use the network of an imported blob as the only one."""
         candidate = Candidate(device)
         self.candidates = [candidate]
         candidate.take(network, executor_of(network, candidate.name), "it was imported", time.perf_counter())
@@ -325,7 +325,7 @@ class Selection(Participant):
         networks = {each.name: each.network for each in ready if each.network is not None}
         inputs = inputs_for(next(iter(networks.values())).inputs, shapes)
         if inputs is None:
-            if shapes:  # of values that cannot be made at random
+            if shapes:  # for values that cannot be generated at random
                 self._settle(current, f"{self._why_now}; random values cannot be made for inputs of these types")
                 return
             with self.lock:
@@ -382,7 +382,7 @@ class Selection(Participant):
         with self.lock:
             if self.is_final or self._is_closed:
                 return
-            if chosen.network is None:  # it has failed meanwhile
+            if chosen.network is None:  # the device has failed meanwhile
                 chosen, reason = self.current, self.reason
             self._current, self.reason, self.is_final = chosen, reason, True
             chosen.state = State.CHOSEN
@@ -415,7 +415,7 @@ class Selection(Participant):
     @property
     def executor(self) -> Executor:
         """The executor of the device on which inferences begin."""
-        with self.lock:  # a device that fails meanwhile has none any more
+        with self.lock:  # a device that fails meanwhile has no executor any more
             executor = self.current.executor
         assert executor is not None
         return executor
@@ -456,7 +456,9 @@ class Selection(Participant):
                 return
 
     def _looks_for_more(self) -> bool:
-        """Have all devices as candidates: if a choice was known, only that device was looked for. False if they are."""
+        """Look for all devices: if a choice was known, only the chosen device has been. False if all have been looked
+        for.
+        """
         if self._model is None or self._devices is None:
             return False
         left = [name for name in self._devices.names if name not in self._sought]
@@ -465,7 +467,7 @@ class Selection(Participant):
         return bool(left)
 
     def leave(self, failed: Candidate, error: EngineError, successor: Candidate, network: ExecutableNetwork) -> None:
-        """Do not use a device any more, on which an inference failed that succeeded on `successor`; with a warning.
+        """Give up a device, with a warning, after an inference failed on it that succeeded on `successor`.
 
         `network` is the one on `successor`, which may have been given up while the inference ran there.
         """
@@ -486,7 +488,7 @@ class Selection(Participant):
     # -- for users --------------------------------------------------------------------------------------------
 
     def described(self) -> dict[str, object]:
-        """The value of the metric CANDIDATES: by device, its state, and why devices were left out."""
+        """The value of the metric CANDIDATES: by device, its state, and why devices were excluded."""
         with self.lock:
             found: dict[str, object] = {each.name: each.described() for each in self.candidates}
             return found | {name: {"state": "left out", "why": why} for name, why in self.left_out.items()}
@@ -514,7 +516,7 @@ class Selection(Participant):
         self._is_closed = True
 
     def _after_fork(self) -> None:
-        """The threads are the parent's: the choice is what it was at the fork."""
+        """The child does not have the threads, so its choice stays as it was at the fork."""
         for each in self.candidates:
             if each.state is State.COMPILING:
                 each.drop(State.WAITING, "its compilation was left behind by a fork of the process")

@@ -55,7 +55,7 @@ class SequenceSelection(Selection):
                 )
             if (
                 place.home is None and not request.states.is_initial
-            ):  # a copy, or loaded: perhaps of another device's kind
+            ):  # a copied or loaded state, perhaps in the form of another device
                 request.inputs = [plain(value) for value in request.inputs]
             place.home = home
             return home, home.network

@@ -1,4 +1,4 @@
-"""A model for batches of requests: which of its dimensions is the batch, and models for more of it."""
+"""A model for batches of requests: which of its dimensions is the batch, and models for larger batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SYMBOL: Final = "requests"
 
 @dataclass(frozen=True)
 class BatchedModel:
-    """The models of one model of the user.
+    """The models made from one model of the user.
 
     Attributes:
         single: as the user passed it.
@@ -70,7 +70,7 @@ def _refuse_dependent(model: Model) -> None:
 
 
 def _is_idle_dropout(node: Node) -> bool:
-    """Whether it is a Dropout that does nothing, since the model is not trained."""
+    """Whether a node is a Dropout that does nothing, since it is not in training mode."""
     mode = node.input_values[2] if node.op_type == "Dropout" and len(node.input_values) > 2 else None
     is_off = mode is None or (isinstance(mode.node, Constant) and not mode.node.data.any())
     return node.op_type == "Dropout" and is_off

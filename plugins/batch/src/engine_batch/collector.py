@@ -109,7 +109,7 @@ class Collector(Participant):
                 self._start(group)
 
     def withdraw(self, item: Item) -> None:
-        """End an item that is cancelled: at once, also if its batch runs, whose result is then not used for it."""
+        """End a cancelled item at once, even if its batch runs; the batch's result is then not used for it."""
         with self._lock:
             if item.is_done:
                 return
@@ -167,7 +167,7 @@ class Collector(Participant):
         if error is None or len(items) == 1:
             self._finish(items, error)
             return
-        if isinstance(error, UnsupportedError):  # of the model, not of one of the requests
+        if isinstance(error, UnsupportedError):  # an error of the model, not of one of the requests
             for item in items:
                 self._finish([item], retold(error, str(error)))
             return
@@ -209,7 +209,7 @@ class Collector(Participant):
         return task
 
     def _after_fork(self) -> None:
-        """The items are of requests whose inferences have ended with the parent's threads."""
+        """The items belong to inferences that have ended with the parent's threads."""
         self._groups = {}
 
 

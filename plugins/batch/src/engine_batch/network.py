@@ -101,7 +101,7 @@ class BatchNetwork(ExecutableNetwork):
         self.loaded_from_cache = networks.full.loaded_from_cache and networks.rest.loaded_from_cache
 
     def parts(self) -> Mapping[str, ExecutableNetwork]:
-        """The network for whole batches, and the one for the rest, unless it is the same."""
+        """The network for full batches, and the one for the rest unless it is the same."""
         networks = self._networks
         rest = {} if networks.rest is networks.full else {"rest": networks.rest}
         return {"full": networks.full, **rest}

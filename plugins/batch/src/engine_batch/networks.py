@@ -29,7 +29,7 @@ _FACTOR = 64.0
 _COMPARED = 2
 """How many requests of a batch are compared with the same requests alone."""
 _COMPARED_DISCRETE = 8
-"""As many if an output has no real numbers: few integers, such as a class, may be equal by chance."""
+"""How many are compared if an output has no real numbers: a few integers, such as a class, may be equal by chance."""
 
 
 @dataclass
@@ -192,8 +192,8 @@ def difference(single: Array, batched: Array) -> str | None:
     """How much a result in a batch differs from the result of a request alone, beyond rounding; None if it does not.
 
     Rounding differs since kernels may add in another order: less than the square root of the machine epsilon, of the
-    largest value. Of many integers, such as the classes of pixels, one in a hundred may also differ by rounding, and of
-    few, one that is quantized.
+    largest value. Rounding may also change one in a hundred of many integers, such as the classes of pixels, and one
+    quantized value of few.
     """
     if single.shape != batched.shape:
         return f"differs in shape ({list(batched.shape)})"

@@ -1,4 +1,4 @@
-"""HETERO: one model over several devices. `stages` shows the way of a model through the folders."""
+"""HETERO: one model over several devices. `stages` shows which folders a model passes through."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The way of a model: query, affinity, division, parts, wiring, network. Each stage is a folder.
+"""The stages of compiling a model: query, affinity, division, parts, wiring, network. Each stage is a folder.
 
 Each stage takes what the one before it returns: the devices' claims, a placement of the operations, a division into
 subgraphs, a model for each subgraph, their connections, and a network for each.

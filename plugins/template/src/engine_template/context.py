@@ -93,7 +93,7 @@ class TemplateTensor(RemoteTensor):
         return super().shares_memory(other) or (isinstance(other, TemplateTensor) and other.address == self.address)
 
     def release(self) -> None:
-        """Free the memory, when the context is closed or nobody has the tensor any more."""
+        """Free the memory, when the context is closed or the tensor is no longer referenced."""
         if self._is_owner:
             self.context.memory.pop(self.address, None)
 

@@ -64,7 +64,7 @@ class TemplateInferRequest(SyncInferRequest):
             if self.context is not None and isinstance(value, np.ndarray):
                 self.context.count_transfer(to_host=value.nbytes)
             self.store_output(index, value)
-        # Last, since a result may lie in an input, and that in the memory of an output.
+        # Last, since a result may share memory with an input, and the input with an output.
         for tensor, value in on_device:
             tensor.device_array[...] = value
         self.memory = []

@@ -82,7 +82,7 @@ class Groups:
         return cls(number, list(nodes[:, None]), refused)
 
     def join(self, nodes: Ints) -> None:
-        """Join nodes into one group, unless no side could have them all."""
+        """Join nodes into one group, unless neither side could have them all."""
         numbers = np.unique(self.number[nodes])
         if len(numbers) < 2:
             return

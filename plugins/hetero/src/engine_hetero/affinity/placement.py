@@ -48,7 +48,8 @@ Choose: TypeAlias = Callable[[Ints], Ints]
 
 
 def place_by_priority(claims: Claims, stated: Ints) -> Placement:
-    """Every node on the first device that runs it natively, else the first that evaluates it; users' choices are kept.
+    """Every node on the first device that runs it natively, otherwise on the first that evaluates it, or as the user
+    chose.
 
     Args:
         stated: (N,) the device chosen by the user, or `UNPLACED`.

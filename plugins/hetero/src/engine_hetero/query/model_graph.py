@@ -104,7 +104,7 @@ def _asked_lengths(model: Model, floating: frozenset[Node]) -> dict[Node, tuple[
 def _floating(model: Model, refused: Collection[str]) -> frozenset[Node]:
     """The shape arithmetic: small, repeatable operations computed only from shapes and constants.
 
-    Operations that a Result reads are excluded, since a Result reads from a subgraph, and so are their consumers.
+    Operations that a Result reads, and their consumers, are excluded, since a Result reads from a subgraph.
     """
     found: set[Node] = set()
     kept = {result.input_value(0).node for result in model.results}.union(model.sinks)

@@ -41,7 +41,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 
 
 def calibration_path(config: Config) -> str:
-    """The file of measured times: CALIBRATION_FILE, else a file in CACHE_DIR, else none.
+    """The file of measured times: CALIBRATION_FILE, otherwise a file in CACHE_DIR, otherwise none.
 
     CACHE_DIR is created, or not used if other users can change it; the file that a user states is used in any case.
     """
@@ -61,7 +61,8 @@ def calibration_path(config: Config) -> str:
 def measured_costs(
     core: CoreHandle, claims: Claims, config_of: ConfigOf, path: str, seconds: float, *, is_private: bool = False
 ) -> CostModel:
-    """The costs of nodes and transfers on the devices of `claims`: calibrated, else measured now, else defaults.
+    """The costs of nodes and transfers on the devices of `claims`: calibrated, otherwise measured now, otherwise
+    defaults.
 
     Args:
         config_of: the configuration with which each device compiles its part of the model.

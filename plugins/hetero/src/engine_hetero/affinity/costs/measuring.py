@@ -147,7 +147,7 @@ _OWN: Final = -1
 
 
 def _follow(subject: Subject, leader: dict[int, int]) -> None:
-    """Assign nodes without a leader to the leader of their first consumer, or else of their producers."""
+    """Assign nodes without a leader to the leader of their first consumer, or otherwise of their producers."""
     claimed = set(subject.claimed.tolist())
     edges = [(a, b) for a, b in subject.graph.edges.tolist() if a in claimed and b in claimed]
     for producer, consumer in sorted(edges, key=lambda edge: (-edge[0], edge[1])):
