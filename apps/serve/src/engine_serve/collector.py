@@ -1,4 +1,4 @@
-"""Metrics that are read at the moment when Prometheus asks."""
+"""Metrics that are computed when Prometheus requests them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MODEL: Final = ("model", "version")
 
 
 class ServerCollector(Collector):  # type: ignore[misc]
-    """Reads what is known only when Prometheus asks: queues, readiness, batches, devices."""
+    """Computes the metrics of queues, readiness, batches and devices when Prometheus requests them."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
         REGISTRY.register(self)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: the registry would otherwise collect to learn the names."""
+        """Return nothing: without this method, the registry would collect once to learn the names."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

@@ -174,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _releases(args: argparse.Namespace) -> dict[str, BlobRelease]:
-    """The releases that `--release` requires, by model. A release without a model would protect nothing."""
+    """The releases that `--release` requires, by model. A wrong model name would protect nothing."""
     from engine.blob import BlobRelease
 
     found: dict[str, BlobRelease] = {}
@@ -196,7 +196,7 @@ def _path(given: str | None) -> Path | None:
 
 
 def _leave() -> NoReturn:
-    """End the process while a thread compiles, which the end of the interpreter would wait for, or be disturbed by."""
+    """End the process while a thread compiles: a normal exit would wait for it, or disturb it."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""`DaemonThreads`: what takes long, without keeping the process from ending."""
+"""`DaemonThreads`: long tasks that do not keep the process from ending."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ResultT = TypeVar("ResultT")
 class DaemonThreads:
     """Runs functions in threads of their own. Thread-safe.
 
-    `asyncio.to_thread` would not do: the end of the event loop, and of the interpreter, waits for its threads.
+    `asyncio.to_thread` is not suitable: the event loop and the interpreter wait for its threads when they end.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,7 +29,7 @@ class DaemonThreads:
         return self._count
 
     async def run(self, function: Callable[P, ResultT], *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        """The result of a function, or what it raises. A task that is cancelled does not wait for its end."""
+        """Return the result of a function, or raise its error. A cancelled task does not wait for it."""
         future: Future[ResultT] = Future()
         future.set_running_or_notify_cancel()
 

@@ -1,4 +1,4 @@
-"""KServe's data plane over a `Repository`: versions, true readiness, and binary tensors without a copy."""
+"""KServe's data plane over a `Repository`: versions, readiness as it is, and binary tensors without a copy."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
     async def model_ready(self, model_name: str, disable_predictor_health_check: bool = False) -> bool:
         """Whether requests to a model can be answered.
 
-        Raises `Refused` for an unknown name; before an inference, which sets the flag, also with the reason why the
-        model is not ready.
+        Raises `Refused` for an unknown name; and, before an inference, which sets the flag, also with the reason why
+        the model is not ready.
         """
         if disable_predictor_health_check:
             self.get_model_from_registry(model_name)
@@ -64,7 +64,7 @@ class DataPlane(KServeDataPlane):  # type: ignore[misc]
             raise Refused(e) from e
 
     async def get_model(self, name: str) -> ServedModel:
-        """The same; a model that is not ready is not loaded by a request. Raises `Refused`."""
+        """Like `get_model_from_registry`: a request does not load a model that is not ready. Raises `Refused`."""
         return self.get_model_from_registry(name)
 
     async def model_metadata(self, model_name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How long a client waits for an answer, as it states it."""
+"""How long a client waits for an answer, according to its request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def seconds_left(
 ) -> float | None:
     """The shortest time that the client states, otherwise the default, in seconds; None if there is no deadline.
 
-    It can state it as the deadline of a call of gRPC; in the headers `grpc-timeout` ("250m") and
+    A client can state it as the deadline of a call of gRPC; in the headers `grpc-timeout` ("250m") and
     `x-envoy-expected-rq-timeout-ms`, which proxies set; and, as Triton's clients do, in the parameter `timeout` of the
     request (microseconds). Raises `InputError` for a value that is not a valid time.
     """

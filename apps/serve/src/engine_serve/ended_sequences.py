@@ -1,4 +1,4 @@
-"""The ids of sequences that have ended, and why: they outlive the models that had them."""
+"""The ids of sequences that have ended, and the reasons; they are kept after the models are unloaded."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class EndedSequences:
         return self._told.get(identity)
 
     def note(self, identity: Identity, what: str) -> None:
-        """Remember a sequence; the one that was noted first may be forgotten."""
+        """Record a sequence; the oldest record may be dropped."""
         self._told[identity] = what
         self._told.move_to_end(identity)
         while len(self._told) > _REMEMBERED:
             self._told.popitem(last=False)
 
     def take(self, other: EndedSequences, running: Collection[Identity] = ()) -> None:
-        """Know the sequences of another version as well, unless they run."""
+        """Also record the ended sequences of another version, unless they run."""
         for identity, what in other._told.items():
             if identity not in running:
                 self.note(identity, what)
 
 
 class EndedTables:
-    """The sequences that have ended of all versions of all models; also of some that are not served now."""
+    """The ended sequences of all versions of all models, including some that are not served now."""
 
     def __init__(self) -> None:
         self._tables: OrderedDict[tuple[str, int], EndedSequences] = OrderedDict()
@@ -58,12 +58,14 @@ class EndedTables:
         return table
 
     def reach(self, name: str, number: int) -> int | None:
-        """Note which version requests without a version reach; returns which one they reached before, if another."""
+        """Record which version requests without a version reach; returns the one that they reached before, if it
+        differs.
+        """
         before, self._reached[name] = self._reached.get(name), number
         return None if before == number else before
 
     def forget(self, served: Collection[tuple[str, int]]) -> None:
-        """Forget versions that are not served: those with no sequences, and the earliest ones if there are too many."""
+        """Drop versions that are not served: those without sequences, and the oldest ones if there are too many."""
         unserved = [key for key in self._tables if key not in served]
         held = sum(len(self._tables[key]) for key in unserved)
         for key in unserved:

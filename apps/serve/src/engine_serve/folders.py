@@ -41,7 +41,7 @@ class ModelFolder:
 
 
 def list_names(root: Path) -> list[str]:
-    """The names of the folders in a repository, those included that are not valid names of models; not hidden ones.
+    """The names of the folders in a repository, including names that are not valid for models, without hidden ones.
 
     Raises `RepositoryError` if the repository is not a folder that can be read.
     """
@@ -52,7 +52,7 @@ def list_names(root: Path) -> list[str]:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder. True as well if it cannot be examined: loading it then says why."""
+    """Whether a path is a folder; also True if it cannot be examined, since loading it then reports why."""
     try:
         return path.is_dir()
     except OSError:

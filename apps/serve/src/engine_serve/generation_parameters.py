@@ -16,7 +16,7 @@ _NUMBERS: Final[Mapping[str, tuple[type[Any], float, float]]] = {
     "top_k": (int, 0, (1 << 31) - 1),
     "seed": (int, 0, (1 << 64) - 1),
 }
-"""Parameters, their kinds, and the least and the greatest values."""
+"""Parameters, their kinds, and the smallest and the largest values."""
 _PLAIN: Final[Mapping[str, Sequence[Any]]] = {
     **dict.fromkeys(("n", "best_of"), (1,)),
     **dict.fromkeys(("stop", "stop_token_ids", "bad_words", "stop_words"), ([], "")),
@@ -27,9 +27,9 @@ _PLAIN: Final[Mapping[str, Sequence[Any]]] = {
     "logit_bias": ({},),
     "response_format": ({"type": "text"},),
 }
-"""Parameters that would change the answer, and the values with which they do not, so that these are accepted."""
+"""Unsupported parameters, and the accepted values, with which they do not change the answer."""
 _WITHOUT_EFFECT: Final = frozenset({"user", "metadata", "store", "service_tier"})
-"""Parameters that concern OpenAI's books, not the answer."""
+"""Parameters for OpenAI's accounting, which do not affect the answer."""
 
 
 def generation_of(parameters: Mapping[str, Any], most_tokens: int) -> tuple[int, Sampling]:
@@ -58,7 +58,7 @@ def _require_supported(parameters: Mapping[str, Any]) -> None:
 
 
 def _number(name: str, value: Any, kind: type[Any], least: float, most: float) -> Any:
-    """A parameter; also as a text, since parameters of KServe's messages have no fractions."""
+    """A parameter as a number, also from a text, since parameters of KServe's messages have no fractions."""
     try:
         short = value if not isinstance(value, str) or len(value) < 64 else None
         found = kind(short) if isinstance(short, str) or (kind is float and type(short) is int) else short

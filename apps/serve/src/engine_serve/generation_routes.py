@@ -1,6 +1,6 @@
 """Routes that stream tokens: the protocol's `generate` and `generate_stream`, and completions as OpenAI's clients ask.
 
-KServe's own routes for OpenAI's clients need the package vllm, whose types they use; so they are here.
+KServe's own routes for OpenAI's clients need the package vllm, whose types they use, so this module defines them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def generation_router(data_plane: DataPlane, repository: Repository) -> APIRoute
             unknown_usage = {"usage": None} if has_usage else {}
 
             def last(tokens: list[int], is_whole: bool) -> list[Any]:
-                """The end has an event of its own: it is not known before a token is sent whether another follows."""
+                """The end is an event of its own: when a token is sent, it is unknown whether another follows."""
                 found = [completion([], model.finish_reason(tokens)) | unknown_usage] if is_whole else []
                 usage = [head | {"choices": [], "usage": _usage(prompt, len(tokens))}] if has_usage else []
                 return [*found, *usage, "[DONE]"]
@@ -104,7 +104,7 @@ async def _begun(
 
 
 def _prompt(body: dict[str, Any], key: str) -> str | list[Any]:
-    """A text, or what should be numbers of tokens. Raises `InputError`."""
+    """A text, or a value that should be a list of tokens. Raises `InputError`."""
     present = [name for name in (key, "input_ids") if body.get(name) is not None]
     if len(present) > 1:
         raise InputError(f"`{key}` and `input_ids` are both given; leave one out")
@@ -115,7 +115,7 @@ def _prompt(body: dict[str, Any], key: str) -> str | list[Any]:
 
 
 def _parameters(body: dict[str, Any], key: str) -> dict[str, Any]:
-    """The parameters in a body: in a completion, all but the prompt; else `parameters`. Raises `InputError`."""
+    """The parameters in a body: in a completion, all but the prompt; otherwise `parameters`. Raises `InputError`."""
     if key == "prompt":
         return {name: value for name, value in body.items() if name not in _COMPLETION}
     for name in body:
@@ -160,7 +160,7 @@ async def _events(
     told: Callable[[Piece], Any],
     last: Callable[[list[int], bool], list[Any]] = lambda *_: [],
 ) -> Response:
-    """Server-sent events, one for each piece; what is refused before the first one has its status.
+    """Server-sent events, one for each piece; a request that is refused before the first one gets its status.
 
     `last` are those after the last piece, or after an error, from the tokens, and whether they are all.
     """

@@ -34,7 +34,7 @@ TOKENS: Final = "tokens"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens to continue, and how."""
+    """The tokens to continue, and the parameters."""
 
     tokens: list[int]
     max_tokens: int
@@ -43,7 +43,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A token, and the text that is certain with it; the last piece of a text may have no token."""
+    """A token, and the text that it completes; the last piece of a text may have no token."""
 
     token: int | None
     text: str
@@ -63,7 +63,7 @@ class GeneratedSequences:
 
     @property
     def waiting_bytes(self) -> int:
-        """Not counted: prompts are short beside the states of the sequences."""
+        """0: prompts are not counted, since they are small compared with the states of the sequences."""
         return 0
 
     @property
@@ -77,19 +77,19 @@ class GeneratedSequences:
         return time.perf_counter() - self._progress if self._awaited else 0.0
 
     def begin_token(self) -> None:
-        """A token is awaited: not while the client takes the one before."""
+        """Record that a token is awaited, which it is not while the client reads the one before."""
         if not self._awaited:
             self._progress = time.perf_counter()
         self._awaited += 1
 
     def end_token(self) -> None:
-        """It is there, or its sequence has ended."""
+        """Record that the token has arrived, or its sequence has ended."""
         self._awaited -= 1
         self._progress = time.perf_counter()
 
 
 class GenerativeModel(ServedModel):
-    """A network with a `Scheduler`. A client that goes away, or whose deadline passes, leaves its place at once."""
+    """A network with a `Scheduler`. A client that disconnects, or whose deadline passes, frees its place at once."""
 
     def __init__(
         self,
@@ -112,17 +112,17 @@ class GenerativeModel(ServedModel):
         self._outputs = [{"name": TOKENS, "datatype": "INT64", "shape": [1, -1]}]
 
     def finish_reason(self, tokens: Sequence[int]) -> str:
-        """Why an answer has ended, in the terms of OpenAI's API: "stop" by a stop token, else "length"."""
+        """Why an answer has ended, in the terms of OpenAI's API: "stop" after a stop token, otherwise "length"."""
         return "stop" if tokens and tokens[-1] in self._generation.stop_tokens else "length"
 
     @property
     def has_text(self) -> bool:
-        """Whether it takes and gives text, by the tokenizer beside its file."""
+        """Whether it accepts and returns text, by the tokenizer beside its file."""
         return self._tokenizer is not None
 
     @property
     def problem(self) -> str:
-        """Why it generates no tokens any more, until it is loaded again; "" if it does."""
+        """Why it cannot generate tokens until it is loaded again; "" if it can."""
         return "" if self._scheduler.failure is None else str(self._scheduler.failure)
 
     def prompt(self, given: str | Sequence[int], parameters: Mapping[str, Any]) -> Prompt:
@@ -167,7 +167,7 @@ class GenerativeModel(ServedModel):
                     yield piece
 
     async def _measured(self, prompt: Prompt, deadline: float | None, span: Any) -> AsyncGenerator[Piece, None]:
-        """The pieces of a sequence that is accepted; what has become of it is counted and logged."""
+        """The pieces of an accepted sequence, whose outcome is counted and logged."""
         self._sequences.count += 1
         self._clock.begin(self.device)
         begin, end = time.perf_counter(), "ok"
@@ -187,7 +187,7 @@ class GenerativeModel(ServedModel):
             end = type(e).__name__
             with in_span(span):
                 raise unexpected(e, f"generating by model `{self.name}`") from e
-        except BaseException:  # the client has gone, or the grace period is over
+        except BaseException:  # the client has disconnected, or the grace period is over
             end = Cancelled.__name__
             self._tally.end_early()
             raise
@@ -279,7 +279,7 @@ class GenerativeModel(ServedModel):
         )
 
     def retire(self, why: str) -> None:
-        """Another model has taken its place: the scheduler ends with the last sequence."""
+        """The model was replaced or unloaded: the scheduler ends with the last sequence."""
         self._is_retired = True
         if not self._sequences.count:
             self._close()

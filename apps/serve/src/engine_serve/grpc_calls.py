@@ -22,19 +22,19 @@ _ENDING: Final = "the server is shutting down; send the request to another one"
 
 
 class Ending:
-    """How the calls in flight learn that the server ends.
+    """Informs the calls in flight that the server ends.
 
-    gRPC's core forgets the calls that it has received and not handed on when its server is shut down, and clients send
-    further ones until they have learned of it; both would end as CANCELLED. So, before that, calls are *held*: those
-    that come are accepted and wait, and answers wait, so that no client has a reason for another call. When all clients
-    know of the end, the held calls continue.
+    When its server is shut down, gRPC's core drops the calls that it has received and not yet passed on, and clients
+    send further ones until they have learned of it; both would end as CANCELLED. So, before that, calls are *held*: new
+    ones are accepted and wait, and answers wait, so that clients send no further calls. When all clients know of the
+    end, the held calls continue.
     """
 
     def __init__(self) -> None:
         self._may_pass = asyncio.Event()
         self._may_pass.set()
         self.begins, self.is_over = asyncio.Event(), asyncio.Event()
-        """Clients were told; the grace period is over."""
+        """Set when clients have been informed, and when the grace period is over."""
 
     def hold(self) -> None:
         """Make calls and answers wait in `passed`."""
@@ -55,7 +55,7 @@ class Ending:
         task, over = asyncio.ensure_future(work), asyncio.ensure_future(self.is_over.wait())
         try:
             await asyncio.wait((task, over), return_when=asyncio.FIRST_COMPLETED)
-            if task.done() or (context.done() and not context.cancelled()):  # the work has begun to refuse the call
+            if task.done() or (context.done() and not context.cancelled()):  # the task has begun to refuse the call
                 return await task
         finally:
             over.cancel()
@@ -83,7 +83,7 @@ class Ending:
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:
-    """Cancel a task, and wait for its end: what it used, such as a generator, can be closed only then."""
+    """Cancel a task, and wait for its end: the objects that it uses, such as a generator, can be closed only then."""
     task.cancel()
     if not task.done():
         await asyncio.wait((task,))
@@ -115,7 +115,7 @@ class Interceptor(ExceptionToStatusInterceptor):  # type: ignore[misc]
         await super().handle_exception(ex, request_or_iterator, context, method_name)
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """The method, with what is around it."""
+        """The method, wrapped in the checks."""
         handler = await super().intercept_service(continuation, handler_call_details)
         if handler is None:
             return None
@@ -173,7 +173,7 @@ def _reader(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def _refusing(handler: Any) -> Any:
-    """In place of a method, for a client without a token: its message is not even read."""
+    """Replaces a method for a client without a token: its message is not even read."""
 
     async def single(_: bytes, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, WITHOUT_TOKEN)

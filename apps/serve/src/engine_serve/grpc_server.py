@@ -71,7 +71,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
         return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     async def model_stream_infer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        """Answer each request: with a response for each token if the model generates tokens, else with one.
+        """Answer each request: with a response for each token if the model generates tokens, otherwise with one.
 
         A refused request gets a message, and the stream continues, as Triton's clients expect.
         """
@@ -129,7 +129,7 @@ class Servicer(InferenceServicer):  # type: ignore[misc]
 
 
 def _payload(request: Any) -> InferRequest:
-    """A request of the protocol, of a message. Raises `InputError` for tensors or parameters that are not valid."""
+    """Convert a message to a request of the protocol. Raises `InputError` for invalid tensors or parameters."""
     try:
         InferenceServicer.validate_grpc_request(request)
         payload = InferRequest.from_grpc(request)
@@ -165,7 +165,7 @@ def stream_message(response: Any | None, error: str) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of a message of protobuf: its number and kind, the length of its content, and that."""
+    """A field of a message of protobuf: its number and kind, the length of its content, and the content."""
     length, rest = bytearray(), len(content)
     while rest > 127:
         length.append(rest & 127 | 128)

@@ -1,4 +1,4 @@
-"""`Guard`: what the server does to a request of HTTP before its body is in memory, and if its client goes away."""
+"""`Guard`: checks of an HTTP request before its body is in memory, and cancellation if its client disconnects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("engine.serving")
 
 
 class Admission:
-    """How many requests are in memory at once, of both protocols together."""
+    """Counts the requests of both protocols that are in memory at once."""
 
     def __init__(self, most: int) -> None:
         self.most, self.count = most, 0
@@ -39,9 +39,10 @@ class Admission:
 
 
 class Guard:
-    """An application around another one. Of a request with a body it limits bytes, seconds and number.
+    """Wraps an application. It limits the bytes, the duration and the number of requests with a body.
 
-    A request whose client has gone is cancelled. Requests without a body, as those for health and metrics, always pass.
+    A request whose client disconnects is cancelled. Requests without a body, such as those for health and metrics,
+    always pass.
 
     Args:
         max_bytes: of a body; a longer one is answered with 413.
@@ -100,8 +101,8 @@ class Guard:
         except asyncio.CancelledError:
             if not self._is_ending():
                 raise
-            # By uvicorn, which would log it as a failure of the application.
-            if has_gone:  # and the device has not noticed: nobody is cut off
+            # Cancelled by uvicorn, which would log it as a failure of the application.
+            if has_gone:  # the device has not noticed it yet; no client loses its answer
                 return
             _log.warning("a request is cut off: the grace period is over", extra={"path": scope["path"]})
             if not has_begun:
@@ -136,7 +137,7 @@ class Guard:
             await self._run(scope, body, receive, send)
 
     async def _body(self, stated: bytes, receive: Receive) -> bytes | None:
-        """The whole body; None if the client has gone. Raises `_TooLarge` as soon as it is known."""
+        """The whole body; None if the client has disconnected. Raises `_TooLarge` as soon as the limit is exceeded."""
         if stated.isdigit() and int(stated) > self._max_bytes:
             raise _TooLarge
         parts, size = [], 0
@@ -165,7 +166,7 @@ class Guard:
         head: Message | None = None
 
         async def watched(message: Message) -> None:
-            """Send; a response in one part has its length, which KServe leaves out for binary tensors."""
+            """Send; a response in one part gets its length, which KServe omits for binary tensors."""
             nonlocal answered, head
             if message["type"] == "http.response.start":
                 head = message
@@ -197,7 +198,7 @@ class _TooLarge(Exception):
 
 
 _FOR_ALL: Final = ("/v2/health/live", "/v2/health/ready")
-"""The routes of probes, which have no token."""
+"""The routes of probes, which need no token."""
 WITHOUT_TOKEN: Final = "NotAllowedError: the header `authorization` must be `Bearer` and a token of the server's"
 _JSON: Final = (b"content-type", b"application/json")
 

@@ -1,4 +1,4 @@
-"""`LimitedLog`: lines that any client can cause as often as it likes, at a limited rate."""
+"""`LimitedLog`: limits the rate of log lines that any client can cause."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def file_identity(path: Path) -> tuple[Any, ...]:
 
 
 def _required(path: Path, configured: BlobRelease | None, given: BlobRelease | None) -> BlobRelease | None:
-    """The release that satisfies the model's configuration and what the server was given."""
+    """The release that satisfies both the model's configuration and the server's option."""
     if configured is None or given is None:
         return configured or given
     if configured.name != given.name:
@@ -129,7 +129,9 @@ def _compiled(core: Core, path: Path, config: ModelConfig) -> ExecutableNetwork:
 
 
 def _for_many(core: Core, device: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration: for many requests at once, unless it, or a default of the core, says how cores are used."""
+    """The configuration, tuned for many requests at once unless it, or a default of the core, states how cores are
+    used.
+    """
     is_said = _mentions_cores(properties) or any(map(_mentions_cores, _defaults(core, device)))
     return {**({} if is_said else {PERFORMANCE_HINT.name: "THROUGHPUT"}), **properties}
 

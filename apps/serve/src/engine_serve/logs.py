@@ -36,7 +36,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line, with newlines of the message shown rather than obeyed, so that no name can pretend to be a line."""
+    """One line, in which line breaks of the message are escaped, so that a name cannot forge a log line."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -30,7 +30,7 @@ TOKENS: Final = Counter("engine_tokens", "Tokens that were generated.", _MODEL)
 
 
 class Tally:
-    """Counts the requests to all models: answered, given up by their clients, and cut off after the grace period.
+    """Counts the requests to all models: answered, abandoned by their clients, and cut off after the grace period.
 
     Used by one event loop.
     """
@@ -42,7 +42,7 @@ class Tally:
     """Whether the grace period is over."""
 
     def end_early(self) -> None:
-        """Count a request that was cancelled: its client has gone, or the grace period is over."""
+        """Count a cancelled request: its client has disconnected, or the grace period is over."""
         if self.is_over:
             self.cut_off += 1
         else:

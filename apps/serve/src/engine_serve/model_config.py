@@ -52,7 +52,7 @@ class SequenceLimits:
         size: how many sequences there may be; further ones are refused.
         idle_ms: a sequence without a request for so long ends, in milliseconds.
         state_mib: how many MiB the variables of all sequences may have together.
-        requires_start: whether the first request of a sequence must say so; else an id that is new begins one.
+        requires_start: whether the first request of a sequence must say so; otherwise, a new id begins one.
     """
 
     size: int = 64
@@ -82,7 +82,7 @@ class ModelConfig:
         batching: None if each request is an inference.
         generation: None if the model is not a language model whose tokens are streamed.
         sequences: None for the default bounds, if the model has variables.
-        release: the name and the least version that a blob must state, signed by a trusted key; None requires nothing.
+        release: the name and the minimum version that a blob must state, signed by a trusted key; None: no requirement.
     """
 
     device: str | None = None

@@ -1,4 +1,4 @@
-"""`NamedLocks`: what concerns one name happens one after the other."""
+"""`NamedLocks`: operations on one name run one after the other."""
 
 from __future__ import annotations
 

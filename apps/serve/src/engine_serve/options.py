@@ -1,4 +1,4 @@
-"""`ServerOptions`: what concerns the server, not one of its models."""
+"""`ServerOptions`: settings of the server as a whole, not of single models."""
 
 from __future__ import annotations
 

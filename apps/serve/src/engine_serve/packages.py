@@ -1,4 +1,4 @@
-"""Whether KServe and what it needs are installed, and importing it, although it reads the command line."""
+"""Checks that KServe and its dependencies are installed, and imports it without letting it read the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def require_packages() -> None:
     arguments, sys.argv = sys.argv, sys.argv[:1]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of deprecated names, between the packages
+            warnings.simplefilter("ignore")  # about deprecated names that the packages use from each other
             for package in _PACKAGES:
                 importlib.import_module(package)
             importlib.import_module("kserve.model_server")

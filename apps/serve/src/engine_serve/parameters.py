@@ -1,6 +1,6 @@
 """Parameters of requests: both protocols' parameters as Python values, and the refusal of unsupported ones.
 
-A parameter that is ignored would change the answer without a word, so each is known, or refused by its name.
+An ignored parameter could silently change the answer, so every unknown one is refused by its name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REQUEST: Final = frozenset({"timeout", "binary_data_output", "priority"})
 """The parameters of a request, whatever its model."""
 SEQUENCE: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 INPUT: Final = frozenset({"binary_data_size", "binary_data"})
-"""Of an input."""
+"""The parameters of an input."""
 _OUTPUT: Final = frozenset({"binary_data", "classification"})
 _DOUBLE, _UNSIGNED = 4, 5
 """Fields of Triton's message for a parameter that KServe's lacks, in which they would be lost."""
@@ -52,7 +52,7 @@ def check_request(request: Any, also: Collection[str] = ()) -> dict[str, Any]:
     """The parameters of a request of the protocol, after its tensors' parameters are checked.
 
     `also` are names that its model knows beside the ones of every request. Raises `InputError` for a parameter that is
-    not supported, and for an output that is named twice: its answer would be as long as the client likes.
+    not supported, and for an output that is named twice: otherwise, a client could make an answer of any length.
     """
     parameters = dict(request.parameters or {})
     require_known(parameters, REQUEST | set(also), "of the request")

@@ -56,16 +56,16 @@ class Refused(GrpcException):  # type: ignore[misc]
         status, self.http_status = _status(error)
         if is_loading and (
             self.http_status == 500 or isinstance(error, UnsupportedError)
-        ):  # it is in the files, not in the server
+        ):  # the error is in the files, not in the server
             status, self.http_status = StatusCode.FAILED_PRECONDITION, 400
         self.error, self.kind = error, type(error).__name__
         self._is_logged = is_logged
         super().__init__(f"{self.kind}: {error}", status)
 
     def log(self, model: str) -> None:
-        """Say it once: what failed here at WARNING, what the client did at INFO, that there is too much to do at DEBUG.
+        """Log the error once: failures of the server at WARNING, errors of the client at INFO, overload at DEBUG.
 
-        Of the last there may be thousands in a second; they are counted by the metrics.
+        There may be thousands of the last kind per second; the metrics count them.
         """
         if self._is_logged:
             return

@@ -30,7 +30,7 @@ from engine_serve.served_model import ServedModel
 _log = logging.getLogger("engine.serving")
 _LOADING = "it is being loaded"
 _COLLECTING_SECONDS = 2.0
-"""After a model was replaced; most of its requests have ended then."""
+"""The delay after a model was replaced; most of its requests have ended by then."""
 NO_PARAMETERS = (
     "models are loaded from the repository: parameters of the request, such as another configuration or files, are not "
     "supported; change the model's folder instead"
@@ -39,7 +39,7 @@ NO_PARAMETERS = (
 
 @dataclass(frozen=True, slots=True)
 class VersionState:
-    """A version: its model, or why there is none; and the identity of its files, which shows changes."""
+    """A version: its model, or why it has none, and the identity of its files, by which changes are found."""
 
     model: ServedModel | None
     reason: str = ""
@@ -56,9 +56,9 @@ class VersionState:
 class Repository(ModelRepository):  # type: ignore[misc]
     """The models of a folder, by their names: `resnet`, or `resnet/2` for a version.
 
-    Used by one event loop; networks are compiled on threads. A model that cannot be loaded is known with the reason,
-    and the others are not affected. A reload replaces the model at once when the new one is ready: what was accepted
-    before ends on the old one, and if it fails, the old one stays.
+    Used by one event loop; networks are compiled on threads. A model that cannot be loaded is listed with the reason,
+    and does not affect the others. A reload replaces the model when the new one is ready: requests that were accepted
+    before end on the old one, which stays if the reload fails.
     """
 
     def __init__(self, root: Path, core: Core, blobs: BlobOptions, most_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
@@ -72,7 +72,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         self._ended = EndedTables()
         self._locks, self._threads = NamedLocks(), DaemonThreads("engine-loading")
         self._next_loads: dict[str, asyncio.Task[bool]] = {}
-        """The ones that have not begun."""
+        """The loadings that have not begun."""
 
     # -- what KServe asks for -------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         return names
 
     async def load_all(self, names: list[str]) -> None:
-        """Load models one after the other. A model that fails is logged, and known as not ready."""
+        """Load models one after the other. A model that fails is logged, and listed as not ready."""
         for name in names:
             try:
                 await self.load(name)
@@ -149,10 +149,10 @@ class Repository(ModelRepository):  # type: ignore[misc]
                 continue
 
     async def load(self, name: str) -> bool:
-        """Load a model, or load it again: what has changed on disk, with its configuration.
+        """Load a model, or reload the versions that have changed on disk, with its configuration.
 
-        A task that is cancelled does not end the loading, and the next loading waits for it: of each model, at most one
-        is compiled, and one more waits, for all who ask meanwhile.
+        A task that is cancelled does not end the loading, and the next loading waits for it: for each model, at most
+        one loading runs, and one more waits, which all later requests share.
 
         Raises `RepositoryError` for the folder, and the first error of a version; versions that were served before
         are still served then.
@@ -182,7 +182,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
                     old = before.get(number)
                     states[number] = old if old is not None and old.model is not None else VersionState(None, str(e))
                     self._log_failure(name, e, number)
-            if errors:  # versions that are not asked for any more stay as well, since they are what works
+            if errors:  # versions that are no longer configured stay, too, since they work
                 states = {number: state for number, state in before.items() if state.model is not None} | states
             self._entries[name] = dict(sorted(states.items()))
             self._problems.pop(name, None)
@@ -210,11 +210,11 @@ class Repository(ModelRepository):  # type: ignore[misc]
             return GenerativeModel(name, number, network, config, self.clock, self.tally, find_tokenizer(path))
         except EngineError:
             raise
-        except Exception as e:  # of a plugin, or of the system: the other models go on
+        except Exception as e:  # an error of a plugin or of the system, which must not affect the other models
             raise RepositoryError(f"{path} cannot be loaded: {type(e).__name__}: {e}") from e
 
     def _note_failure(self, name: str, error: EngineError) -> None:
-        """A model without any version; one that is served stays."""
+        """Record the failure of a model without any version; a version that is served stays."""
         if name in self._problems:
             self._problems[name] = str(error)
         self._log_failure(name, error, None)
@@ -225,7 +225,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
         _log.error("%s cannot be loaded: %s: %s", what, type(error).__name__, error, extra={"model": name})
 
     async def unload(self, name: str) -> None:
-        """Serve a model no longer; requests that were accepted end. One that is being loaded is unloaded after that.
+        """Stop serving a model; accepted requests end normally. A model that is being loaded is unloaded afterwards.
 
         Raises `NotServedError` for an unknown name.
         """
@@ -238,7 +238,8 @@ class Repository(ModelRepository):  # type: ignore[misc]
             _log.info("unloaded model %s", name, extra={"model": name})
 
     def _hand_over(self, name: str, states: dict[int, VersionState]) -> None:
-        """Let the models know the sequences that have ended, so that they do not begin anew without being asked to.
+        """Pass the ended sequences on to the models, so that these sequences do not begin anew unless a client requests
+        it.
 
         Those are the sequences of the same version; and for the model that requests without a version reach from now
         on, also the sequences of the version that they reached before, which may continue.
@@ -269,7 +270,7 @@ class Repository(ModelRepository):  # type: ignore[misc]
 
 
 class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
-    """Loading and unloading for clients: with errors that say what is wrong."""
+    """Loading and unloading for clients: errors state what is wrong."""
 
     def __init__(self, repository: Repository, allows_loading: bool = True) -> None:
         super().__init__(repository)
@@ -315,6 +316,6 @@ class RepositoryExtension(ModelRepositoryExtension):  # type: ignore[misc]
 
 
 def _seen(task: asyncio.Task[bool]) -> None:
-    """Take notice of an error whose readers were all cancelled; it has been logged."""
+    """Read the error of a loading whose readers were all cancelled, because otherwise asyncio logs it again."""
     if not task.cancelled():
         task.exception()

@@ -18,7 +18,7 @@ from engine.runtime import InferResult
 
 @dataclass(slots=True)
 class Times:
-    """When a request came, began and ended, in seconds of `time.perf_counter`; 0 for what did not happen."""
+    """When a request arrived, began and ended, in seconds of `time.perf_counter`; 0 for events that did not happen."""
 
     arrived: float = 0.0
     began: float = 0.0
@@ -42,7 +42,7 @@ class QueueState(Protocol):
 
     @property
     def longest_run(self) -> float:
-        """For how long the inference runs that began first, in seconds."""
+        """For how many seconds the oldest running inference has run."""
 
 
 class RequestQueue:
@@ -68,7 +68,7 @@ class RequestQueue:
         self._began: dict[int, float] = {}
         self._count = 0
         self._taken = 0
-        """How many slots are taken, those included whose request was woken and has not gone on yet."""
+        """How many slots are taken, including those of requests that were woken but have not continued yet."""
 
     @property
     def size(self) -> int:
@@ -92,7 +92,7 @@ class RequestQueue:
 
     @property
     def longest_run(self) -> float:
-        """For how long the inference runs that began first, in seconds; 0 if none runs."""
+        """For how many seconds the oldest running inference has run; 0 if none runs."""
         return time.perf_counter() - min(self._began.values()) if self._began else 0.0
 
     async def infer(
@@ -174,7 +174,7 @@ class RequestQueue:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was given the slot, and cancelled before it went on
+            if turn.done() and not turn.cancelled():  # it was given the slot, and cancelled before it continued
                 self._pass_on_slot()
             elif (turn, size) in self._waiting:
                 self._waiting.remove((turn, size))

@@ -68,11 +68,11 @@ class RestServer(RESTServer):  # type: ignore[misc]
         self._app.include_router(generation_router(self._data_plane, self._extension.repository))
         super().create_application()
         for kind in (ModelNotReady, ServerNotReady, ServerNotLive):
-            self._app.add_exception_handler(kind, _not_ready)  # KServe's own write a traceback for each probe
+            self._app.add_exception_handler(kind, _not_ready)  # KServe's own handlers write a traceback for each probe
         self._app.add_exception_handler(InvalidInput, _invalid)
         self._app.add_exception_handler(Refused, _refused)
         self._app.add_exception_handler(RequestValidationError, _not_valid)
-        for status in (400, 404, 405):  # of FastAPI, and of the router that it has from starlette
+        for status in (400, 404, 405):  # errors of FastAPI, and of starlette's router in it
             self._app.add_exception_handler(status, _http_error)
         self._app.add_exception_handler(NotImplementedError, _not_implemented)
         self._app.add_exception_handler(Exception, _failed)  # uvicorn logs it
@@ -95,7 +95,7 @@ class RestServer(RESTServer):  # type: ignore[misc]
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc]
-    """Leaves signals to the program: both protocols must end together."""
+    """Leaves signals to the application: both protocols must end together."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -173,7 +173,7 @@ async def _http_error(_: Request, error: HTTPException) -> Response:
 
 
 async def _not_implemented(_: Request, error: Exception) -> Response:
-    """Of KServe's routes, for what no model here does, such as explaining an answer."""
+    """The answer of KServe's routes for functions that no model here has, such as explaining an answer."""
     return await _refused(_, Refused(UnsupportedError(f"the server does not do this: {error}")))
 
 

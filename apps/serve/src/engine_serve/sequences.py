@@ -20,7 +20,7 @@ from engine_serve.request_queue import RequestQueue, Times
 AnswerT = TypeVar("AnswerT")
 
 _MAX_ID_LENGTH: Final = 128
-"""Characters of an id, as Triton has it."""
+"""The maximum number of characters of an id, as in Triton."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +68,22 @@ class _Sequence:
     has_ended: bool = False
     expiry: asyncio.TimerHandle | None = None
     nbytes: int = 0
-    """Of the variables, after the last step."""
+    """The bytes of the variables after the last step."""
 
 
 class Sequences:
     """The sequences of a network. Used by one event loop.
 
     Requests of one sequence run one after the other, in the order of their arrival; `queue` orders requests of
-    different sequences. A request that fails, is late or is cancelled leaves the sequence as it was: a first one has
-    begun nothing, a last one has ended nothing.
+    different sequences. A request that fails, is late or is cancelled leaves the sequence as it was: a failed first
+    request begins no sequence, and a failed last one does not end it.
     """
 
     def __init__(self, name: str, network: ExecutableNetwork, queue: RequestQueue, limits: SequenceLimits) -> None:
         self._name, self._network, self._queue, self._limits = name, network, queue, limits
         self._running: dict[Identity, _Sequence] = {}
         self.ended = EndedSequences()
-        """Sequences that have ended, which this network or another one had."""
+        """The ended sequences of this network and of those that it has replaced."""
         self._waiting = 0
 
     @property
@@ -102,7 +102,9 @@ class Sequences:
         return self._waiting
 
     def succeed(self, other: Sequences | None, ended: EndedSequences, what: str) -> None:
-        """Know the ids of the sequences of another network: those that have ended, and those that run, as `what`."""
+        """Record the ids of another network's sequences: those that have ended, and those that run, with the reason
+        `what`.
+        """
         self.ended.take(ended, self._running)
         for identity in other._running if other is not None else ():
             if identity not in self._running:
@@ -124,11 +126,11 @@ class Sequences:
         size: int,
         answered: Callable[[InferResult], AnswerT],
     ) -> AnswerT:
-        """Run a request of a sequence; gives what `answered` makes of its result.
+        """Run a request of a sequence; returns `answered` of its result.
 
         Raises `StateError` if the sequence does not exist, or was begun already; `Busy` if there are too many
         sequences, too many bytes in them, or too many requests that wait; the errors of `RequestQueue.infer`, and of
-        `answered`, after which the sequence has ended: its state has changed, and the client does not know to what.
+        `answered`, after which the sequence has ended: its state has changed in a way that the client does not know.
         """
         sequence = self._sequence(step)
         if sequence.expiry is not None:
@@ -248,7 +250,7 @@ class Sequences:
         return None if deadline is None else deadline - (time.perf_counter() - begin)
 
     def _rest(self, identity: Identity, sequence: _Sequence) -> None:
-        """A sequence that no request uses ends after the idle time."""
+        """Schedule the end of a sequence after the idle time, unless a request uses it."""
         if sequence.users or sequence.has_ended:
             return
         why = f"it had no request for {self._limits.idle_ms:g} ms"

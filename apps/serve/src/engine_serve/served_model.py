@@ -43,7 +43,7 @@ class ServedModel(Model):  # type: ignore[misc]
         super().__init__(name)
         self.version, self.network, self.config = str(version), network, config
         self._inputs, self._outputs = described(network.inputs), described(network.outputs)
-        most = int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))  # the network itself runs no more at once
+        most = int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))  # it runs no more at once
         slots = min(config.requests, most) if config.requests else most
         most_bytes = None if config.queue_mib is None else int(config.queue_mib * (1 << 20))
         self._queue = RequestQueue(f"model `{name}`", network, slots, config.queue_size, most_bytes)
@@ -59,7 +59,7 @@ class ServedModel(Model):  # type: ignore[misc]
 
     @property
     def problem(self) -> str:
-        """Why it can answer no request any more, until it is loaded again; "" if it can."""
+        """Why it cannot answer requests until it is loaded again; "" if it can."""
         return ""
 
     def get_input_types(self) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ class ServedModel(Model):  # type: ignore[misc]
         except Exception as e:
             end = type(e).__name__
             raise unexpected(e, f"an inference of model `{self.name}`") from e
-        except BaseException:  # the client has gone, or the grace period is over
+        except BaseException:  # the client has disconnected, or the grace period is over
             end = Cancelled.__name__
             self._tally.end_early()
             raise
@@ -154,7 +154,9 @@ class ServedModel(Model):  # type: ignore[misc]
             self._clock.end(self.device)
 
     def _checked(self, payload: InferRequest, known: Collection[str]) -> dict[str, Any]:
-        """The parameters of a request. Raises `InputError` for what is not supported, and outputs that do not exist."""
+        """The parameters of a request. Raises `InputError` for parameters that are not supported, and outputs that do
+        not exist.
+        """
         sent = [] if known else sorted(SEQUENCE.intersection(payload.parameters or ()))
         if sent:
             names = ", ".join(f"`{name}`" for name in sent)
@@ -179,7 +181,7 @@ class ServedModel(Model):  # type: ignore[misc]
         )
 
     def _check_rows(self, inputs: Mapping[str, Array]) -> None:
-        """Every input's first dimension is at most `max_rows`."""
+        """Raise unless every input's first dimension is at most `max_rows`."""
         most = self.config.max_rows
         rows = {name: value.shape[0] for name, value in inputs.items() if value.ndim}
         if rows:

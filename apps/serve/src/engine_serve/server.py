@@ -30,10 +30,10 @@ _log = logging.getLogger("engine.serving")
 class Server:
     """Serves the models of a folder. One for each process: KServe's application is the process's.
 
-    It listens at once, and is alive; it is ready when it has tried to load every model and can use at least one, and
-    not from the signal to end on. SIGTERM or SIGINT: for the time to drain, it still serves, while load balancers
-    notice that it is not ready; then it accepts no more, and answers what it has accepted, for at most the grace
-    period. A compilation is not waited for: see `is_compiling`.
+    It listens at once, and is alive; it is ready when it has tried to load every model and can use at least one, and is
+    no longer ready after the signal to end. After SIGTERM or SIGINT, it still serves for the time to drain, while load
+    balancers notice that it is not ready; then it accepts no more requests, and answers the accepted ones, for at most
+    the grace period. A compilation is not waited for: see `is_compiling`.
     """
 
     def __init__(self, root: Path, core: Core, options: ServerOptions, blobs: BlobOptions | None = None) -> None:
@@ -85,7 +85,7 @@ class Server:
             loop.add_signal_handler(number, ending.set)
         self._rest.create_application()
         gc.collect()
-        gc.freeze()  # what was imported stays: looking for cycles in the rest does not hold up the event loop
+        gc.freeze()  # later collections, which block the event loop, need not scan what was imported
         grpc = None if self._options.grpc_port is None else self._make_grpc()
         grpc_port = None if grpc is None else await grpc.start()
         serving = asyncio.ensure_future(self._rest.serve(listener))
@@ -145,7 +145,7 @@ def _listener(host: str, port: int, read_seconds: float) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections have it as well
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(read_seconds * 1000))
         listener.bind((host, port))
         listener.setblocking(False)

@@ -111,7 +111,7 @@ def _from_list(tensor: InferInput) -> Array:
         fits = values.dtype.kind in "iu" and limits.min <= values.min() and values.max() <= limits.max
     else:
         fits = values.dtype.kind in ("b" if dtype.kind == "b" else "iuf")
-    if fits and dtype.kind != "b" and isinstance(data, list):  # beside numbers, numpy takes true for 1
+    if fits and dtype.kind != "b" and isinstance(data, list):  # among numbers, numpy reads true as 1
         fits = not _has_booleans(data, given.ndim)
     if not fits:
         what = "true and false only" if dtype.kind == "b" else f"numbers that {tensor.datatype} can hold"
@@ -145,7 +145,7 @@ def _texts(name: str, values: Array) -> Array:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text has characters only; JSON can also have halves of surrogate pairs, which cannot be encoded."""
+    """Whether a text has characters only; JSON can also contain halves of surrogate pairs, which cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:

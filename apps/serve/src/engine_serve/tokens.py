@@ -28,7 +28,9 @@ class Tokens:
         return f"<{len(self._digests)} tokens>"
 
     def accepts(self, header: str | None) -> bool:
-        """Whether the value of the header has one of the tokens. The time does not depend on how wrong it is."""
+        """Whether the value of the header has one of the tokens. The time does not depend on how many characters are
+        right.
+        """
         scheme, _, token = (header or "").partition(" ")
         given = _digest(token.strip())
         found = [hmac.compare_digest(given, each) for each in self._digests]

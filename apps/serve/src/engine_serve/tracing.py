@@ -110,9 +110,9 @@ def generation_span(
 
 
 def in_span(span: Any) -> contextlib.AbstractContextManager[Any]:
-    """Makes the span of an answer of tokens the current one, as for the log; nothing without a span.
+    """Makes the span of an answer of tokens the current one, for example for the log; without a span, it does nothing.
 
-    Errors that pass through are not recorded here: `generation_span` does it.
+    It does not record errors that pass through it; `generation_span` does.
     """
     if span is None:
         return contextlib.nullcontext()
@@ -143,7 +143,7 @@ def _parent(headers: Mapping[str, str] | None) -> Any:
 
 
 def _add_part(tracer: Any, name: str, begin: float, end: float, context: Any = None) -> None:
-    """A span of what has happened, in seconds of `time.perf_counter`; none if it has not begun."""
+    """Add a span of a part that has ended, from times in seconds of `time.perf_counter`; none if it has not begun."""
     if not begin or not end:
         return
     offset = time.time() - time.perf_counter()
