@@ -114,7 +114,7 @@ def make_overview() -> ArgumentParser:
 def _empty_parser(
     commands: Sequence[FoundCommand], refused: Sequence[CommandError] = ()
 ) -> tuple[ArgumentParser, argparse._SubParsersAction[ArgumentParser]]:
-    """A parser that has no command yet, and what adds them to it."""
+    """A parser that has no command yet, and the object that adds commands to it."""
     names = {each.name for each in commands}
     examples = [each for each in EXAMPLES.splitlines() if each.split()[1] in names]
     parser = ArgumentParser(
@@ -164,7 +164,7 @@ def _epilog(examples: str) -> str:
 
 
 def _example(line: str) -> str:
-    """An example; if it is too wide, its purpose stands above it, and the command continues after backslashes."""
+    """An example; if it is too wide, its purpose is printed above it, and the command continues after backslashes."""
     if len(line) + 2 <= _width():
         return f"  {line}"
     command, _, purpose = line.partition(" # ")
@@ -246,7 +246,7 @@ def _report(command: str, error: Exception, *, is_debugging: bool) -> None:
     if is_debugging:
         traceback.print_exception(error)
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-    # Continuation lines are indented, so that a name with a newline cannot pretend to be a line of ours.
+    # Continuation lines are indented, so that a name with a newline cannot forge an output line.
     said = f"{error}{notes}".replace("\n", "\n  ")
     say(f"engine {command}: error: {said}", lines=True, to_stderr=True)
 

@@ -33,7 +33,7 @@ class OpenedNetwork:
 
 
 def make_core(args: argparse.Namespace) -> Core:
-    """A core that has the extensions of `args`, and trusts its keys."""
+    """A core with the extensions of `args` that trusts the keys of `args`."""
     core = Core()
     for extension in args.extension:
         core.add_extension(extension)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def say(text: str = "", *, end: str = "\n", flush: bool = False, lines: bool = False, to_stderr: bool = False) -> None:
-    """Print one line, after blank ones if it begins with newlines; names in it are shown, not obeyed (`escaped`).
+    """Print one line, after blank ones if it begins with newlines; control characters of names in it are escaped
+    (`escaped`).
 
     With `lines`, newlines and tabs are also kept, for a text of several lines.
     """
@@ -41,7 +42,7 @@ def json_text(value: object) -> str:
 
 
 def print_comparisons(comparisons: Iterable[tuple[str, Comparison]]) -> None:
-    """Print how outputs compare with expected ones, each with the file that they are of, or ""."""
+    """Print how outputs compare with expected ones, each with the file that it belongs to, or ""."""
     rows = [
         (
             *([file] if file else []),

@@ -1,7 +1,7 @@
 """Terminal output beyond plain text: coloured tables and progress, by `rich` if it is installed.
 
-Output that is piped, and terminals without `rich`, get the same text plainly. `rich` is imported when it is first
-needed, since it takes a third of the time in which `engine --help` has to start.
+Pipes, and terminals without `rich`, get the same text without formatting. `rich` is imported when it is first needed,
+since it takes a third of the time in which `engine --help` has to start.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STYLES = {"faster": "green", "slower": "red", "undecided": "yellow"}
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A progress bar on standard error while it is a terminal and `rich` is installed; else nothing.
+    """A progress bar on standard error while it is a terminal and `rich` is installed; otherwise, nothing is shown.
 
     It is drawn only when progress is reported, between the blocks of a measurement, so that it does not disturb one.
     """
@@ -63,7 +63,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def _rich(stream: Stream) -> Any:
-    """The module if the stream is a terminal and it is installed, else None."""
+    """The module if the stream is a terminal and it is installed, otherwise None."""
     if stream is None or not stream.isatty():
         return None
     try:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def add_weights(parser: argparse.ArgumentParser, default: str | None) -> None:
-    """Add `--weights`, whose default is None if the command compresses only on request, and what belongs to it."""
+    """Add `--weights`, whose default is None if the command compresses only on request, and the options that belong to
+    it.
+    """
     what = "compress the weights of matrix products to int4 or int8"
     parser.add_argument(
         "--weights",

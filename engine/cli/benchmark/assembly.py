@@ -66,7 +66,7 @@ def complete_document(
     if with_layers and not series.is_interrupted:
         peaks = [measure_peak(subject)]
         layers = measure_layers(subject, inputs)
-        peaks.append(measure_peak(subject))  # other processes may slow one down
+        peaks.append(measure_peak(subject))  # other processes may have slowed one down
         peak = max((each for each in peaks if each is not None), default=None)
         document |= {"peak_gflops": peak, "layers": [describe_layer(layer, peak) for layer in layers]}
     return document

@@ -22,7 +22,7 @@ SCHEMA: Final = 1
 """The version of the object's structure; raised when a key changes its meaning. New keys do not raise it."""
 _POINTS: Final = 600
 _SHORTEST_MS, _LONGEST_MS = 1e-9, 1e12
-"""Times of blocks are between them: a file may have any number, and infinity."""
+"""The range in which times of blocks must be, since a file may have any number, and infinity."""
 
 
 def describe_series(series: Series) -> dict[str, Any]:

@@ -117,8 +117,8 @@ def _bytes_outside(nodes: set[Node]) -> float:
 def measure_peak(subject: Subject) -> float | None:
     """GFLOP/s of a large matrix product on the subject's device with its settings; None if the device cannot run one.
 
-    What the device reaches in practice, by its own best kernel in the precision of the settings: the fastest of several
-    runs, since a machine may be slower at times but never faster.
+    It is what the device reaches in practice with its best kernel in the precision of the settings: the fastest of
+    several runs, since disturbances only slow a machine down.
     """
     device = subject.device or device_of(subject.file)
     if device is None:

@@ -25,7 +25,7 @@ from engine.startup import dataclass
 from engine.values.files import write_values
 
 Progress: TypeAlias = Callable[[str, float], None]
-"""Receives what is being done, and which share of it is done, from 0 to 1."""
+"""Receives the name of the current step, and the share of it that is done, from 0 to 1."""
 _BLOCK_SECONDS = 0.5
 _BLOCKS = 10
 _WARM_SECONDS = 0.1
@@ -90,7 +90,7 @@ class Procedure:
     """How subjects are compared: blocks of `block_seconds` or `block_count` inferences, whichever ends first.
 
     With `is_fresh`, each block has a new process. Differences between processes, such as kernels that are chosen by
-    measurement, and where memory lies, are then part of the noise that the verdict knows.
+    measurement, and where memory lies, are then part of the noise that the verdict takes into account.
     """
 
     rounds: int = 9
@@ -110,7 +110,7 @@ class Compared:
     Attributes:
         about: versions, configuration, times to read, compile and run first.
         difference: the largest difference of its outputs from the base's, relative to the largest magnitude there;
-            infinite if a number is infinite or NaN in one only, None if they cannot be compared.
+            infinite if a number is infinite or NaN in only one of them, None if they cannot be compared.
         verdict: relative to the base; None for the base.
     """
 

@@ -1,4 +1,4 @@
-"""The statistics of measurements: a histogram, and verdicts that know the noise."""
+"""The statistics of measurements: a histogram, and verdicts that take noise into account."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_DIFFERENCE: Final = 0.01
 MIN_DIFFERENCE_APART: Final = 0.05
 """The smallest difference that counts between two runs: the clock of a machine drifts between them."""
 MIN_BLOCKS: Final = 6
-"""Fewer blocks do not tell a difference from chance: six agree by chance in 3 of 100 runs."""
+"""With fewer blocks, a difference cannot be told from chance: six agree by chance in 3 of 100 runs."""
 PERCENTILES: Final = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
 
 Word: TypeAlias = Literal["faster", "slower", "level", "undecided"]
@@ -52,8 +52,8 @@ class Verdict:
 
     Attributes:
         ratio: time of the base divided by its time: above 1, it is faster.
-        low, high: an interval that has the true ratio with a probability of `CONFIDENCE` at least; both are the ratio
-            if there are too few blocks.
+        low, high: an interval that contains the true ratio with a probability of at least `CONFIDENCE`; both are the
+            ratio if there are too few blocks.
         word: "faster" or "slower" if the interval lies on one side of 1 and the difference counts, "level" if not,
             "undecided" with too few blocks for any verdict.
     """
@@ -83,11 +83,11 @@ def judge_apart(base: Sequence[float], other: Sequence[float]) -> Verdict:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """An interval that has the true median with a probability of `CONFIDENCE` at least; None for too few values.
+    """An interval that contains the true median with a probability of at least `CONFIDENCE`; None for too few values.
 
-    The order statistics between which it lies for any distribution, by the binomial distribution of how many values
-    are below it. A bootstrap of so few values as a run has blocks would be too narrow: of seven, it leaves out the
-    outermost, though six of seven lie on one side by chance in one of eight runs.
+    The order statistics between which it lies for any distribution, by the binomial distribution of how many values are
+    below it. A bootstrap would be too narrow for the few blocks of a run: it excludes the outermost of seven values,
+    although six of seven lie on one side by chance in one of eight runs.
     """
     ordered, count = sorted(values), len(values)
     tail, rank = 0.0, 0  # the probability that at most `rank` values are below the median

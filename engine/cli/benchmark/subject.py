@@ -34,9 +34,9 @@ class Subject:
         engine: "engine", or one of `PEERS`.
         shapes: new shapes of inputs.
         carried: keys of `config` that were not stated for this subject; a device that has no such key ignores it.
-        words: what the user called it; empty: its device and settings.
+        words: the user's name for it; if empty, its device and settings serve as one.
         extensions: what `Core.add_extension` takes.
-        release: the name and the least version that a blob must state.
+        release: the name and the minimum version that a blob must state.
         decrypt, weights_from: the key and the file of weights of a blob.
         preprocess: steps that become a part of the model, as of `engine.preprocessing.parse_steps`.
     """
@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """The user's name for it, else the engine or device, and its settings."""
+        """The user's name for it, otherwise the engine or device with its settings."""
         if self.words:
             return self.words
         settings = ",".join(f"{key}={value}" for key, value in self.config.items())
@@ -78,7 +78,7 @@ class Subject:
 
 
 def changed(base: Subject, words: str) -> Subject:
-    """`base` with what `words` name instead: a model or blob, a device, an engine, and settings KEY=VALUE.
+    """`base` with the parts replaced that `words` name: a model or blob, a device, an engine, and settings KEY=VALUE.
 
     A path with spaces stands alone. Another device or engine keeps the settings of the base that it knows; a setting
     without a value is dropped. Raises `InputError` if a word cannot be understood.

@@ -71,7 +71,7 @@ def histogram_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def shortened(text: str, width: int | None) -> str:
-    """At most `width` characters; of a longer name the end, in which names of layers differ."""
+    """At most `width` characters; of a longer name, the end, in which names of layers differ."""
     line = printable(text)
     return line if width is None or len(line) <= width else f"..{line[2 - width :]}"
 

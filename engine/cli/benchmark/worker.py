@@ -154,7 +154,7 @@ def serve(commands: TextIO, answers: TextIO) -> None:
         request = json.loads(line)
         try:
             answer = getattr(known, request.pop("do"))(**request)
-        except Exception as e:  # the caller reports any failure of an engine, and the others may go on
+        except Exception as e:  # the caller reports any failure of an engine, and the others may continue
             said = str(e) if isinstance(e, EngineError) else f"{type(e).__name__}: {e}"
             answer = {"error": " ".join(said.split())}
         answers.write(json.dumps(answer, default=str) + "\n")

@@ -69,7 +69,7 @@ class _Variant:
 
 
 class _Device(argparse.Action):
-    """Begins a variant."""
+    """The action of `-d`, which begins a variant."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         namespace.variants = [*namespace.variants, _Variant(values)]

@@ -212,7 +212,7 @@ def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
 
 
 def _describe_part(part: BlobPart) -> dict[str, Any]:
-    """A blob in the blob, as far as it decides where the whole loads."""
+    """The parts of an inner blob's description that decide where the whole blob loads."""
     manifest = part.manifest
     if manifest is None:
         return {"name": part.name, "device": None, "requirements": {}, "config": {}}
@@ -250,7 +250,7 @@ def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
         try:
             for name in reader.section_names:
                 reader.section(name)
-        except BlobError as e:  # the same is wrong with the others
+        except BlobError as e:  # the other sections fail for the same reason
             described["loads_here"] = False
             described["reasons"].append(str(e))
 

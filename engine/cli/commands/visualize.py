@@ -112,7 +112,7 @@ def _graph(core: Core, args: argparse.Namespace) -> Graph:
     read: list[Model] = []
 
     def keep(model: Model) -> Model:
-        read.append(model)  # another reading would give nodes without a name other ones
+        read.append(model)  # reading the model again would give unnamed nodes other names
         return model
 
     network: ExecutableNetwork | None = None

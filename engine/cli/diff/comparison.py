@@ -15,7 +15,7 @@ from engine.ir import Constant, Model, Node, Output, Parameter, PartialShape, Re
 Progress: TypeAlias = Callable[[str, float], None]
 
 _ALONE: Final = 500
-"""The most nodes that are run alone."""
+"""The maximum number of nodes that are run alone."""
 
 
 class SideComparison:
@@ -77,7 +77,7 @@ class SideComparison:
     ) -> tuple[list[NodeDifference], NodeDifference | None]:
         """Run the nodes alone whose values are off; the first in order that goes wrong by itself.
 
-        Those that are far off come first: there may be many others, by rounding that adds up.
+        Those with large differences come first, since accumulated rounding may affect many others.
         """
         found = list(compared)
         beyond = [index for index, each in enumerate(found) if each.is_beyond]

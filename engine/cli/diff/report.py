@@ -70,7 +70,9 @@ def _units(each: Gap) -> str:
 
 
 def shown_nodes(found: Difference, top: int | None) -> list[NodeDifference]:
-    """The `top` values to print: from the first that is beyond the rounding of its node, in order; else the worst."""
+    """The `top` values to print: from the first that is beyond the rounding of its node, in order; without one, the
+    worst.
+    """
     beyond = [each for each in found.nodes if each.is_beyond or each.parts]
     return beyond[:top] if beyond else sorted(found.nodes, key=lambda each: -each.total.units)[:top]
 

@@ -16,7 +16,7 @@ from engine.passes.work import byte_size
 from engine.startup import dataclass
 
 _SAME: Final = 4.0
-"""An output is off by the same, with values inside as outputs or not, within this factor."""
+"""The factor by which an output's error may change when inner values become outputs."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Difference:
 
     Attributes:
         labels: of the examined side and of the reference.
-        outputs: the model's own outputs, with nothing else as an output: as users get them.
+        outputs: the model's own outputs, without further outputs, as users get them.
         nodes: the values that were compared, in topological order.
         first: the first whose node goes wrong by itself; None if there is none.
         skipped: values between which the search by halves did not look.
@@ -41,14 +41,14 @@ class Difference:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether outputs are further apart than rounding that adds up in floating-point numbers."""
+        """Whether outputs differ by more than accumulated rounding of floating-point numbers."""
         return any(each.is_suspect for each in self.outputs)
 
     @property
     def is_propagated(self) -> bool:
         """Whether every value that is off is so by its node's inputs, and outputs are as far off as without probing.
 
-        So it is in quantized models, where a rounding becomes a whole step of the values behind it.
+        This happens in quantized models, where a rounding becomes a whole step of the values behind it.
         """
         beyond = [each for each in self.nodes if each.is_beyond]
         inside = {each.node: _SAME * each.total.units for each in self.nodes}

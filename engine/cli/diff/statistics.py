@@ -15,11 +15,11 @@ from engine.runtime.comparison import distances
 from engine.startup import dataclass
 
 _SUSPECT: Final = 16.0
-"""Times the tolerance: values that are further off are searched first."""
+"""A multiple of the tolerance: values with larger differences are searched first."""
 _BASE: Final = 8.0
 """Units of rounding that any node may lose: functions such as Exp or Erf are approximated to a few."""
 _STEPS: Final = ("Quantize", "QLinear", "Integer")
-"""Operators of integers that round: neighbours may be taken where a value lies between two."""
+"""Operators of integers that round: they may give either neighbour of a value between two integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Gap:
             finite numbers.
         units: the largest difference divided by epsilon and scale: for floating-point numbers the epsilon of the
             element type, and the largest magnitude of the reference (or of the inputs of a sum, if larger); for
-            integers 1. Infinite if the shapes or types differ, or numbers are not finite in one only.
-        mismatched: elements that are not finite in one only, or are another infinity or NaN there.
+            integers 1. Infinite if the shapes or types differ, or numbers are finite in only one of them.
+        mismatched: elements that are finite in only one of them, or differ in infinity or NaN.
         problem: why they cannot be compared; empty if they can.
     """
 
@@ -75,17 +75,17 @@ class NodeDifference:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it is much further off: rounding that adds up over nodes before it stays below."""
+        """Whether the difference is larger than accumulated rounding of the nodes before it can explain."""
         return self.is_judged and self.total.units > _SUSPECT * self.tolerance
 
     @property
     def parts(self) -> bool:
-        """Whether the node itself goes wrong: its inputs do not explain the difference."""
+        """Whether the node itself is wrong: its inputs do not explain the difference."""
         return self.is_judged and self.own is not None and self.own.units > self.tolerance
 
 
 def gap(actual: Any, expected: Any, scale: float = 0.0) -> Gap:
-    """How far `actual` is from `expected`; `scale` is the least one."""
+    """How far `actual` is from `expected`; `scale` is the minimum scale."""
     if isinstance(actual, list) and isinstance(expected, list) and len(actual) == len(expected):
         return _worst([gap(a, b, scale) for a, b in zip(actual, expected, strict=True)])
     if not isinstance(actual, np.ndarray) or not isinstance(expected, np.ndarray):
@@ -149,7 +149,7 @@ def tolerance_of(node: Node, output: Output, inputs: Sequence[Any]) -> float:
 
 
 def scale_of(node: Node, inputs: Sequence[Any]) -> float:
-    """The magnitude of the inputs of a sum, whose rounding errors have it even where terms cancel; else 0."""
+    """The magnitude of the inputs of a sum, which determines its errors even where terms cancel; otherwise 0."""
     if _terms(node, inputs) <= 1:
         return 0.0
     data = [each for each in inputs[:1] if isinstance(each, np.ndarray) and epsilon_of(each.dtype) is not None]
@@ -165,7 +165,7 @@ def is_random(node: Node) -> bool:
 
 
 def _terms(node: Node, inputs: Sequence[Any]) -> float:
-    """How many numbers are summed for one of the result."""
+    """How many numbers are summed for one element of the result."""
     elements = _elements(node)
     products = work_of(node).operations / (2 * elements) if elements else 1.0
     traits = traits_of(node)

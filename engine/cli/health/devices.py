@@ -18,7 +18,7 @@ from engine.startup import dataclass
 
 GROUP: Final = "engine.plugins"
 LIMIT: Final = 120.0
-"""How long the trial of a plugin may take, in seconds. The first use of a GPU's compiler takes tens of them."""
+"""How long the trial of a plugin may take, in seconds. The first use of a GPU's compiler takes tens of seconds."""
 _SHOWN: Final = 500
 
 
@@ -81,7 +81,7 @@ def examine_devices(wanted: Sequence[str] = (), limit: float = LIMIT) -> tuple[t
     warned = [
         Finding(Level.NOTE, name, f"it warns: {message[:_SHOWN]}", "do what the warning says, or ignore it")
         for name, answer in answers.items()
-        if not answer["error"]  # else the error says it
+        if not answer["error"]  # otherwise, the error says it
         for message in answer.get("warnings", ())
     ]
     return tried, [*findings, *(finding for plugin in tried for finding in _findings(plugin)), *warned]
@@ -118,7 +118,7 @@ def _try_on(name: str, devices: Sequence[str], limit: float) -> dict[str, Any]:
 
 
 def _try(name: str, targets: str, limit: float) -> dict[str, Any]:
-    """The answer of the trial, or one that says how its process failed."""
+    """The answer of the trial, or an error that says how its process failed."""
     # The process finds the same modules, also those that this one was given at run time.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with tempfile.TemporaryDirectory(prefix="engine-doctor-") as folder:

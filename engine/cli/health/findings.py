@@ -1,4 +1,4 @@
-"""The findings of `engine doctor`: what does not work, and what may surprise."""
+"""The findings of `engine doctor`: failures, and behaviour that users may not expect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Level(enum.StrEnum):
     PROBLEM = "problem"
     """Something does not work."""
     NOTE = "note"
-    """Something works otherwise than one may expect."""
+    """Something works differently than a user may expect."""
 
 
 @dataclass(frozen=True, slots=True)
