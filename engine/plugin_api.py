@@ -336,6 +336,16 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
         """Optional. The bytes that the network holds, by purpose, for `memory_statistics`: weights, arena and so on."""
         return {}
 
+    def can_share(self) -> bool:
+        """Optional. Whether another compilation of the same file and configuration may get a copy of this network.
+
+        A copy has the same attributes, and executors and requests of its own: `begin_sharing` is called on it.
+        """
+        return False
+
+    def begin_sharing(self) -> None:
+        """Optional. Replace what this copy of a network must not share with the others, such as memory for runs."""
+
     def release(self) -> None:
         """Optional. Free caches that later inferences fill again, for `release_memory`. Inferences may be running."""
 

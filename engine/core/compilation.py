@@ -12,6 +12,7 @@ from engine.core.cache import CompileCache, user_cache
 from engine.core.code import CodeReader
 from engine.core.file_cache import FileCache, Steps
 from engine.core.fingerprint import cache_key, has_effects, plugin_identity
+from engine.core.live_networks import LiveNetworks
 from engine.core.model_files import OWN, ModelFiles, Stamp
 from engine.extensions import REQUIREMENT, ExtensionSet
 from engine.files import ModelSource
@@ -58,6 +59,7 @@ class Compilation:
         max_bytes: of all entries of the cache together.
         extensions: the core's, those of installed packages loaded.
         origins: of the models of this core.
+        live: the networks of this core that are in use.
         ready: reads a model, or checks one.
         compile: compiles a model with operators of these extensions.
         load: makes the network of an entry of the cache.
@@ -69,6 +71,7 @@ class Compilation:
     max_bytes: int
     extensions: ExtensionSet
     origins: Origins
+    live: LiveNetworks
     ready: Callable[[Model | ModelSource], Model]
     compile: Callable[[Model, tuple[str, ...]], ExecutableNetwork]
     load: Callable[[BlobReader], ExecutableNetwork]
@@ -127,7 +130,8 @@ class Compilation:
 
         # Which operators a model uses is not known before it is read.
         all_extensions = {**identity, REQUIREMENT: sorted(self.extensions.names)}
-        return FileCache(cache, all_extensions, Steps(read_file, self._compiled, self.load, is_current, content_key))
+        steps = Steps(read_file, self._compiled, self.load, is_current, content_key)
+        return FileCache(cache, all_extensions, steps, self.live)
 
     def _identity(
         self, code: CodeReader, plugin: Plugin, config: Config, above: tuple[Plugin, ...] = ()

@@ -62,6 +62,7 @@ from engine.startup import dataclass
 if TYPE_CHECKING:
     from engine.blob import BlobRelease
     from engine.core.compilation import Origins
+    from engine.core.live_networks import LiveNetworks
     from engine.extensions import ExtensionSource  # which loads the operators
     from engine.hosting.overrides import Initializers
     from engine.ir import Model
@@ -114,6 +115,7 @@ class Core:
         self._defaults = Config(CORE_PROPERTIES, where="Core")
         self._lock = ForkSafeLock()
         self._origins: Origins | None = None
+        self._live: LiveNetworks | None = None
 
     def __repr__(self) -> str:
         return f"<Core with the plugins {', '.join(self._registry.names) or 'none'}>"
@@ -202,6 +204,7 @@ class Core:
             self._defaults[CACHE_MAX_BYTES],
             self._extensions,
             self._read_origins(),
+            self._live_networks(),
             self._ready,
             lambda ready, extensions: self._compiled(plugin, ready, stated, extensions, context),
             lambda reader: self._load(plugin, reader, complete, context),
@@ -214,6 +217,14 @@ class Core:
         Networks of the copy are then found in the cache by the files that the model was read from.
         """
         self._read_origins().note_copy(copy, model)
+
+    def _live_networks(self) -> LiveNetworks:
+        from engine.core.live_networks import LiveNetworks
+
+        with self._lock:
+            if self._live is None:
+                self._live = LiveNetworks()
+            return self._live
 
     def _read_origins(self) -> Origins:
         from engine.core.compilation import Origins

@@ -11,6 +11,7 @@ from typing import Any, Final
 from engine.blob import BlobReader
 from engine.core.cache import CompileCache
 from engine.core.file_index import Content, FileIndex
+from engine.core.live_networks import LiveNetworks
 from engine.core.model_files import ModelFiles, Stamp
 from engine.core.own_weights import OwnWeights
 from engine.core.storing import store_later
@@ -51,10 +52,12 @@ class FileCache:
     Args:
         cache: has the entries.
         identity: everything but the model that a network depends on, as JSON values.
+        live: the networks in use, which are found before entries.
     """
 
-    def __init__(self, cache: CompileCache, identity: Mapping[str, Any], steps: Steps) -> None:
+    def __init__(self, cache: CompileCache, identity: Mapping[str, Any], steps: Steps, live: LiveNetworks) -> None:
         self._cache = cache
+        self._live = live
         self._identity = identity
         self._steps = steps
         self._index = FileIndex(cache.files)
@@ -62,12 +65,16 @@ class FileCache:
     def network(self, path: str | os.PathLike[str]) -> tuple[ExecutableNetwork, Initializers]:
         """The network of a model's file, and the model's initializers, as compiling it would return them."""
         files = ModelFiles(path)
+        shared = self._live.find(files, self._identity)
+        if shared is not None:
+            return shared[0], Initializers(shared[1], partial(self._read_again, files))
         found = self._found(files)
-        if found is not None:
-            return found
-        model, statuses = self._steps.read(path)
-        files.watch_read(statuses)
-        return self._compiled(files, model), Initializers.of(model)
+        if found is None:
+            model, statuses = self._steps.read(path)
+            files.watch_read(statuses)
+            found = self._compiled(files, model), Initializers.of(model)
+        self._live.add(files, self._identity, *found)
+        return found
 
     def of_read(self, files: ModelFiles, model: Model) -> ExecutableNetwork:
         """The network of a model that was read from files, which have been watched since."""

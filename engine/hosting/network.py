@@ -7,7 +7,7 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Generic, Self, TypeAlias, cast, final
 
 from engine.blob import (
     BlobManifest,
@@ -112,10 +112,14 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         """The initializers that inferences may give other values; set by the core."""
         self.extensions = _extensions_of(source)
         """The extensions whose operators the model uses, each as "name version"; its blob requires them."""
-        self.task_executor = self._make_task_executor()
-        self.callback_executor: Executor = ThreadExecutor(f"{plugin.name}:{self.name}:callbacks")
-        self._context: RemoteContext | None = None
         self._declared = NETWORK_METRICS.combined(self.metrics)
+        self._set_own_parts()
+
+    def _set_own_parts(self) -> None:
+        """Set what no two networks share: executors, locks and requests."""
+        self.task_executor = self._make_task_executor()
+        self.callback_executor: Executor = ThreadExecutor(f"{self.plugin.name}:{self.name}:callbacks")
+        self._context: RemoteContext | None = None
         self._request_ids = itertools.count()
         self._creating = ForkSafeLock()
         self._idle_requests: list[SyncInferRequest] = []
@@ -123,6 +127,16 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         self._called: set[SyncInferRequest] = set()
         """The requests of calls that have not returned."""
         lifecycle.track(self)
+
+    @final
+    def sharing(self) -> Self:
+        """Another network with the plans and weights of this one, if `can_share`. Called by the core."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        other.remarks, other.overrides = list(self.remarks), None
+        other._set_own_parts()
+        other.begin_sharing()
+        return other
 
     def _fixed_inputs(self, source: Model | BlobManifest) -> frozenset[str]:
         """The initializers that are also inputs of the model, and that the network has as constants for good."""
@@ -166,6 +180,14 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     @abstractmethod
     def memory(self) -> Mapping[str, int]:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def can_share(self) -> bool:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def begin_sharing(self) -> None:
         """See `ExecutableNetwork`."""
 
     @abstractmethod

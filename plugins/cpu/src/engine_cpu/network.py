@@ -198,6 +198,15 @@ class CpuNetwork(GraphNetwork):
             logger.info("%s: running on the reference evaluator: %s", self.name, "; ".join(found.values()))
         return tuple(found)
 
+    def can_share(self) -> bool:
+        """Unless lengths are open: plans for new ones are made for the streams of one network."""
+        return self.program is not None
+
+    def begin_sharing(self) -> None:
+        """Take memory for runs of this network's own."""
+        if self.program is not None:
+            self.program = self.program.with_own_memory()
+
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request; it refers to the programs, not the network: a reference cycle would delay freeing both."""
         program, programs = self.program, self.programs

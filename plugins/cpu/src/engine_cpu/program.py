@@ -6,6 +6,8 @@ Nothing of it depends on a graph: a blob stores programs, and runs them where th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +96,13 @@ class Program:
         bound = {index for segment in self.segments for index in segment.targets if index >= 0}
         self.whole = self._only_plan()
         self.unbound_outputs = tuple((index, slot) for index, slot in enumerate(self.outputs) if index not in bound)
+
+    def with_own_memory(self) -> Program:
+        """The program for another network, which has the same plans and weights, and separate memory for runs."""
+        other = copy(self)
+        other.segments = [replace(each, segment=each.segment.with_own_memory()) for each in self.segments]
+        other.whole = other._only_plan()
+        return other
 
     def _only_plan(self) -> Segment | None:
         """The plan, if there is only one, which reads the inputs and writes the outputs, each in order."""

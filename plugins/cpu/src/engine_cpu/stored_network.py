@@ -101,6 +101,14 @@ class StoredNetwork(ExecutableNetwork):
         )
         blob.verify()  # also the graph, which is not read
 
+    def can_share(self) -> bool:
+        """All lengths are known."""
+        return True
+
+    def begin_sharing(self) -> None:
+        """Take memory for runs of this network's own."""
+        self.program = self.program.with_own_memory()
+
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request; it refers to the program, not the network: a reference cycle would delay freeing both."""
         program = self.program

@@ -28,6 +28,7 @@ class NativeSegment(Segment):
     def __init__(self, form: PlanForm, threads: int, streams: int, calls: PlanCalls | None = None) -> None:
         self.form = form
         self.calls = calls
+        self._threads, self._streams = threads, streams
         self._outputs = form.outputs
         self._runner = PlanRunner(form.plan, form.inputs, form.outputs, max_threads=threads, kept=streams)
         self._names = form.step_nodes
@@ -35,6 +36,10 @@ class NativeSegment(Segment):
         self._unchecked_bytes = form.plan.arena_bytes + sum(sizes)
         """What the first run allocates; 0 after it has been compared with the memory that is available."""
         self._largest = form.largest
+
+    def with_own_memory(self) -> NativeSegment:
+        """A segment with contexts of its own."""
+        return NativeSegment(self.form, self._threads, self._streams, self.calls)
 
     def add_to(self, draft: RoutineDraft, reads: Sequence[int]) -> Sequence[int]:
         draft.step_nodes.append(self._names)

@@ -85,6 +85,10 @@ class Segment(ABC):
         """The inputs of a run that only brings other arrays, `given`; None if they have to be checked one by one."""
         return None
 
+    def with_own_memory(self) -> Segment:
+        """The segment for another network, which has the same plans, and separate memory for runs."""
+        return self
+
     def output_shapes(self) -> Sequence[tuple[int, ...]]:
         """The shape of each output if they support targets, which only outputs of plans do; empty otherwise."""
         return ()
