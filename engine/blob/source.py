@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from mmap import ACCESS_READ
 from mmap import mmap as MemoryMap  # noqa: N812
 from typing import Any, BinaryIO, Protocol, TypeAlias, cast
@@ -139,9 +140,7 @@ class StreamSource:
                 grown = allocate_aligned(capacity, self.where)
                 grown[:filled] = buffer
                 buffer = grown
-            chunk = self._read_some(min(_CHUNK, capacity - filled))
-            buffer[filled : filled + len(chunk)] = chunk
-            filled += len(chunk)
+            filled += self._read_into(buffer[filled : min(filled + _CHUNK, capacity)])
         return buffer.toreadonly()
 
     def skip(self, count: int) -> None:
@@ -172,6 +171,23 @@ class StreamSource:
             self._stream.seek(-self._position, os.SEEK_CUR)
         except Exception as e:
             raise BlobError(f"{self.where}: the stream cannot seek back to the blob's start: {e}") from e
+
+    def _read_into(self, memory: memoryview) -> int:
+        """Fill the beginning of some memory; a file without a copy. How many bytes."""
+        if not isinstance(self._stream, FileIO):
+            chunk = self._read_some(len(memory))
+            memory[: len(chunk)] = chunk
+            return len(chunk)
+        try:
+            count = self._stream.readinto(memory)
+        except Exception as e:
+            raise BlobError(f"{self.where}: reading failed at byte {self._position}: {e}") from e
+        if count is None:
+            raise BlobError(f"{self.where}: it has no data now; expected a blocking binary stream")
+        if count == 0:
+            raise BlobFormatError(f"{self.where}: truncated; the data ends at byte {self._position}")
+        self._position += count
+        return count
 
     def _read_some(self, limit: int) -> bytes:
         try:
