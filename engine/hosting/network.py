@@ -300,10 +300,10 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
         if self.overrides is not None and (names := self.overrides.given(inputs)):
             other: HostedNetwork = self.overrides.network(names)
             return other.submit(self.overrides.completed(cast("Mapping[Any, Any]", inputs), other), deadline=deadline)
-        from engine.runtime.submission import Submissions
-
         with self._creating:
             if self._submissions is None:
+                from engine.runtime.submission import Submissions
+
                 limit = self.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
                 name = f"an inference of {self.signature.network}"
                 self._submissions = Submissions(self.create_infer_request, self._reset, limit, name)
