@@ -30,6 +30,8 @@ _ENTRY: Final = re.compile(rf"[0-9a-f]{{64}}\.blob|{_INDEX}")
 _TEMPORARY: Final = re.compile(rf"\.(?:[0-9a-f]{{32}}|(?:{_INDEX})\.\d+\.[0-9a-f]+)\.tmp")
 # Longer than any export takes: an older temporary file was left by a process that died while writing.
 _ABANDONED_SECONDS: Final = 24 * 3600.0
+# Programs that make a file for each model leave as many files of the index, which take too few bytes for the limit.
+_FORGOTTEN_SECONDS: Final = 30 * 24 * 3600.0
 _log = logging.getLogger("engine.cache")
 _said: set[str] = set()
 """The folders of the user whose problems this process has logged."""
@@ -173,13 +175,15 @@ class CompileCache:
         return os.path.join(self.folder, key + _SUFFIX)
 
     def prune(self) -> None:
-        """Delete the least recently used entries that exceed `max_bytes`."""
+        """Delete the least recently used entries that exceed `max_bytes`, and files of the index that nobody uses."""
         now = time.time()
         entries = sorted(self._files(), key=lambda entry: entry.used, reverse=True)
         total = 0
         for entry in entries:
             if entry.is_temporary:
                 is_due = now - entry.used > _ABANDONED_SECONDS
+            elif not entry.path.endswith(_SUFFIX) and now - entry.used > _FORGOTTEN_SECONDS:
+                is_due = True
             else:
                 total += entry.size
                 is_due = 0 < self.max_bytes < total

@@ -3,8 +3,8 @@
 There are three kinds of small JSON files beside the entries; each has its own name in it, so that none is taken for
 another one:
 
-- `HASH.file`, by device and inode of a model's file: the stamps of the model's files, and the hashes of their contents.
-  It is trusted while all stamps are the same, if the files had settled when it was written.
+- `HASH.file`, by the path of a model's file: the stamps of the model's files, and the hashes of their contents. It is
+  trusted while all stamps are the same, if the files had settled when it was written.
 - `SIZE-HASH.data`, by the content of a model's file: the locations of its external data. If no file of a size is known,
   none has to be hashed.
 - `HASH.alias`: the entry of a model's content, if it is not the entry of this key itself.
@@ -85,7 +85,7 @@ class FileIndex:
         self._write_stamps(files, content)
 
     def _by_stamps(self, files: ModelFiles, own: Stamp) -> Content | None:
-        record = self._read(_file_name(own))
+        record = self._read(_file_name(files))
         if record is None:
             return None
         try:
@@ -95,7 +95,7 @@ class FileIndex:
             if stamps.keys() != content.hashes.keys():
                 raise ValueError("there are hashes of other files")
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            _log.warning("the index file %s is damaged, and is not used: %s", _file_name(own), e)
+            _log.warning("the index file %s is damaged, and is not used: %s", _file_name(files), e)
             return None
         # After a clock has jumped back, a change may get the time of an earlier one.
         if stamps.get(OWN) != own or written > time.time_ns():
@@ -143,7 +143,7 @@ class FileIndex:
         written = time.time_ns()
         if files.is_same():
             about = {"hashes": dict(content.hashes), "is_named_by_file": content.is_named_by_file}
-            self._write(_file_name(files.stamps[OWN]), {"written": written, "stamps": files.stamps, **about})
+            self._write(_file_name(files), {"written": written, "stamps": files.stamps, **about})
 
     def _read(self, name: str) -> dict[str, Any] | None:
         """A record; None if there is none that can be used."""
@@ -178,8 +178,8 @@ def _content(hashes: Any, is_named_by_file: Any) -> Content:
     return Content(found, is_named_by_file)
 
 
-def _file_name(own: Stamp) -> str:
-    return f"{sha256(f'{own.device} {own.inode}'.encode()).hexdigest()}.file"
+def _file_name(files: ModelFiles) -> str:
+    return f"{sha256(os.fsencode(files.path)).hexdigest()}.file"
 
 
 def _data_name(own: Stamp, own_hash: str) -> str:

@@ -15,14 +15,15 @@ from engine.threads import start_thread
 DELAY_SECONDS: Final = 1.0
 """How long after its compilation a network is stored: the first inferences need all cores."""
 _MOST_WAITING: Final = 4
-_LOWEST_PRIORITY: Final = 19
+_LOW_PRIORITY: Final = 5
+"""A third of the time of another thread that wants the core."""
 _NAME: Final = "engine-cache"
 _log = logging.getLogger(_NAME.replace("-", "."))
 _one_at_a_time = ForkSafeLock()
 
 
 def store_later(store: Callable[[], None]) -> None:
-    """Call `store`, which raises nothing, in a thread of the lowest priority; at once when the main thread ends.
+    """Call `store`, which raises nothing, in a thread of low priority; at once when the main thread ends.
 
     The interpreter's exit waits for it, so that a program that runs for less than a second stores its networks, too.
     A program that compiles faster than that stores its networks itself, since those that wait take memory.
@@ -45,9 +46,10 @@ def wait_until_stored() -> None:
 
 
 def _run(store: Callable[[], None]) -> None:
-    if hasattr(os, "setpriority"):
-        with suppress(OSError):  # Linux has a priority for each thread; elsewhere, this is no thread's id
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
     threading.main_thread().join(DELAY_SECONDS)
+    # The end of the program waits for this thread, which would never get to run on a busy machine.
+    if threading.main_thread().is_alive() and hasattr(os, "setpriority"):
+        with suppress(OSError):  # Linux has a priority for each thread; elsewhere, this is no thread's id
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
     with _one_at_a_time:
         store()

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from onnx import TensorProto, helper, numpy_helper
 import engine.core.cache as cache_module
 import engine.core.code as code_module
 from engine import Core, Extension, Operator
-from engine.blob import BlobReader
+from engine.blob import BlobReader, BlobWriter
 from engine.cli.health.surroundings import examine_caches
 from engine.cli.main import main
 from engine.core import CacheContents, compilation, model_files, storing
@@ -596,6 +597,73 @@ def test_a_damaged_file_of_the_cache_is_replaced(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"plugin_version": "9.9.0"},
+        {"engine_version": "9.9.0"},
+        {"api_version": "99"},
+        {"requirements": {"unit": ["of another machine"]}},
+        {"device": "OTHER"},
+        {"inputs": [{"name": "x"}]},
+        {"metadata": {"network_name": "scaling"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_forged_entry_whose_hashes_are_right_is_compiled_again(
+    core: Core, cache: Path, file: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any]
+) -> None:
+    compiled(core, file)
+    (entry,) = cache.glob("*.blob")
+    with BlobReader(entry) as reader:
+        kept = {"metadata": reader.manifest.metadata} | change
+        if "metadata" in change:
+            kept["metadata"] = {**change["metadata"], "cache_key": reader.manifest.metadata["cache_key"]}
+        writer = BlobWriter(replace(reader.manifest, **kept))
+        for name in reader.section_names:
+            writer.add_section(name, bytes(reader.section(name)))
+    writer.write_file(entry, is_private=True)
+    network = compiled(core, file)
+    assert (network.loaded_from_cache, factor(network)) == (False, 3)
+    (record,) = caplog.records
+    assert "the model is compiled again" in record.getMessage()
+    assert hits(core, file, 1) == [True]
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: data[:50], lambda data: data[:-1], lambda data: data + b"\0",
+    lambda data: bytes([*data[:-1], data[-1] ^ 1]), lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:],
+], ids=["header only", "cut", "longer", "a bit of a section", "a bit of the header"])  # fmt: skip
+def test_an_entry_that_is_cut_or_has_a_wrong_bit_is_compiled_again(
+    core: Core, cache: Path, file: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
+    compiled(core, file)
+    (entry,) = cache.glob("*.blob")
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert factor(compiled(core, file)) == 3
+    assert len(caplog.records) == 1
+    assert hits(core, file, 1) == [True]
+
+
+def test_another_instruction_set_compiles_again(cache: Path, file: Path) -> None:
+    program = """
+import sys
+from engine import Core
+network = Core().compile_model(sys.argv[1], "CPU")
+print(network.loaded_from_cache, network.get_property("INSTRUCTION_SET"))
+"""
+    found = []
+    for isa in ("generic", "avx2", "generic"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(file)],
+            capture_output=True, check=True, text=True, env={**os.environ, "ENGINE_MAX_ISA": isa},
+        )  # fmt: skip
+        found.append(done.stdout.split())
+    assert found[0] == ["False", "generic"]
+    assert found[2] == ["True", "generic"]
+    assert found[1][0] == str(found[1][1] == "generic")
+
+
 @pytest.mark.parametrize("suffix", [".blob", ".file", ".data"])
 def test_a_file_of_another_model_in_its_place_is_not_used(
     core: Core, cache: Path, make_model: MakeModel, tmp_path: Path, suffix: str
@@ -822,6 +890,18 @@ def test_index_files_count_and_are_deleted_with_the_entries(
         compiled(core, path)
     assert sum(path.stat().st_size for path in cache.iterdir()) < 8000
     assert hits(core, paths[-1], 1) == [True]
+
+
+def test_index_files_that_nobody_uses_are_deleted(
+    core: Core, cache: Path, make_model: MakeModel, tmp_path: Path
+) -> None:
+    paths = [saved(make_model(number), tmp_path / f"{number}.onnx") for number in (3, 4)]
+    compiled(core, paths[0])
+    for path in cache.iterdir():
+        os.utime(path, (time.time() - 40 * 24 * 3600,) * 2)
+    compiled(core, paths[1])
+    assert [len(names(cache, suffix)) for suffix in (".blob", ".file", ".data")] == [2, 1, 1]
+    assert hits(core, paths[0]) == [False, True]
 
 
 def test_an_index_never_names_files_outside_of_the_models_folder(cache: Path, file: Path) -> None:
