@@ -21,6 +21,8 @@ OWN: Final = ""
 """The location of the model's own file; the others are those of its external data, beside it."""
 
 _PIECE: Final = 4 << 20
+_READ_BYTES: Final = 1 << 16
+"""Of one read: larger buffers would stay in the heaps of the threads."""
 _MAX_THREADS: Final = 4
 # Without O_NONBLOCK, opening a named pipe waits for its other end, perhaps forever.
 _READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -197,9 +199,15 @@ def _hash_of_file(path: Path | None, expected: Stamp) -> str | None:
 
 
 def _piece(descriptor: int, start: int) -> bytes:
-    if hasattr(os, "pread"):
-        data = os.pread(descriptor, _PIECE, start)
-    else:  # Windows; there is one thread
-        os.lseek(descriptor, start, os.SEEK_SET)
-        data = os.read(descriptor, _PIECE)
-    return sha256(data).digest()
+    digest, end = sha256(), start + _PIECE
+    while start < end:
+        if hasattr(os, "pread"):
+            data = os.pread(descriptor, min(_READ_BYTES, end - start), start)
+        else:  # Windows; there is one thread
+            os.lseek(descriptor, start, os.SEEK_SET)
+            data = os.read(descriptor, min(_READ_BYTES, end - start))
+        if not data:
+            break
+        digest.update(data)
+        start += len(data)
+    return digest.digest()
