@@ -116,22 +116,33 @@ def convolved_type(spec: ConvSpec) -> TensorType:
     """The type of a convolution that is not transposed. Raises `TypeInferenceError`."""
     node = spec.node
     data, weight = tensor_type(node, 0), tensor_type(node, 1)
-    if weight.shape.rank.is_dynamic or data.shape.rank.is_dynamic:
-        rank = weight.shape.rank if weight.shape.rank.is_static else data.shape.rank
-        return TensorType(data.element_type, PartialShape.dynamic(rank.min if rank.is_static else None))
-    _check_channels(node, spec.group, data.shape, weight.shape)
-    kernel = PartialShape(weight.shape.dims[2:])
+    bias = tensor_type(node, 2).shape if node.has_input(2) else None
+    return TensorType(data.element_type, convolved_shape(spec, data.shape, weight.shape, bias))
+
+
+def convolved_shape(
+    spec: ConvSpec, data: PartialShape, weight: PartialShape, bias: PartialShape | None
+) -> PartialShape:
+    """The shape of a convolution of such operands that is not transposed. Raises `TypeInferenceError`."""
+    node = spec.node
+    if weight.rank.is_dynamic or data.rank.is_dynamic:
+        rank = weight.rank if weight.rank.is_static else data.rank
+        return PartialShape.dynamic(rank.min if rank.is_static else None)
+    _check_channels(node, spec.group, data, weight, bias)
+    kernel = PartialShape(weight.dims[2:])
     if spec.kernel_shape is not None:
         if not PartialShape(spec.kernel_shape).compatible(kernel):
             fail(node, f"kernel_shape {list(spec.kernel_shape)} differs from the kernel of W")
         kernel = PartialShape(spec.kernel_shape)
     spatial: Sequence[Dimension | None] = [None] * len(kernel)
     if kernel.is_static:
-        spatial = infer_spatial(node, spec.window(kernel.get_shape()), data.shape.dims[2:])
-    return TensorType(data.element_type, PartialShape([data.shape[0], weight.shape[0], *spatial]))
+        spatial = infer_spatial(node, spec.window(kernel.get_shape()), data.dims[2:])
+    return PartialShape([data[0], weight[0], *spatial])
 
 
-def _check_channels(node: Node, group: int, data: PartialShape, weight: PartialShape) -> None:
+def _check_channels(
+    node: Node, group: int, data: PartialShape, weight: PartialShape, bias: PartialShape | None
+) -> None:
     if weight[0].is_static and weight[0].min % group:
         fail(node, f"group {group} does not divide the {weight[0]} output channels of W")
     if data[1].is_static and weight[1].is_static and data[1].min != weight[1].min * group:
@@ -140,10 +151,8 @@ def _check_channels(node: Node, group: int, data: PartialShape, weight: PartialS
             f"X has {data[1]} channels; W takes {weight[1]} per group, and group is {group}, "
             f"so {weight[1].min * group} are expected",
         )
-    if node.has_input(2):
-        bias = tensor_type(node, 2).shape
-        if not bias.compatible(PartialShape([weight[0]])):
-            fail(node, f"B has shape {bias}; expected one value per output channel, [{weight[0]}]")
+    if bias is not None and not bias.compatible(PartialShape([weight[0]])):
+        fail(node, f"B has shape {bias}; expected one value per output channel, [{weight[0]}]")
 
 
 @evaluates_with_spec("Conv")

@@ -7,12 +7,23 @@ from typing import Any, Final
 
 import onnx.defs
 
-from engine.ir import Node, Output, OutputLike
-from engine.ops.conv import ConvSpec
+from engine.ir import (
+    ElementType,
+    Node,
+    Output,
+    OutputLike,
+    PartialShape,
+    TensorType,
+    ValueType,
+    as_output,
+    f32,
+    undefined,
+)
+from engine.ops.conv import ConvSpec, convolved_shape
 from engine.ops.create import create
 from engine.ops.fused_activation import Activation, apply_activation
 from engine.ops.internal.definition import define, padded
-from engine.ops.matmul import MatMulSpec
+from engine.ops.matmul import MatMulSpec, product_type
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
 from engine.startup import dataclass
@@ -157,6 +168,82 @@ def _finish(node: Node, value: Output, operands: Quantized, activation: Activati
     return create("QuantizeLinear", [value, operands.y_scale, operands.y_zero_point]).output(0)
 
 
+def _infer_conv(node: Node) -> Sequence[ValueType] | None:
+    """The type of a convolution whose operands have the usual types; None for others."""
+    operands = Quantized.of(node)
+    x, weights = _tensor(operands.x), _tensor(operands.weights)
+    if not weights.shape.is_static or len(weights.shape) < 3 or not _are_usual(operands, weights.shape.get_shape()[0]):
+        return None
+    bias = None if operands.bias is None else _tensor(operands.bias).shape
+    return _finished(operands, convolved_shape(ConvSpec.of(node), x.shape, weights.shape, bias))
+
+
+def _infer_matmul(node: Node) -> Sequence[ValueType] | None:
+    """The type of a product whose operands have the usual types; None for others."""
+    operands, spec = Quantized.of(node), MatMulSpec.of(node)
+    x, weights = _tensor(operands.x), _tensor(operands.weights)
+    if not weights.shape.is_static or len(weights.shape) != 2:
+        return None
+    shape = weights.shape.get_shape()[:: -1 if spec.trans_b else 1]
+    if not _are_usual(operands, shape[1]) or x.shape.rank.is_dynamic or len(x.shape) < 2:
+        return None
+    product = product_type(node, TensorType(f32, x.shape), TensorType(f32, PartialShape(shape)))
+    return _finished(operands, product.shape)
+
+
+def _are_usual(operands: Quantized, channels: int) -> bool:
+    """Whether all operands but x and the residual have known shapes that fit, so that nothing is left to check."""
+    numbers = (
+        (operands.x_scale, f32), (operands.x_zero_point, _tensor(operands.x).element_type),
+        (operands.middle_scale, f32), (operands.y_scale, f32), (operands.residual_scale, f32),
+    )  # fmt: skip
+    for value, element_type in numbers:
+        if value is not None and not _is_number(_tensor(value), element_type):
+            return False
+    zero_points = (operands.middle_zero_point, operands.y_zero_point)
+    for scale, zero_point in zip((operands.middle_scale, operands.y_scale), zero_points, strict=True):
+        if (scale is None) != (zero_point is None):
+            return False
+        if zero_point is not None and not _is_number(_tensor(zero_point), None):
+            return False
+    scales = _tensor(operands.weights_scale)
+    if scales.element_type is not f32 or scales.shape not in (PartialShape([]), PartialShape([channels])):
+        return False
+    if operands.bias is not None and _tensor(operands.bias) != TensorType(f32, PartialShape([channels])):
+        return False
+    return operands.weights_zero_point is None and operands.middle_bias is None
+
+
+def _is_number(value: TensorType, element_type: ElementType | None) -> bool:
+    fits = element_type is None or value.element_type is element_type
+    return fits and value.shape.is_static and value.shape.get_shape() in ((), (1,))
+
+
+def _finished(operands: Quantized, shape: PartialShape) -> Sequence[ValueType] | None:
+    """The type of a result of this shape after the residual and the quantization; None to ask the decomposition."""
+    if not shape.is_static:
+        return None
+    if operands.residual is not None:
+        residual = _tensor(operands.residual)
+        zero_point = operands.residual_zero_point
+        expected = f32 if zero_point is None else _tensor(zero_point).element_type
+        if residual.shape != shape or residual.element_type is not expected:
+            return None
+        if (operands.residual_scale is None) != (zero_point is None):
+            return None
+        if zero_point is not None and not _is_number(_tensor(zero_point), None):
+            return None
+    if operands.y_zero_point is None:
+        return (TensorType(f32, shape),)
+    return (TensorType(_tensor(operands.y_zero_point).element_type, shape),)
+
+
+def _tensor(value: OutputLike) -> TensorType:
+    """The type of an operand, which `check_inputs` has found to be a tensor; of unknown rank if nothing is known."""
+    value_type = as_output(value).type
+    return value_type if isinstance(value_type, TensorType) else TensorType(undefined, PartialShape.dynamic())
+
+
 define(
     "QuantizedConv",
     [(name, name not in _REQUIRED) for name in _PORTS],
@@ -171,6 +258,7 @@ define(
     "A convolution of 8-bit integers: Q(activation(DQ(Q(Conv(DQ(X), DQ(W), B))) + DQ(residual))).",
     _TYPES,
     ["tensor(uint8)", "tensor(int8)", "tensor(float)"],
+    rule=_infer_conv,
 )
 define(
     "QuantizedMatMul",
@@ -180,4 +268,5 @@ define(
     "A product of 8-bit matrices: Q(activation(DQ(Q(MatMul(DQ(X), DQ(W)) + B)) + DQ(residual))).",
     _TYPES,
     ["tensor(uint8)", "tensor(int8)", "tensor(float)"],
+    rule=_infer_matmul,
 )
