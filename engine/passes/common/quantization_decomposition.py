@@ -168,7 +168,8 @@ def _replace_by_constant(node: Node) -> bool:
         return False
 
     def dequantized(*arrays: Array) -> Array:
-        alone = ops.create("DequantizeLinear", [Constant(array) for array in arrays], attributes)
+        # Its type is known, and inferring it would take longer than the small constants.
+        alone = Node("DequantizeLinear", [Constant(array) for array in arrays], attributes, types=[value_type])
         return np.asarray(evaluate(alone, list(arrays))[0], order="C")
 
     sources = [value.node for value in _inputs(node) if isinstance(value.node, Constant)]
