@@ -24,6 +24,13 @@ def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> s
     return real_access(real) + given + kernel_text(name)
 
 
+def ending(code: str, bias: object | None, residual: object | None) -> dict[str, object]:
+    """Definitions for kernels with an epilogue: its code, and the parameters ADDED for its buffers."""
+    added = {"bias": bias, "residual": residual}
+    parameters = [f", __global const real* restrict {name}" for name, each in added.items() if each is not None]
+    return {"EPILOGUE": code, "ADDED": "".join(parameters)}
+
+
 def real_access(real: ElementType) -> str:
     """Definitions of `real`, `load_real` and `store_real` for elements that are f32, f16, bf16 or f64 in memory."""
     kinds = f"#define REAL_IS_HALF {int(real is f16)}\n#define REAL_IS_BFLOAT {int(real is bf16)}\n"

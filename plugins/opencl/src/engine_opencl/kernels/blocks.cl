@@ -66,13 +66,7 @@ void fetch(__global const stored_RIGHT* b, const ulong start, const int B_PITCH,
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void blocks(__global const stored_LEFT* restrict a,
                                                                     __global const stored_RIGHT* restrict b,
-                                                                    __global real* restrict c
-#if BIAS
-                                                                    , __global const real* restrict bias
-#endif
-#if RESIDUAL
-                                                                    , __global const real* restrict residual
-#endif
+                                                                    __global real* restrict c ADDED
                                                                     , const int M, const int N, const int K,
                                                                     const int A_ROW, const int B_PITCH, const int PANELS,
                                                                     const ulong A_STEP, const ulong B_STEP,

@@ -3,13 +3,7 @@
 // neighbouring elements and the same weights; the columns of an item are LANES apart.
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void conv(
     __global const real* restrict x, __global const real* restrict w, __global const int4* restrict taps,
-    __global const int4* restrict phases,
-#if BIAS
-    __global const real* restrict bias,
-#endif
-#if RESIDUAL
-    __global const real* restrict residual,
-#endif
+    __global const int4* restrict phases ADDED,
     __global real* restrict y) {
   const int column = get_group_id(0) * (LANES * WIDE) + (int)get_local_id(0);
   const int block = get_global_id(1) % BLOCKS, group = get_global_id(1) / BLOCKS, phase = get_global_id(2);

@@ -2,13 +2,7 @@
 // element is read once for all of them. Neighbouring items are neighbours in a row.
 #define READ_ROWS ((STRIP - 1) * SH + (KH - 1) * LH + 1)
 
-__kernel void depthwise(__global const real* restrict x, __global const real* restrict w,
-#if BIAS
-                        __global const real* restrict bias,
-#endif
-#if RESIDUAL
-                        __global const real* restrict residual,
-#endif
+__kernel void depthwise(__global const real* restrict x, __global const real* restrict w ADDED,
                         __global real* restrict y) {
   const ulong item = get_global_id(0);
   if (item >= ITEMS) return;

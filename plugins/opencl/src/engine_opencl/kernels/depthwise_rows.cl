@@ -3,13 +3,7 @@
 #define READ_ROWS ((ROWS - 1) * SH + (KH - 1) * LH + 1)
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void depthwise_rows(__global const real* restrict x,
-                                                                            __global const real* restrict w,
-#if BIAS
-                                                                            __global const real* restrict bias,
-#endif
-#if RESIDUAL
-                                                                            __global const real* restrict residual,
-#endif
+                                                                            __global const real* restrict w ADDED,
                                                                             __global real* restrict y) {
   __attribute__((aligned(64))) float read[READ_ROWS * READ_WIDTH];
   const int first = get_global_id(0) * PIECES;

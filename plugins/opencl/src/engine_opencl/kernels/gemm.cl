@@ -1,13 +1,6 @@
 // C = A B: one column and ROWS rows per work item; neighbouring items have neighbouring columns, so that they read rows
 // of a row-major B together. For CPUs, whose compilers vectorize over work items, and narrow products.
-__kernel void gemm(__global const real* restrict a, __global const real* restrict b, __global real* restrict c
-#if BIAS
-                   , __global const real* restrict bias
-#endif
-#if RESIDUAL
-                   , __global const real* restrict residual
-#endif
-) {
+__kernel void gemm(__global const real* restrict a, __global const real* restrict b, __global real* restrict c ADDED) {
   const int col = get_global_id(0);
   const int first = get_global_id(1) * ROWS;
   ulong r = get_global_id(2);

@@ -70,17 +70,11 @@ inline void multiply(__local const float4* left, __local const float* right, flo
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void implicit_gemm(
     __global const real* restrict x, __global const real* restrict w, __global const int4* restrict taps,
-    __global const int4* restrict phases,
+    __global const int4* restrict phases
 #if SPLITS > 1
-    __global float* restrict sums
+    , __global float* restrict sums
 #else
-#if BIAS
-    __global const real* restrict bias,
-#endif
-#if RESIDUAL
-    __global const real* restrict residual,
-#endif
-    __global real* restrict y
+    ADDED, __global real* restrict y
 #endif
 ) {
   __local float4 left[2][DEPTH * TILE_M / 4];

@@ -43,17 +43,11 @@ INLINED void keep_inputs(__local ushort* right, const ushort* values, const int 
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_conv(
     __global const real* restrict x_real, __global const real* restrict w_real, __global const int4* restrict taps,
-    __global const int4* restrict phases,
+    __global const int4* restrict phases
 #if SPLITS > 1
-    __global float* restrict sums
+    , __global float* restrict sums
 #else
-#if BIAS
-    __global const real* restrict bias,
-#endif
-#if RESIDUAL
-    __global const real* restrict residual,
-#endif
-    __global real* restrict y
+    ADDED, __global real* restrict y
 #endif
 ) {
   __local ushort memory[max_of(2 * (TM + TN) * TK, 2 * KEPT_ELEMENTS)] __attribute__((aligned(16)));

@@ -43,13 +43,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void matrix_tiles(__
 #if SPLITS > 1
                                                                               __global float* restrict sums
 #else
-                                                                              __global real* restrict c
-#if BIAS
-                                                                              , __global const real* restrict bias
-#endif
-#if RESIDUAL
-                                                                              , __global const real* restrict residual
-#endif
+                                                                              __global real* restrict c ADDED
 #endif
 ) {
   __local ushort memory[max_of(STAGES * (TM + TN) * TK, 2 * KEPT_ELEMENTS)] __attribute__((aligned(16)));

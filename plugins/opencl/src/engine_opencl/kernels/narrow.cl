@@ -15,13 +15,7 @@
 
 __kernel __attribute__((reqd_work_group_size(LANES * LINES, 1, 1))) void narrow(__global const real* restrict a,
                                                                                 __global const real* restrict b,
-                                                                                __global real* restrict c
-#if BIAS
-                                                                                , __global const real* restrict bias
-#endif
-#if RESIDUAL
-                                                                                , __global const real* restrict residual
-#endif
+                                                                                __global real* restrict c ADDED
 ) {
   // The pitch is not a power of two, because the final sums read columns.
   __local float parts[SHORT][SHARES][COUNT + 1];

@@ -119,13 +119,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void tiles(__global 
 #if SPLITS > 1
                                                                        __global float* restrict sums
 #else
-                                                                       __global real* restrict c
-#if BIAS
-                                                                       , __global const real* restrict bias
-#endif
-#if RESIDUAL
-                                                                       , __global const real* restrict residual
-#endif
+                                                                       __global real* restrict c ADDED
 #endif
 ) {
   __local factor_t left[BUFFERS][TK * PITCH_A] __attribute__((aligned(16)));

@@ -1,12 +1,6 @@
 // The output transform of Winograd's F(2x2, 3x3): an item reads the 16 products s of one tile and channel, and stores
 // the 2x2 results A' s A. Neighbouring items process neighbouring tiles.
-__kernel void winograd_output(__global const float* restrict s,
-#if BIAS
-                              __global const float* restrict bias,
-#endif
-#if RESIDUAL
-                              __global const float* restrict residual,
-#endif
+__kernel void winograd_output(__global const float* restrict s ADDED,
                               __global float* restrict y) {
   const int place = get_global_id(0), row = get_global_id(1);
   const int w = place % PLACES_W * 2, h = place / PLACES_W % PLACES_H * 2;

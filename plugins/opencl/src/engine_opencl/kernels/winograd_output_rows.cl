@@ -1,12 +1,6 @@
 // Like winograd_output.cl, for CPUs: an item computes one map of the result, LANES neighbouring tiles at a time. The
 // products are followed by memory for LANES more, so that all vectors are whole.
-__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_output_rows(__global const real* restrict s,
-#if BIAS
-                                                                                  __global const real* restrict bias,
-#endif
-#if RESIDUAL
-                                                                                  __global const real* restrict residual,
-#endif
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_output_rows(__global const real* restrict s ADDED,
                                                                                   __global real* restrict y) {
   const int map = get_global_id(0), bias_row = map % M;
   s += (ulong)bias_row * PLACES + (ulong)(map / M) * (PLACES_H * PLACES_W);

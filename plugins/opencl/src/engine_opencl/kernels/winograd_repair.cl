@@ -7,13 +7,7 @@
 typedef MAPS_OF(float, MAPS) maps;
 
 __kernel ONE_ITEM void winograd_repair(__global const uchar* restrict marks, __global const float* restrict x,
-                                       __global const float* restrict weights,
-#if BIAS
-                                       __global const float* restrict bias,
-#endif
-#if RESIDUAL
-                                       __global const float* restrict residual,
-#endif
+                                       __global const float* restrict weights ADDED,
                                        __global float* restrict y) {
   const int part = get_global_id(1), group = part / MAP_PARTS, first = part % MAP_PARTS * MAPS;
   weights += (ulong)part * (GROUP_C * 9 * MAPS);

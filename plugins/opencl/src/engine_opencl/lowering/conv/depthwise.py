@@ -46,10 +46,9 @@ def depthwise(b: LaunchPlanBuilder, c: Convolution, strip: int) -> None:
     items = maps * strips * g.outputs[0] * g.outputs[2]
     defines: dict[str, object] = {
         "C": c.groups, "M": c.groups * c.outputs, "GM": c.outputs, "STRIP": strip, "STRIPS": strips,
-        "ITEMS": f"{items}ul", "UNROLLED": int(_is_unrolled(g, strip)), "BIAS": int(c.bias is not None),
-        "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code,
+        "ITEMS": f"{items}ul", "UNROLLED": int(_is_unrolled(g, strip)),
     }  # fmt: skip
-    defines |= window_defines(g)
+    defines |= window_defines(g) | c.ending()
     source = HELPERS + kernel_source("depthwise", c.element_type, **defines)
     group = min(_GROUP, b.facts.max_work_group)
     b.launch(source, "depthwise", [c.x, c.weights, *c.added, c.result], (-(-items // group) * group,), (group,))

@@ -10,7 +10,7 @@ from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.matmul.block_shapes import best_lanes
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import kernel_source, lanes_source
+from engine_opencl.source import ending, kernel_source, lanes_source
 
 if TYPE_CHECKING:
     from engine_opencl.lowering.matmul.product import Epilogue
@@ -42,10 +42,9 @@ def depthwise_rows(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> 
     defines: dict[str, object] = {
         "C": c.groups, "M": c.groups * c.outputs, "GM": c.outputs, "ROWS": rows, "MAP_PIECES": map_pieces,
         "PIECES": pieces, "ALL_PIECES": maps * map_pieces, "READ_WIDTH": width, "C_STEP": 1,
-        "USED": min(g.inputs[2], width - g.pads_begin[2]), "BIAS": int(c.bias is not None),
-        "RESIDUAL": int(c.residual is not None), "EPILOGUE": epilogue.lanes_code(),
+        "USED": min(g.inputs[2], width - g.pads_begin[2]),
     }  # fmt: skip
-    defines |= window_defines(g, "HW")
+    defines |= window_defines(g, "HW") | ending(epilogue.lanes_code(), c.bias, c.residual)
     source = HELPERS + lanes_source(c.element_type, lanes) + kernel_source("depthwise_rows", c.element_type, **defines)
     items = -(-maps * map_pieces // pieces)
     b.launch(source, "depthwise_rows", [c.x, c.weights, *c.added, c.result], (items,), (1,))

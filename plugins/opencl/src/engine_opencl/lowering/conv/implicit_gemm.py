@@ -126,6 +126,6 @@ def _launch(
         return
     sums = b.temporary(4 * total * tile.splits)
     b.launch(source, kernel, [*arguments, sums], size, local, local_bytes)
-    ending = {name: defines[name] for name in ("M", "SPLITS", "TOTAL", "BIAS", "RESIDUAL", "EPILOGUE")}
-    text = kernel_source("add_splits", c.element_type, N=defines["SIZE"], **ending)
+    given = {name: defines[name] for name in ("M", "SPLITS", "TOTAL")}
+    text = kernel_source("add_splits", c.element_type, N=defines["SIZE"], **given, **c.ending())
     b.launch(HELPERS + text, "add_splits", [sums, c.result, *c.added], (total,))

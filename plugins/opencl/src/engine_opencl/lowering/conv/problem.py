@@ -22,7 +22,7 @@ from engine_opencl.lowering.conv.parts import OutputPart, only_part, transposed_
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import kernel_source
+from engine_opencl.source import ending, kernel_source
 
 _NAMES = ("D", "H", "W")
 
@@ -143,14 +143,17 @@ class Convolution:
             by_channels,
         )
 
+    def ending(self) -> dict[str, object]:
+        """Definitions of the epilogue of all kernels."""
+        return ending(self.code, self.bias, self.residual)
+
     def defines(self, order: Order) -> dict[str, object]:
         """Definitions for kernels that include `window.cl`."""
         g, part = self.geometry, self.parts[0]
         found: dict[str, object] = {
             "C": self.groups * self.channels, "GC": self.channels, "M": self.groups * self.outputs,
             "GM": self.outputs, "MAP": self.map_size, "SIZE": math.prod(g.outputs), "COLUMNS": self.columns,
-            "PHASES": len(self.parts), "STEPS": f"{order.steps}ul", "BIAS": int(self.bias is not None),
-            "RESIDUAL": int(self.residual is not None), "EPILOGUE": self.code,
+            "PHASES": len(self.parts), "STEPS": f"{order.steps}ul", **self.ending(),
         }  # fmt: skip
         for axis, name in enumerate(_NAMES):
             found |= {

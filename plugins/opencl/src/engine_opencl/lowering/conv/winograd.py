@@ -129,8 +129,7 @@ def winograd(b: LaunchPlanBuilder, c: Convolution) -> None:
     source = kernel_source("winograd_input", **defines, STEP=f"{channels * places}ul")
     b.launch(source, "winograd_input", [c.x, v], (places, channels))
     launch_product(b, product_of(c), Epilogue(), u, v, s)
-    ending = {"BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code}
-    source = kernel_source("winograd_output", **defines, **ending, STEP=f"{outputs * places}ul")
+    source = kernel_source("winograd_output", **defines, **c.ending(), STEP=f"{outputs * places}ul")
     b.launch(HELPERS + source, "winograd_output", [s, *c.added, c.result], (places, outputs))
     launch_repair(b, c)
 
@@ -154,14 +153,13 @@ def launch_repair(b: LaunchPlanBuilder, c: Convolution) -> None:
     on_cpu = b.facts.kind == "cpu"
     maps = min(16, b.facts.vector_width) if on_cpu else _GPU_MAPS
     map_parts, tiles = -(-c.outputs // maps), -(-g.outputs[2] // 2) if on_cpu else 1
-    ending = {
-        "BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code, "MAPS": maps,
-        "MAP_PARTS": map_parts, "TILES": tiles, "BESIDE": 2 if on_cpu else 1,
+    repair = c.ending() | {
+        "MAPS": maps, "MAP_PARTS": map_parts, "TILES": tiles, "BESIDE": 2 if on_cpu else 1,
         "ONE_ITEM": "__attribute__((reqd_work_group_size(1, 1, 1)))" if on_cpu else "",
     }  # fmt: skip
     make = b.weights[name]
     weights = b.weight(("winograd repair", name, c.groups, maps), lambda: interleaved(make(), c, maps))
-    source = HELPERS + kernel_source("winograd_repair", **defines, **ending)
+    source = HELPERS + kernel_source("winograd_repair", **defines, **repair)
     size, local = (places // tiles if tiles else 0, c.groups * map_parts), (1, 1) if on_cpu else ()
     b.launch(source, "winograd_repair", [marks, c.x, weights, *c.added, c.result], size, local)
 

@@ -9,7 +9,7 @@ from engine_opencl.lowering.matmul.block_shapes import best_lanes
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import kernel_source, lanes_source
+from engine_opencl.source import ending, kernel_source, lanes_source
 
 
 def winograd_rows(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
@@ -35,10 +35,9 @@ def winograd_rows(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> N
     )  # fmt: skip
     b.launch(source, "winograd_input_rows", [c.x, v], (c.images * channels,), (1,))
     launch_product(b, product_of(c), Epilogue(), u, v, s)
-    ending = {"BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None)}
     source = HELPERS + lines + kernel_source(
-        "winograd_output_rows", c.element_type, **defines, **ending, STEP=f"{outputs * places}ul",
-        C_STEP=1, EPILOGUE=epilogue.lanes_code(),
+        "winograd_output_rows", c.element_type, **defines, STEP=f"{outputs * places}ul", C_STEP=1,
+        **ending(epilogue.lanes_code(), c.bias, c.residual),
     )  # fmt: skip
     b.launch(source, "winograd_output_rows", [s, *c.added, c.result], (c.images * outputs,), (1,))
     launch_repair(b, c)

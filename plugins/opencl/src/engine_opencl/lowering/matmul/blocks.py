@@ -22,7 +22,7 @@ from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of
 from engine_opencl.lowering.matmul.packing import Matrices, batch_code, packed
 from engine_opencl.plan import Buffer, Given
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import element_access, kernel_source, lanes_access, lanes_source, strides_of
+from engine_opencl.source import element_access, ending, kernel_source, lanes_access, lanes_source, strides_of
 
 MAX_TAPS: Final = 1024
 """The maximum number of taps: all taps of a channel are copied together into memory on a thread's stack."""
@@ -62,8 +62,8 @@ def launch_block(b: LaunchPlanBuilder, p: BlockProduct, block: Block) -> None:
         a.real,
         ROWS=block.rows, SUM_PANELS=block.panels if is_split else 1, IS_SPLIT=int(is_split), VECTORS=block.vectors,
         WIDTH=block.width, LANES=block.lanes, DEPTH=depth, A_PACKED=int(left is not a.buffer), A_COL=a.k_step,
-        BATCH=batch, EPILOGUE=p.epilogue.lanes_code(),
-        BIAS=int(p.bias is not None), RESIDUAL=int(p.residual is not None), **{"C_STEP": 1, "B_DIRECT": 0, **defines},
+        BATCH=batch, **ending(p.epilogue.lanes_code(), p.bias, p.residual),
+        **{"C_STEP": 1, "B_DIRECT": 0, **defines},
     )  # fmt: skip
     buffers = [left, y, p.result, *(each for each in (p.bias, p.residual) if each is not None)]
     arguments: list[Given] = [*buffers, a.length, n, a.k, a.step, pitch, block.panels, *map(np.uint64, moves)]

@@ -27,7 +27,7 @@ from engine_opencl.lowering.matmul.tile_candidates import (
 )
 from engine_opencl.plan import Buffer
 from engine_opencl.plan_builder import LaunchPlanBuilder
-from engine_opencl.source import kernel_source, strides_of
+from engine_opencl.source import ending, kernel_source, strides_of
 
 _BAND: Final = 8
 """Rows of tiles that are processed together."""
@@ -52,11 +52,7 @@ class Operands:
 
     def ending(self) -> dict[str, object]:
         """Definitions of the epilogue of all kernels."""
-        return {
-            "EPILOGUE": for_type(self.epilogue.code(), c_type(self.p.real)),
-            "BIAS": int(self.bias is not None),
-            "RESIDUAL": int(self.residual is not None),
-        }
+        return ending(for_type(self.epilogue.code(), c_type(self.p.real)), self.bias, self.residual)
 
     def site(self) -> str:
         """The key of the problem, for `LaunchPlanBuilder.choose`."""
