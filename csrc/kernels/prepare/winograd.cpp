@@ -5,6 +5,7 @@
 
 #include "kernels/prepare.hpp"
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/tile_request.hpp"
 
 namespace engine {
 namespace {
