@@ -147,7 +147,6 @@ class AttentionSpec(OperatorSpec):
         for name in ("left_window_size", "right_window_size"):
             if given[name] < -1:
                 refuse(node, name, given[name], "a number of keys, or -1 for all of them")
-        given["is_causal"] = bool(given["is_causal"])
 
     @property
     def mask(self) -> Output | None:

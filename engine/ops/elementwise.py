@@ -22,10 +22,6 @@ class ModSpec(OperatorSpec):
 
     fmod: bool
 
-    @classmethod
-    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        given["fmod"] = bool(given["fmod"])
-
 
 @specifies("BitShift")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +58,6 @@ class ConversionSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        given["saturate"] = bool(given["saturate"])
         check_choice(node, "round_mode", given["round_mode"], ("up", "down", "nearest"))
 
 

@@ -245,7 +245,6 @@ class TriluSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        given["upper"] = bool(given["upper"])
         rank = rank_of(node, 0)
         if rank is not None and rank < 2:
             refuse_rank(node, 0, rank, "2 or more")

@@ -153,7 +153,6 @@ class BatchNormalizationSpec(OperatorSpec):
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         check_min_rank(node, 0, 1)
         _check_epsilon(node, given)
-        given["training_mode"] = bool(given["training_mode"])
 
 
 def _check_epsilon(node: Node, given: dict[str, Any]) -> None:

@@ -56,7 +56,6 @@ class PoolSpec(WindowSpec):
         cls.resolve_window(node, given)
         if given["kernel_shape"] is None:
             refuse(node, "kernel_shape", [], "a value for each spatial axis")
-        given["ceil_mode"] = bool(given["ceil_mode"])
         given["count_include_pad"] = bool(given.get("count_include_pad", 0))
         if given.setdefault("storage_order", 0) not in (0, 1):
             refuse(node, "storage_order", given["storage_order"], "0 or 1")

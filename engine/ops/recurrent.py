@@ -123,9 +123,6 @@ class RecurrentSpec(OperatorSpec):
         given["clip"] = given["clip"] or None
         for name in ("activation_alpha", "activation_beta"):
             given[name] = tuple(map(float, given[name] or ()))
-        for name in ("input_forget", "linear_before_reset"):
-            if name in given:
-                given[name] = bool(given[name])
         given["activations"] = _activations(node, given)
 
     @property

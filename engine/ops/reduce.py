@@ -98,8 +98,6 @@ class ArgReduceSpec(OperatorSpec):
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
-        given["keepdims"] = bool(given["keepdims"])
-        given["select_last_index"] = bool(given["select_last_index"])
 
     def at(self, shape: Sequence[int]) -> AxisLengths:
         """The lengths around the axis of data of `shape`. Raises `InputError` if only the axis is empty."""

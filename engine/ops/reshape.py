@@ -42,10 +42,6 @@ class ReshapeSpec(OperatorSpec):
 
     allowzero: bool
 
-    @classmethod
-    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        given["allowzero"] = bool(given["allowzero"])
-
 
 @infers("Reshape")
 def _infer_reshape(node: Node) -> Sequence[ValueType]:

@@ -138,8 +138,6 @@ class ResizeSpec(OperatorSpec):
         check_choice(node, policy, given[policy], ("stretch", "not_larger", "not_smaller"))
         if not math.isfinite(given["cubic_coeff_a"]):
             refuse(node, "cubic_coeff_a", given["cubic_coeff_a"], "a finite number")
-        for flag in ("antialias", "exclude_outside"):
-            given[flag] = bool(given[flag])
 
     def at(
         self, shape: Sequence[int], roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None

@@ -65,7 +65,6 @@ class RotarySpec(OperatorSpec):
             refuse(node, "num_heads", heads, "0 or more")
         if rotated < 0 or rotated % 2:
             refuse(node, "rotary_embedding_dim", rotated, "an even number, or 0 for the size of a head")
-        given["interleaved"] = bool(given["interleaved"])
 
     @property
     def position_ids(self) -> Output | None:

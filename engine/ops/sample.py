@@ -59,7 +59,6 @@ class GridSampleSpec(OperatorSpec):
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         check_choice(node, "mode", given["mode"], TAPS)
         check_choice(node, "padding_mode", given["padding_mode"], ("zeros", "border", "reflection"))
-        given["align_corners"] = bool(given["align_corners"])
         rank = rank_of(node, 0)
         if rank is not None and rank < 3:
             refuse_rank(node, 0, rank, "3 or more, [N, C, D1..Dr]")
@@ -76,10 +75,6 @@ class AffineGridSpec(OperatorSpec):
     """AffineGrid: `align_corners` says whether -1 and 1 mean centres or edges of outer pixels (ONNX AffineGrid-20)."""
 
     align_corners: bool
-
-    @classmethod
-    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        given["align_corners"] = bool(given["align_corners"])
 
 
 @evaluates_with_spec("AffineGrid")

@@ -44,7 +44,6 @@ class TopKSpec(OperatorSpec):
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
-        given["largest"], given["sorted"] = bool(given["largest"]), bool(given["sorted"])
 
     def at(self, shape: Sequence[int]) -> AxisLengths:
         """The lengths around the axis of data of `shape`."""
@@ -75,7 +74,6 @@ class UniqueSpec(OperatorSpec):
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         if given["axis"] is not None:
             given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
-        given["sorted"] = bool(given["sorted"])
 
 
 @specifies("Compress")
@@ -102,7 +100,6 @@ class NonMaxSuppressionSpec(OperatorSpec):
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         if given["center_point_box"] not in (0, 1):
             refuse(node, "center_point_box", given["center_point_box"], "0 or 1")
-        given["center_point_box"] = bool(given["center_point_box"])
 
 
 @evaluates_with_spec("Unique")

@@ -93,7 +93,7 @@ class OperatorSpec:
             given = {name: node.attributes[name] for name in _attribute_names(described) if name in node.attributes}
         else:
             given = {each.name: each.read(node) for each in _readers(described, op)}
-        _check_flags(node, described, given)
+        _read_flags(node, described, given)
         found.resolve(node, given)
         try:
             spec = found(node=node, **given)
@@ -216,12 +216,15 @@ def check_spec(node: Node) -> None:
         cls.of(node)
 
 
-def _check_flags(node: Node, cls: Any, given: dict[str, Any]) -> None:
-    """Refuse numbers but 0 and 1 for an attribute that the spec has as a bool: runtimes differ in their meaning."""
+def _read_flags(node: Node, cls: Any, given: dict[str, Any]) -> None:
+    """Convert attributes that the spec has as a bool; refuse numbers but 0 and 1, whose meaning differs by runtime."""
     for each in dataclasses.fields(cls):
         value = given.get(each.name)
-        if each.type == "bool" and value is not None and value not in (0, 1):
+        if each.type not in ("bool", bool) or value is None:
+            continue
+        if value not in (0, 1):
             refuse(node, each.name, value, "0 or 1")
+        given[each.name] = bool(value)
 
 
 _Known = dict[object, dict[str, Any]]

@@ -72,7 +72,6 @@ class TokenizerSpec(OperatorSpec):
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        given["mark"] = bool(given["mark"])
         separators, pattern = given["separators"] or None, given["tokenexp"] or None
         if (separators is None) is (pattern is None):
             found = "neither" if pattern is None else "both"

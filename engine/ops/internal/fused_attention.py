@@ -92,7 +92,6 @@ class FusedAttentionSpec(OperatorSpec):
         for name in ("q_num_heads", "kv_num_heads"):
             if given[name] < (1 if 3 in ranks else 0):
                 refuse(node, name, given[name], "1 or more, as the inputs have rank 3" if 3 in ranks else "0 or more")
-        given["is_causal"] = bool(given["is_causal"])
 
     @property
     def is_packed(self) -> bool:
