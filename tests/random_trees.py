@@ -92,7 +92,7 @@ def random_linked(
 ) -> dict[str, Any]:
     """The attributes of a TreeEnsemble-5 with nodes of every mode, thresholds and weights of `dtype`.
 
-    Members of sets are 1 to 3: onnxruntime has no others but small positive integers.
+    Members of sets are 1 to 3: onnxruntime supports only small positive integers.
     """
     nodes: list[list[Any]] = []
     leaves: list[tuple[int, float]] = []

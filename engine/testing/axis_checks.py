@@ -93,7 +93,7 @@ def _taken(array: Array | None, labels: Labels, name: str, order: Array) -> Arra
 
 
 def _is_near(a: Array, b: Array) -> bool:
-    """Equal but for the order of sums."""
+    """Whether arrays are equal, apart from rounding in another order of sums."""
     if a.shape != b.shape:
         return False
     if a.dtype.kind not in "fV":

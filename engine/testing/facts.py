@@ -1,4 +1,4 @@
-"""`check_facts`: whether an operator keeps the promises that it declares, by the evaluation of one of its nodes.
+"""`check_facts`: evaluates a node to check the promises that its operator declares.
 
     from engine.testing.facts import check_facts
 

@@ -144,7 +144,7 @@ def _takes(answer: QueryResult, levels: frozenset[SupportLevel]) -> bool:
 
 
 def _is_final(answer: QueryResult) -> bool:
-    """Whether constants instead of inputs would change nothing: the device lacks the only operator."""
+    """Whether constants in place of inputs would not help, since the device lacks the only operator."""
     refused = answer.at(SupportLevel.REFUSED).values()
     return len(answer.nodes) == 1 and any(support.cause == RefusalCause.OP for support in refused)
 

@@ -1,4 +1,4 @@
-"""Inputs of a node with other elements, and how near results are, for `engine.testing.facts`."""
+"""Changes inputs of a node and compares results, for `engine.testing.facts`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replaced(value: Array, where: Array, random: np.random.Generator) -> Array:
 
 
 def same(a: Array, b: Array) -> Array:
-    """Where elements are equal, bit by bit but for the sign and the payload of NaN."""
+    """Where elements are equal bit by bit, except for the sign and the payload of NaN."""
     if a.dtype.kind not in "fV":
         return np.asarray(a == b)
     x, y = wide(a, b)

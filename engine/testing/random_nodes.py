@@ -331,7 +331,7 @@ def _deformed(random: Random, op_type: str) -> OperatorCase:
 
 @_makes("RoiAlign")
 def _regions(random: Random, op_type: str) -> OperatorCase:
-    """Also in reverse, and beyond the map."""
+    """Random regions, some reversed or beyond the map."""
     batch, channels, height, width = _shape(random, 4, 4, least=2)
     count = random.randint(1, 4)
     images = whole(count, low=0, high=batch)

@@ -24,7 +24,7 @@ from engine.testing.perturbed import (
 )
 
 _ROUNDS: Final = 3
-"""How often elements are replaced, each time others."""
+"""How often elements are replaced, different ones each time."""
 _F16: Final = 65504.0
 _LARGE: Final = 60000.0
 _HUGE: Final = 1e30
@@ -73,7 +73,7 @@ def _check_broadcasts(node: Node, traits: Traits, run: Run, inputs: Inputs) -> b
 
 
 def _check_moves(node: Node, traits: Traits, run: Run, inputs: Inputs) -> bool:
-    """Numbers all elements, so that each result tells which of them it is."""
+    """Numbers all elements, so that each result shows which element it is."""
     data = _data(traits, inputs)
     count = sum(each.size for each in data)
     if any(count > largest(each.dtype) for each in data):
@@ -150,7 +150,7 @@ def _check_shape_only(node: Node, traits: Traits, run: Run, inputs: Inputs) -> b
 
 
 def _check_monotonic(node: Node, traits: Traits, run: Run, inputs: Inputs) -> bool:
-    """Real numbers alone: integers overflow."""
+    """Checks real numbers only, since integers overflow."""
     data = inputs[0]
     if data is None or data.dtype.kind not in "fb" or any(each is not None and each.size > 1 for each in inputs[1:]):
         return False
@@ -170,7 +170,7 @@ def _check_monotonic(node: Node, traits: Traits, run: Run, inputs: Inputs) -> bo
 def _check_keeps_zero(node: Node, traits: Traits, run: Run, inputs: Inputs) -> bool:
     zeros = [None if x is None else np.zeros_like(x) if i < traits.data else x for i, x in enumerate(inputs)]
     if any(x is not None and (x.dtype.kind not in "fiub" or not x.size) for x in zeros[: traits.data]):
-        return False  # of no elements, a product is 1
+        return False  # the product of no elements is 1
     for index, result in enumerate(run(zeros)):
         if index == 0 and result.astype(bool).any():
             raise refuted(node, "keeps_zero", f"zeros give {result[result.astype(bool)][0]}")
@@ -178,7 +178,7 @@ def _check_keeps_zero(node: Node, traits: Traits, run: Run, inputs: Inputs) -> b
 
 
 def _check_range(node: Node, traits: Traits, run: Run, inputs: Inputs) -> bool:
-    """Of real numbers: the least integer has no absolute value."""
+    """Checks real numbers only, since the smallest integer has no absolute value."""
     assert traits.range is not None
     (result, *_) = run(inputs)
     if result.dtype.kind != "f":
@@ -206,7 +206,7 @@ def _check_addresses(node: Node, traits: Traits, run: Run, inputs: Inputs) -> bo
 
 
 def _check_growth(node: Node, traits: Traits, run: Run, inputs: Inputs) -> bool:
-    """For large data, a root or logarithm is moderate; what grows exceeds f16, as some of the nodes must show."""
+    """For large data, a root or logarithm is moderate; results that grow exceed f16, which some nodes must show."""
     data = inputs[0]
     if data is None or data.dtype != np.float32 or not data.size:
         return False

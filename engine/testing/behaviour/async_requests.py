@@ -212,7 +212,7 @@ class AsyncChecks(DeviceChecks):
         self.check_usable(request, self.basic.sample(2))
 
     def test_deadline_that_is_kept(self, network: ExecutableNetwork) -> None:
-        """The deadline has no effect, nor on later inferences; an invalid deadline is refused."""
+        """The deadline affects neither this inference nor later ones; an invalid deadline is refused."""
         request = network.create_infer_request()
         for seed in range(3):
             sample = self.basic.sample(seed)

@@ -41,7 +41,7 @@ class DeviceChecks:
         rtol, atol: the largest relative and absolute error of a floating-point result.
         area: what the checks of a group are about, under which a report counts them.
         limit: seconds after which a waiting check fails instead of hanging; far above the time of a correct device.
-        patience: seconds that a check waits for what must not happen.
+        patience: seconds that a check waits for an event that must not happen.
     """
 
     area: ClassVar[str]

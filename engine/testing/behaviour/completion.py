@@ -193,7 +193,7 @@ class CompletionChecks(DeviceChecks):
         self.assert_value(request.infer(long.inputs)["y"], long.answer, "y")
         nodes = len(request.profiling_info.nodes)
         late = ""
-        for _ in range(_ATTEMPTS):  # the machine may be busy with something else
+        for _ in range(_ATTEMPTS):  # the machine may be busy
             begin = time.perf_counter()
             request.infer(long.inputs)
             whole = time.perf_counter() - begin
@@ -296,7 +296,7 @@ class CompletionChecks(DeviceChecks):
 
 
 def _noticed(entered: threading.Event, request: SyncInferRequest, stage: Stage) -> Stage:
-    """The stage, which sets the event unless it is one of the host's."""
+    """A stage that also sets the event, unless it is a stage of the host."""
     if stage in (request.infer_preprocess, request.infer_postprocess):
         return stage
 

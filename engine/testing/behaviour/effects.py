@@ -95,7 +95,7 @@ class EffectChecks(DeviceChecks):
             except UnsupportedError as e:
                 if prop.name not in str(e):
                     raise
-                continue  # what the blob has compiled in cannot be changed
+                continue  # values that are compiled into the blob cannot be changed
             assert changed == former, f"{prop.name} was set to {former!r} on import and is {changed!r}"
 
     def test_id_selects_the_device(self, core: Core) -> None:

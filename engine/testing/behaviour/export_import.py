@@ -217,7 +217,9 @@ class ExportImportChecks(DeviceChecks):
             self.assert_outputs(network(sample.inputs), sample.outputs)
 
     def test_signed_blob(self, core: Core, tmp_path: Path) -> None:
-        """Where signatures are required, a signed blob is imported with all that it contains, and no other is."""
+        """Where signatures are required, a signed blob is imported with all that it contains, and an unsigned one is
+        refused.
+        """
         self.require_export(core)
         key, blob = tmp_path / "key", io.BytesIO()
         make_key_files(key, "behaviour", "hmac-sha256")

@@ -37,7 +37,7 @@ class _Observed:
 
 
 class IsolationChecks(DeviceChecks):
-    """A device has no effect on other cores, and none on the process but its results."""
+    """A device affects neither other cores nor the process; it only returns results."""
 
     area: ClassVar[str] = "isolation"
 
@@ -133,7 +133,7 @@ class IsolationChecks(DeviceChecks):
         assert not changes, f"the process was changed: {listed}"
 
     def test_networks_leave_no_threads(self, tmp_path: Path) -> None:
-        """Threads of networks end with them; the device's threads do not become more with each network."""
+        """Threads of networks end with them; the number of the device's threads does not grow with each network."""
         left = self._observe(tmp_path).threads
         assert not left, f"after networks were compiled, used and dropped, these threads remain: {left}"
 

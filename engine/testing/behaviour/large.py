@@ -18,7 +18,7 @@ from engine.testing.behaviour.cases import Array, make_model, tensor
 from engine.testing.conformance.selection import LIMIT
 
 _ROWS, _COLUMNS = 517, 1021
-"""Neither is a multiple of a vector, a tile or a page; together 2 MiB of float32."""
+"""Lengths that are not multiples of a vector, a tile or a page; together, they give 2 MiB of float32."""
 
 _ELEMENTWISE: Final[dict[str, Callable[[Array], Array]]] = {
     "Neg": np.negative, "Abs": np.abs, "Relu": lambda x: np.maximum(x, 0), "Identity": lambda x: x,
@@ -49,7 +49,7 @@ def _large_model(op_type: str) -> onnx.ModelProto:
 
 
 class LargeChecks(DeviceChecks):
-    """Tensors of megabytes, whose lengths are multiples of nothing."""
+    """Tensors of megabytes, whose lengths are not multiples of vectors, tiles or pages."""
 
     area: ClassVar[str] = "results"
 

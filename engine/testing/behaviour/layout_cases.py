@@ -121,7 +121,7 @@ def _parts() -> Iterator[NumericCase]:
 
 
 def _integers() -> Iterator[NumericCase]:
-    """Whole numbers that float32 or float64 does not hold, and sums that wrap around as in two's complement."""
+    """Integers that float32 or float64 cannot represent, and sums that wrap around as in two's complement."""
     for name, odd in (("int32", 2**24 + 1), ("int64", 2**53 + 1)):
         dtype: np.dtype[Any] = np.dtype(name)
         info = np.iinfo(dtype)

@@ -31,7 +31,7 @@ class LongModel:
 
 
 def find_long_model(is_supported: Callable[[onnx.ModelProto], bool]) -> LongModel | None:
-    """A chain that a device supports: of MatMul, else of Conv; None if it supports neither."""
+    """A chain that a device supports: of MatMul, otherwise of Conv; None if it supports neither."""
     for long in (_products(), _convolutions()):
         if is_supported(long.model):
             return long

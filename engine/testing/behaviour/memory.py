@@ -143,7 +143,9 @@ class MemoryChecks(DeviceChecks):
         self._check_growth(make_and_run, self.COMPILATIONS, "request")
 
     def test_inferences_are_right_after_memory_was_released(self, network: ExecutableNetwork) -> None:
-        """`memory_statistics` gives bytes, and `release_memory` only what later inferences make again."""
+        """`memory_statistics` returns bytes, and `release_memory` releases only memory that later inferences allocate
+        again.
+        """
         sample = self.basic.sample()
         request = network.create_infer_request()
         results = request.infer(sample.inputs)
@@ -178,7 +180,7 @@ class MemoryChecks(DeviceChecks):
 
                 if self._is_soon(lambda: growth() <= _BYTES_PER_STEP):
                     break
-                # A table that doubles grows once, what is kept grows each time.
+                # A table that doubles grows once; a leak grows each time.
                 former = middle
                 if attempt < _ATTEMPTS - 1:
                     continue

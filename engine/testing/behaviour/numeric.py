@@ -1,4 +1,4 @@
-"""Models of one operator with answers computed with numpy, and a comparison that knows how much rounding is allowed."""
+"""Models of one operator with answers computed with numpy, and a comparison that allows for rounding."""
 
 from __future__ import annotations
 

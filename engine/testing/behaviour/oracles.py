@@ -98,7 +98,9 @@ def convolve(x: Array, w: Array, bias: Array | None, group: int = 1, **given: An
 
 
 def pool(x: Array, kernel: Sequence[int], is_mean: bool, **given: Any) -> tuple[Reals, Reals]:
-    """MaxPool-12 and AveragePool-19; with `count_include_pad`, padding counts but not what ceil_mode adds."""
+    """MaxPool-12 and AveragePool-19; with `count_include_pad`, padding counts, but the elements that ceil_mode adds do
+    not.
+    """
     sizes = x.shape[2:]
     window = ImageWindow.of(kernel, sizes, given)
     lengths = window.outputs(sizes)

@@ -53,7 +53,9 @@ class ProfileChecks(DeviceChecks):
             self._check_times(request, sample, is_async=True)
 
     def test_long_operators_take_time(self, core: Core) -> None:
-        """The records of a chain of long operators have a fair part of the inference's time, in nanoseconds."""
+        """The records of a chain of long operators account for a considerable part of the inference's time, in
+        nanoseconds.
+        """
         long = find_long_model(lambda model: core.query_model(model, self.device, dict(self.config)).is_supported)
         if long is None:
             pytest.skip(f"{self.device} supports neither MatMul nor Conv, from which a long chain is made")

@@ -164,7 +164,7 @@ def other_values(network: ExecutableNetwork, folder: Path) -> Iterator[tuple[Pro
         if declared.name == "CACHE_DIR":
             yield declared, str(folder / "cache")
         elif declared.name == "MAX_TENSOR_BYTES":
-            yield declared, 1 << 30  # the least value would refuse every model
+            yield declared, 1 << 30  # with the smallest value, every model would be refused
         elif declared.type is bool:
             yield declared, not current
         elif declared.type is str and declared.choices is not None:

@@ -141,7 +141,7 @@ class StateChecks(DeviceChecks):
         assert state["past.0.key"].shape == (1, 4, _WIDTH)
         assert state["past.0.key"].nbytes == 4 * 4 * _WIDTH
         with pytest.raises(StateError, match=r"past\.count"):
-            request.rewind(1)  # it does not keep its past values
+            request.rewind(1)  # the counter does not keep its past values
         state["past.count"].reset()
         assert request.length == 4
         request.reset_state()
@@ -265,7 +265,7 @@ class StateChecks(DeviceChecks):
         self.step(request, history, chunk(1))
 
     def test_a_model_without_variables(self, network: ExecutableNetwork) -> None:
-        """It has no values to query; what needs them says so."""
+        """It has no values to query; methods that need them say so."""
         request = network.create_infer_request()
         assert request.query_state() == {}
         assert request.length == 0

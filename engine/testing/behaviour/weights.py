@@ -148,7 +148,7 @@ class WeightChecks(DeviceChecks):
             found = core.import_model(blob, self.device, {key: value}).get_config(key)
         except UnsupportedError as e:
             if key in str(e):
-                return  # what was decided by compiling cannot be changed, and the device says so
+                return  # values that compiling has used cannot be changed, and the device says so
             raise
         assert found == value, f"{key}={value!r} was given on import; the network has {found!r}"
 

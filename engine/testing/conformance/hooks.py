@@ -71,7 +71,7 @@ class HookWatch:
                 result = function(*arguments, **options)
             finally:
                 if os.getpid() != process:
-                    os._exit(0)  # a child would go on with the checks of its parent
+                    os._exit(0)  # a child would continue the checks of its parent
                 with self._lock:
                     del self._running[call]
                     self._write()

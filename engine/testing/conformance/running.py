@@ -27,7 +27,7 @@ print("", describe(sys.argv[1]), sep="\\n")
 _CREATION_LIMIT: Final = 120.0
 _RESTARTS: Final = 200
 _REPORT_LIMIT: Final = 30.0
-"""Seconds in which an interrupted run writes its reports."""
+"""The seconds that an interrupted run has for writing its reports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class Scorecard:
 
 
 def hopeless(results: Iterable[CheckResult], limit: int) -> str:
-    """Why going on makes no sense; empty if it does: everything that applied has failed, `limit` checks or more."""
+    """Why to end the run: all checks that applied, at least `limit`, have failed. Empty if it should continue."""
     outcomes = Counter(each.outcome for each in results)
     if outcomes["failed"] >= limit and not outcomes["passed"]:
         return f"the first {outcomes['failed']} checks that apply have failed, and none has passed"

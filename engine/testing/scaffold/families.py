@@ -83,7 +83,7 @@ def example_of(operators: Collection[str]) -> Example | None:
 
 
 REFERENCE: Final = "reference"
-"""The file of the others."""
+"""The file of all other operators."""
 DEFAULT_OPERATORS: Final = ("Add", "Conv", "Gemm", "MatMul", "Mul", "Relu")
 
 _BY_VALUES: Final = ("Compress", "Unique", "NonZero")

@@ -16,9 +16,9 @@ _PRODUCTS: Final = frozenset({"Conv", "Gemm", "MatMul"})
 
 @dataclass(frozen=True, slots=True)
 class PluginPlan:
-    """A device to be, and what its plugin has.
+    """A device to be created, and the features of its plugin.
 
-    Raises `PluginError` if the name cannot be one of a device, or `is_native` has nothing to compute, and
+    Raises `PluginError` if the name cannot be one of a device, or no operator uses the kernel of `is_native`, and
     `UnsupportedError` for an operator with which a plugin cannot begin.
 
     Attributes:

@@ -33,7 +33,7 @@ def new_plugin(plan: PluginPlan, folder: str | os.PathLike[str]) -> Path:
     """Write the package of a plugin into `folder`, which must be missing or empty; returns its path.
 
     Raises `PluginError` if the device's name or its package's is taken, if the folder has files in it, or without
-    Jinja, and `OSError` if the folder cannot be written. After an error nothing is left behind.
+    Jinja, and `OSError` if the folder cannot be written. After an error, no files remain.
     """
     target = Path(folder).absolute()
     _check_names(plan)
