@@ -109,7 +109,7 @@ class BinaryCache:
             self._tell(str(e))
 
     def _tell(self, why: str) -> None:
-        """Log why the folder is of no use, once for many programs."""
+        """Log why the folder cannot be used, once for many programs."""
         if why != self._told:
             self._told = why
             _log.warning(

@@ -13,7 +13,7 @@ _ROUNDING: Final = {"down": 0, "up": 1, "nearest": 2}
 
 
 def register_type(element_type: ElementType) -> str:
-    """The OpenCL C type of a value in registers: `c_type`, or that which a type of `CONVERTED` is converted to."""
+    """The OpenCL C type of a value in registers: `c_type`, or the type to which a type of `CONVERTED` is converted."""
     if element_type in SMALL_INTEGERS:
         return "char" if element_type.is_signed else "uchar"
     return "float" if element_type in CONVERTED else c_type(element_type)
@@ -40,7 +40,7 @@ def write_code(element_type: ElementType, pointer: str, index: str, value: str) 
 
 
 def rounded_code(element_type: ElementType, value: str, round_mode: str, *, saturate: bool) -> str:
-    """A number as the nearest of a type of `CONVERTED`, of type `register_type`: ONNX Cast-25's conversions."""
+    """A number rounded to the nearest value of a type of `CONVERTED`, as `register_type` (ONNX Cast-25)."""
     return _value(element_type, _code(element_type, value, round_mode, saturate=saturate))
 
 

@@ -55,13 +55,13 @@ REALS: Final = FLOATS | {f64}
 """f64 only on devices with such arithmetic: see `lowering.registry`."""
 INTEGERS: Final = frozenset({i8, u8, i16, u16, i32, u32, i64, u64})
 SMALL_INTEGERS: Final = frozenset({i4, u4, i2, u2})
-"""Stored in a byte each, whose other bits are ignored when it is read."""
+"""Each is stored in a byte, whose other bits are ignored when it is read."""
 SMALL_REALS: Final = frozenset({f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f6e2m3, f6e3m2, f4e2m1})
 CONVERTED: Final = frozenset({f8e8m0, *SMALL_REALS, *SMALL_INTEGERS})
 """Only moved, and converted to and from the types that kernels compute in: see `conversions.py`."""
 COMPUTED: Final = frozenset(_C_TYPES)
 STORED: Final = frozenset({*COMPUTED, *CONVERTED})
-"""Those that can be in the device's memory."""
+"""The types that can be in the device's memory."""
 _MOVED_AS: Final = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 

@@ -86,8 +86,8 @@ class LaunchPlan:
         shapes: for each output, its shape; for one in `counts`, the largest that it can have.
         counts: for each output, where kernels write its length along the first axis (int64), if an inference counts it.
         weights: the data of the weight buffers, by name.
-        faults: the possible faults, in the order of the numbers (int64) of `fault_buffer`: 0 for none, else the index
-            out of range, plus 1 if it is not negative.
+        faults: the possible faults, in the order of the numbers (int64) of `fault_buffer`: 0 for none,
+            otherwise the index out of range, plus 1 if it is not negative.
         programs: the compiled programs of the launches, by source, once built; the plan keeps them alive.
     """
 

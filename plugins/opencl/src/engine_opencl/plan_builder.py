@@ -1,4 +1,4 @@
-"""`LaunchPlanBuilder`: what lowerings build the plan of a graph with."""
+"""`LaunchPlanBuilder`: the interface by which lowerings build the plan of a graph."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LaunchPlanBuilder:
         self.decisions = decisions
         self.choices = choices or {}
         self.sites: dict[str, Site[LaunchPlanBuilder]] = {}
-        """Where there was a choice, by key."""
+        """The sites with several candidates, by key."""
         self.uses: Counter[str] = Counter()
         """How often each site was met."""
         self._is_apart = False
@@ -133,7 +133,7 @@ class LaunchPlanBuilder:
             )
 
     def alias(self, value: Output, source: Output) -> None:
-        """Say that a value has the bytes of another."""
+        """Declare that a value has the bytes of another one."""
         self._values[value] = self.input(source)
 
     def temporary(self, nbytes: int) -> Buffer:
@@ -143,7 +143,7 @@ class LaunchPlanBuilder:
         return buffer
 
     def weight(self, name: Hashable, make: Callable[[], NDArray[Any]]) -> Buffer:
-        """A buffer that is filled once for all inferences with what `make` gives; equal names share it."""
+        """A buffer that is filled once for all inferences with the data that `make` returns; equal names share it."""
         if name not in self._weight_buffers:
             self._weight_buffers[name] = Buffer(0, weight=name)
             self.weights[name] = make
@@ -201,7 +201,7 @@ class LaunchPlanBuilder:
         )
 
     def choose(self, key: str, candidates: Sequence[_C], launch: Callable[[LaunchPlanBuilder, _C], None]) -> None:
-        """Launch what was chosen among `candidates` for what is computed here, else the first; see `Site`.
+        """Launch the candidate that was chosen for this computation, or otherwise the first; see `Site`.
 
         `launch(builder, candidate)` is also called to measure candidates, with another builder: all that it launches
         goes there. Its kernels may write buffers of an inference that they also read only where that does not change
@@ -216,7 +216,7 @@ class LaunchPlanBuilder:
     def apart(self, site: Site[LaunchPlanBuilder], candidate: object) -> LaunchPlanBuilder:
         """A builder with the launches of a candidate alone, over the buffers of this one."""
         apart = LaunchPlanBuilder(self.facts, self.decisions, self.choices)
-        apart._is_apart = True  # what it launches does not lengthen, or shorten, the lives of this one's buffers
+        apart._is_apart = True  # its launches do not change the lifetimes of this builder's buffers
         apart.weights = dict(self.weights)
         apart._weight_buffers, apart._values = dict(self._weight_buffers), dict(self._values)
         apart.begin(site.node)

@@ -15,7 +15,7 @@ from engine_opencl.elements import c_type, load_code, moved_c_type, store_code, 
 _CONVERSIONS: Final = {
     "bfloat": re.compile(r"\bbfloat_|_to_bfloat\b"), "small_types": re.compile(r"\b(small|power)_(value|code)\b"),
 }  # fmt: skip
-"""The files with conversions of element types, and what their functions are called."""
+"""The files with conversions of element types, and the names of their functions."""
 
 
 def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> str:

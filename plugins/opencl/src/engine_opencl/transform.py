@@ -30,7 +30,7 @@ _SLOW: Final = "f32 is faster on this device: OPENCL multiplies integers on GPUs
 _IN_F32: Final = QuantizationCapabilities(
     "OPENCL", [PrecisionRestriction(operator=name, limits=lambda spec: _SLOW) for name in ("Conv", "MatMul")]
 )
-"""Those of other devices: none."""
+"""The integer products of other devices: none."""
 _SCALES: Final = (1, 4, 6)
 """The inputs of QLinearConv and QLinearMatMul that are scales."""
 
@@ -53,7 +53,7 @@ def passes_for(precision: str, on_integers: bool) -> PassPipeline:
         if precision == "f32":
             (CAPABILITIES if on_integers else _IN_F32).configure(manager.pass_config)
             manager.pass_config.set_callback(QOperatorDecomposition, callback=_is_codes_kernel)
-            # What they become is computed together with what stands before and after it.
+            # The resulting operators are computed together with the operators before and after them.
             manager.pass_config.set_callback(QuantizationDecomposition, callback=lambda node: False)
         else:  # arithmetic in f16 would round codes
             manager.pass_config.set_callback(QuantizationDecomposition, callback=_stays)

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def checked(device: Any, new_kernel: Callable[[Any, str], Any] | None = None) -> dict[str, str]:
-    """`failed`: why the device is unusable, or else `memory`: as in `OpenclDevice.memory_kind`.
+    """`failed`: why the device is unusable, or otherwise `memory`: as in `OpenclDevice.memory_kind`.
 
     `new_kernel`: creates a kernel of a program; by default with pyopencl.
     """

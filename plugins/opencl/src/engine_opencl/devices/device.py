@@ -170,8 +170,9 @@ def find_devices() -> tuple[OpenclDevice, ...]:
 
 
 _SETTINGS: Final = {"POCL_WORK_GROUP_SPECIALIZATION": "0"}
-"""Environment variables of drivers. PoCL compiles a kernel for its first run, and without this again for the program's
-binary; the variant of the first run, for ranges of few groups, saved no time in networks."""
+"""Environment variables of drivers. PoCL compiles a kernel for its first run, and, without this variable, again for the
+program's binary; the variant of the first run, for ranges of few groups, saved no time in networks.
+"""
 
 
 def _find_devices() -> list[OpenclDevice]:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 POINTER_ALIGNMENT: Final = 16
 """The alignment in bytes of `malloc`, and so of most users' arrays."""
 _READ_ANYWHERE: Final = ("Portable Computing Language",)
-"""Drivers that read host memory in place at any address. Others copy memory that is not aligned like a sub-buffer;
-Intel's takes five times as long for that as a plain copy."""
+"""Drivers that read host memory in place at any address. Others copy memory that is not aligned like a sub-buffer; with
+Intel's driver, this takes five times as long as a plain copy.
+"""
 MIN_BYTES: Final = 1 << 15
 """Below this size, copying an input is as fast as binding it."""
 

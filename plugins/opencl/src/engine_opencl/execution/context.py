@@ -69,8 +69,9 @@ class Context:
         self._copies: list[tuple[Any, Any, int]] = []
         self._copied: list[Any] = []
         self._left: frozenset[Buffer] = frozenset()
-        """Of an inference with tensors: the events that it waits for, its copies on the device (target, source, bytes)
-        and their events, and the outputs that are not fetched."""
+        """For an inference with tensors: the events that it waits for, its copies on the device (target, source, bytes)
+        and their events, and the outputs that are not fetched.
+        """
         self.copied_bytes = 0
         """The bytes of inputs that the last inference copied from the host."""
         with self._driver_errors("binding kernels"):
@@ -100,7 +101,7 @@ class Context:
             assert self._faults is not None
             return self._faults.memory
         if buffer.weight is not None:
-            # Kernels do not keep their arguments alive, and `weights` keeps the arguments of some plans only.
+            # Kernels do not keep their arguments alive, and `weights` keeps only the arguments of some plans.
             memory = weights.buffer(buffer.weight, self.plan.weights[buffer.weight])
             return self._held.setdefault(buffer, memory)
         return self._arena.part(buffer)
@@ -139,12 +140,12 @@ class Context:
 
     def _bind_tensors(self, tensors: Sequence[tuple[Buffer, OpenclTensor]], targets: Sequence[Target]) -> None:
         """Bind tensors to kernels, or have them copied on the device where they cannot be bound."""
-        # All at first, since a closed context is an error, after which the bindings must be as they were.
+        # All are checked first: if a context is closed, which is an error, the bindings must not change.
         given = [(buffer, tensor.memory, tensor.nbytes) for buffer, tensor in tensors]
         taken = [(target, target.tensor.memory, target.tensor.nbytes) for target in targets if target.tensor.nbytes]
         for queue in [tensor.queue for _, tensor in tensors] or [target.tensor.queue for target in targets]:
             self._before = queue.after_application()
-            break  # all are of one context
+            break  # all belong to one context
         self._remote = [memory for _, memory, _ in (*given, *taken)]
         outputs = self.plan.outputs
         bound = set(self._in_place)

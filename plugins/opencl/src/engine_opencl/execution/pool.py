@@ -25,11 +25,11 @@ from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.tuning.tuner import OpenclTuner
 
 _LINES: Final = 12
-"""Of an error in a warning: the rest is the source."""
+"""The lines of an error that a warning shows; the rest is the source."""
 _log = logging.getLogger("engine.opencl")
 
 _Key: TypeAlias = "tuple[Shapes, tuple[bytes, ...]]"
-"""The shapes of the inputs, and the bytes of those that are bound."""
+"""The shapes of the inputs, and the bytes of the bound ones."""
 
 
 class ContextPool:
@@ -119,7 +119,8 @@ class ContextPool:
         except DeviceError as e:
             if joined.launches == plan.launches:
                 raise
-            # One by one, so that the error names the kernel that fails, or only a program of several fails.
+            # One by one, so that the error names the kernel that fails, unless only the program of several kernels
+            # fails.
             plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
             _log.warning(
                 "OPENCL: a program of several kernels failed, so each has one of its own: %s",

@@ -14,13 +14,15 @@ from engine_opencl.source import collapsed, index_code, strides_of
 
 _MAX_OPERANDS: Final = 3
 _MAX_OPERATIONS: Final = 128
-"""Of one kernel: the time that compiling takes grows faster, and beside so many, storing a value costs nothing."""
+"""The maximum number of operations of a kernel: compile time grows faster than linearly, and beside so many operations,
+storing a value costs nothing.
+"""
 
 
 def emit(result: Output, expression: Expression, b: LaunchPlanBuilder) -> None:
     """Launch the kernel of an expression: one work item an element.
 
-    What reads more tensors than a kernel takes arguments, or is very long, is computed in parts.
+    An expression that reads more tensors than a kernel takes arguments, or is very long, is computed in parts.
     """
     whole = _divided(expression, result, b)
     _launch(result, whole, b.output(result), result.element_type, b)
@@ -88,7 +90,7 @@ def _reads(expression: Expression) -> list[Read]:
 
 
 def _operands_first(expression: Expression) -> list[Expression]:
-    """All that an expression is made of, each after its operands, which are in order."""
+    """All subexpressions of an expression, each after its operands, which are in order."""
     found: list[Expression] = []
     stack: list[Expression] = [expression]
     while stack:
@@ -112,7 +114,7 @@ def _load(read: Read, pointer: str, index: str) -> str:
 
 
 def _code(expression: Expression, names: dict[Read, str], lines: list[str]) -> str:
-    """The name of the expression's value; what it is computed by goes to `lines`, operands first."""
+    """The name of the expression's value; its code is appended to `lines`, operands first."""
     done: dict[int, str] = {}
     for each in _operands_first(expression):
         if not isinstance(each, Operation):

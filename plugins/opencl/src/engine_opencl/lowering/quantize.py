@@ -64,7 +64,8 @@ class _LinearLowering(OpLowering[QuantizeSpec]):
 class QuantizeLowering(_LinearLowering):
     """Rounds half to even, adds the zero point and saturates; NaN maps to the zero point.
 
-    Quotients have the type given by `precision`, else the scale's: rounded to f16 or bf16, they may become ties.
+    Quotients have the type given by `precision`, or otherwise the scale's: rounded to f16 or bf16, they may become
+    ties.
     """
 
     def check(self, spec: QuantizeSpec) -> Refusal | None:

@@ -129,8 +129,9 @@ def launch_rows(
     even_of_nothing: bool = False,
 ) -> None:
     """Launch a kernel that writes each element of each row; without elements there is nothing to do, unless the kernel
-    also writes something for each row: then it is launched `even_of_nothing`. `element_bytes`: see
-    `Rows.local_bytes`."""
+    also writes something for each row: then it is launched with `even_of_nothing`. `element_bytes`: see
+    `Rows.local_bytes`.
+    """
     size: tuple[int, ...] = (rows.groups * rows.group, 1)
     if rows.is_by_outer:
         columns = -(-rows.inner // rows.per_group)

@@ -56,7 +56,7 @@ class _Sorting:
         self._prefix = comparable(x)
         self._bytes = max(C_BYTES[c_type(x.element_type)], 4)
         self._entry_bytes = 2 * self._bytes
-        """Of local memory: a value and its index, aligned to the size of the value."""
+        """The bytes of local memory for a value and its index, aligned to the size of the value."""
 
     def launch(self, x: Buffer, length: int, results: list[Buffer]) -> None:
         """Sort tiles; while rows have several, sort the remaining elements, or merge if most remain."""

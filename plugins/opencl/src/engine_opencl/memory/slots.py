@@ -14,12 +14,13 @@ from engine_opencl.plan import Buffer
 def slots_of(buffers: Iterable[Buffer]) -> tuple[dict[Buffer, int], list[int]]:
     """The slot of each buffer, and the bytes of each slot. Buffers whose times overlap have different slots.
 
-    A buffer takes, of the slots that are free, the smallest that is large enough, else the largest, which grows.
+    A buffer takes, of the slots that are free, the smallest that is large enough, or otherwise the largest, which
+    grows.
     """
     slots: dict[Buffer, int] = {}
     sizes: list[int] = []
     last: list[int] = []
-    """By slot, the last time at which it is used."""
+    """The last time at which each slot is used."""
     for buffer in sorted(buffers, key=lambda each: (each.first, -each.byte_size)):
         free = [slot for slot, time in enumerate(last) if time < buffer.first]
         enough = [slot for slot in free if sizes[slot] >= buffer.byte_size]

@@ -22,9 +22,9 @@ _TOKEN: Final = re.compile(r"\w+|[^\w\s]")
 
 
 def bundled(launches: Sequence[Launch], facts: DeviceFacts) -> tuple[Launch, ...]:
-    """The launches with their sources joined in groups, where that saves time; the same for equal launches.
+    """The launches with their sources joined in groups, where that saves time; equal launches give equal results.
 
-    In a joined source, all that a source defines has the number of the source at the end of its name.
+    In a joined source, the names that each source defines end with the number of that source.
     """
     if facts.kind != "cpu":
         return tuple(launches)

@@ -39,7 +39,7 @@ class Building:
         trial_seconds: how long the first compilation and run of a kernel may take in a child process; 0 to compile in
             this process.
         is_shared: whether other users may change that folder, as ALLOW_SHARED_CACHE says.
-        offered: the compiled programs of a trusted blob, by key. They are used by its network alone, and not cached.
+        offered: the compiled programs of a trusted blob, by key. Only its network uses them, and they are not cached.
     """
 
     cache_dir: str = ""
@@ -172,7 +172,7 @@ class Programs:
         return loaded if loaded is not None else self._compile_here(source)
 
     def _load(self, source: str, binary: bytes, which: str, *, is_shared: bool = True) -> Any | None:
-        """The program of a binary, also for other networks if it is shared; None if there is none that works."""
+        """The program of a binary, also for other networks if it is shared; None if no binary works."""
         import pyopencl as cl
 
         if not binary:

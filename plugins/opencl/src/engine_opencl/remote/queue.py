@@ -1,4 +1,4 @@
-"""`ContextQueue`: a context's own transfers, and their order with what is in the application's queue."""
+"""`ContextQueue`: a context's own transfers, and their order with the commands in the application's queue."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class ContextQueue:
             cl.enqueue_copy(self._queue, target, source, is_blocking=True)
 
     def wait_for_application(self) -> None:
-        """Wait for what is in the application's queue. Raises errors of pyopencl."""
+        """Wait for the commands in the application's queue. Raises errors of pyopencl."""
         if self._application_queue is not None:
             self._application_queue.finish()
 
     def after_application(self) -> list[Any]:
-        """Events after which all that is now in the application's queue has run; none without such a queue."""
+        """Events after which all commands now in the application's queue have run; none without such a queue."""
         import pyopencl as cl
 
         if self._application_queue is None:

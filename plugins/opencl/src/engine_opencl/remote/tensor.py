@@ -88,7 +88,7 @@ class OpenclTensor(RemoteTensor):
         return self.memory.buffer
 
     def read(self) -> NDArray[Any]:
-        """The elements; waits for what was in the application's queue."""
+        """The elements; waits for the commands that were in the application's queue."""
         array: NDArray[Any] = np.empty(self.shape, self.dtype)
         if not self.nbytes:
             return array
@@ -102,7 +102,7 @@ class OpenclTensor(RemoteTensor):
         return array
 
     def write(self, array: NDArray[Any]) -> None:
-        """Set the elements; waits for what was in the application's queue."""
+        """Set the elements; waits for the commands that were in the application's queue."""
         if not self.nbytes:
             return
         with self._driver_errors("writing"):

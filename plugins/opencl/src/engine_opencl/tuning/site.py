@@ -36,7 +36,7 @@ class Site(Generic[_B]):
         return next((candidate for candidate in self.candidates if str(candidate) == text), None)
 
     def chosen(self, choices: Mapping[str, str]) -> Any:
-        """The candidate chosen for this site, else the default."""
+        """The candidate chosen for this site, or otherwise the default."""
         text = choices.get(self.key)
         if text is None:
             return self.candidates[0]

@@ -40,8 +40,8 @@ class Softmax:
         before, after: how many keys before and after its own position a query attends to; -1 for all.
         offset: the position of the first query among the keys.
         lengths: the number of valid keys of each batch, [batch] i64; queries are then at the last positions.
-        is_mask_cut: keys beyond the mask are forbidden; else the mask is broadcast. blind_is_zero, nan_is_zero: rows
-        without allowed keys, or NaN probabilities, give zeros.
+        is_mask_cut: keys beyond the mask are forbidden; otherwise, the mask is broadcast.
+        blind_is_zero, nan_is_zero: rows without allowed keys, or NaN probabilities, give zeros.
         shown: the output for the scores, and the stage at which they are written.
     """
 
@@ -90,7 +90,7 @@ class AttentionTile:
     def local_bytes(self, size: int, width: int, blind_is_zero: bool) -> int:
         """Bytes of local memory for queries and keys of `size` elements, and values of `width`.
 
-        Rows that see no key are noted only if they are to give zeros.
+        Rows that see no key are recorded only if they give zeros.
         """
         pitch = self.rows + 4
         notes = self.rows if blind_is_zero else 0
@@ -105,7 +105,7 @@ _TILES: Final = tuple(AttentionTile(*each) for each in ((32, 32), (16, 32), (32,
 
 
 def attention_tiles(facts: DeviceFacts, q: Heads, k: Heads, v: Heads, softmax: Softmax) -> list[AttentionTile]:
-    """The tiles that the device can run for an attention, the best first; none where products are better."""
+    """The tiles that the device can run for an attention, the best first; none if separate products are better."""
     if facts.kind == "cpu" or softmax.shown is not None or q.rows < _MIN_QUERIES or 0 in (*q.shape, *k.shape, *v.shape):
         return []
     fitting = [

@@ -29,7 +29,7 @@ class Variant(Protocol):
 
 
 def launch_convolution(b: LaunchPlanBuilder, c: Convolution) -> None:
-    """Launch the variant measured to be fastest, else the most promising one."""
+    """Launch the variant measured to be fastest, or without a measurement the most promising one."""
     b.choose(_key(c), variants_of(b.facts, c), lambda builder, variant: variant.launch(builder, c))
 
 

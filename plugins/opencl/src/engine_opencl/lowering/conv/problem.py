@@ -37,7 +37,7 @@ class Order:
         taps: int32 [n, 4]: offset in elements from a column's first, and distances along three axes; per row unless
             `by_channels`.
         phases: int32 [phases, 4]: first step, steps, taps (or rows), first tap.
-        by_channels: whether a step covers channels of one tap, else any rows.
+        by_channels: whether a step covers channels of one tap; otherwise, it covers any rows.
     """
 
     depth: int
@@ -122,7 +122,7 @@ class Convolution:
         return group, self.channels * self.taps, self.taps
 
     def order(self, depth: int) -> Order:
-        """Steps of `depth` channels of one tap, if that wastes little, else of any rows."""
+        """Steps of `depth` channels of one tap, if that wastes little, otherwise of any rows."""
         by_channels = -(-self.channels // depth) * depth <= 1.125 * self.channels
         sources: list[int] = []
         taps: list[tuple[int, ...]] = []

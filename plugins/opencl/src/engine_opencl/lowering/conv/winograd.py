@@ -7,9 +7,10 @@ over channels of |G| |w| |G'| * |B'| |x| |B|) |A|. For a result, these factors a
 2)^2 = 64, so the error is at most 64 (channels + 16) u (largest |x| of the tile, in all channels) (sum over channels of
 the largest |w|).
 
-That would let a large value change results that do not see it, and one that is not finite ruin them. `launch_repair`
-therefore computes results directly if the largest value of their tile exceeds `RANGE` times the largest one that they
-see, or `LARGEST`: in the bound, the former becomes the latter times `RANGE`. Results that see zeros only are zero.
+Without further measures, a large value would change results that do not see it, and a non-finite one would destroy
+them. `launch_repair` therefore computes results directly if the largest value of their tile exceeds `RANGE` times the
+largest one that they see, or `LARGEST`: in the bound, the former becomes the latter times `RANGE`. Results that see
+zeros only are zero.
 
 Weights are judged when the kernel is chosen, by `has_even_filters`: a result at the border meets a part of the taps
 only, but always one of four squares of 2x2. If the sum over channels of the largest |w| is at most `WEIGHT_RANGE` times

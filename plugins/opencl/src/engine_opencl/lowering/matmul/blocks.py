@@ -72,7 +72,7 @@ def launch_block(b: LaunchPlanBuilder, p: BlockProduct, block: Block) -> None:
 
 
 def _left(b: LaunchPlanBuilder, a: Matrices, block: Block) -> tuple[Buffer, ElementType, Sequence[int]]:
-    """The left operand: in place if elements of a row can be read one by one, else packed in panels."""
+    """The left operand: in place if elements of a row can be read one by one, otherwise packed in panels."""
     if a.buffer.weight is None and a.real is f32:
         return a.buffer, f32, a.batch_steps
     return _packed(b, a, block.rows)

@@ -27,7 +27,7 @@ from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 _ROWS: Final = 8
-"""Of a product of f64 that an item computes."""
+"""The rows of a product of f64 that an item computes."""
 
 
 @lowers("MatMul", spec=MatMulSpec)
