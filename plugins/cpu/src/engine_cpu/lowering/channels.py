@@ -1,4 +1,4 @@
-"""Joining and splitting channels of blocked maps: by address if blocks stay whole, else lane by lane."""
+"""Joining and splitting channels of blocked maps: by address if blocks stay whole, otherwise lane by lane."""
 
 from __future__ import annotations
 

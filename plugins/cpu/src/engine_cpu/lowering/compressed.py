@@ -156,7 +156,7 @@ class _Codes:
         """The attributes that describe codes and scales.
 
         Scales that are exact in f16 are stored in f16, and a zero point that all blocks share is not stored. Both
-        depend on data that an imported network no longer has, so what was found is stored with the weights.
+        depend on data that an imported network no longer has, so the form is stored with the weights.
         """
         found = self.stored(self.operands[1:], f"form of {self.codes.element_type} in blocks", self._find_form)
         is_half, has_zero_points, center = found.reshape(-1).view(np.int32).tolist()

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: their bodies are compiled, so what has no kernel in a body decides."""
+"""If, Loop and Scan: their bodies are compiled, so a node without a kernel in a body decides."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _X, _W, _BIAS, _RESIDUAL = range(4)
 class ConvLowering(OpLowering[ConvSpec]):
     """Direct, Winograd, depthwise, grouped or transposed kernels, by geometry and tuning; with packed weights.
 
-    Of three dimensions, slices run as maps with more channels; what remains are products of unrolled windows.
+    Of three dimensions, slices run as maps with more channels; others are products of unrolled windows.
     """
 
     def check(self, spec: ConvSpec) -> Refusal | None:

@@ -71,7 +71,7 @@ class ConvProblem:
 class ConvCandidates(Candidates):
     """The best candidates, sorted by estimated time.
 
-    Makes each candidate when it is read: of most problems, only the first is.
+    Makes each candidate when it is read: for most problems, only the first one is read.
     """
 
     def __init__(self, problem: ConvProblem) -> None:
@@ -128,7 +128,7 @@ def packed_bytes(geometry: ConvGeometry, kernel: str, attributes: Mapping[str, A
             assert isinstance(tile, int)
             merge = attributes.get("merge", 1)
             assert isinstance(merge, int)
-            # Transformed, and as they were; and a number that is derived from them.
+            # The transformed and the original weights, and a number that is derived from them.
             floats = ((tile + 2) ** 2 + g.taps) * g.in_group * merge * padded_channels(g.out_channels) + 1
         case "conv_amx_bf16" | "conv_transpose_amx_bf16":
             steps = g.kernel[0] if attributes.get("plain") else -(-g.in_channels // _TILE_DEPTH) * g.taps

@@ -37,7 +37,7 @@ def packed_part(
     source: Output, name: str, part: Callable[[Array], Array], geometry: ConvGeometry, candidate: Candidate,
     b: SegmentBuilder,
 ) -> int:  # fmt: skip
-    """The buffer of what `part` makes of constant weights, packed for a candidate; `name` identifies the function."""
+    """The buffer of `part` of constant weights, packed for a candidate; `name` identifies the function."""
     kernel, attributes, recipe = packing(geometry, candidate)
 
     def make() -> Packing:

@@ -1,8 +1,8 @@
 """Three-axis convolutions as two-axis convolutions: the slices that a window spans along axis 0 become channels.
 
 In maps of blocks with the first axis before the axis of blocks, [depth, blocks, height, width, 16], neighbouring slices
-are adjacent. What a slice of the result depends on is therefore one map of kernel depth times as many channels, and the
-kernels for two axes compute it, Winograd's algorithm among them.
+are adjacent. A slice of the result therefore depends on one map of kernel depth times as many channels, and the kernels
+for two axes compute it, including Winograd's algorithm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from engine_cpu.lowering.strided import Copy, Strided, copy_step
 from engine_cpu.segment import SegmentBuilder
 
 _CHUNK_BYTES: Final = 16 << 20
-"""Of the maps of blocks that exist at a time."""
+"""The bytes of the maps of blocks that exist at a time."""
 _MAX_STEPS: Final = 512
 """The most steps of a node: one for each slice of the result, or if depthwise, each position of its window."""
 _DEEPEST: Final = 8
@@ -86,7 +86,7 @@ class _Maps:
                 yield elements, self._places(shape, at, block)
 
     def unused(self, copied: range, count: int) -> Iterator[Strided]:
-        """Of `count` slices, the places of those that are not copied, and of lanes that have no channel."""
+        """The places, among `count` slices, of slices that are not copied, and of lanes without a channel."""
         for first, stop in ((0, copied.start), (copied.stop, count)):
             if first < stop:
                 yield self._places((self.blocks, self.lanes, stop - first, self.pixels), first)

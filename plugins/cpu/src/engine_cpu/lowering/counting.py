@@ -40,7 +40,7 @@ class CountedLowering(OpLowering[SpecT]):
         """The step of a node of static input shapes."""
 
     def check_values(self, spec: SpecT, inputs: Sequence[Any]) -> None:
-        """Raise `EngineError` for values that the operator does not take; `inputs` are those that the kernel reads."""
+        """Raise `EngineError` for values that the operator does not accept; the kernel reads `inputs`."""
 
     def lower(self, spec: SpecT, b: SegmentBuilder) -> None:
         """Never called, since these nodes have segments of their own."""

@@ -99,7 +99,7 @@ def _check_equation(spec: EinsumSpec) -> Refusal | None:
 
 
 def find_roles(spec: EinsumSpec) -> Roles | None:
-    """The roles of the labels if the equation is a matrix product; else None."""
+    """The roles of the labels if the equation is a matrix product; otherwise None."""
     labels = spec.labels
     if labels is None or not spec.is_explicit or spec.has_ellipsis or len(labels.terms) != 2:
         return None

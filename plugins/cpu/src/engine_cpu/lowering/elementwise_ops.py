@@ -65,7 +65,7 @@ def _swapped(opcode: Opcode) -> Emit:
 
 
 def _chained(opcode: Opcode) -> Emit:
-    """Of any number of inputs."""
+    """The code of an operator with any number of inputs."""
     return lambda p, spec, x: functools.reduce(functools.partial(p.op, opcode), x)
 
 
@@ -83,7 +83,7 @@ def _with_parameters(opcode: str) -> Emit:
 
 
 def _celu(p: ElementwiseProgram, spec: ActivationSpec, x: Sequence[Value]) -> Value:
-    """The instruction takes exponentials of what is below 0 only; expm1(t) is -expm1(-t) * exp(t)."""
+    """The instruction computes exponentials only of values below 0; expm1(t) is -expm1(-t) * exp(t)."""
     (alpha,) = (float(np.float32(number)) for number in spec.parameters)
     if alpha > 0:
         return p.op(Opcode.CELU, x[0], p.parameter(alpha, x[0]))
@@ -147,7 +147,7 @@ def _bit_shift(p: ElementwiseProgram, spec: BitShiftSpec, x: Sequence[Value]) ->
     if spec.direction == "LEFT":
         return p.op(Opcode.SHIFT_LEFT, value, by)
     kind = value.element_type
-    if kind.is_signed:  # by more bits than there are, or less than none: 0 or -1, as by all but the sign
+    if kind.is_signed:  # by more bits than there are, or by a negative number: 0 or -1
         most = p.constant(kind.bits - 1, kind)
         is_below = p.op(Opcode.LESS, by, p.constant(0, kind))
         by = p.op(Opcode.WHERE, is_below, most, p.op(Opcode.MIN, by, most))

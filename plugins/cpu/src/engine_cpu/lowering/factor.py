@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _ELEMENTS: Final = ("f32", "bf16", "f16")
 _MIN_NARROW: Final = 1 << 17
-"""The elements from which a B of 16 bits is worth widening: more than stay in a cache beside other weights."""
+"""The elements from which a B of 16 bits is worth widening: more than fit into a cache beside other weights."""
 _MIN_COLUMNS: Final = 16
 _CHECKED: Final = 1 << 16
 """Elements that are checked at once: the first ones already show that most matrices of f32 need f32."""
@@ -42,8 +42,8 @@ class ConstantFactor:
     def element(self) -> str:
         """The type in which B is stored: bf16 or f16 if that is exact, as in models stored in these types.
 
-        Products widen them where they are used. So few rows, whose time goes into reading B, take half as long; for
-        many rows, widening is a small part. Small matrices stay f32: they are read from a cache.
+        Products widen them where they are used. Products of few rows, whose time is spent reading B, therefore take
+        half as long; for many rows, widening takes a small part. Small matrices stay f32: they are read from a cache.
         """
         if self.n * self.k < _MIN_NARROW or self.n < _MIN_COLUMNS:
             return "f32"

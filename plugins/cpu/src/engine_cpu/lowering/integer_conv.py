@@ -50,7 +50,7 @@ class ConvIntegerLowering(OpLowering[ConvSpec]):
         return first_refusal(check_spatial_rank(x), check_steps(spec), check_integer_conv(spec, weights))
 
     def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:
-        """The result is in blocks; so is the input, unless its convolution reads planes."""
+        """The result is in blocks, as is the input unless its convolution reads planes."""
         inputs = [Layout.PLAIN] * spec.node.num_inputs
         if not _is_planar(spec):
             inputs[0] = Layout.BLOCKED
@@ -126,7 +126,7 @@ def _centered(spec: ConvSpec, b: SegmentBuilder) -> Array:
 
 
 def _part(spec: ConvSpec, b: SegmentBuilder, part: int) -> Array:
-    """The weights less their zero points, limited to i8; or what must be subtracted from that to get them."""
+    """The weights less their zero points, limited to i8; or the part to subtract from the limited ones to get them."""
     whole = _centered(spec, b)
     limited = np.clip(whole, -128, 127)
     return (limited - whole if part else limited).astype(np.int8)

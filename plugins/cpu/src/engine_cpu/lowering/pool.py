@@ -21,7 +21,7 @@ from engine_cpu.segment import SegmentBuilder
 
 _MAXIMA: Final = frozenset({f32, u8, i8})
 _REDUCED: Final = frozenset({f32, f64})
-# By exponent, from 1; the names of the kernel of reductions.
+# The names of the kernel of reductions, by exponent, from 1.
 _NORMS: Final = ("l1", "l2")
 
 
@@ -105,7 +105,7 @@ def _window_step(spec: PoolSpec, b: SegmentBuilder) -> None:
 
 @lowers("GlobalMaxPool", "GlobalAveragePool")
 class GlobalPoolLowering(_MapLowering[OperatorSpec]):
-    """A pooling whose window is the whole map: of blocks of channels as one row, else a reduction of PLAIN."""
+    """A pooling whose window is the whole map: of blocks of channels as one row, otherwise a reduction of PLAIN."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         if _has_map_of_blocks(spec.node):
@@ -154,7 +154,7 @@ def _reduction_step(spec: OperatorSpec, b: SegmentBuilder, op: str) -> None:
 
 
 def global_pool_step(node: Node, b: SegmentBuilder) -> None:
-    """Append the pooling of all pixels of blocked maps: their maximum for a maximum, else their mean."""
+    """Append the pooling of all pixels of blocked maps: their maximum for a maximum, otherwise their mean."""
     pixels = math.prod(b.shape(node.input_value(0))[2:])
     _step(node, b, {"in": [1, pixels], "out": [1, 1], "kernel": [1, max(1, pixels)]})
 

@@ -33,7 +33,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
 """Sums of up to this many products of u8 and i8 cannot overflow i32; nor do those of the weights alone."""
 CHANNEL_BLOCK: Final = 16
-"""Channels of a group come in multiples of it, or there is one group for each."""
+"""The number of channels of a group must be a multiple of it, unless each channel is a group."""
 PLANAR_CHANNELS: Final = 4
 """Maps with up to this many channels are read PLAIN."""
 _TILE_ROW: Final = 64
@@ -180,7 +180,7 @@ class MatMulIntegerLowering(OpLowering[OperatorSpec]):
 
 
 def _why_unpacked(spec: OperatorSpec) -> Refusal | None:
-    """Why a MatMulInteger is not one with weights that are packed when the model is compiled."""
+    """Why the weights of a MatMulInteger cannot be packed when the model is compiled."""
     a, weights, a_zero, b_zero = (spec.input(index) for index in range(4))
     assert a is not None
     assert weights is not None
@@ -212,7 +212,7 @@ def _why_no_product(spec: OperatorSpec) -> Refusal | None:
 
 
 def computed_start(node: Node, b: SegmentBuilder, x_type: ElementType, zero_point: int, sums: int, columns: int) -> int:
-    """The buffer of what sums start with: a zero point, as u8, times the negative sums of the weights."""
+    """The buffer of the initial values of sums: a zero point, as u8, times the negative sums of the weights."""
     program = ElementwiseProgram()
     zero = program.cast(program.input(x_type), i32)
     if x_type is i8:
@@ -328,7 +328,7 @@ class _Operands:
         return made
 
     def vectors(self) -> list[int]:
-        """The buffers of start, scale, and the biases that there are; a value for each output channel or column."""
+        """The buffers of start, scale, and the biases if present; a value for each output channel or column."""
         given = self.given
         weights, weights_scale = _output(given.weights), _output(given.weights_scale)
         if not self.b.is_constant(_output(given.x_scale)) or not self.b.is_constant(_output(given.x_zero_point)):

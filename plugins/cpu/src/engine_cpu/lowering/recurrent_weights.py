@@ -1,7 +1,7 @@
 """The weights of recurrent layers in the formats of csrc/kernels/recurrent.hpp: packed constants, or computed ones.
 
-Constants are packed once, in forms that do not depend on the lengths of the inputs; what a model computes is moved into
-the same forms by steps before the layer's steps.
+Constants are packed once, in forms that do not depend on the lengths of the inputs; computed weights are moved into the
+same forms by steps before the layer's steps.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from engine_cpu.segment import SegmentBuilder
 
 @lowers("Concat", spec=ConcatSpec)
 class ConcatLowering(OpLowering[ConcatSpec]):
-    """Inputs are written in place if their part of the output is contiguous, else copied."""
+    """Inputs are written in place if their part of the output is contiguous, and copied otherwise."""
 
     def check(self, spec: ConcatSpec) -> Refusal | None:
         return check_movable(*spec.node.input_values)
@@ -74,7 +74,7 @@ class ConcatLowering(OpLowering[ConcatSpec]):
         y = node.output(0)
         if (state := b.state(y)) is not None:
             if y == state.prolonged:
-                b.append(state)  # a later node writes what it appends
+                b.append(state)  # a later node writes the elements that it appends
                 return
             new = node.input_value(1)
             append_step(b, node, state, b.input(new), Strided.row_major(b.shape(new)))

@@ -69,7 +69,7 @@ class TreesLowering(OpLowering[TreeSpec]):
 
 
 def _check_finite(spec: TreeSpec) -> Refusal | None:
-    """The kernel takes infinity for the minimum of nothing."""
+    """The kernel uses infinity as the minimum of an empty set."""
     if spec.aggregate in ("MIN", "MAX") and not np.isfinite(spec.trees.weights).all():
         return Refusal(RefusalCause.ATTRIBUTE, f"a weight is not finite; expected finite ones for {spec.aggregate}")
     return None
@@ -80,7 +80,7 @@ def _has_one_weight(trees: FlatTrees) -> bool:
 
 
 def _nodes(trees: FlatTrees, is_single: bool) -> Array:
-    """As the kernel reads them: `TreeNode` of trees.hpp."""
+    """The nodes in the form that the kernel reads: `TreeNode` of trees.hpp."""
     fields = [("threshold", trees.dtype), ("feature", np.uint32), ("skip", np.uint32), ("kind", np.uint32)]
     nodes = np.zeros(len(trees.kind), np.dtype(fields, align=True))
     nodes["threshold"], nodes["feature"] = trees.threshold, trees.feature
@@ -92,7 +92,7 @@ def _nodes(trees: FlatTrees, is_single: bool) -> Array:
 
 
 def _weights(trees: FlatTrees) -> Array:
-    """As the kernel reads them: `TreeWeight` of trees.hpp."""
+    """The weights in the form that the kernel reads: `TreeWeight` of trees.hpp."""
     weights = np.zeros(len(trees.weights), np.dtype([("value", trees.dtype), ("target", np.uint32)], align=True))
     weights["value"], weights["target"] = trees.weights, trees.weight_targets
     return weights.view(np.uint8)

@@ -56,7 +56,7 @@ class _Unrolled:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """How many there are along each axis: for a transposed convolution, the lengths of the input."""
+        """The number of windows along each axis: for a transposed convolution, the lengths of the input."""
         return self.geometry.outputs
 
     @property
@@ -193,7 +193,9 @@ def _lower_transposed(spec: ConvSpec, b: SegmentBuilder) -> None:
 
 
 def _spread(node: Node, layer: _Unrolled, b: SegmentBuilder, slab: _Slab, weights: tuple[int, int], x: int) -> int:
-    """The buffer of what each position of the input adds to its window: the product with this many rows of weights."""
+    """The buffer of the values that each position of the input adds to its window: the product with this many rows of
+    weights.
+    """
     (factor, rows), count = weights, slab.rows * layer.width
     if not count:
         return b.constant(np.empty(0, np.float32))

@@ -17,8 +17,8 @@ _VIEWS: Final = ("Reshape", "Squeeze", "Unsqueeze")
 def is_up_to_own(mask: Output, state: InPlace) -> bool:
     """Whether `mask` is: key <= p + query, where p is the position at which the keys of `state` are written.
 
-    A plan that appends to a variable in place checks that p is the length of its past, so that the mask says nothing
-    that the lengths do not.
+    A plan that appends to a variable in place checks that p is the length of its past, so that the mask follows from
+    the lengths.
     """
     if not state.is_assumed or mask.node.op_type != "LessOrEqual" or mask.node.domain:
         return False

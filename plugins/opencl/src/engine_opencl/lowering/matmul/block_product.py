@@ -16,8 +16,9 @@ class WindowedInput:
 
     Attributes:
         inputs, outputs, strides: along the spatial axes.
-        taps: for each tap, its offset in the input from the start of a result's window. first, step: where results are
-        stored along each axis; shape: the lengths of the tensor that they are stored in.
+        taps: for each tap, its offset in the input from the start of a result's window.
+        first, step: where results are stored along each axis.
+        shape: the lengths of the tensor that they are stored in.
         size: the number of elements of the whole input.
         batch_steps: strides in elements along each batch axis.
     """

@@ -14,8 +14,9 @@ class Product:
     """C[batch] = alpha * A[batch] B[batch] + bias, with A: [M, K], B: [K, N] by their strides, C dense.
 
     Attributes:
-        batch: the lengths of the batch axes; a_batch, b_batch: strides along them, 0 if shared. a, b: strides of rows
-        and columns.
+        batch: the lengths of the batch axes.
+        a_batch, b_batch: strides along these axes, 0 if shared.
+        a, b: strides of rows and columns.
         real: the storage type of all of them.
     """
 
