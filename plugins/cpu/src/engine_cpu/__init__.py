@@ -1,4 +1,4 @@
-"""The optimized CPU device. Read `plugin.py`, then `network.py`, `program.py`, `segment.py` a file of `lowering/`."""
+"""The optimized CPU device. Read `plugin.py`, `network.py`, `program.py`, `segment.py` and a file of `lowering/`."""
 
 from engine_cpu.plugin import CpuPlugin
 

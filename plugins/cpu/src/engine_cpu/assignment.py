@@ -112,7 +112,7 @@ class _Assignment:
         return moves
 
     def _improves(self, move: _Move) -> bool:
-        """Make a move if that reduces the cost; it does not if nothing around it has changed since it was tried."""
+        """Make a move if that reduces the cost, which it cannot if nothing around it has changed since it was tried."""
         if move.tried >= max((value.changed for value in move.values), default=0):
             return False
         move.tried = self.changes

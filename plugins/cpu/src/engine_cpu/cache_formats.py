@@ -1,4 +1,4 @@
-"""How variables in place keep keys and values: in f32, or in fewer bits (csrc/kernels/cache_rows.hpp)."""
+"""How variables in place store keys and values: in f32, or in fewer bits (csrc/kernels/cache_rows.hpp)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROUNDED_BITS: Final = 0xFF
 class CacheFormat:
     """One of the formats, by the name that kernels have for it.
 
-    A row is what lies along the last dimension: the keys or values of one head for one token.
+    A row is the elements along the last dimension: the keys or values of one head for one token.
     """
 
     name: str
@@ -63,9 +63,9 @@ F16: Final = CacheFormat("f16", 2, np.float16)
 BF16: Final = CacheFormat("bf16", 2, bf16.numpy)
 INT8: Final = CacheFormat("i8", 1, extra=_SCALE_BYTES)
 CACHE_FORMATS: Final = {"f32": F32, "bf16": BF16, "int8": INT8}
-"""By the values of KV_CACHE_PRECISION."""
+"""The formats by the values of KV_CACHE_PRECISION."""
 _OWN: Final = {f32: F32, f16: F16, bf16: BF16}
-"""The formats of variables of these types, unless fewer bits are asked for."""
+"""The formats of variables of these types, unless fewer bits are configured."""
 
 
 def format_for(wanted: CacheFormat, element_type: ElementType, rank: int) -> CacheFormat | None:

@@ -21,7 +21,7 @@ _MIN_MAP_BYTES: Final = 1 << 20
 _MAX_WEIGHT_BYTES: Final = 512 << 10
 # What a strip of the fewest rows may take of the expanded map: twice what the kernel gives to strips of more rows.
 _MAX_STRIP_BYTES: Final = 1 << 20
-# Neighbouring workers compute the rows twice that both need; with as many rows of their own, those hardly count.
+# Neighbouring workers compute the rows twice that both need; with so many rows of their own, these hardly count.
 _MIN_ROWS: Final = 14
 
 
@@ -97,7 +97,7 @@ class _Chains:
         if any(value is not None and not isinstance(value.node, Constant) for value in constants):
             return None
         x, w = spec.node.input_value(_X), spec.node.input_value(_W)
-        if len(x.shape) > 4:  # neighbours may see its axes as other pairs, but a chain has one map
+        if len(x.shape) > 4:  # neighbours may pair its axes differently, but a chain has one map
             return None
         geometry = conv_geometry(spec, static_shape(x), static_shape(w))
         return geometry if geometry.is_depthwise or _is_pointwise(geometry) else None

@@ -1,4 +1,4 @@
-"""`Choices`: what lowering decides by size and not by necessity, so that the plans of one family decide alike."""
+"""`Choices`: the decisions of lowering that depend on size, so that the plans of one family share them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Choices:
     """Decisions by node, each made once: the kernel of a convolution, whether convolutions are joined to a chain.
 
     Each of them is right for all lengths, and the best one for those at which it was made. For each lowering that
-    follows them, `begin` and `check` say whether they are still good ones. Used by one thread at a time.
+    follows them, `begin` and `check` determine whether they are still good. Used by one thread at a time.
     """
 
     __slots__ = ("_best", "_followed", "_made", "_unfit", "_worst")
@@ -48,7 +48,7 @@ class Choices:
             raise Misfit("the best kernels for other lengths would be slow for these", self._worst[1])
 
     def once(self, what: str, node: Node, decide: Callable[[], ChoiceT]) -> ChoiceT:
-        """The earlier decision on `what` for a node of this name; else the decision of `decide`, which is kept."""
+        """The earlier decision on `what` for a node of this name; otherwise the decision of `decide`, which is kept."""
         key = what, node.friendly_name
         if key not in self._made:
             self._made[key] = decide()
@@ -61,5 +61,5 @@ class Choices:
         self._worst = max(self._worst, (followed - best, node.friendly_name))
 
     def refuse(self, node: Node, reason: str) -> None:
-        """A decision that was made for other lengths is a bad one for these."""
+        """Record that a decision made for other lengths is bad for these."""
         self._unfit = self._unfit or Misfit(reason, node.friendly_name)

@@ -69,7 +69,7 @@ def threads_of(config: Config) -> int:
 def most_threads_of(config: Config) -> int:
     """The most threads of one inference: all cores, since it may be alone; see `CoreSet::lease`.
 
-    If the user limits the threads of the network, each stream has a part of them, also when it is alone: a lease does
-    not know which streams belong to one network.
+    If the user limits the threads of the network, each stream has a part of them, even when it is alone, since a lease
+    does not know which streams belong to one network.
     """
     return threads_of(config) if config[INFERENCE_NUM_THREADS] else cores()

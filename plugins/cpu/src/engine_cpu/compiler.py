@@ -40,7 +40,7 @@ logger = logging.getLogger("engine.cpu")
 class Compiler:
     """Builds the programs of one network.
 
-    `precision` is "bf16" if products may be computed in bf16, else "f32". `threads` is the number of threads of an
+    `precision` is "bf16" if products may be computed in bf16, otherwise "f32". `threads` is the number of threads of an
     inference; kernels are chosen for the tuner's number, which for an imported network comes from the exporting
     process. `cache_format` is how variables keep keys and values.
     """
@@ -59,7 +59,7 @@ class Compiler:
     """How many plans were lowered."""
 
     def program(self, prepared: CpuGraph, choices: Choices | None = None, *, keeps_calls: bool = False) -> Program:
-        """A program for a graph whose parameters have static shapes; what it decides by size is added to `choices`.
+        """A program for a graph whose parameters have static shapes; its decisions by size are added to `choices`.
 
         With `keeps_calls`, its native segments keep how their plans are built, so that a blob can store them.
         """
@@ -115,7 +115,7 @@ class Compiler:
 
 
 def _only_plan(segments: Sequence[tuple[SegmentKind, GraphSegment]]) -> GraphSegment:
-    """The only segment, whose plan is the same for all lengths but for numbers. Raises `Misfit` for any others."""
+    """The only segment, whose plan differs between lengths only in numbers. Raises `Misfit` for any others."""
     for kind, segment in segments:
         if kind is not NATIVE:
             node = segment.nodes[0]

@@ -40,7 +40,7 @@ class Recording:
         lower: Callable[[GraphSegment, RecordingBuilder], LoweredSegment],
         isa: str,
     ) -> Recording:
-        """Lower a graph of one segment. Raises `Misfit` unless that computes all outputs."""
+        """Lower a graph of one segment. Raises `Misfit` unless it computes all outputs."""
         outputs = [result.input_value(0) for result in graph.results]
         if len(set(outputs)) != len(outputs) or set(outputs) != set(segment.outputs):
             raise Misfit("an output is an input, a constant, or the same as another one")
@@ -232,7 +232,7 @@ class FamilyProgram:
         if group is not None and len(set(counts)) == 1 and _are_all_of(group, pasts):
             longer = group.extended(counts[0])
             return longer.arrays, longer.blocks
-        # Those of equal length become one set.
+        # Values of equal length become one set.
         places: dict[tuple[int, int], list[int]] = {}
         for index, (past, count) in enumerate(zip(pasts, counts, strict=True)):
             places.setdefault((past.shape[self._appends[index].form.axis], count), []).append(index)
@@ -262,7 +262,7 @@ class FamilyProgram:
                 leads, inputs, outputs, states, inference.cancel, profile=inference.is_profiling
             )
         except Cancelled:
-            inference.check_cancelled()  # raises the reason for which the inference was stopped
+            inference.check_cancelled()  # raises the error that stopped the inference
             raise
         if durations is None:
             return

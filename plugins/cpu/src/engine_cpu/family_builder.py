@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("engine.cpu")
 
 _MIN_DECIDED_LENGTH: Final = 4
-"""The lengths for which a family is decided at least: what is the best for 2 or 3 images may be slow for many."""
+"""The lengths for which a family is decided at least: the best choice for 2 or 3 images may be slow for many."""
 HALVINGS: Final = 8
 """The part of the range that a family must have at least."""
 
@@ -41,10 +41,10 @@ class ProgramBuilder(Protocol):
         """A program for a graph of known lengths."""
 
     def in_place(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> FamilyProgram:
-        """One that appends to variables in place."""
+        """A program that appends to variables in place."""
 
     def recording(self, prepared: CpuGraph, choices: Choices, *, may_assume: bool = True) -> Recording:
-        """The calls with which its plan is built."""
+        """The calls with which a program's plan is built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class FamilyBuilder:
             pattern: which lengths vary.
             ranges: of the leading lengths.
             static: the shapes of the inputs, with 0 for unknown lengths.
-            known: what was decided for plans of single lengths, those used last first.
+            known: the decisions for plans of single lengths, most recently used first.
             may_assume: see `Programs.get`.
         """
         reasons: list[NoFamily] = []
@@ -128,7 +128,7 @@ class _Plans:
     def decide(self, least: Lengths, most: Lengths, known: Sequence[tuple[LengthVector, Choices]]) -> None:
         """Choose for a range: as a plan in it that was used, or as one at its beginning."""
         if known and all(choices.is_empty for _, choices in known):
-            return  # nothing is decided by size in this graph
+            return  # no decision in this graph depends on size
         choices = self._of_range(least, most, known)
         if choices is not self._choices:
             self._choices, self._made = choices, {}

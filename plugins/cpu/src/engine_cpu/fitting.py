@@ -141,7 +141,7 @@ class _Builder:
     _steps: int = 0
 
     def add(self, calls: Sequence[BufferCall | StepCall]) -> None:
-        """Add what the same call was in all recordings."""
+        """Add a call from the same call of all recordings."""
         first = calls[0]
         if isinstance(first, StepCall):
             steps = [each for each in calls if isinstance(each, StepCall)]
@@ -167,7 +167,7 @@ class _Builder:
         """The array that all recordings read, or the longest, whose dimensions begin with the others' dimensions."""
         longest = max(arrays, key=lambda each: each.nbytes)
         if self.is_trial:
-            # No sample is the longest in all dimensions, and nothing is made of the family.
+            # No sample is the longest in all dimensions, so the family is not used.
             is_common = all(_is_same(each, longest) or _overlap(longest, each) for each in arrays)
             if is_common:
                 return self.family.add_constant(longest, longest.nbytes)
@@ -241,7 +241,7 @@ def _is_same(array: Array, other: Array) -> bool:
 
 
 def _overlap(first: Array, second: Array) -> bool:
-    """Whether two arrays begin with the same elements in each dimension, as far as both go."""
+    """Whether two arrays have the same elements at the beginning of each dimension, up to the shorter length."""
     if first.ndim != second.ndim:
         return False
     common = tuple(slice(min(lengths)) for lengths in zip(first.shape, second.shape, strict=True))
@@ -284,7 +284,7 @@ def fit_family(
 ) -> tuple[PlanFamily, list[int | None]]:
     """The family of the recorded plans, and for each of its steps the number of the recorded one; None for a copy.
 
-    With `is_trial`, the greatest lengths are not among the recorded ones, and the family is of no use.
+    With `is_trial`, the greatest lengths are not among the recorded ones, and the family cannot be used.
 
     Raises `Misfit` if the plans do not have one form, and `PlanError`.
     """
@@ -303,7 +303,7 @@ def fit_family(
 def _named(why: Misfit, index: int, builder: _Builder, recordings: Sequence[Sequence[BufferCall | StepCall]]) -> Misfit:
     """A misfit of the buffer of call `index` with the node that causes it, if a step shows one.
 
-    That is the first step that differs itself, or else the first that uses the buffer.
+    That is the first step that itself differs, or otherwise the first that uses the buffer.
     """
     for calls in zip(*recordings, strict=False):
         steps = [each for each in calls if isinstance(each, StepCall)]

@@ -90,7 +90,7 @@ class _Grouping:
         return group.inputs + other.inputs <= _MAX_INPUTS and not self._has_detour(group, other)
 
     def _has_detour(self, group: _Group, other: _Group) -> bool:
-        """Whether a path leaves the two groups and comes back: their union could run neither before nor after it."""
+        """Whether a path leaves the two groups and returns: their union could run neither before nor after it."""
         first = min(group.first, other.first)
         seen: set[_Group] = set()
         stack = [p for each in (group, other) for p in self._producers(each) if p is not group and p is not other]

@@ -35,7 +35,7 @@ class InPlace:
         present: the value that the output gets, as f32: `past` and what is appended.
         axis: the dimension that grows.
         format: how its memory keeps rows of keys and values.
-        casts: of a variable that is not f32, what the input has and what the output gets, with `past` and `present`.
+        casts: for a variable that is not f32, the values of the input and of the output, with `past` and `present`.
         prolonged: `past` with room for what is written at positions that the model computes; None if it is appended.
     """
 
@@ -50,7 +50,7 @@ class InPlace:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether the plan assumes that what the model writes comes behind the past, and fails otherwise."""
+        """Whether the plan assumes that the model writes behind the past, and fails otherwise."""
         return self.prolonged is not None
 
     @property
@@ -61,7 +61,7 @@ class InPlace:
 
     @property
     def bypassed(self) -> tuple[Node, ...]:
-        """The nodes that need no step, since the memory holds what they convert."""
+        """The nodes that need no step, since the memory holds the values that they convert."""
         return tuple((port if port.node.op_type == "Cast" else value).node for port, value in self.casts)
 
     @property
@@ -140,7 +140,7 @@ def _widened(past: Output) -> Output | None:
 
 
 def _before_narrowing(present: Output) -> Output | None:
-    """The f32 that becomes the next value; None if that is computed otherwise, or read by others."""
+    """The f32 that becomes the next value; None if it is computed differently, or read by others."""
     if present.element_type is f32:
         return present
     node = present.node
@@ -149,7 +149,7 @@ def _before_narrowing(present: Output) -> Output | None:
 
 
 def _appends(reader: Input, present: Output, axis: int) -> bool:
-    """Whether the only reader of the past makes the next value of it."""
+    """Whether the only reader of the past computes the next value from it."""
     node = reader.node
     if node is not present.node or node.domain:
         return False
@@ -160,7 +160,9 @@ def _appends(reader: Input, present: Output, axis: int) -> bool:
 
 
 def _prolongs(reader: Input, present: Output, axis: int) -> bool:
-    """Whether the next value is the past, lengthened for what is written into it, as by GroupQueryAttention."""
+    """Whether the next value is the past, lengthened for the elements that are written into it, as by
+    GroupQueryAttention.
+    """
     longer, writer = reader.node, present.node
     if longer.op_type != "Concat" or longer.domain or reader.index or longer.num_inputs != 2:
         return False

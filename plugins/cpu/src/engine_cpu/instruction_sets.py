@@ -20,7 +20,7 @@ _INTEGER: Final = frozenset(
 )
 
 _told: set[str] = set()
-"""The instruction sets of which `why_lower` has told."""
+"""The instruction sets that `why_lower` has reported."""
 
 
 def needed_isa(graph: Model, precision: str, available: str) -> str:
@@ -45,7 +45,7 @@ def _isa_of(precision: str, available: str, is_integer: bool) -> str:
 
 
 def why_lower(used: str) -> str:
-    """Why kernels of a lower instruction set than the CPU's are used; "" if they are not, and after the first call.
+    """Why kernels of a lower instruction set than the CPU's are used; "" if none are, and after the first call.
 
     A limit that the user has set by ENGINE_MAX_ISA is not reported.
     """

@@ -12,12 +12,12 @@ from engine_cpu.family_builder import NoFamily
 from engine_cpu.programs import Programs
 
 _TRIED: Final = (8, 16, 32, 64, 128, 224)
-"""A model may need images of a least size, or lengths that are multiples."""
+"""A model may need images of a minimum size, or lengths that are multiples of a number."""
 _EACH: Final = "a plan for each value"
 _MAX_GROUPS: Final = 8
 _MAX_PAIRS: Final = 3
 _MAX_OTHERS: Final = 6
-"""With at most this many lengths, any two others are tried as lengths that have to vary with one."""
+"""With at most this many lengths, any two others are tried as lengths that have to vary together with one."""
 
 
 def describe_lengths(programs: Programs) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def _accepted(programs: Programs) -> LengthVector | None:
 def _changed(programs: Programs, base: LengthVector, group: int) -> tuple[tuple[int, ...], LengthVector] | None:
     """Groups and lengths, the one of `group` being greater, with other groups' if the model needs that.
 
-    The group whose length is the least comes first. None if the model does not take such lengths.
+    The group with the smallest length comes first. None if the model does not take such lengths.
     """
     first = 0 if programs.lengths.has_past else 1
     others = [each for each in range(first, programs.lengths.count) if each != group]

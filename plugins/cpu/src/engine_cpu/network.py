@@ -54,7 +54,7 @@ from engine_cpu.tuning_cache import TuningCache
 from engine_cpu.weights import WeightStore, mark_weights
 
 _NAMED = 3
-"""How many nodes a remark names."""
+"""How many nodes a message names."""
 
 
 class CpuNetwork(GraphNetwork):
@@ -299,7 +299,7 @@ def _open(ports: Sequence[Port]) -> list[Port]:
 
 
 def _only_makes_maps(node: Node) -> bool:
-    """Whether an operation (ZipMap) only puts results in the form of Python's dictionaries: no kernel could."""
+    """Whether an operation (ZipMap) only converts results to Python's dictionaries, which no kernel can."""
     types = [each.element if isinstance(each, SequenceType) else each for each in node.output_types]
     return all(isinstance(each, MapType) for each in types)
 

@@ -54,7 +54,9 @@ class CpuPlugin(Plugin):
             return CpuNetwork.compiled(self, _with_streams(config), model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
-        """A network from the sections that `CpuNetwork.export_sections` wrote: from its program, or else its graph."""
+        """A network from the sections that `CpuNetwork.export_sections` wrote: from its program, or otherwise its
+        graph.
+        """
         config = _with_streams(config)
         with paused_collector():
             if has_program(blob, config):

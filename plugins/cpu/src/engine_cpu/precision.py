@@ -28,7 +28,7 @@ _MIN_GAIN: Final = 1.2
 
 
 def is_accurate(config: Config) -> bool:
-    """Whether all inexact choices are ruled out. Raises `PropertyError` if another property asks for one."""
+    """Whether all inexact choices are excluded. Raises `PropertyError` if another property requests one."""
     if config[EXECUTION_MODE_HINT] != "ACCURACY":
         return False
     for inexact in _INEXACT:
@@ -56,7 +56,7 @@ def precision_of(config: Config, isa: str) -> str:
 
 
 def why_ignored(isa: str, precision: str) -> str:
-    """Why a network computes in another precision than the one that was asked for."""
+    """Why a network computes in another precision than requested."""
     refused = why_not_bf16(isa, product_rates())
     return f"this CPU {refused}; computing in {precision}" if refused else f"it was compiled for {precision}"
 

@@ -1,6 +1,6 @@
 """`Program`: the compiled model for one set of input shapes: segments in order over a table of values.
 
-Nothing of it depends on a graph: a blob stores programs, and runs them where there is nothing that compiles.
+It does not depend on a graph: a blob stores programs, and runs them where the compiling modules are missing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ScheduledSegment:
 class GivenInput(NamedTuple):
     """An input of a plan that an evaluation, a body or an operator of an extension computes.
 
-    A plan compares bytes only, and what it was built for may be what a model or an extension states of the value.
+    A plan compares only bytes, and may have been built for the type and shape that a model or an extension declares.
     """
 
     place: int

@@ -177,7 +177,7 @@ class Programs:
         return max(_MIN_PAST_END, 2 << (length - 1).bit_length()) if bound is None else max(bound, length)
 
     def _choices_at(self, shapes: Shapes) -> Choices:
-        """Where the decisions for these shapes are kept, which families follow."""
+        """The table for the decisions for these shapes, which families follow."""
         vector = self.lengths.vector(shapes) if self.lengths.is_complete else None
         kept = next((choices for seen, choices in self._seen.copy() if seen == vector), None)
         return kept or Choices()

@@ -1,4 +1,4 @@
-"""`RecordingBuilder`: a plan builder that keeps what was added, so that plans for several lengths can be compared."""
+"""`RecordingBuilder`: a plan builder that keeps its calls, so that plans for several lengths can be compared."""
 
 from __future__ import annotations
 

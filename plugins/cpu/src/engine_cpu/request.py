@@ -41,7 +41,7 @@ class CpuInferRequest(SyncInferRequest):
         return None if self._last is None else self._last.bind(self.signature.input_index, self.inputs, inputs)
 
     def clear_tensors(self) -> None:
-        """Release all tensors, and what the last run has bound."""
+        """Release all tensors, and the tensors that the last run has bound."""
         super().clear_tensors()
         self._last = None  # with dynamic shapes, a plan that the network may have dropped
 
@@ -63,7 +63,8 @@ class CpuInferRequest(SyncInferRequest):
         except InputError:
             if self._is_elsewhere or not self._was_assuming:
                 raise
-            # The model may write elsewhere than behind the past, as for padded prompts: variables are copied then.
+            # The model may write at positions other than behind the past, as for padded prompts; variables are then
+            # copied.
             self._run(self._find_program(self.inputs, may_assume=False))
             self._is_elsewhere = True
 

@@ -179,7 +179,7 @@ class SegmentBuilder:
         return None if value is None else self._states.get(value)
 
     def append(self, state: InPlace) -> int:
-        """The buffer of a variable, to which the caller appends what makes it the next value."""
+        """The buffer of a variable, to which the caller appends the new positions of the next value."""
         buffer = self._buffers[state.past][Layout.PLAIN]
         for value in state.values:
             self._buffers[value] = {Layout.PLAIN: buffer}
@@ -238,7 +238,7 @@ class SegmentBuilder:
         return self._plan.add_view(buffer, offset, nbytes)
 
     def temporary(self, nbytes: int) -> int:
-        """A scratch buffer used between steps. Raises `OutOfMemoryError` if the machine has not so much memory."""
+        """A scratch buffer used between steps. Raises `OutOfMemoryError` if the machine lacks memory."""
         check_planned(nbytes, self._current)
         return self._plan.add_buffer(nbytes)
 
@@ -296,7 +296,7 @@ class SegmentBuilder:
 
         name, ratio = self._choices.once("kernel", node, chosen)
         found = candidates.named(name)
-        if found is None:  # the layouts are others than for the lengths of the earlier choice
+        if found is None:  # the layouts differ from those for the lengths of the earlier choice
             return choose()
         # A choice that was measured to be the best one may be estimated to be slower.
         self._choices.add_times(node, candidates.estimate(found) / ratio, candidates.estimate(candidates[0]))
@@ -341,7 +341,7 @@ class SegmentBuilder:
         return self._plan.add_buffer(self._bytes_of(value, layout))
 
     def _bytes_of(self, value: Output, layout: Layout) -> int:
-        """The size of a value. Raises `OutOfMemoryError`, naming its node, if the machine has not so much memory."""
+        """The size of a value. Raises `OutOfMemoryError`, naming its node, if the machine lacks memory."""
         nbytes = layout_bytes(static_shape(value), value.element_type, layout)
         if nbytes > self._largest[0]:
             self._largest = nbytes, str(value.node)

@@ -1,4 +1,4 @@
-"""Programs in blobs: the calls that build their plans, so that an import needs neither the graph nor what compiles it.
+"""Programs in blobs: the calls that build their plans, so that an import needs neither the graph nor a compiler.
 
 The section is JSON. Plans are built from it with all checks of the native core, as from a graph: it is data, and may
 be forged. Arrays are parts of other sections, of packed weights, of the graph's weights, or of `DATA`.
@@ -31,7 +31,7 @@ SECTION: Final = "program"
 DATA: Final = "program/data"
 """The arrays of plans that no other section has."""
 WHY_NOT: Final = "program/none"
-"""In place of a program, why the blob has none."""
+"""The section that states why a blob has no program."""
 FORMAT: Final = f"2-{crc32(' '.join(codes('Opcode')).encode()):08x}"
 """Increment it whenever the meaning of a kernel's attributes, or of this section, changes. Programs of
 `elementwise` have the numbers of opcodes, so it depends on their order."""
@@ -116,7 +116,7 @@ def _call(call: BufferCall | StepCall, arrays: _Arrays) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as JSON has it: whole numbers stay apart from others."""
+    """An attribute in the form of JSON, which distinguishes integers from other numbers."""
     if isinstance(value, (str, bool)):
         return value
     if isinstance(value, (int, np.integer)):
@@ -197,8 +197,8 @@ class StoredProgram:
     def program(self, inputs: Sequence[Port], outputs: Sequence[Port], isa: str, threads: int, streams: int) -> Program:
         """Build its plans. `inputs` and `outputs` are the network's; the program has to fit them.
 
-        Raises `UnsupportedError` if this build of the native core leaves out kernels that they need. Plans would
-        otherwise be built of others, which may read weights that are packed in another way.
+        Raises `UnsupportedError` if this build of the native core leaves out kernels that they need. Otherwise, plans
+        would be built from other kernels, which may read weights that are packed in another way.
         """
         left_out = left_out_kernels()
         if missing := [f"{family} for {isa}" for family, isa in self.rows if isa in left_out.get(family, ())]:

@@ -83,7 +83,9 @@ PASSES: Final = PassPipeline(_register)
 
 
 def _register_known(manager: Manager) -> None:
-    """Those that recognise attention and masks; none reads weights, which may have been packed and released."""
+    """Register the passes that recognise attention and masks; none reads weights, which may have been packed and
+    released.
+    """
     for rewrite in (
         GraphRewrite(
             [IdentityElimination, ExpandElimination, MaskSimplification, IndexGridElimination, ReshapeMerge],

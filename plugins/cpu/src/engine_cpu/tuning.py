@@ -40,7 +40,7 @@ class Effort:
 
 
 EFFORTS: Final = {"none": Effort(0.0, 0.0), "quick": Effort(0.15, 1000.0), "full": Effort(60.0, math.inf)}
-"""By COMPILE_EFFORT."""
+"""The efforts by the values of COMPILE_EFFORT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Candidate:
 
 
 class Candidates(Sequence[Candidate]):
-    """The candidates for a problem, the default first; any of them can be asked for by its name."""
+    """The candidates for a problem, the default first; any of them can be found by its name."""
 
     @abstractmethod
     def named(self, name: str) -> Candidate | None:

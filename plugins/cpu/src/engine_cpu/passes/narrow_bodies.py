@@ -13,7 +13,7 @@ from engine.passes.common.widen_precision import NARROW
 class NarrowBodies(ModelPass):
     """Runs passes on each body that has values of f16 or bf16, as on a model of its own.
 
-    What enters and leaves a body keeps its type, so a carried value is rounded once in each iteration.
+    Inputs and outputs of a body keep their types, so a carried value is rounded once in each iteration.
     """
 
     def __init__(self, run: Callable[[Model], bool]) -> None:

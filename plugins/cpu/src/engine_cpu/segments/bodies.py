@@ -39,7 +39,7 @@ class BodyGraph:
                 f"{num_results}"
             )
         copy = body.clone()
-        for result in copy.results:  # what a body passes on is recognised by its identity, such as a constant condition
+        for result in copy.results:  # passed values, such as a constant condition, are recognised by their identity
             while (source := result.input_value(0).node).op_type == "Identity" and not source.domain:
                 result.input(0).replace_source_output(source.input_value(0))
         parameters, captured = list(copy.parameters), []
@@ -90,7 +90,7 @@ class Body:
         self.program: Program | None = None
         self.programs: Programs | None = None
         self._results: list[_Passed | int] = []
-        """Where each result is from, if shapes are unknown: passed on, or computed by the programs."""
+        """The source of each result, if shapes are unknown: passed on, or computed by the programs."""
         if _is_known(graph.model):
             self.program = compiler.program(prepared.at(known_shapes(graph.model), KNOWN_PASSES))
         else:

@@ -53,7 +53,7 @@ def profiled_body(name: str, op_type: str, inference: Inference) -> Iterator[Bod
 def record_body(
     name: str, op_type: str, inference: Inference, start: int, times: dict[tuple[str, str, str], int]
 ) -> None:
-    """Record the nodes of a body, one behind the other, and what the node itself took from `start` to now."""
+    """Record the nodes of a body, one behind the other, and the node's own time from `start` to now."""
     own = max(0, time.perf_counter_ns() - start - sum(times.values()))
     statuses = [status for _, _, status in times]
     inference.record_node(name, op_type, "reference" if "reference" in statuses else "native", start, start + own)

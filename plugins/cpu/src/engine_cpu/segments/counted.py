@@ -69,7 +69,7 @@ class CountedSegment(NodeSegment):
         try:
             *results, count = self._runner.run(read, inference.cancel)
         except Cancelled:
-            inference.check_cancelled()  # raises the reason for which the inference was stopped
+            inference.check_cancelled()  # raises the error that stopped the inference
             raise
         if inference.is_profiling:
             inference.record_node(self.name, self.op_type, "native", start, time.perf_counter_ns())

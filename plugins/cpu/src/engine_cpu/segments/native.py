@@ -34,7 +34,7 @@ class NativeSegment(Segment):
         self._names = form.step_nodes
         sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in form.outputs]
         self._unchecked_bytes = form.plan.arena_bytes + sum(sizes)
-        """What the first run allocates; 0 after it has been compared with the memory that is available."""
+        """The bytes that the first run allocates; 0 after they have been compared with the available memory."""
         self._largest = form.largest
 
     def with_own_memory(self) -> NativeSegment:
@@ -68,7 +68,7 @@ class NativeSegment(Segment):
             else:
                 self._runner.fill(inputs, outputs, inference.cancel)
         except Cancelled:
-            inference.check_cancelled()  # raises the reason for which the inference was stopped
+            inference.check_cancelled()  # raises the error that stopped the inference
             raise
         return outputs
 

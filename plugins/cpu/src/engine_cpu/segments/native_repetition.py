@@ -82,7 +82,7 @@ class NativeRepetition:
         return self.repetition.is_unconditional
 
     def run(self, inputs: Sequence[Value], limit: int, condition: bool, inference: Inference) -> list[Value]:
-        """The outputs of the node; `inputs` are the carried values, the sequences and what is captured."""
+        """The outputs of the node; `inputs` are the carried values, the sequences and the captured values."""
         arrays = self._checked(inputs)
         start = time.perf_counter_ns() if inference.is_profiling else 0
         carried = [np.empty(t.shape.get_shape(), t.element_type.numpy) for t in self._carried]
@@ -99,7 +99,7 @@ class NativeRepetition:
                 profile=inference.is_profiling,
             )
         except Cancelled:
-            inference.check_cancelled()  # raises the reason for which the inference was stopped
+            inference.check_cancelled()  # raises the error that stopped the inference
             raise
         except OutOfMemoryError as e:
             raise too_large(name, "more than fits into memory") from e

@@ -1,6 +1,6 @@
-"""`Segment`: the one form of what a program runs, whatever its kind.
+"""`Segment`: the common interface of all parts that a program runs.
 
-Nothing here depends on a graph: a blob stores segments, and runs them where there is nothing that compiles.
+This module does not depend on a graph: a blob stores segments, and runs them where the compiling modules are missing.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class Inference(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlanForm:
-    """A plan with what running it needs of the graph: the numpy type and the shape of each input and output, the
-    friendly name and the operator of the node of each step, and the node of the largest value."""
+    """A plan with the parts of the graph that running it needs: the numpy type and the shape of each input and output,
+    the friendly name and the operator of the node of each step, and the node of the largest value.
+    """
 
     plan: Plan
     inputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
@@ -71,7 +72,7 @@ class Segment(ABC):
     form: PlanForm | None = None
     """Its plan, if it is one."""
     calls: PlanCalls | None = None
-    """Those that build its plan, with which a blob stores it."""
+    """The calls that build its plan, with which a blob stores it."""
 
     @abstractmethod
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:

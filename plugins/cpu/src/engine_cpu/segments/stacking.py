@@ -13,7 +13,7 @@ from engine.limits import available_memory
 from engine_cpu.segments.segment import Array, Value
 
 _UNCHECKED: Final = 16 << 20
-"""Smaller arrays need no look at the system."""
+"""For smaller arrays, the available memory is not checked."""
 
 
 def new_stack(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
@@ -56,7 +56,7 @@ class Stack:
         self._nbytes += element.nbytes
         if self._nbytes > self._checked:
             self._checked = 2 * self._nbytes
-            if self._checked > available_memory():  # to grow as much again, and to be copied
+            if self._checked > available_memory():  # for doubling, and for a copy
                 raise too_large(self._what, f"more than {self._nbytes} bytes")
 
     def array(self, axis: int, *, is_reversed: bool = False) -> Array:

@@ -82,7 +82,7 @@ class ValuesSegment(NodeSegment):
         return outputs
 
     def _are_brief(self, key: _Key, inputs: Sequence[Value]) -> bool:
-        """Whether these values will probably not come again, and evaluation takes less time than building a plan."""
+        """Whether these values will probably not occur again, and evaluation takes less time than building a plan."""
         is_repeated = key == self._last
         self._new, self._last = self._new + 1, key
         if is_repeated or self._new <= _TRIED:
