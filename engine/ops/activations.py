@@ -43,7 +43,7 @@ class AlphaSpec(ActivationSpec):
 @specifies("Selu")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeluSpec(ActivationSpec):
-    """gamma x for positive x, else gamma alpha (e^x - 1)."""
+    """gamma x for positive x, otherwise gamma alpha (e^x - 1)."""
 
     alpha: float
     gamma: float
@@ -215,7 +215,7 @@ def _total(values: Sequence[Array]) -> Array:
 def gelu(spec: GeluSpec, x: Array) -> Array:
     """x times the cumulative normal distribution of x (ONNX Gelu-20), or its approximation by tanh.
 
-    ONNX's formulas add 1 to what is nearly -1 for negative x; these are equal to them, and also exact there.
+    For negative x, ONNX's formulas add 1 to values near -1; these formulas are equivalent, and also exact there.
     """
     wide = x.astype(np.float64, copy=False)
     if spec.approximate == "tanh":
@@ -229,7 +229,7 @@ def gelu(spec: GeluSpec, x: Array) -> Array:
 
 @evaluates("PRelu")
 def prelu(x: Array, slope: Array) -> Array:
-    """x if it is not negative, else slope times x (ONNX PRelu-16)."""
+    """x if it is not negative, otherwise slope times x (ONNX PRelu-16)."""
     result: Array = np.where(x < 0, x * slope, x).astype(x.dtype, copy=False)
     return result
 

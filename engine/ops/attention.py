@@ -155,7 +155,7 @@ class AttentionSpec(OperatorSpec):
 
     @property
     def is_mask_cut(self) -> bool:
-        """Whether keys beyond the mask's length are masked; else the mask is broadcast."""
+        """Whether keys beyond the mask's length are masked; otherwise, the mask is broadcast."""
         return True
 
     @property

@@ -2,8 +2,9 @@
 
     declare_axes("InstanceNormalization", axes="N C ..., C, C -> N C ...'")
 
-`AxisMapping` explains the notation. A pointwise operator needs no declaration. Of others without one, nothing is known.
-Names may also say more of lengths, for the checks of `engine.ops.agreement`: "4*H" is four times H, and "4" is 4.
+`AxisMapping` explains the notation. A pointwise operator needs no declaration. Nothing is known about other operators
+without one. Names may also say more of lengths, for the checks of `engine.ops.agreement`: "4*H" is four times H, and
+"4" is 4.
 """
 
 from __future__ import annotations

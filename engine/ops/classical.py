@@ -65,7 +65,7 @@ def _infer_classifier(node: Node) -> Sequence[ValueType]:
 
 @infers("ArrayFeatureExtractor", domain=_ML)
 def _infer_array_feature_extractor(node: Node) -> Sequence[ValueType]:
-    """ONNX says nothing of one row, which stays a row."""
+    """ONNX does not define this for a single row, which stays a row."""
     check_inputs(node, get_op(node.op_type, _ML))
     data, indices = tensor_type(node, 0), tensor_type(node, 1).shape
     if data.shape.rank.is_dynamic or not len(data.shape):

@@ -226,7 +226,7 @@ class DictVectorizerSpec(OperatorSpec):
 @specifies("CastMap", domain=_ML)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastMapSpec(OperatorSpec):
-    """A row of a map's values: for the keys 0 to `max_map` - 1 if `map_form` is SPARSE, else all."""
+    """A row of a map's values: for the keys 0 to `max_map` - 1 if `map_form` is SPARSE, otherwise all."""
 
     cast_to: str
     map_form: str

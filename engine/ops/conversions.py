@@ -1,4 +1,6 @@
-"""Evaluation of Cast and CastLike: what ONNX leaves undefined, and what its reference has against the text."""
+"""Evaluation of Cast and CastLike: the cases that ONNX leaves undefined, and those in which its reference contradicts
+the text.
+"""
 
 from __future__ import annotations
 

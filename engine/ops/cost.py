@@ -1,7 +1,7 @@
 """The cost of a node: its arithmetic operations, and how long its reference evaluation takes.
 
-Both depend only on the operator and the types of its values (and the values of small constants), so that what a
-compiler decides by them is the same on every machine. A family declares what is not proportional to the elements:
+Both depend only on the operator and the types of its values (and the values of small constants), so that a compiler's
+decisions by them are the same on every machine. A family declares what is not proportional to the elements:
 
     @operations("MatMul")
     def _product(node: Node) -> float: ...     # 2 x m x k x n

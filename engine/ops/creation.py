@@ -167,7 +167,7 @@ def evenly_spaced(spec: RangeSpec, start: Array, limit: Array, delta: Array) -> 
 
 
 def range_length(start: float, limit: float, delta: float) -> int | None:
-    """The number of elements of a Range, exact for integers, else computed in f64; None if that is not finite.
+    """The number of elements of a Range, exact for integers, otherwise computed in f64; None if that is not finite.
 
     `delta` is not 0.
     """

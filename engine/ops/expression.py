@@ -20,7 +20,7 @@ def expand(
 ) -> list[Output]:
     """The values of the expression for these inputs, one for each of `count` outputs.
 
-    Raises `ModelError` if the function does not return that many nodes or values, and what the function raises.
+    Raises `ModelError` if the function does not return that many nodes or values, and the errors of the function.
     """
     found = expression(*inputs, **attributes)
     values = list(found) if isinstance(found, (list, tuple)) else [found]

@@ -51,7 +51,7 @@ _KERNEL_KINDS: Final[dict[int, int]] = {_A.INT: 1, _A.FLOAT: 2, _A.STRING: 3, _A
 _FITTING: Final[dict[int, tuple[int, ...]]] = {_A.FLOAT: (_A.FLOAT, _A.INT), _A.FLOATS: (_A.FLOATS, _A.INTS)}
 """The kinds of values for attributes that take more than one."""
 _MAX_PREPARED: Final = 8
-"""The shapes of inputs for which an evaluation keeps what a kernel has prepared."""
+"""The number of shapes of inputs for which an evaluation keeps a kernel's preparations."""
 _AttrType = onnx.defs.OpSchema.AttrType
 _REQUIRED: Final[dict[Any, Any]] = {
     int: _AttrType.INT, float: _AttrType.FLOAT, str: _AttrType.STRING, list[int]: _AttrType.INTS,
@@ -190,7 +190,7 @@ class Operator:
     def expanded(self, node: Node) -> list[Output] | None:
         """The values of the expression for the inputs of `node`, one for each output; None without an expression.
 
-        Raises `ModelError` and what the expression raises.
+        Raises `ModelError` and the errors of the expression.
         """
         if self.expression is None:
             return None

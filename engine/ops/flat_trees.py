@@ -1,4 +1,4 @@
-"""Decision trees as flat arrays, checked: what the evaluation and the kernels of tree ensembles walk."""
+"""Decision trees as checked flat arrays, which the evaluation and the kernels of tree ensembles walk."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class FlatTrees:
 
     Attributes:
         dtype: f32 or f64, of thresholds, weights and their sums.
-        num_features: the least number of features of a row.
+        num_features: the minimum number of features of a row.
     """
 
     dtype: np.dtype[np.floating]
@@ -165,7 +165,7 @@ def flatten(linked: LinkedTrees, dtype: np.dtype[np.floating]) -> FlatTrees | No
 
 
 def number_of_features(feature: Array) -> int:
-    """The least number of features of a row for trees that read these."""
+    """The minimum number of features of a row for trees that read these features."""
     used = feature[feature != LEAF]
     return 1 + int(used.max(initial=0)) if len(used) else 0
 

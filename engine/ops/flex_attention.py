@@ -31,7 +31,7 @@ class FlexAttentionSpec(OperatorSpec):
 
     Attributes:
         scale: the factor of the scores; None is 1 / sqrt(head size).
-        softmax_precision: the type in which the softmax is computed; None means f32 for narrower types, else Q's type.
+        softmax_precision: the type in which the softmax is computed; None means Q's type, but f32 for narrower ones.
     """
 
     scale: float | None

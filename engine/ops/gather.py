@@ -301,7 +301,9 @@ def scatter_nd(spec: ScatterNDSpec, data: Array, indices: Array, updates: Array)
 
 @evaluates_with_spec("OneHot")
 def one_hot(spec: OneHotSpec, indices: Array, depth: Array, values: Array) -> Array:
-    """`values[1]` at the index along the new axis, else `values[0]`, also for indices out of range (ONNX OneHot-11)."""
+    """`values[1]` at the index along the new axis, otherwise `values[0]`, also for indices out of range (ONNX
+    OneHot-11).
+    """
     count = int(depth.reshape(-1)[0])
     # In a type that can represent the depth, which the type of the indices may not.
     wrapped = indices

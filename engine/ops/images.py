@@ -33,7 +33,7 @@ def _compile_image_decoder(node: Node) -> Evaluator:
     def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
         try:
             return decode(inputs)
-        except (OSError, SyntaxError, ValueError) as e:  # what PIL raises for data that is not an image
+        except (OSError, SyntaxError, ValueError) as e:  # PIL's errors for data that is not an image
             raise ModelError(f"{len(inputs[0])} bytes are not an image that can be decoded: {type(e).__name__}") from e
 
     return run

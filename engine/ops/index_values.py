@@ -1,4 +1,4 @@
-"""Indices, labels, positions and lengths that are constants: refused if they address what is not there.
+"""Indices, labels, positions and lengths that are constants: refused if they are out of range.
 
 The same rules explain the failure of an evaluation, whose inputs have become known: see `engine.ops.refusal`.
 """

@@ -12,7 +12,7 @@ from engine.startup import dataclass
 DECAYING: Final = frozenset({"gated", "gated_delta"})
 """The rules that multiply the state by input 4."""
 CORRECTING: Final = frozenset({"delta", "gated_delta"})
-"""The rules that write the difference to what the state predicts, times input 5."""
+"""The rules that write the difference from the state's prediction, times input 5."""
 
 
 @specifies("LinearAttention")

@@ -52,7 +52,8 @@ def softmax_cross_entropy(
 def _loss(spec: LossSpec, scores: Array, labels: Array, weights: Array | None) -> Array:
     """The loss of `scores`, [N, C, ...], for `labels`, [N, ...].
 
-    An ignored label has no part in the mean. It may be out of range; numpy's `IndexError` says so of another one.
+    An ignored label has no part in the mean. It may be out of range; numpy raises `IndexError` for another label out of
+    range.
     """
     is_counted = np.ones(labels.shape, bool) if spec.ignore_index is None else labels != spec.ignore_index
     places = np.where(is_counted, labels, 0)

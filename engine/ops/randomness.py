@@ -58,7 +58,7 @@ def random_uniform_like(x: Array, *, dtype: int | None, low: float, high: float,
 
 @evaluates("Bernoulli")
 def bernoulli(x: Array, *, dtype: int | None, seed: float | None) -> Array:
-    """1 with probability x, else 0 (ONNX Bernoulli-22)."""
+    """1 with probability x, otherwise 0 (ONNX Bernoulli-22)."""
     return (_state(seed).uniform(size=x.shape) < x.astype(np.float64)).astype(_dtype(dtype, x))
 
 

@@ -1,4 +1,4 @@
-"""Reference evaluation of single nodes, by the engine's own evaluator if any, else `onnx.reference`.
+"""Reference evaluation of single nodes, by the engine's own evaluator if any, otherwise by `onnx.reference`.
 
 `onnx.reference` runs at the canonical opset. Values are numpy arrays (strings as object arrays of str), lists
 (sequences), dicts (maps) and None (an empty optional). Outputs may alias inputs; inputs are never modified.

@@ -45,7 +45,7 @@ def refusal_of(node: Node) -> Refusal:
 
 
 def _source(value: np.ndarray[Any, Any]) -> OutputLike:
-    """A constant where rules read values, such as axes and indices, else a parameter of the same shape."""
+    """A constant where rules read values, such as axes and indices, otherwise a parameter of the same shape."""
     if value.dtype.kind in "iub" or (value.ndim < 2 and value.size <= _FEW and value.dtype != object):
         return Constant(value)
     return Parameter(ElementType.from_numpy(value.dtype), PartialShape(value.shape))

@@ -42,7 +42,7 @@ class RotarySpec(OperatorSpec):
     """The attributes of RotaryEmbedding.
 
     Attributes:
-        interleaved: whether rotated pairs are neighbours; else they are corresponding elements of the two halves.
+        interleaved: whether rotated pairs are neighbours; otherwise, they are corresponding elements of the two halves.
         num_heads: the number of heads of an input [B, S, heads * size].
         rotary_embedding_dim: the number of rotated elements of each head; 0 is all of them.
     """

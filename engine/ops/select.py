@@ -52,7 +52,7 @@ class TopKSpec(OperatorSpec):
 
 @infers("TopK")
 def _infer_top_k(node: Node) -> Sequence[ValueType] | None:
-    """ONNX's inference, whose message does not say the numbers."""
+    """Before ONNX's inference, whose message does not have the numbers."""
     check_inputs(node, get_op("TopK"))
     count, shape = node.input_value(1).node, tensor_type(node, 0).shape
     if isinstance(count, Constant) and count.data.size == 1 and shape.rank.is_static:
@@ -92,7 +92,7 @@ class CompressSpec(OperatorSpec):
 @specifies("NonMaxSuppression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonMaxSuppressionSpec(OperatorSpec):
-    """Boxes of high scores with little overlap, given by centre and size with `center_point_box`, else by corners."""
+    """Boxes of high scores with little overlap, given by corners or, with `center_point_box`, centre and size."""
 
     center_point_box: bool
 

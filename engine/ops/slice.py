@@ -194,7 +194,8 @@ class SplitSpec(OperatorSpec):
         return -(-length // (others + 1)) * others <= length
 
     def at(self, shape: Sequence[int], sizes: Array | None = None) -> tuple[AxisSlice, ...]:
-        """The part of an input of `shape` for each output: of the given sizes, or equal ones but for a smaller last.
+        """The part of an input of `shape` for each output: of the given sizes, or of equal ones, the last of which may
+        be smaller.
 
         Raises `OperatorSpecError` if the sizes do not fit the axis or the outputs, or the last one were negative.
         """

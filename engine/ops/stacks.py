@@ -101,7 +101,9 @@ def _result_types(body: Model, shapes: Sequence[Sequence[int] | Array | None]) -
 
 
 def _fold_sizes(node: Node) -> None:
-    """Make a constant of a Shape or Size, and of what is computed of constants only: it may be the shape of another."""
+    """Make a constant of a Shape or Size, and of values computed only from constants: such a value may be the shape of
+    another.
+    """
     if isinstance(node, (Constant, Parameter, Result)) or not node.num_inputs or node.bodies:
         return
     if not all(isinstance(each, TensorType) and each.element_type in (i64, i32, boolean) for each in node.output_types):

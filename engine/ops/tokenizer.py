@@ -58,7 +58,7 @@ class TokenizerSpec(OperatorSpec):
     Attributes:
         mark: whether each row begins with the character 2 and ends with the character 3.
         mincharnum: shorter tokens are left out.
-        pad_value: what fills rows up.
+        pad_value: the value that fills rows up.
         separators: what is between tokens, patterns of RE2 that are applied one after another to what is left; or one
             empty text: then each character is a token.
         tokenexp: a pattern of RE2 for tokens, in place of separators.
@@ -125,7 +125,7 @@ def _compile_tokenizer(node: Node) -> Evaluator:
 
 
 def _splitter(node: Node, spec: TokenizerSpec) -> Callable[[str], Sequence[str]]:
-    """The tokens of a text, and what is shorter."""
+    """The tokens of a text, including those that are too short."""
     if spec.separators == ("",):
         return list
     if spec.tokenexp is not None:

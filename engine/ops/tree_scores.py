@@ -58,7 +58,7 @@ def transformed(scores: Array, transform: str) -> Array:
         return scores
     most = scores.max(axis=1, keepdims=True)
     powers: Array = np.exp(scores - most)
-    if transform == "SOFTMAX_ZERO":  # what is zero stays near zero
+    if transform == "SOFTMAX_ZERO":  # a score of zero stays near zero
         powers = np.where(np.abs(scores) > 1e-7, powers, scores * np.exp(-most))
     total = powers.sum(axis=1, keepdims=True)
     shares: Array = np.where(total == 0, 0.5, powers / np.where(total == 0, 1, total))

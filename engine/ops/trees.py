@@ -118,7 +118,7 @@ def _listed(node: Node, name: str, kinds: str, wanted: str) -> Array:
 
 
 def _tree_of_ids(node: Node, leaves: str, targets: int) -> tuple[LinkedTrees, set[int], bool, np.dtype[Any]]:
-    """Trees given by ids, with what their leaves' weights refer to, and whether all weights are 0 or more."""
+    """Trees given by ids, with the targets of their leaves' weights, and whether all weights are 0 or more."""
     tree_ids = _integers(node, "nodes_treeids")
     count = len(tree_ids)
     ids = NodeIds(tree_ids, _integers(node, "nodes_nodeids", count))

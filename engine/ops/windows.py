@@ -256,7 +256,7 @@ def counts(g: WindowGeometry, *, includes_padding: bool) -> Array:
 
 
 def _spatial_axes(node: Node, kernel: tuple[int, ...], data: Sequence[int]) -> int | None:
-    """The number of spatial axes, from the first that says it: kernel_shape, then the ranks of inputs."""
+    """The number of spatial axes, from the first source that gives it: kernel_shape, then the ranks of inputs."""
     axes = len(kernel) or None
     source = f"kernel_shape {list(kernel)}"
     for index in data:

@@ -211,7 +211,7 @@ def _small_casts() -> list[OperatorCase]:
     for small in (f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz):
         given, attributes = [filled((200,), (*SPECIAL, *numbers, 250, 470, 60000))], {"to": small, "saturate": 0}
         cases.append(case(f"Cast/{small.name}-unsaturated", given, attributes))
-    # Exponents at both ends of the range, ties, and what no power of two is near to.
+    # Exponents at both ends of the range, ties, and numbers beyond all powers of two.
     ends = (
         *SPECIAL,
         0.0,

@@ -44,8 +44,8 @@ class Undefined:
 
     Attributes:
         operators: as the page names them.
-        what: what is undefined.
-        answer: what devices give.
+        what: the undefined case.
+        answer: the results of devices.
         cases: examples, with their results.
     """
 

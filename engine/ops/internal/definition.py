@@ -123,7 +123,7 @@ def has_internal_nodes(model: Model) -> bool:
 
 
 def as_onnx(model: Model) -> Model:
-    """`model` itself if it has no internal nodes; else a clone in which they are decomposed."""
+    """`model` itself if it has no internal nodes; otherwise a clone in which they are decomposed."""
     if not has_internal_nodes(model):
         return model
     clone = model.clone()
