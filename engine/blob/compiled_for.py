@@ -1,4 +1,4 @@
-"""Whether a blob was compiled for what the configuration of its import asks for."""
+"""Whether a blob was compiled for the settings that the configuration of its import requests."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Files of keys: one line each, such as `engine-blob-key ed25519 public release-2026 3b6a27bc...`.
 
-The second word is the algorithm; the third says what the key is: `secret` of HMAC and AES, `private` or `public` of
-Ed25519;
-then its id and its bytes in hex. A file with a secret or private key is refused if others can read it, and one with any
-key if others can change it.
+The second word is the algorithm; the third is the kind of the key: `secret` of HMAC and AES, `private` or `public` of
+Ed25519; then its id and its bytes in hex. A file with a secret or private key is refused if others can read it, and one
+with any key if others can change it.
 """
 
 from __future__ import annotations

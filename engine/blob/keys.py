@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MIN_SECRET: Final = 32
-"""Bytes: the length of the hash, which RFC 2104 recommends as the least."""
+"""Bytes: the length of the hash, which RFC 2104 recommends as the minimum."""
 
 
 def checked_key_id(key_id: object) -> str:

@@ -17,7 +17,7 @@ from engine.errors import BlobError, BlobFormatError
 from engine.startup import dataclass
 
 _START: Final = 8
-"""Bytes of a section that tell whether it is a blob."""
+"""The number of bytes of a section that show whether it is a blob."""
 _MAX_DEPTH: Final = 16
 """The most levels of blobs in blobs. Devices nest two or three; a forger could nest as many as a file has room for."""
 
@@ -120,7 +120,7 @@ class _SectionSource:
 
     Args:
         source: at the section's first byte, after `start`.
-        start: what was already read of it.
+        start: the bytes that were already read from it.
     """
 
     is_exact = True

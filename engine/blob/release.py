@@ -1,6 +1,7 @@
 """The name and the version that a signed blob states, so that neither an older one nor another takes its place.
 
-The manifest's metadata then has `release`: `{"name": ..., "version": ...}`. It says something only with the signature.
+The manifest's metadata then has `release`: `{"name": ..., "version": ...}`. It is meaningful only together with the
+signature.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Sections that are stored in another form, such as encrypted: what makes the form, and what restores the content.
+"""Sections that are stored in another form, such as encrypted: the function that makes this form, and the one that
+restores the content.
 
 The manifest's metadata then has `transform`: `{"name": ..., "id": ..., "seal": ...}`. `name` says what restores the
 sections, with the id of its key; `id` is random for each blob. Hashes in the manifest are of the stored form, so that
@@ -35,8 +36,8 @@ class SectionTransform(ABC):
     """The transform of a blob's sections when they are written and read: a cipher, or a compression.
 
     Attributes:
-        name: what the manifest says; an import needs a transform of the same name. The name of a cipher includes the id
-            of its key, never the key.
+        name: the name in the manifest; an import needs a transform of the same name. The name of a cipher includes
+            the id of its key, never the key.
     """
 
     name: str
@@ -101,7 +102,9 @@ def sealed(manifest: BlobManifest, transform: SectionTransform) -> BlobManifest:
 
 
 def why_not_authentic(manifest: BlobManifest, transform: SectionTransform) -> str | None:
-    """Why the seal of a manifest is not what `transform` makes of it, as a sentence; None if it is, or without one."""
+    """Why the seal of a manifest differs from the one that `transform` makes, as a sentence; None if it does not, or if
+    there is no transform.
+    """
     import hmac  # it imports hashlib, which takes milliseconds
 
     found = Transformed.of(manifest)

@@ -63,9 +63,9 @@ def point_chart(
     is_log: bool = False,
     marks: Mapping[int, str] | None = None,
 ) -> str:
-    """Values in order as points; a logarithmic axis leaves out zeros. `below` says what the order is.
+    """Values in order as points; a logarithmic axis leaves out zeros. `below` describes the order.
 
-    `marks` has the labels of points that are pointed out, by their place in `values`.
+    `marks` has the labels of marked points, by their place in `values`.
     """
     shown = [(i, v) for i, v in enumerate(values) if math.isfinite(v) and (v > 0 or not is_log)]
     if not shown:

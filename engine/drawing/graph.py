@@ -16,7 +16,7 @@ class GraphNode:
     """One node.
 
     Attributes:
-        name: what searches find; it need not be unique.
+        name: the text that searches find; it need not be unique.
         groups: the groups around it, outermost first; if there are none, they are taken from its name and `body`.
         kind: the operator.
         lines: what a static picture shows in the box, the operator first.

@@ -1,4 +1,4 @@
-"""`make_inputs` and `set_constant`: other values for what a file fixes, per inference or for good."""
+"""`make_inputs` and `set_constant`: other values for constants of a file, per inference or permanently."""
 
 from __future__ import annotations
 

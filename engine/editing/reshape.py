@@ -153,7 +153,7 @@ def _fold(graph: Model) -> bool:
     changed = False
     for item in (ShapeSimplification(), ConstantFolding(_MAX_FOLDED_BYTES)):
         item.set_pass_config(config)
-        # Not by a Manager, which would say that the pass broke the model.
+        # Not run by a Manager, which would report that the pass broke the model.
         changed |= item.run_on_model(graph)
     return changed
 

@@ -210,7 +210,7 @@ class Result(Node):
 
     @property
     def type(self) -> ValueType:
-        """The type of the value that leaves the model: what inference finds of it, and what `declare` adds."""
+        """The type of the value that leaves the model: the inferred type, with the additions of `declare`."""
         value = self.input_value(0)
         if self._declared is None or self._declared[0] != value:
             return value.type

@@ -21,7 +21,7 @@ class LongList(tuple[Any, ...]):
 
     Attributes:
         array: the numbers as an array of i64 or f32; None for texts, and for numbers that are not from a file.
-        derived: what is computed from the list, and lives no longer than it. Kept here because tuples have no weak
+        derived: values computed from the list, which live no longer than it. Kept here because tuples have no weak
             references.
     """
 

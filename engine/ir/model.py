@@ -224,9 +224,9 @@ class Model(Subgraph):
     def reshape(self, shapes: Mapping[str | int, ShapeLike] | ShapeLike) -> None:
         """Give inputs other shapes, static or not, before compiling: `model.reshape({"x": [8, 3, None, 224]})`.
 
-        All other types follow: values that the model computes from shapes are taken into account, and what the file
-        declares of other values is forgotten. Inputs that are not named keep their shapes. A model with one input takes
-        its shape alone: `model.reshape([8, 3, 224, 224])`.
+        All other types follow: values that the model computes from shapes are taken into account, and the file's
+        declarations of other values are dropped. Inputs that are not named keep their shapes. A model with one input
+        takes its shape alone: `model.reshape([8, 3, 224, 224])`.
 
         Raises `GraphError` for an unknown input, and `TypeInferenceError`, which names the node, if the model cannot
         take such inputs; the model is then unchanged.

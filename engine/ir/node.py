@@ -71,7 +71,7 @@ class Output:
 
     @property
     def name(self) -> str:
-        """The tensor's name: as imported, else generated from the node's friendly name."""
+        """The tensor's name: as imported, otherwise generated from the node's friendly name."""
         names = self.node._names
         if names is not None and names[self.index]:
             return names[self.index]
@@ -267,7 +267,7 @@ class Node:
 
     @property
     def friendly_name(self) -> str:
-        """The name in messages, profiles and placement: as imported or set, else op type and number."""
+        """The name in messages, profiles and placement: as imported or set, otherwise op type and number."""
         return self._name if self._name is not None else f"{self.op_type}_{self.id}"
 
     @friendly_name.setter

@@ -23,7 +23,8 @@ _MAX_ELEMENTS: Final = 2**31
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variable:
-    """A pair of an input and an output of a model: what the output has after an inference, the input has in the next.
+    """A pair of an input and an output of a model: the value of the output after an inference is the value of the input
+    in the next one.
 
     Attributes:
         name: unique among the model's variables.

@@ -10,8 +10,9 @@ from engine.ir.node import Node
 
 CANNOT_RUN: Final = "cannot_run"
 """The rt_info key of a body that cannot run, with the reason: the condition of an If is known to decide against it, the
-types of what it reads do not fit, or a Loop of no iterations has it. Its own types then mean nothing, so passes leave
-it as it is."""
+types of the values that it reads do not fit, or a Loop of no iterations has it. Its own types then mean nothing, so
+passes leave it as it is.
+"""
 
 
 def all_nodes(model: Model) -> Iterator[Node]:

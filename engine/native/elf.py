@@ -1,7 +1,7 @@
 """Whether a shared library is complete, before the loader maps it: a page beyond the end of a file ends the process.
 
-Read are the headers of an ELF file (System V ABI, chapters 4 and 5): the tables of segments and sections, and what they
-say about the length of the file. The computations of a library are its author's matter; this finds damage.
+Reads the headers of an ELF file (System V ABI, chapters 4 and 5): the tables of segments and sections, from which the
+minimum length of the file follows. The computations of a library are its author's matter; this finds damage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOAD, _DYNAMIC = 1, 2
 _NULL, _STRTAB, _NOBITS = 0, 3, 8
 _SHARED: Final = 3
 _MAX_SECTIONS: Final = 0xFF00
-"""From there on, the numbers mean something else."""
+"""Numbers from this one on have other meanings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _sections(file: BinaryIO, size: int, at: int, count: int, names: int, form: 
         kind, offset, length = entry
         if kind not in (_NULL, _NOBITS) and offset + length > size:
             return _cut(size, offset + length, f"section {index}")
-        # The table is at the end of the file: what was reserved and not written is zero.
+        # The table is at the end of the file: bytes that were reserved and not written are zero.
         if index == names and names and kind != _STRTAB:
             return f"its table of sections is damaged: section {index} has type {kind}, expected {_STRTAB}, its names"
     return None

@@ -53,7 +53,9 @@ class TraceStep:
     condition: str
     """The condition of the candidate after the step: ok, possible or violated."""
     nodes: tuple[int, ...]
-    """For `roots`, the nodes from which candidates may grow; for `choose`, the subgraph; else the condition's cause."""
+    """For `roots`, the nodes from which candidates may grow; for `choose`, the subgraph; otherwise the condition's
+    cause.
+    """
 
 
 @dataclass(frozen=True, slots=True)

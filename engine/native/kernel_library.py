@@ -134,7 +134,7 @@ class KernelLibrary:
     name: str
     version: str
     kernels: Mapping[tuple[str, str], LibraryKernel]
-    """By domain and op type."""
+    """The kernels by domain and op type."""
 
 
 def load_kernel_library(path: str | os.PathLike[str]) -> KernelLibrary:

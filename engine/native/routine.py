@@ -86,7 +86,7 @@ class Repetition:
 class RoutineBuilder:
     """Collects values and calls in the order of execution, checks them, and builds a routine. Not thread-safe.
 
-    Values are numbers. All methods raise PlanError for what does not fit, without changing anything.
+    Values are numbers. All methods raise PlanError for arguments that do not fit, without changing anything.
     """
 
     __slots__ = ("_builder",)
@@ -178,8 +178,8 @@ class RepetitionRunner:
 
         Fills `carried` with the final values, and `stacked`, which has None for a result that is stacked an unknown
         number of times. Releases the GIL. Raises InputError for arrays that do not fit and for invalid data, with the
-        step's name, Cancelled before a trip or between two steps, and OutOfMemoryError if what is stacked does not fit
-        into the memory that is available.
+        step's name, Cancelled before a trip or between two steps, and OutOfMemoryError if the stacked values do not fit
+        into the available memory.
         """
         trips, grown, durations = self._runner.run(limit, condition, inputs, carried, stacked, cancel._flag, profile)
         return RepetitionRun(trips, grown, durations)

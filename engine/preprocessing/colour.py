@@ -24,7 +24,7 @@ PLANES: Final = {
     "NV12_TWO_PLANES": ("/y", "/uv"),
     "I420_THREE_PLANES": ("/y", "/u", "/v"),
 }
-"""The colours with luma of full and chroma of half height and width: what is appended to the names of their inputs."""
+"""The colours with luma of full and chroma of half height and width: the suffixes of the names of their inputs."""
 CHROMA: Final = ("/uv", "/u", "/v")
 """The planes of half height and width."""
 PLANE_CHANNELS: Final = {"": 1, "/y": 1, "/uv": 2, "/u": 1, "/v": 1}
@@ -89,7 +89,7 @@ def _from_video(x: Tensor, colour: str) -> Tensor:
     if x.layout != "NHWC":
         raise PreprocessingError(f"{x.colour} needs layout NHWC, got {x}")
     luma, chroma = {"NV12": _nv12, "I420": _i420}.get(x.colour, _of_planes)(x)
-    # The least luma is 16, the greatest 235; chroma is 112 on either side of 128.
+    # The smallest luma is 16, the largest 235; chroma is 112 on either side of 128.
     y, c = 255 / 219, 255 / 224
     red, blue = 2 * (1 - _GREY["R"]), 2 * (1 - _GREY["B"])
     rows = {

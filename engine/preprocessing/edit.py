@@ -68,7 +68,7 @@ def _prepared(old: Parameter, plan: InputPlan) -> list[Parameter]:
     takes_layout = bool(goal_layout) and not any(isinstance(step, ToLayout) for step in plan.steps)
     for position, step in enumerate(plan.steps, 1):
         # Slices of the application's tensor move less than the whole in the model's layout. After them, bytes are
-        # transposed rather than what they become.
+        # transposed rather than the larger elements that they become.
         if takes_layout and x.colour not in PLANES and not isinstance(step, (Crop, CentreCrop)):
             x = x.in_layout(goal_layout)
         with located(f"step {position}, {step}"):

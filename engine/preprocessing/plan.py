@@ -14,7 +14,7 @@ from engine.startup import dataclass
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Say where in front of what does not fit."""
+    """Prefix errors with the place of the step."""
     try:
         yield
     except ModelError as e:  # or the error of an operator that a step adds
@@ -39,7 +39,7 @@ class InputPlan:
 
 @dataclass(slots=True)
 class OutputPlan:
-    """The steps from what a model computes to what an application reads."""
+    """The steps from a model's result to the application's output."""
 
     name: str
     model_layout: str = ""

@@ -32,10 +32,10 @@ class PrePostProcessor:
         )
         network = core.compile_model(prepared, "CPU")
 
-    `input` and `output` choose what the steps after them belong to; `build` returns the model with all of them, and
-    leaves the given one as it is. The steps of an input begin with the tensor that the application passes, and are
-    applied in the order in which they are written; what comes out gets the layout and the element type of the model's
-    input. The steps of an output begin with what the model computes.
+    `input` and `output` choose the port that the steps after them belong to; `build` returns the model with all of
+    them, and leaves the given one as it is. The steps of an input begin with the tensor that the application passes,
+    and are applied in the order in which they are written; what comes out gets the layout and the element type of the
+    model's input. The steps of an output begin with what the model computes.
 
     Every method raises `PreprocessingError`, which names the step, what it got and expected.
     """
@@ -55,7 +55,7 @@ class PrePostProcessor:
         colour: str = "",
         model_layout: str | None = None,
     ) -> InputSteps:
-        """Say what the application passes for an input, and add steps to it.
+        """Describe the data that the application passes for an input, and add steps to it.
 
         Args:
             name: the input's name or index; may be left out if there is only one.
@@ -237,7 +237,7 @@ class InputSteps(Steps):
 class OutputSteps(Steps):
     """The steps after an output; each method adds one and returns this.
 
-    `axis` is a number or a letter of the layout. By default, it is C if the layout is known, else the last of two.
+    `axis` is a number or a letter of the layout. By default, it is C if the layout is known, otherwise the last of two.
     """
 
     _plan: OutputPlan

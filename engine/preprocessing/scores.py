@@ -1,4 +1,4 @@
-"""Steps after an output: what an application wants to know of scores."""
+"""Steps after an output, which extract results from scores."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TopK(Step):
 
 
 def _axis(x: Tensor, given: Any) -> int:
-    """The axis of the classes: as given by number or letter, else C, else the last of two."""
+    """The axis of the classes: as given by number or letter, otherwise C, otherwise the last of two."""
     rank = len(x.value.shape)
     if given is None:
         if "C" in x.layout:

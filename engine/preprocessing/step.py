@@ -1,4 +1,4 @@
-"""`Step`: what every step has, and the steps that treat each element alike."""
+"""`Step`: the base of all steps, and the steps that process each element alike."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Clamp(Step):
 class ToType(Step):
     """Converts to another element type.
 
-    To an integer type, numbers are rounded, halves to even, and those outside its range become its least or greatest.
+    To an integer type, numbers are rounded, halves to even, and those outside its range become its smallest or largest.
     """
 
     name = "to_type"

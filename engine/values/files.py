@@ -70,7 +70,7 @@ def read_value(path: str | os.PathLike[str], value_type: ValueType, scale: Pixel
 
 
 def write_values(path: str | os.PathLike[str], values: Mapping[str, Any], types: Types, kind: Kind) -> list[Path]:
-    """Write values to a .npz archive if `path` ends with .npz, else to a folder of .pb files; return the files.
+    """Write values to a .npz archive if `path` ends with .npz, otherwise to a folder of .pb files; return the files.
 
     Raises `InputError` for values that an archive cannot hold, and `OSError`.
     """
@@ -200,7 +200,7 @@ def _read_standard_input(types: Types, kind: Kind, scale: PixelScale | None) -> 
 
 
 def _from_content(content: bytes, value_type: ValueType, scale: PixelScale | None) -> Any:
-    """A value from bytes, by their beginning: .npy, an image; else raw bytes if the size fits, or .pb."""
+    """A value from bytes, by their beginning: .npy, an image; otherwise raw bytes if the size fits, or .pb."""
     if content.startswith(_NUMPY_MAGIC):
         return _typed(_load_numpy(BytesIO(content)), value_type)
     if content.startswith(_IMAGE_MAGICS):

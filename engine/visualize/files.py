@@ -23,8 +23,8 @@ def write_graph(
 ) -> None:
     """Draw a graph in a file, which is replaced as a whole or not at all.
 
-    `colour` names what colours mean, "device", "time", "operator" or "precision"; by default the first of these for
-    which there is data. A page can also show the others. `sections` are HTML below the graph of a page.
+    `colour` names the meaning of colours, "device", "time", "operator" or "precision"; by default the first of these
+    for which there is data. A page can also show the others. `sections` are HTML below the graph of a page.
 
     Raises `ValueError` for an unknown suffix, and for a colour without data; `OSError` if the file cannot be written.
     """
@@ -40,7 +40,7 @@ def write_graph(
         text = to_html(graph, f"Graph of {printable(graph.name)}", first=colouring.name, sections=sections)
     else:
         text = to_dot(graph, colouring) if suffix == ".dot" else to_svg(graph, colouring)
-    # A lone surrogate in a name cannot be encoded; what is shown of names never has one.
+    # A lone surrogate in a name cannot be encoded; names as they are shown never have one.
     write_file(path, text.encode("utf-8", "backslashreplace"))
 
 

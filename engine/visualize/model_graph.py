@@ -35,7 +35,7 @@ class GraphOptions:
     """The details that a graph shows of nodes besides operators and names.
 
     Attributes:
-        shapes, types, rt_info: what static pictures show.
+        shapes, types, rt_info: whether static pictures show them.
         times: milliseconds by friendly name; nodes in bodies are named as in profiles: "loop/add" for `add` in a body
             of `loop`.
         notes: more details by friendly name, such as the kernels that ran.
