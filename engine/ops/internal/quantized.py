@@ -55,8 +55,8 @@ class Quantized:
         middle_scale: if not None, the sum with the bias is quantized and dequantized before the residual is added, with
             this scale and `middle_zero_point`.
         middle_bias: as `bias`, but added after that; only for products.
-        y_scale: if not None, the result is quantized with this scale and `y_zero_point`, whose type it has; otherwise it
-            is f32.
+        y_scale: if not None, the result is quantized with this scale and `y_zero_point`, whose type it has; otherwise
+            it is f32.
         weights_zero_point: i8, as many numbers as there are scales of weights; None if all are 0.
     """
 

@@ -23,8 +23,8 @@ class ProductOperands:
     Attributes:
         a: u8 or i8, [..., M, K], with one scale and zero point.
         b: u8 or i8, [..., K, N], with one scale and zero point.
-        y_scale: if not None, the result is quantized with this scale and `y_zero_point`, whose type it has; otherwise it
-            is f32.
+        y_scale: if not None, the result is quantized with this scale and `y_zero_point`, whose type it has; otherwise
+            it is f32.
     """
 
     a: OutputLike
