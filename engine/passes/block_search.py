@@ -23,7 +23,8 @@ _FACTORS: Final = {
     4: (8 / 7, 1.0, 0.92, 0.84, 0.77, 0.7, 0.63),
     8: (128 / 127, 1.0, 0.95, 0.9),
 }
-"""By bits: steps to try, relative to the one whose range just contains the block; less than 1 clips its extremes.
+"""The steps to try, by number of bits, relative to the one whose range just contains the block; less than 1 clips its
+extremes.
 
 The first is for symmetric codes, -7..7.
 """
@@ -55,10 +56,10 @@ def search_blocks(
 ) -> BlockCodes:
     """The codes and scales of a matrix of finite numbers, [K, N], in blocks of `block` rows; the last may be shorter.
 
-    For each block, several steps are tried: the largest values are clipped by different amounts. For the codes of each,
-    the least-squares scale is the best; the one with the least error is taken. Parts of the matrix are searched by
-    several threads; memory in addition to the result is bounded. `element_type` is signed if `symmetric`, and unsigned
-    if not.
+    For each block, several steps are tried: the largest values are clipped by different amounts. For the codes of each
+    step, the least-squares scale is the best; the result with the smallest error is used. Parts of the matrix are
+    searched by several threads; memory in addition to the result is bounded. `element_type` is signed if `symmetric`,
+    and unsigned if not.
     """
     rows, columns = matrix.shape
     count = -(-rows // block)

@@ -45,7 +45,7 @@ def checked_run(item: Pass, model: Model) -> bool:
 
 @contextmanager
 def _origins(model: Model) -> Iterator[None]:
-    """Mark every operation to trace where its rt_info goes; nested passes are not marked again."""
+    """Mark every operation, to trace where its rt_info is copied; nested passes are not marked again."""
     operations = [node for node in all_nodes(model) if is_operation(node)]
     is_outermost = not any(ORIGINS in node.annotations for node in operations)
     if is_outermost:

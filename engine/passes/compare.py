@@ -157,7 +157,7 @@ class ModelComparison:
 
 
 def _attribute(node: Node, name: str) -> Any:
-    """The value of an attribute, else the operator's default, else None."""
+    """The value of an attribute, otherwise the operator's default, otherwise None."""
     op = find_op(node.op_type, node.domain)
     definition = None if op is None else op.attributes.get(name)
     return node.attributes.get(name, None if definition is None else definition.default)

@@ -50,7 +50,7 @@ class CompressibleMatrix:
 
     @property
     def has_other_readers(self) -> bool:
-        """Whether something else reads the constant, which therefore stays in the model."""
+        """Whether another node reads the constant, which therefore stays in the model."""
         readers = set(self.constant.output(0).target_inputs)
         return bool(readers - {use.source for use in self.uses})
 

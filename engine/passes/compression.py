@@ -27,7 +27,7 @@ Selection: TypeAlias = str | Iterable[str] | Callable[[Node], bool]
 _TYPES: Final = {"int4": (i4, u4), "int8": (i8, u8)}
 _REALS: Final = (f32, f16, bf16)
 _LARGEST: Final = {f32: 2.0**127, f16: 2.0**15, bf16: 2.0**127}
-"""Half of what a type represents, so that codes times a scale do not overflow."""
+"""Half of a type's largest number, so that codes times a scale do not overflow."""
 _STRIP: Final = 1 << 20
 _MIN_LENGTH: Final = 64
 _FEW: Final = 8

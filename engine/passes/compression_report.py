@@ -20,7 +20,7 @@ class CompressedLayer:
         shape: [K, N], where K is the axis along which products sum.
         element_type: the codes' type.
         block_size: the number of elements along K that share a scale.
-        bytes_before, bytes_after: of the matrix, and of what replaces it.
+        bytes_before, bytes_after: of the matrix, and of its replacement.
         relative_error: the Frobenius norm of the error, relative to the matrix's.
         largest_error: the largest absolute error of an element.
     """

@@ -54,7 +54,9 @@ class PassConfig:
         self._shared.has_kernel = has_kernel
 
     def is_enabled(self, item: object, by_default: bool | None = True) -> bool:
-        """True if the pass runs; `by_default` is how it was registered, None to decide by what it makes and removes."""
+        """True if the pass runs; `by_default` is how it was registered, None to decide by the operators that it makes
+        and removes.
+        """
         given = self._shared.switches.get(_name(item))
         if given is not None:
             return given
@@ -98,7 +100,7 @@ class PassConfig:
             self._shared.callbacks[_name(item)] = callback
 
     def callback(self, item: object) -> NodeCallback | None:
-        """The callback set for a pass, else the one for all passes, else None.
+        """The callback set for a pass, otherwise the one for all passes, otherwise None.
 
         A decomposition without either leaves the nodes for which the device of `limit_to` has a kernel.
         """

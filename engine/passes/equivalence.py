@@ -51,7 +51,7 @@ def check_equivalence(
 
 
 def _ordered_for(b: Model, a: Model, feed: list[Any]) -> list[Any]:
-    """The values of `a`'s inputs in the order of `b`'s: by name if the names agree, else by position."""
+    """The values of `a`'s inputs in the order of `b`'s: by name if the names agree, otherwise by position."""
     by_name = dict(zip(_names(a), feed, strict=True))
     names = _names(b)
     return [by_name[name] for name in names] if set(names) == set(by_name) else feed

@@ -56,8 +56,8 @@ def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | No
     """The outputs of `node` as constants; None if it cannot be folded.
 
     The graph is not changed: `replace_node(node, folded)` does that. The constants take the node's friendly name.
-    `max_bytes` bounds the size of the outputs: larger results are not folded, and neither is what exceeds the budget of
-    the compilation (`engine.limits.current_budget`), which the result and the work are counted against.
+    `max_bytes` bounds the size of the outputs: larger results are not folded, and results that exceed the budget of the
+    compilation are not, either (`engine.limits.current_budget`), which the result and the work are counted against.
     """
     if not is_foldable(node):
         return None

@@ -108,7 +108,7 @@ def feeds_result(value: Output) -> bool:
 
 
 def operation(value: Output | None, *op_types: str) -> Node | None:
-    """The node of `value` if it is an ONNX operator of one of these types; else None."""
+    """The node of `value` if it is an ONNX operator of one of these types; otherwise None."""
     if value is None or value.node.domain or value.node.op_type not in op_types:
         return None
     return value.node
@@ -122,8 +122,8 @@ def constant_data(value: Output | None) -> Array | None:
 def charge(sources: Iterable[Constant], nbytes: int) -> None:
     """Count a constant of `nbytes` that a pass makes of others against the budget of the compilation.
 
-    Sources that nothing else reads leave the graph, so only what exceeds them is counted, as bytes and as work: weights
-    that several passes change one after the other are free, copies of one that many nodes read are not.
+    Sources that no other node reads leave the graph, so only the excess over them is counted, as bytes and as work:
+    weights that several passes change one after the other are free, copies of one that many nodes read are not.
 
     Raises `OverBudgetError` if it exceeds the budget. `MatcherPass.apply` then leaves the match as it is; other passes
     catch it, and call this before they change the graph.
@@ -177,7 +177,7 @@ def integers(value: Output | None) -> list[int] | None:
 
 
 def dims_of(value: Output) -> tuple[Dimension, ...] | None:
-    """The dimensions of a tensor of known rank; else None."""
+    """The dimensions of a tensor of known rank; otherwise None."""
     value_type = value.type
     if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
         return None
@@ -195,7 +195,7 @@ def same_lengths(a: Sequence[Dimension], b: Sequence[Dimension]) -> bool:
 
 
 def trailing_axes(value: Output, axes: Output | None) -> int | None:
-    """The number of axes in the constant `axes`, if they are the last axes of `value`; else None."""
+    """The number of axes in the constant `axes`, if they are the last axes of `value`; otherwise None."""
     dims, numbers = dims_of(value), integers(axes)
     if dims is None or not numbers:
         return None
@@ -204,7 +204,7 @@ def trailing_axes(value: Output, axes: Output | None) -> int | None:
 
 
 def as_vector(value: Output, lengths: Sequence[Dimension]) -> Output | None:
-    """`value` in the shape `lengths`, if it has that shape except for leading ones; else None.
+    """`value` in the shape `lengths`, if it has that shape except for leading ones; otherwise None.
 
     A constant is reshaped; another value with leading ones gives None.
     """

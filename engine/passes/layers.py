@@ -53,7 +53,7 @@ def compare_layers(
 
     Args:
         original: a model of floating-point numbers; neither model is changed.
-        quantized: what a tool made of it, in QDQ or QOperator form, or in f16 or bf16.
+        quantized: the model that a tool made from it, in QDQ or QOperator form, or in f16 or bf16.
         inputs: values of the inputs, by name; floating-point numbers are converted to the types of each model's inputs.
         run: computes a model; by default the reference evaluator. With a device: `lambda model, inputs:
             core.compile_model(model, "CPU")(inputs)`.

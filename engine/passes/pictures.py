@@ -1,4 +1,4 @@
-"""Pictures of models, for passes: what they show is switched by environment variables."""
+"""Pictures of models, for passes: environment variables switch what they show."""
 
 from __future__ import annotations
 

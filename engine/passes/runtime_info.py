@@ -72,7 +72,9 @@ def copy_runtime_info(sources: Node | Iterable[Node], targets: Node | Iterable[N
 
 
 def copy_to_steps(node: Node, steps: Iterable[Node]) -> None:
-    """Copy the rt_info of a node to the steps that replace it, with what they belong to, which errors name."""
+    """Copy the rt_info of a node to the steps that replace it, with the model's node that they belong to, which errors
+    name.
+    """
     steps = list(steps)
     copy_runtime_info(node, steps)
     origin = node.annotations.get(DECOMPOSED, (node.op_type, node.friendly_name))

@@ -76,7 +76,7 @@ class ChannelProduct:
 
     @property
     def is_convolution(self) -> bool:
-        """Whether it is a Conv, whose channels are axis 1; else they are the last axis."""
+        """Whether it is a Conv, whose channels are axis 1; otherwise, they are the last axis."""
         return self.nodes[0].op_type == "Conv"
 
     @property

@@ -66,7 +66,7 @@ def _fold(convolution: Node, norm: Node) -> tuple[Constant, Constant] | None:
 
 
 def scaled_fits(convolution: Node, weights: Constant, factor: Array, shift: Array | None) -> bool:
-    """Whether `scaled_weights` and what is added to each output channel keep their digits, see `fits`."""
+    """Whether `scaled_weights` and the summands of each output channel keep their digits; see `fits`."""
     if 0 in weights.shape:
         return True
     if convolution.op_type == "Conv":

@@ -63,7 +63,7 @@ class ConvMultiplyFusion(FusionPass):
 
 
 def per_channel(value: Output, data: Output) -> Array | None:
-    """A constant that broadcasts to `data` [N, C, ...] along channels, as [C]; None for anything else."""
+    """A constant that broadcasts to `data` [N, C, ...] along channels, as [C]; None for any other value."""
     constant, dims = constant_data(value), dims_of(data)
     if constant is None or dims is None or len(dims) < 3 or dims[1].is_dynamic or constant.ndim > len(dims):
         return None

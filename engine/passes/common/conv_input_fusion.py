@@ -71,7 +71,7 @@ class ConvInputFusion(MatcherPass):
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Nodes before a convolution, and what they compute of each of its channels: factor * x[source] + offset.
+    """Nodes before a convolution, and their function of each of its channels: factor * x[source] + offset.
 
     Attributes:
         x: what the nodes read.
@@ -119,7 +119,7 @@ def _through_product(chain: _Chain) -> _Chain | None:
             continue
         numbers = data.astype(np.float64)[chain.source]
         factor, offset = chain.factor, chain.offset
-        with np.errstate(all="ignore"):  # what is not finite is refused when it is used
+        with np.errstate(all="ignore"):  # non-finite values are refused when they are used
             match node.op_type:
                 case "Mul":
                     factor = factor * numbers
@@ -211,7 +211,7 @@ def _fused(conv: Node, chain: _Chain) -> list[Node] | None:
 
 
 def _bias(weights: Constant, old: Array | None, chain: _Chain) -> Constant:
-    """The bias with what the offsets give."""
+    """The bias with the contribution of the offsets."""
     sums = weights.data.sum(axis=tuple(range(2, weights.data.ndim)), dtype=np.float64)
     total = sums @ chain.offset + (0.0 if old is None else old.astype(np.float64))
     return Constant(total.astype(weights.element_type.numpy))

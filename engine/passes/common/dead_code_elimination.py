@@ -48,7 +48,7 @@ class DeadCodeElimination(ModelPass):
 
 
 def _forget_condition(body: Model) -> bool:
-    """Drop what computes the condition in the body of a Loop that ignores it; return whether there was any."""
+    """Drop the nodes for the condition in the body of a Loop that ignores it; return whether there were any."""
     result = body.results[0]
     if isinstance(result.input_value(0).node, Constant):
         return False

@@ -22,10 +22,10 @@ _UNKNOWN_LENGTH: Final = 64
 class EinsumDecomposition(FusionPass):
     """Decomposes an Einsum of any equation into Transpose, Reshape, MatMul, Mul and ReduceSum.
 
-    Of several operands, the two whose product saves most elements are multiplied first. Sums of 8- and 16-bit integers
-    are computed in i32, whose low bits are the same. A summed label with unknown lengths is assumed to have the same
-    length in all operands; with known lengths, a length of 1 is broadcast, as in numpy. An Einsum whose operands are
-    all constant, or contradict its equation, is left unchanged.
+    If there are several operands, the two whose product saves most elements are multiplied first. Sums of 8- and 16-bit
+    integers are computed in i32, whose low bits are the same. A summed label with unknown lengths is assumed to have
+    the same length in all operands; with known lengths, a length of 1 is broadcast, as in numpy. An Einsum whose
+    operands are all constant, or contradict its equation, is left unchanged.
     """
 
     makes = frozenset({"MatMul", "Mul", "ReduceSum", "Reshape", "Transpose"})

@@ -146,7 +146,7 @@ class EinsumNodes:
         assert source is not None
         if isinstance(value.node, Constant):
             shape = [dim.get_length() for dim in dims]
-            with suppress(OverBudgetError):  # else it is reshaped in each inference
+            with suppress(OverBudgetError):  # otherwise, it is reshaped in each inference
                 return derived_constant([value.node], shape, lambda data: data.reshape(shape)).output(0)
         if all(dim.is_static for dim in dims):
             lengths = [dim.get_length() for dim in dims]

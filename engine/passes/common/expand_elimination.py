@@ -1,4 +1,4 @@
-"""`ExpandElimination`: operators that broadcast read what an Expand reads."""
+"""`ExpandElimination`: operators that broadcast read the input of an Expand directly."""
 
 from __future__ import annotations
 

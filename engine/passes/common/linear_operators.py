@@ -55,7 +55,7 @@ class _LinearPass(FusionPass):
     ) -> None:
         """Register the function for roots of these kinds whose input 0 is computed by one of `sources`.
 
-        An Add may be the bias of a product, and what computes the input of that is not examined here.
+        An Add may be the bias of a product, and the node that computes the product's input is not examined here.
         """
 
         def callback(m: Matcher) -> bool:

@@ -233,7 +233,7 @@ def _symbols_of(parameters: Iterable[Parameter]) -> set[str]:
 def _variable(pair: _Pair, tied: set[str], bound: int | None) -> Variable:
     name, read, axis, written = pair.name, pair.parameter.type, pair.axis, pair.written
     assert isinstance(read, TensorType)
-    # A length that other inputs tell is repeated from 1; one that changes otherwise begins with 0.
+    # A length that follows from other inputs is repeated from 1; one that changes in another way begins with 0.
     lengths = [
         dim.min if dim.is_static else int(dim.symbol in tied and i not in (axis, written))
         for i, dim in enumerate(read.shape)
@@ -297,7 +297,7 @@ def _empty_axes(model: Model, pairs: Sequence[_Pair], unknown: dict[str, list[in
                 shapes[name][axis] = as_dimension(0)
         try:
             probe.reshape(shapes)
-        except TypeInferenceError:  # not silently empty: the first inference says what is wrong
+        except TypeInferenceError:  # not silently empty: the first inference reports the error
             return {}
         made = {pair.name: probe.result(pair.result.friendly_name).input_value(0).shape for pair in pairs}
         still = {

@@ -20,7 +20,8 @@ class QOperatorDecomposition(FusionPass):
     """Decomposes QLinearConv and QLinearMatMul into DequantizeLinear, Conv or MatMul, and QuantizeLinear.
 
     Models quantized in either format (QDQ, QOperator) then have the same form. The result is within one quantum of the
-    operator's: the sums are the same but for rounding in f32, and one near the middle of two codes may become either.
+    operator's: the sums are the same except for rounding in f32, and one near the middle of two codes may become
+    either.
 
     A node stays if its scales are not of f32, if the scales or zero points of an input are neither one number nor one
     for each output channel, row of a or column of b.

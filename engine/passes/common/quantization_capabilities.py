@@ -120,7 +120,9 @@ class QuantizationCapabilities:
             self._restrictions[restriction.operator] = restriction
 
     def configure(self, config: PassConfig) -> None:
-        """Enable the passes for quantized models, except for what the device does not compute on integers."""
+        """Enable the passes for quantized models, except those for operators that the device does not compute on
+        integers.
+        """
         config.enable(QOperatorDecomposition, DequantizedConstantFolding, QuantizedFusion)
         config.set_callback(QuantizedFusion, callback=self.why_real)
         config.set_callback(*_MOVERS, callback=self.stays_in_place)

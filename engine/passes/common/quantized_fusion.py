@@ -38,7 +38,7 @@ _BYTES: Final = (u8, i8)
 
 
 class QuantizedFusion(MatcherPass):
-    """Makes `engine.QuantizedConv` and `engine.QuantizedMatMul` of what stands between two quantizations.
+    """Makes `engine.QuantizedConv` and `engine.QuantizedMatMul` from the operators between two quantizations.
 
     - DequantizeLinear of x and of constant weights, Conv or MatMul: the operator on integers, with an f32 result.
     - A residual, or a sum with one after a quantization, and an activation join it; then the QuantizeLinear does.

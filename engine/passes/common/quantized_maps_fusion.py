@@ -17,7 +17,7 @@ _POOLS: Final = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 
 
 class QuantizedMapsFusion(MatcherPass):
-    """Makes `engine.QuantizedAveragePool` and `engine.QuantizedBinary` of what stands between quantizations.
+    """Makes `engine.QuantizedAveragePool` and `engine.QuantizedBinary` from the operators between quantizations.
 
     - DequantizeLinear of x, and AveragePool, or GlobalAveragePool or an equal ReduceMean of maps of known size; the
       result may stay f32.

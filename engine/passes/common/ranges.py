@@ -26,7 +26,7 @@ def fits(element_type: ElementType, largest: Array, shift: Array | None = None) 
         element_type: the type in which they are stored; of types other than f32 and bf16, only that they are finite
             is asked.
         largest: [channels], the largest magnitudes of the weights of each channel, computed in f64.
-        shift: [channels], what is added to the results of each channel.
+        shift: [channels], the summand of the results of each channel.
     """
     if element_type not in _WIDE:
         limit = float(np.finfo(element_type.numpy).max) if element_type.byte_size(1) > 1 else np.inf

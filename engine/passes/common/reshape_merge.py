@@ -61,7 +61,7 @@ def _copies(node: Node) -> bool:
 def _keeps_checks(
     inner: Node, outer: Node, target: Sequence[int], source: Sequence[Dimension], between: Sequence[Dimension]
 ) -> bool:
-    """Whether a Reshape that computes a length from the number of elements refuses what the two refuse.
+    """Whether a Reshape that computes a length from the number of elements refuses the same inputs as the two.
 
     It checks that the lengths of `target` that are numbers divide the number of elements, as the lengths of `source`
     do.

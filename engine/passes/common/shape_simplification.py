@@ -77,7 +77,7 @@ def _simplify_target(node: Node, known: Shapes) -> bool:
 
 
 def _constant_target(elements: tuple[Length, ...], own: tuple[Length, ...] | None) -> list[int] | None:
-    """The elements as Reshape takes them: 0 copies a length, one -1 is what remains."""
+    """The elements as Reshape takes them: 0 copies a length, one -1 stands for the remaining length."""
     elements = _resolved(elements, own)
     target: list[int] = []
     for index, element in enumerate(elements):

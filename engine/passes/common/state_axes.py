@@ -23,7 +23,7 @@ class Appended:
         axis: the dimension that grows.
         is_placed: whether room is appended, and then written into at positions that the model computes, as by
             GroupQueryAttention.
-        shapes: the shapes of what is appended and written, with the lengths of the value except along `axis`.
+        shapes: the shapes of the appended and written values, with the lengths of the value except along `axis`.
     """
 
     axis: int
@@ -32,7 +32,7 @@ class Appended:
 
 
 def appended(past: Output, present: Output) -> Appended | None:
-    """How `present` is `past` with more behind it along one dimension; None if it is anything else."""
+    """How `present` extends `past` along one dimension; None if it does not."""
     steps = list(_steps(past, present))
     if not steps or steps[-1] is None:
         return None
@@ -45,7 +45,7 @@ def appended(past: Output, present: Output) -> Appended | None:
 
 
 _Step = tuple[int | None, bool, list[PartialShape]]
-"""Along which dimension a node appends, whether it writes, and the shapes of what it appends or writes."""
+"""Along which dimension a node appends, whether it writes, and the shapes of the values that it appends or writes."""
 
 
 def _steps(past: Output, present: Output) -> Iterator[_Step | None]:
@@ -72,7 +72,7 @@ def _steps(past: Output, present: Output) -> Iterator[_Step | None]:
 
 
 def written_axis(past: Output, present: Output) -> int | None:
-    """The dimension along which `present` is `past` with positions that were written, None if it is anything else."""
+    """The dimension along which `present` is `past` with positions that were written, None if it is not."""
     rank = len(past.shape)
     found: int | None = None
     axes = list(range(rank))  # the value's axes, as axes of `present`
@@ -94,7 +94,7 @@ def written_axis(past: Output, present: Output) -> int | None:
 
 
 def _axis_of_write(node: Node) -> int | None:
-    """The dimension along which a node writes into its first input; None if it does anything else."""
+    """The dimension along which a node writes into its first input; None if it does not."""
     if node.op_type == "TensorScatter":
         spec = TensorScatterSpec.of(node)
         return spec.axis if spec.mode == "linear" else None
