@@ -85,7 +85,7 @@ class ExtensionSet:
     def add(self, source: ExtensionSource) -> ExtensionInfo:
         """Add an extension, all of its operators or none. Adding it again has no effect.
 
-        Raises `ExtensionError`, and `ExtensionConflictError` if it defines what is defined already.
+        Raises `ExtensionError`, and `ExtensionConflictError` if it defines an operator that is defined already.
         """
         from engine.extensions.sources import resolve
 

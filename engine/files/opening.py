@@ -15,7 +15,7 @@ def why_not_opened(path: str | os.PathLike[str], error: Exception) -> str:
 
 
 def position_of(stream: object) -> int:
-    """The position of a stream that knows it, else 0."""
+    """The position of a stream that knows it, otherwise 0."""
     try:
         position = stream.tell()  # type: ignore[attr-defined]
     except Exception:  # a stream need not have one

@@ -27,7 +27,7 @@ _MAX_LINKS: Final = 40
 
 
 def exposure(path: str | os.PathLike[str]) -> str | None:
-    """Why another user could change what `path` is, as a sentence that names the folder or file; None if none can.
+    """Why another user could change or replace `path`, as a sentence that names the folder or file; None if none can.
 
     A path that does not exist yet is as exposed as the folders that exist on the way to it. Raises `OSError` if a
     folder cannot be searched, `ValueError` for a path with a null byte.

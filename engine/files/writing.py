@@ -18,8 +18,8 @@ from engine.files.permissions import PRIVATE_FILE
 def complete_file(path: str | os.PathLike[str], *, is_private: bool = False) -> Iterator[BinaryIO]:
     """A temporary file that is renamed to `path` if the block succeeds, and deleted if it raises.
 
-    An existing file is replaced; a device, a pipe or a terminal is refused, since it would be gone: see `write_file`.
-    A private file can be read by its owner only. Raises `OSError`, and `ValueError` for an invalid path.
+    An existing file is replaced; a device, a pipe or a terminal is refused, since it would be replaced: see
+    `write_file`. A private file can be read by its owner only. Raises `OSError`, and `ValueError` for an invalid path.
     """
     if _is_stream(path):
         raise OSError(errno.EINVAL, "not a regular file, and would be replaced", os.fsdecode(path))

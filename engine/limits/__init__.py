@@ -1,4 +1,4 @@
-"""Limits of a compilation and of its network: what may be folded, and how large a value may be."""
+"""Limits of a compilation and of its network: how much may be folded, and how large a value may be."""
 
 from engine.limits.budget import (
     FoldingBudget,

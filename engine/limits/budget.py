@@ -1,4 +1,4 @@
-"""`Limits`, and `FoldingBudget`: what one compilation may still compute in advance."""
+"""`Limits`, and `FoldingBudget`: the work that one compilation may still do in advance."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ _DEFAULT: Final = Limits()
 def compilation(limits: Limits | None = None, constant_bytes: Callable[[], int] = lambda: 0) -> Iterator[FoldingBudget]:
     """Inside the block, this thread compiles within `limits`: all folding shares one budget.
 
-    `constant_bytes` counts the bytes of the model's constants, now: what is folded later does not count. A compilation
-    inside another one and blocks without limits share the budget of the outer block.
+    `constant_bytes` counts the bytes of the model's constants, now: constants that are folded later do not count. A
+    compilation inside another one and blocks without limits share the budget of the outer block.
     """
     outer = _thread.budget
     if outer is None:

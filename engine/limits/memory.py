@@ -54,7 +54,7 @@ def check_growth(what: object, wanted: int = 0) -> None:
 
 
 def available_memory() -> int:
-    """Bytes that this process can allocate now: the least of the machine's, its control group's and its own limit.
+    """Bytes that this process can allocate now: the smallest of the machine's, its control group's and its own limit.
 
     Takes 0.1 ms. Where the system does not report it, the result is 2**62.
     """

@@ -109,7 +109,7 @@ class GraphBuilder:
         self._declared = declared
         self._is_body = outer is not None
         self._inferred = {value.name: value.type for value in (*graph.value_info, *graph.output)}
-        if context.exact:  # what an output states beside the type of its value is not proven
+        if context.exact:  # the declaration of an output beyond the type of its value is not proven
             self._inferred.update((value.name, value.type) for value in graph.value_info)
         if is_unshaped:
             self._inferred = {}

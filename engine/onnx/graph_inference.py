@@ -81,7 +81,7 @@ def _infer(model: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
 
 
 def _clean(parts: Sequence[onnx.GraphProto]) -> None:
-    """Drop from declared types what ONNX does not check: element type 0, and negative lengths."""
+    """Drop the parts of declared types that ONNX does not check: element type 0, and negative lengths."""
     for part in parts:
         for value in (*part.input, *part.value_info, *part.output):
             tensor = value.type.tensor_type

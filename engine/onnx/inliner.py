@@ -30,7 +30,7 @@ _LONGEST_PREFIX: Final = 100  # characters; names of calls within calls do not g
 
 @dataclass(frozen=True, slots=True)
 class _Callee:
-    """A function, and what its calls need of it.
+    """A function, and the properties that its calls need.
 
     Attributes:
         label: its name in messages.

@@ -92,9 +92,9 @@ class ContribCall(OldCall):
         return value
 
     def without_attributes(self, **usual: Any) -> None:
-        """Raise `UnsupportedError` if an attribute has another value than the one here, which is what it has if absent.
+        """Raise `UnsupportedError` if an attribute has another value than the one here, which is its default.
 
-        For attributes that ask for something that has no form here.
+        For attributes that request a feature which cannot be expressed.
         """
         for name, value in usual.items():
             found = self.attributes.get(name, value)

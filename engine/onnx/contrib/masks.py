@@ -1,4 +1,4 @@
-"""The forms in which onnxruntime's attentions take masks, as what ONNX's Attention adds to the scores."""
+"""The forms in which onnxruntime's attentions take masks, as the summands that ONNX's Attention adds to the scores."""
 
 from __future__ import annotations
 

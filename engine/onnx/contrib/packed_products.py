@@ -53,7 +53,8 @@ def _matmul_n_bits(call: ContribCall) -> list[Output] | None:
 
 @dataclass(frozen=True, slots=True)
 class _PackedMatrix:
-    """B of a MatMulNBits, [N, blocks, bytes], and what its elements mean. Constants are unpacked when they are read.
+    """B of a MatMulNBits, [N, blocks, bytes], and the meaning of its elements. Constants are unpacked when they are
+    read.
 
     Attributes:
         scales: [blocks, N].

@@ -9,7 +9,7 @@ decided by comparing signatures and specifications of both versions; these neede
 - Cast-24, CastLike-24: infinity to a saturated FNUZ float is its largest number; earlier tables said NaN, which no
   implementation returned, and were corrected.
 - Conv-11, ConvTranspose-11, LpPool-11: the new descriptions of SAME_UPPER, SAME_LOWER and of the split of an odd
-  padding are what implementations always did.
+  padding describe what implementations have always computed.
 - LabelEncoder-4: every NaN matches a NaN key, not only one of equal bits.
 - OneHot-11: negative indices count from the back; before, indices had to be non-negative.
 - Selu, Softmax, Concat, Clip, RoiAlign, DFT and GRU are in `UPGRADES` for versions in which a default changed.
@@ -181,12 +181,12 @@ COMPATIBLE: Final[dict[str, dict[str, tuple[int, ...]]]] = {
         "TreeEnsembleRegressor": (3, 5),
     },
 }
-"""By domain and op type: versions in which a call of the version before has the same meaning."""
+"""By domain and op type, the versions in which a call of the previous version has the same meaning."""
 
 CONSUMING: Final = (
     "Abs", "Add", "BatchNormalization", "Ceil", "Div", "Dropout", "Elu", "Exp", "Floor", "HardSigmoid",
     "InstanceNormalization", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mul", "Neg", "PRelu", "Reciprocal", "Relu",
     "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh",
 )  # fmt: skip
-"""Operators whose version 1 means the same in version 6 but for the attribute `consumed_inputs`, which allowed an
+"""Operators whose version 1 means the same in version 6 except for the attribute `consumed_inputs`, which allowed an
 executor to work in place, and never changed a result."""
