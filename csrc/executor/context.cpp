@@ -412,7 +412,7 @@ void Context::check_bindings(const std::vector<Binding>& inputs, const std::vect
     }
     for (std::size_t i = 0; i < kind.bound.size(); ++i) check_binding(kind.one, i, kind.bound[i], kind.declared[i]);
   }
-  // What is written must not lie in other memory of the run.
+  // Memory that is written must not overlap other memory of the run.
   for (std::size_t written = 1; written < 3; ++written) {
     for (std::size_t i = 0; i < kinds[written].bound.size(); ++i) {
       for (std::size_t other = 0; other <= written; ++other) {

@@ -157,7 +157,7 @@ CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
     if (!waiting_.empty()) turn_.notify_all();
     if (cancelled) return lease;
   }
-  // From here on, nothing throws: the lease would give back cores that it has not taken.
+  // From here on, nothing may throw: the lease would give back cores that it has not taken.
   lease.workers_ = 1;
   ++leases_;
   const int granted = std::min({std::max(1, wanted), share, free_cores_.load()});

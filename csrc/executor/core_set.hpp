@@ -87,10 +87,10 @@ class CoreSet {
   };
 
   // Leases as many free cores as possible, up to `wanted` (at least 1). While none is free, waits for its turn; then
-  // takes at most its share: the cores, divided by the streams that had or awaited some when it came, without those
+  // takes at most its share: the cores, divided by the streams that had or awaited some when it arrived, without those
   // that were cancelled meanwhile. So streams that follow each other closely soon run side by side, and one that is
   // alone uses all cores. Returns a lease without workers if the flag is set before a core is free. If the system
-  // starts no more threads, the lease has those that there are. Throws std::bad_alloc, having leased nothing.
+  // starts no more threads, the lease has the existing ones. Throws std::bad_alloc, having leased nothing.
   Lease lease(int wanted, const CancelFlag* cancel = nullptr);
 
  private:

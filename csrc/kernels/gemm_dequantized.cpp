@@ -112,7 +112,8 @@ void finish(const Walk& walk, std::int64_t row, std::int64_t rows, std::int64_t 
     }
 }
 
-// The product of a tile of rows with rows [begin, end) of the dequantized weights, added to what the ones before gave.
+// The product of a tile of rows with rows [begin, end) of the dequantized weights, added to the result of the rows
+// before.
 void run_tile(const Walk& walk, std::int64_t tile, std::int64_t column, const float* weights, std::int64_t begin,
               std::int64_t end) {
   static const EpilogueArgs kPlain = {};

@@ -69,7 +69,7 @@ ENGINE_INLINE float largest(const float* x, std::int64_t count) {
   return result;
 }
 
-// The unit of a piece, and what its values are multiplied with to get integers.
+// The unit of a piece, and the factor that turns its values into integers.
 struct Unit {
   float unit, factor;
 };
@@ -92,7 +92,7 @@ ENGINE_INLINE Unit unit_of(float top, int digits) {
   return result;
 }
 
-// The digits of one piece, the most significant first, and their sums. What fills up a piece is zero.
+// The digits of one piece, the most significant first, and their sums. The padding of a piece is zero.
 template <int kDigits>
 void write_digits(const float* x, std::int64_t count, std::int64_t length, float factor, std::uint8_t* to,
                   std::int32_t* sums) {
@@ -124,7 +124,7 @@ void make_digits(const GemmWeightsArgs& args, const float* row, std::int64_t rec
   PieceStart& start = reinterpret_cast<PieceStart*>(to)[record];
   start.unit = unit.unit;
   std::uint8_t* digits = reinterpret_cast<std::uint8_t*>(to + layout.digits_at) + record * layout.digits * length;
-  // Of a piece with NaN or infinities, no digits are used.
+  // The digits of a piece with NaN or infinities are not used.
   const std::int64_t used = unit.factor > 0.0f ? count : 0;
   std::int32_t sums[kMaxDigits] = {};
   if (layout.digits == 1)
@@ -241,8 +241,8 @@ void sum_group(const WeightsFormat& f, const std::uint8_t* w, const Row* rows, f
             if constexpr (kHasZeroPoints) digit = fma(-zero_point, broadcast(start[r]->sums[d]), digit);
             total = d == 0 ? digit : fma(total, broadcast(256.0f), digit);
           }
-          // In this order, nothing overflows before the result does: sums of codes times activations of 1e36 are
-          // infinite.
+          // In this order, no intermediate value overflows unless the result does: sums of codes times activations of
+          // 1e36 are infinite.
           y[p][r][v] = fma(total * scale, broadcast(start[r]->unit), y[p][r][v]);
         }
       }
@@ -288,7 +288,7 @@ SumFn pick_sum(const GemmWeightsArgs& args, std::int64_t rows) {
   return args.layout.digits == 1 ? pick_zero_points<8, 1>(args, rows) : pick_zero_points<8, 3>(args, rows);
 }
 
-// The sums of one row with one group in f32, as the definition has them.
+// The sums of one row with one group in f32, as in the definition.
 template <int kBits>
 ENGINE_NOINLINE void sum_plainly(const WeightsFormat& f, const std::uint8_t* w, const float* x, float* sums) {
   const std::int64_t records = weight_records(f), bytes = record_bytes(f);

@@ -1,10 +1,11 @@
-// Matrix products C[M, N] = epilogue(A[M, K] * W[K, N]) with weights of 4 or 8 bits in blocks, which have a scale each.
+// Matrix products C[M, N] = epilogue(A[M, K] * W[K, N]) with weights of 4 or 8 bits in blocks, each of which has a
+// scale.
 //
 //   W[k, n] = (code[k, n] - zero[k / block, n]) * scale[k / block, n]
 //
 // Weights are one stream, which each worker reads from its start to its end. A group has 32 columns, and a record for
 // each piece of their blocks: a block is divided into pieces of equal length, which is a multiple of 16 and at most
-// 256. Lengths that are no multiples are filled up; activations are zero there.
+// 256. Other lengths are padded; activations are zero there.
 //
 //   packed [ceil(N / 32)][ceil(K / block)][pieces] of
 //     codes, unsigned       4 bits: [length / 8][32][4], the low half of byte b of k = 8 i + b, the high one of 8 i + 4
@@ -54,7 +55,7 @@ static inline std::int64_t record_bytes(const WeightsFormat& format) {
   return record_code_bytes(format) + kWeightColumns * (format.scale_bytes + format.has_zero_points);
 }
 
-// The range of K that a record covers, without what fills it up.
+// The range of K that a record covers, without padding.
 static inline WorkRange record_range(const WeightsFormat& format, std::int64_t record) {
   const std::int64_t first = record / format.pieces * format.block, in_block = record % format.pieces * format.length;
   const std::int64_t end = first + format.block < format.k ? first + format.block : format.k;
@@ -62,8 +63,8 @@ static inline WorkRange record_range(const WeightsFormat& format, std::int64_t r
   return {begin, begin + format.length < end ? begin + format.length : end};
 }
 
-// What a piece of a row of A starts with: its unit, NaN if an element is not finite, and what the sums of its digits
-// with each column start with, minus their sum times the center; or, for weights with zero points, their sum as f32.
+// The head of a piece of a row of A: its unit, NaN if an element is not finite, and the initial value of the sums of
+// its digits with each column, minus their sum times the center; or, for weights with zero points, their sum as f32.
 struct PieceStart {
   float unit;
   union {
@@ -97,11 +98,11 @@ struct GemmWeightsArgs {
 
 // The same in f32, for many rows: each worker dequantizes a group of columns, and multiplies it with all rows of a
 // block by the tiles of tile.hpp. They read A in blocks, [ceil(K / 16)][rows][16], separately for each tile of rows,
-// which a phase before makes.
+// which an earlier phase makes.
 struct GemmDequantizedArgs {
   std::int64_t m;
   WeightsFormat format;
-  std::int32_t pixels;     // the most rows of a tile
+  std::int32_t pixels;     // the maximum number of rows of a tile
   std::int64_t row_block;  // consecutive tiles that use a group of weights before the next one
   std::int64_t chunk;      // rows of weights that are dequantized at once, a multiple of 16
   EpilogueArgs epilogue;
