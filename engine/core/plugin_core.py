@@ -9,12 +9,12 @@ from engine.plugin_api import ExecutableNetwork, RemoteContext
 
 
 class Compiling(Protocol):
-    """The part of the core that is needed."""
+    """The part of the core that plugins' cores need."""
 
     def compile_part(
         self, model: Any, device: str | RemoteContext | None = None, config: Mapping[str, object] | None = None
     ) -> ExecutableNetwork:
-        """Compile without a warning."""
+        """Compile like `Core.compile_model`, but without warnings for the application."""
 
 
 class PluginCore:

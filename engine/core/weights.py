@@ -51,7 +51,7 @@ class ModelWeights(WeightsFile):
         return None if found is None else {"file": found.location, "start": found.start}
 
     def read(self, place: Mapping[str, Any], size: int) -> memoryview:
-        """The bytes of a tensor."""
+        """The `size` bytes at a place, as `find` returns it. Raises `BlobFormatError` if the place is malformed."""
         from engine.onnx.weight_spans import WeightSpan
 
         file, start = place.get("file"), place.get("start")

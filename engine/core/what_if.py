@@ -38,7 +38,7 @@ class QuerySummary:
 
     @classmethod
     def of(cls, answer: QueryResult) -> QuerySummary:
-        """Summarize an answer."""
+        """Count the levels of support and, for a device that divides models, the subgraphs and crossing bytes."""
         native, reference, refused = (len(answer.at(level)) for level in _LEVELS)
         placement = answer.placement
         if placement is None:

@@ -152,35 +152,35 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     @abstractmethod
     def create_infer_request_impl(self) -> SyncInferRequest:
-        """See `ExecutableNetwork`."""
+        """Return a new synchronous request. Never called by two threads at the same time."""
 
     @abstractmethod
     def pipeline(self, request: SyncInferRequest) -> Pipeline:
-        """See `ExecutableNetwork`."""
+        """The stages of an asynchronous inference in order, each with the executor on which it runs."""
 
     @abstractmethod
     def export_sections(self, writer: BlobWriter) -> None:
-        """See `ExecutableNetwork`."""
+        """Write the sections from which `Plugin.import_network` rebuilds this network."""
 
     @abstractmethod
     def requirements(self) -> Features:
-        """See `ExecutableNetwork`."""
+        """The features that a machine needs to run this network's blob; compared with `host_features`."""
 
     @abstractmethod
     def metric(self, name: str) -> object:
-        """See `ExecutableNetwork`."""
+        """The value of a metric of this network or of all networks; None for the declared default."""
 
     @abstractmethod
     def parts(self) -> Mapping[str, HostedNetwork[Any]]:
-        """See `ExecutableNetwork`."""
+        """The networks on other devices on which this one runs now, by their purpose, such as "part0"."""
 
     @abstractmethod
     def node_counts(self) -> NodeCounts | None:
-        """See `ExecutableNetwork`."""
+        """The nodes of the graph, and those on the reference evaluator; None for the sums of the parts."""
 
     @abstractmethod
     def memory(self) -> Mapping[str, int]:
-        """See `ExecutableNetwork`."""
+        """The bytes that the network holds, by purpose, for `memory_statistics`."""
 
     @abstractmethod
     def can_share(self) -> bool:
@@ -192,7 +192,7 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     @abstractmethod
     def release(self) -> None:
-        """See `ExecutableNetwork`."""
+        """Free caches that later inferences fill again; inferences may be running."""
 
     @final
     @property

@@ -12,11 +12,11 @@ from engine.startup import dataclass
 
 
 class Network(Protocol):
-    """The part of a network that is needed here."""
+    """The part of a network that `Overrides` needs."""
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """The inputs, in order."""
+        """The ports of the inputs, in the order of the model."""
 
 
 @dataclass(frozen=True, slots=True)

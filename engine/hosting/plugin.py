@@ -28,11 +28,11 @@ class HostedPlugin(ABC):
 
     @abstractmethod
     def device_ids(self) -> Sequence[str]:
-        """See `Plugin`."""
+        """The ids of the present devices, the default first; empty if the plugin is unavailable."""
 
     @abstractmethod
     def metric(self, name: str, device_id: str) -> object:
-        """See `Plugin`."""
+        """The value of a metric of the device with this id; None for the declared default."""
 
     @abstractmethod
     def _imports_networks(self) -> bool:

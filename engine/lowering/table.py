@@ -130,7 +130,7 @@ class LoweringTable(Generic[LoweringT]):
         config.limit_to(self.operators, self.has_kernel)
 
     def has_kernel(self, node: Node) -> bool:
-        """Whether `node` is not refused."""
+        """Whether the device can run `node`: it has a lowering, whose checks do not refuse it."""
         return self.decide(node).refusal is None
 
     def values_of(self, node: Node) -> list[Output]:

@@ -183,7 +183,7 @@ class GraphRewrite(Pass):
 
     @property
     def matchers(self) -> list[MatcherPass]:
-        """The passes, in registration order."""
+        """The passes that run together at each node, in the order of registration, which is the order of trial."""
         return [item for item, _ in self._passes]
 
     def set_pass_config(self, config: PassConfig) -> None:

@@ -118,7 +118,7 @@ class Instruction:
 
 
 class AnyInstruction(Instruction):
-    """Matches any value."""
+    """Matches any value, and binds it to the pattern's node."""
 
     __slots__ = ()
 
@@ -165,7 +165,7 @@ class TypeInstruction(Instruction):
     """The pattern expects some input to be omitted."""
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
-        """Match operator, predicate and inputs."""
+        """Match the operator, the predicate and the inputs, in this order, unless the pattern's node is bound already."""
         values = state.values
         known = values.get(self.node)
         if known is not None:
@@ -328,7 +328,7 @@ class AnyOfInstruction(Instruction):
     is_final: bool
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
-        """Try the alternatives in order."""
+        """Try the alternatives in order, each from the bindings before the first one."""
         known = state.values.get(self.node)
         if known is not None:
             return self._again(known, value, state, rest)
