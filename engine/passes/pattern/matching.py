@@ -165,7 +165,7 @@ class TypeInstruction(Instruction):
     """The pattern expects some input to be omitted."""
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
-        """Match the operator, the predicate and the inputs, in this order, unless the pattern's node is bound already."""
+        """Match the operator, the predicate and the inputs, unless the pattern's node is bound already."""
         values = state.values
         known = values.get(self.node)
         if known is not None:
