@@ -21,7 +21,7 @@ from engine.files import why_not_opened
 SCHEMA: Final = 1
 """The version of the object's structure; raised when a key changes its meaning. New keys do not raise it."""
 _POINTS: Final = 600
-_SHORTEST_MS, _LONGEST_MS = 1e-9, 1e12
+_MIN_MS, _MAX_MS = 1e-9, 1e12
 """The range in which times of blocks must be, since a file may have any number, and infinity."""
 
 
@@ -155,7 +155,7 @@ def read_earlier(path: str) -> dict[str, Any]:
         and isinstance(found.get("requests"), int)
         and isinstance(blocks, list)
         and bool(blocks)
-        and all(isinstance(each, (int, float)) and _SHORTEST_MS < each < _LONGEST_MS for each in blocks)
+        and all(isinstance(each, (int, float)) and _MIN_MS < each < _MAX_MS for each in blocks)
     )
     if not is_whole:
         raise InputError(f"{path}: the result is damaged or incomplete")

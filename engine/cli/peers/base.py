@@ -72,6 +72,6 @@ def _whole(settings: Mapping[str, str], key: str) -> int:
         raise PropertyError(f"{key} is {text!r}; expected a whole number") from None
 
 
-def told(name: str, action: str, error: Exception, kind: type[EngineError] = InferError) -> EngineError:
+def peer_error(name: str, action: str, error: Exception, kind: type[EngineError] = InferError) -> EngineError:
     """A peer's error in one line."""
     return kind(f"{name} cannot {action}: {' '.join(str(error).split())[:400] or type(error).__name__}")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from engine.cli.peers.base import KNOWN, PRECISION, Call, Peer, import_peer, require_known, threads_of, told
+from engine.cli.peers.base import KNOWN, PRECISION, Call, Peer, import_peer, peer_error, require_known, threads_of
 from engine.errors import PropertyError, UnsupportedError
 
 _NAME: Final = "onnxruntime"
@@ -33,7 +33,7 @@ class OnnxRuntimePeer(Peer):
         try:
             self._session = module.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as e:  # the module's own classes have no common base
-            raise told(_NAME, "load the model", e, UnsupportedError) from e
+            raise peer_error(_NAME, "load the model", e, UnsupportedError) from e
         self.version = str(module.__version__)
         self.configuration = {"intra_op_num_threads": threads, "graph_optimization_level": "ORT_ENABLE_ALL"}
         self.inputs = tuple(each.name for each in self._session.get_inputs())
@@ -47,7 +47,7 @@ class OnnxRuntimePeer(Peer):
             try:
                 results: list[NDArray[Any]] = session.run(None, inputs)
             except Exception as e:  # as above
-                raise told(_NAME, "run the model", e) from e
+                raise peer_error(_NAME, "run the model", e) from e
             return results
 
         return call

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from engine.cli.peers.base import HINT, KNOWN, Call, Peer, import_peer, require_known, told
+from engine.cli.peers.base import HINT, KNOWN, Call, Peer, import_peer, peer_error, require_known
 from engine.errors import UnsupportedError
 
 _NAME: Final = "openvino"
@@ -26,7 +26,7 @@ class OpenVinoPeer(Peer):
             self.inputs = tuple(port.get_any_name() for port in self._network.inputs)
             self.outputs = tuple(port.get_any_name() for port in self._network.outputs)
         except Exception as e:  # RuntimeError, and the module's own classes
-            raise told(_NAME, "load the model", e, UnsupportedError) from e
+            raise peer_error(_NAME, "load the model", e, UnsupportedError) from e
         self.version = str(module.__version__)
         self.configuration = config
 
@@ -38,7 +38,7 @@ class OpenVinoPeer(Peer):
             try:
                 results = request.infer(dict(inputs), share_inputs=True, share_outputs=True)
             except Exception as e:  # as above
-                raise told(_NAME, "run the model", e) from e
+                raise peer_error(_NAME, "run the model", e) from e
             return list(results.values())
 
         return call

@@ -25,7 +25,7 @@ _BYTES: Final = (u8, i8)
 _WEIGHTS: Final = (i2, u2, i4, u4, i8, u8)
 _PRODUCTS: Final = ("MatMul", "Gemm", f"{INTERNAL_DOMAIN}.FusedMatMul")
 _SCALES: Final = (f32, f16, bf16)
-_LARGEST_SCALE: Final = 2.0**40
+_MAX_SCALE: Final = 2.0**40
 
 
 class CompressedWeightsFusion(MatcherPass):
@@ -118,7 +118,7 @@ def _matrix(node: Node, transposed: bool) -> _Matrix | None:
     if scale.element_type not in _SCALES:
         return None
     numbers = scale.data
-    if not np.isfinite(numbers).all() or not (np.abs(numbers.astype(np.float32)) <= _LARGEST_SCALE).all():
+    if not np.isfinite(numbers).all() or not (np.abs(numbers.astype(np.float32)) <= _MAX_SCALE).all():
         return None
     summed = 1 if transposed else 0
     k, n = codes.shape[summed], codes.shape[1 - summed]

@@ -32,7 +32,7 @@ from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 from engine.startup import dataclass
 
-_LARGEST_FACTOR: Final = 2.0**40
+_MAX_FACTOR: Final = 2.0**40
 """Factors beyond it, or below its inverse, could make weights of f32 overflow or lose digits."""
 _MAX_NODES: Final = 16
 _KEEP_BOUNDS: Final = (
@@ -178,7 +178,7 @@ def _channels(value: Output) -> int | None:
 def _fused(conv: Node, chain: _Chain) -> list[Node] | None:
     """The nodes that replace a convolution and the chain before it; None if that is not exact enough, or no gain."""
     sizes = np.abs(chain.factor)
-    if not np.all((sizes <= _LARGEST_FACTOR) & (sizes >= 1 / _LARGEST_FACTOR)) or not np.isfinite(chain.offset).all():
+    if not np.all((sizes <= _MAX_FACTOR) & (sizes >= 1 / _MAX_FACTOR)) or not np.isfinite(chain.offset).all():
         return None
     channels = _channels(chain.x)
     assert channels is not None

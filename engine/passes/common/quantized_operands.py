@@ -22,7 +22,7 @@ WHY_REAL: Final = "engine.why_real"
 """The rt_info key of a product of quantized values that is computed in f32: why, as `RealReason`."""
 _BYTES: Final = (u8, i8)
 _MAX_SUM: Final = 2**31 - 1
-_LARGEST_SCALE: Final = 2.0**40
+_MAX_SCALE: Final = 2.0**40
 _MIN_SCALE: Final = 2.0**-40
 _TINY: Final = float(np.finfo(np.float32).tiny)  # scales of weights whose channel is almost zero
 
@@ -146,8 +146,8 @@ def has_nan(value: Output) -> bool:
 
 
 def _are_within(scales: Array, least: float) -> bool:
-    """Whether scales are from `least` to `_LARGEST_SCALE`, so that no product or quotient of them overflows."""
-    return bool(((scales >= least) & (scales <= _LARGEST_SCALE)).all())
+    """Whether scales are from `least` to `_MAX_SCALE`, so that no product or quotient of them overflows."""
+    return bool(((scales >= least) & (scales <= _MAX_SCALE)).all())
 
 
 def _weights(node: Node, axis: int, rank: int | None) -> tuple[Output, Output, Output | None]:
@@ -203,7 +203,7 @@ def weights_of(
 
 
 def _extreme(scales: Array) -> float:
-    bad = scales.reshape(-1)[~((scales >= _TINY) & (scales <= _LARGEST_SCALE)).reshape(-1)]
+    bad = scales.reshape(-1)[~((scales >= _TINY) & (scales <= _MAX_SCALE)).reshape(-1)]
     return float(bad[0]) if bad.size else float("nan")
 
 

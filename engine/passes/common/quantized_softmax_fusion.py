@@ -18,7 +18,7 @@ from engine.passes.rewrite import MatcherPass
 
 _BYTES: Final = (u8, i8)
 _MIN_SCALE: Final = float(np.finfo(np.float32).tiny)
-_LARGEST_SCALE: Final = float(np.finfo(np.float32).max) / 255  # no dequantized number is infinite
+_MAX_SCALE: Final = float(np.finfo(np.float32).max) / 255  # no dequantized number is infinite
 
 
 class QuantizedSoftmaxFusion(MatcherPass):
@@ -57,7 +57,7 @@ def _argument(x: Output) -> Codes | Output:
     codes, scale = node.input_value(0), constant_data(node.input_value(1))
     if codes.element_type not in _BYTES or isinstance(codes.node, Constant):
         return x
-    if scale is None or not _MIN_SCALE <= scale.item() <= _LARGEST_SCALE:
+    if scale is None or not _MIN_SCALE <= scale.item() <= _MAX_SCALE:
         return x
     return Codes(codes, node.input_value(1), zero_point_of(node, codes))
 

@@ -14,7 +14,7 @@ from engine.startup import dataclass
 Array = NDArray[Any]
 
 _SCALE_BYTES: Final = 4
-_LARGEST_CODE: Final = 127
+_MAX_CODE: Final = 127
 _MIN_MAGNITUDE: Final = np.float32(1e-30)
 _ROUNDED_BITS: Final = 0xFF
 
@@ -82,7 +82,7 @@ def format_for(wanted: CacheFormat, element_type: ElementType, rank: int) -> Cac
 def _scales(array: Array) -> Array:
     """The scales of rows of 8 bits; NaN for those with values that are not finite."""
     largest = np.abs(array).max(axis=-1, keepdims=True, initial=0).astype(np.float32)
-    scale = (largest / np.float32(_LARGEST_CODE)).astype(np.float32)
+    scale = (largest / np.float32(_MAX_CODE)).astype(np.float32)
     with np.errstate(over="ignore"):
         rounded = ((scale.view(np.uint32) + np.uint32(_ROUNDED_BITS)) & np.uint32(~_ROUNDED_BITS & 0xFFFFFFFF)).view(
             np.float32

@@ -46,7 +46,7 @@ LARGEST: Final = 1e18
 """The largest value of a tile: products of larger ones with weights up to 1e15 might overflow before they cancel."""
 WEIGHT_RANGE: Final = 16.0
 """How often the largest weights that a result meets may fit into the largest ones, as sums over channels."""
-LARGEST_WEIGHT: Final = 1e15
+MAX_WEIGHT: Final = 1e15
 """The largest sum over channels of the largest weights."""
 TINY: Final = 1e-35
 """Weights below which transformed ones may be denormal numbers."""
@@ -101,7 +101,7 @@ def has_even_filters(weights: NDArray[Any], c: Convolution) -> bool:
     peaks = squares.max(axis=(2, 3), initial=0.0)
     largest, least = peaks.sum(axis=1, dtype=np.float64), squares.sum(axis=1, dtype=np.float64).min(axis=(1, 2))
     is_tiny = peaks.max(axis=1, initial=0.0) < TINY
-    is_even = is_tiny | ((largest <= LARGEST_WEIGHT) & (largest <= WEIGHT_RANGE * least))  # not if any is NaN
+    is_even = is_tiny | ((largest <= MAX_WEIGHT) & (largest <= WEIGHT_RANGE * least))  # not if any is NaN
     return bool(is_even.all() and not is_tiny.all())
 
 
