@@ -14,7 +14,7 @@ from engine.threads import start_thread
 
 DELAY_SECONDS: Final = 1.0
 """How long after its compilation a network is stored: the first inferences need all cores."""
-_MOST_WAITING: Final = 4
+_MAX_WAITING: Final = 4
 _LOW_PRIORITY: Final = 5
 """A third of the time of another thread that wants the core."""
 _NAME: Final = "engine-cache"
@@ -28,7 +28,7 @@ def store_later(store: Callable[[], None]) -> None:
     The interpreter's exit waits for it, so that a program that runs for less than a second stores its networks, too.
     A program that compiles faster than that stores its networks itself, since those that wait take memory.
     """
-    if sum(each.name == _NAME for each in threading.enumerate()) >= _MOST_WAITING:
+    if sum(each.name == _NAME for each in threading.enumerate()) >= _MAX_WAITING:
         store()
         return
     thread = threading.Thread(target=_run, args=(store,), name=_NAME, daemon=False)
