@@ -139,7 +139,8 @@ class FileCache:
             if self._steps.is_current() and self._cache.is_usable():
                 self._record(files, is_named_by_file, lambda key: self._stored(files, key, network, metadata))
         except Exception as e:  # in a thread, where nobody else would hear of it
-            _log.warning("the network `%s` is not cached: %s", network.name, e, exc_info=True)
+            self._cache.complain("the network `%s` is not cached: %s", network.name, e)
+            _log.debug("the network `%s` is not cached", network.name, exc_info=True)
 
     def _stored(
         self, files: ModelFiles, key: str, network: ExecutableNetwork, metadata: Mapping[str, Any]

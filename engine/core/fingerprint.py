@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from engine.core.code import CodeReader, library_versions
 from engine.core.compatibility import host_features
-from engine.errors import EngineError
+from engine.errors import EngineError, NativeCoreError
 from engine.files.digest import sha256
 from engine.ir import Model, Node
+from engine.native import cores
 from engine.plugin_api import API_VERSION, Config, Plugin, engine_version
 from engine.properties import ALLOW_SHARED_CACHE, CACHE_DIR, DEVICE_ID, ENABLE_MMAP, FULL_DEVICE_NAME, MAX_TENSOR_BYTES
 
@@ -80,8 +81,8 @@ def has_effects(plugin: Plugin, config: Config) -> bool:
 def _cores() -> int:
     """The cores that this process may use: kernels are chosen for as many threads."""
     try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
+        return cores()
+    except NativeCoreError:  # devices that compute without it do not have to be told
         return os.cpu_count() or 1
 
 
