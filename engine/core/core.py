@@ -21,7 +21,6 @@ from engine.blob import (
     transform_of,
 )
 from engine.blob.check import read_manifests
-from engine.core.cache import CacheContents, CompileCache, user_cache
 from engine.core.compatibility import check_for_plugin, check_sections, why_malformed, why_not_read
 from engine.core.device_name import DeviceName, is_device_id, parse_device, suggestion
 from engine.core.plugin_calls import compile_network, create_context, import_network, query_network
@@ -61,6 +60,7 @@ from engine.startup import dataclass
 
 if TYPE_CHECKING:
     from engine.blob import BlobRelease
+    from engine.core.cache import CacheContents
     from engine.core.compilation import Origins
     from engine.core.live_networks import LiveNetworks
     from engine.extensions import ExtensionSource  # which loads the operators
@@ -526,6 +526,8 @@ class Core:
 
         Returns what was deleted. Networks that are loaded stay usable, other files in the folder stay.
         """
+        from engine.core.cache import CacheContents, CompileCache, user_cache
+
         stated = self._defaults[CACHE_DIR]
         folder = stated if CACHE_DIR.name in self._defaults.explicit else user_cache()
         return CompileCache(folder).clear() if folder else CacheContents("", 0, 0)
