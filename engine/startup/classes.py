@@ -73,6 +73,8 @@ def _made(cls: Any, frozen: bool, eq: bool, slots: bool, kw_only: bool) -> Any:
     cls.__match_args__ = positional  # type: ignore[misc]
     if "__repr__" not in defined:
         cls.__repr__ = _repr
+    if "__replace__" not in defined:
+        cls.__replace__ = _replaced
     if eq:
         _set_equality(cls, listed, frozen, defined)
     if frozen:
@@ -256,6 +258,11 @@ def _globals(cls: type) -> dict[str, Any]:
 def _repr(self: Any) -> str:
     shown = (f"{each.name}={getattr(self, each.name)!r}" for each in dataclasses.fields(self) if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _replaced(self: Any, /, **changes: Any) -> Any:
+    """For `copy.replace`, of Python 3.13."""
+    return dataclasses.replace(self, **changes)
 
 
 def _refuse_assignment(self: Any, name: str, value: object) -> None:

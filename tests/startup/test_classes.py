@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import sys
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -128,6 +129,8 @@ def test_a_class_that_derives_from_another() -> None:
     with pytest.raises(FrozenInstanceError, match="cannot assign to field 'x'"):
         made.x = 2  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(made)) == made
+    if sys.version_info >= (3, 13):
+        assert copy.replace(made, x=5) == Derived(5, (2,), "a")
 
 
 @MAKERS
