@@ -233,7 +233,7 @@ def _shortened(message: str) -> str:
     return message[: MAX_MESSAGE - _END - len(note)] + note + message[-_END:]
 
 
-def retold(error: EngineError, message: str) -> EngineError:
+def with_message(error: EngineError, message: str) -> EngineError:
     """An error of the same class with another message; of the nearest class of the SDK for one of a plugin's own."""
     kind: type[EngineError] = next(each for each in type(error).__mro__ if each.__module__ == __name__)
     return kind(message)

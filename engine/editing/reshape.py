@@ -44,8 +44,8 @@ def set_batch(model: Model, size: int | str | Dimension | None, axes: Mapping[st
             if _leads(value.type, old) and not _leads(now, batch):
                 raise TypeInferenceError(
                     f"{why}: output `{result.friendly_name}` would be {now}, because "
-                    f"{_culprit(model, types, old, batch)} fixes the batch at {old}; if the output has no batch, use "
-                    "reshape instead"
+                    f"{_fixing_node(model, types, old, batch)} fixes the batch at {old}; if the output has no batch, "
+                    "use reshape instead"
                 )
 
     _set_shapes(model, wanted, why, check)
@@ -221,7 +221,7 @@ def _leads(value_type: ValueType, batch: Dimension) -> bool:
     return shape.rank.is_dynamic or (len(shape) > 0 and (shape[0] == batch or shape[0].is_dynamic))
 
 
-def _culprit(model: Model, types: Mapping[Node, list[ValueType]], old: Dimension, batch: Dimension) -> Node | str:
+def _fixing_node(model: Model, types: Mapping[Node, list[ValueType]], old: Dimension, batch: Dimension) -> Node | str:
     """The first node that reads values with the new batch and gives one without it, such as a Reshape to constants."""
     for node in model.ordered_nodes():
         if node not in types or not any(map(_leads, node.output_types, [old] * node.num_outputs)):

@@ -78,7 +78,7 @@ class Extension:
             try:
                 answer = self.check()
             except (Exception, SystemExit) as e:
-                raise ExtensionError(f"extension {self}: its check refuses this machine: {said(e)}") from e
+                raise ExtensionError(f"extension {self}: its check refuses this machine: {error_text(e)}") from e
             if answer is False:
                 raise ExtensionError(f"extension {self}: its check refuses this machine: it returns False")
         return operators

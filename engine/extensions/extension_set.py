@@ -132,13 +132,13 @@ class ExtensionSet:
 
     def _load(self, name: str, target: str, distribution: str) -> None:
         from engine.extensions.sources import resolve
-        from engine.ops.extension import said
+        from engine.ops.extension import error_text
 
         origin = f"{target} of {distribution}"
         try:
             self._add(resolve(target), origin)
         except (Exception, SystemExit) as e:
-            self._failures[name] = ExtensionError(f"extension {name} ({origin}) cannot be loaded: {said(e)}")
+            self._failures[name] = ExtensionError(f"extension {name} ({origin}) cannot be loaded: {error_text(e)}")
             self._failures[name].__cause__ = e
             _log.warning("%s", self._failures[name])
 

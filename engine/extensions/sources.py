@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from engine.errors import ExtensionError
 from engine.extensions.extension import Extension, extension_of_library
-from engine.ops.extension import Operator, said
+from engine.ops.extension import Operator, error_text
 
 ExtensionSource: TypeAlias = Extension | Operator | Sequence[Operator] | ModuleType | str | os.PathLike[str]
 """A str is a path if it has a folder or ends in .py, .so, .dylib or .dll, and otherwise a "module" or "module:name"."""
@@ -93,7 +93,7 @@ def _run_file(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as e:
             del sys.modules[name]
-            raise ExtensionError(f"extension {path}: running it failed: {said(e)}") from e
+            raise ExtensionError(f"extension {path}: running it failed: {error_text(e)}") from e
         _files[real] = module
         return module
 
@@ -106,7 +106,7 @@ def _of_module(text: str) -> Extension:
     try:
         module = importlib.import_module(name)
     except (Exception, SystemExit) as e:
-        raise ExtensionError(f"extension {text}: importing module {name} failed: {said(e)}") from e
+        raise ExtensionError(f"extension {text}: importing module {name} failed: {error_text(e)}") from e
     return _found(module, attribute or NAME, f"module {name}")
 
 

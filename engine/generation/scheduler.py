@@ -258,7 +258,7 @@ class Scheduler(Participant):
         try:
             self._serve()
         except Exception as e:  # otherwise, the streams' readers would wait forever
-            error = self._failure = DeviceError(self._told(e, "the scheduler failed"))
+            error = self._failure = DeviceError(self._error_text(e, "the scheduler failed"))
             error.__cause__ = e
         with self._lock:
             self._is_closed = True
@@ -456,11 +456,11 @@ class Scheduler(Participant):
         """An error for the reader of a stream; one that is not of the SDK, such as a plugin's, is its cause."""
         if isinstance(error, EngineError):
             return error
-        made = DeviceError(self._told(error, "computing a token failed"))
+        made = DeviceError(self._error_text(error, "computing a token failed"))
         made.__cause__ = error
         return made
 
-    def _told(self, error: BaseException, what: str) -> str:
+    def _error_text(self, error: BaseException, what: str) -> str:
         return f"{self._network.signature.network}: {what}: {type(error).__name__}: {error}"
 
     def _inputs(self, ids: Array, mask: Array, positions: Array) -> dict[str, Array]:

@@ -76,7 +76,12 @@ def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
     long = {name for name, dims in declared.items() if len(dims) == 1 and dims[0].dim_value > _MAX_AXES}
     for node in (node for part in parts for node in part.node):
         op_type = node.op_type
-        if op_type in _NEEDS_TYPE or op_type in _WITH_LISTS or _is_misjudged(node) or not wild.isdisjoint(_steps(node)):
+        if (
+            op_type in _NEEDS_TYPE
+            or op_type in _WITH_LISTS
+            or _is_wrongly_inferred(node)
+            or not wild.isdisjoint(_steps(node))
+        ):
             _hide(node)
         has_slices = has_slices or (op_type == "Slice" and _lacks_axes(node)) or bool(_shaping_inputs(node))
         index = _PER_AXIS.get(op_type) if long else None
@@ -136,7 +141,7 @@ def _hide(node: onnx.NodeProto) -> None:
         node.domain = _HIDDEN + node.domain
 
 
-def _is_misjudged(node: onnx.NodeProto) -> bool:
+def _is_wrongly_inferred(node: onnx.NodeProto) -> bool:
     """Whether ONNX may infer a wrong shape, and `engine.ops` infers the right one.
 
     For a ConvTranspose it drops dimensions whose output_shape is smaller than the input, and adds output_padding to

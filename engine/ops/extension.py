@@ -309,7 +309,7 @@ class Operator:
                 assert self.infer is not None
                 found = self.infer(shown, values)
         except Exception as e:
-            fail(node, f"the type rule of {op.extension} refuses it: {said(e)}", e)
+            fail(node, f"the type rule of {op.extension} refuses it: {error_text(e)}", e)
         types = (found,) if isinstance(found, TensorType) else tuple(found) if isinstance(found, (list, tuple)) else ()
         if len(types) < node.num_outputs or not all(isinstance(each, TensorType) for each in types):
             fail(
@@ -478,7 +478,7 @@ def operator_of(node: Node) -> Operator | None:
 # -- values -----------------------------------------------------------------------------------------------
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The error's message on one line, preceded by its class unless it is the engine's."""
     text = "; ".join(line for each in str(error).splitlines() if (line := each.strip()))
     if isinstance(error, EngineError):

@@ -85,7 +85,7 @@ def compress_weights(
         elif any(is_excluded(use.node) for use in uses):
             made = "excluded"
         else:
-            made = _obstacle(candidate, least) or _compress(candidate, nodes, element_type, group)
+            made = _why_not_compressible(candidate, least) or _compress(candidate, nodes, element_type, group)
         if isinstance(made, CompressedLayer):
             layers.append(made)
         else:
@@ -109,7 +109,7 @@ def _selected(selection: Selection, names: Iterable[str], argument: str) -> Call
     return lambda node: any(fnmatchcase(node.friendly_name, pattern) for pattern in patterns)
 
 
-def _obstacle(candidate: CompressibleMatrix, least: int) -> str | None:
+def _why_not_compressible(candidate: CompressibleMatrix, least: int) -> str | None:
     """Why a matrix cannot be compressed; None if it can."""
     constant = candidate.constant
     if len(constant.shape) != 2:

@@ -69,7 +69,7 @@ def compare_layers(
     expected = _computed(original, [a for a, _ in pairs], inputs, run or _evaluate)
     found = _computed(quantized, [b for _, b in pairs], inputs, run or _evaluate)
     layers = [_error(a, np.asarray(x), np.asarray(y)) for (a, _), x, y in zip(pairs, expected, found, strict=True)]
-    return sorted(layers, key=_badness)
+    return sorted(layers, key=_signal_to_noise)
 
 
 def matched_values(original: Model, quantized: Model) -> list[tuple[Output, Output]]:
@@ -184,5 +184,5 @@ def _error(value: Output, expected: Array, found: Array) -> LayerError:
     return LayerError(value.name, value.node.op_type, ratio, largest, float(np.max(np.abs(x), initial=0.0)))
 
 
-def _badness(layer: LayerError) -> float:
+def _signal_to_noise(layer: LayerError) -> float:
     return -math.inf if math.isnan(layer.signal_to_noise) else layer.signal_to_noise

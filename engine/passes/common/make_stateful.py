@@ -179,7 +179,7 @@ def _state_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> None
 
     An exporter may name it instead ("kv_cache_dim"), so that the input alone does not determine it.
     """
-    told = {pair.name: [_told(pair, axis, tied) for axis in range(len(pair.shape))] for pair in pairs}
+    told = {pair.name: [_known_length(pair, axis, tied) for axis in range(len(pair.shape))] for pair in pairs}
     by_symbol: dict[str, set[int]] = {}
     for pair in pairs:
         for old, new in zip(pair.shape, told[pair.name], strict=True):
@@ -197,7 +197,7 @@ def _state_lengths(model: Model, pairs: Sequence[_Pair], tied: set[str]) -> None
         model.reshape(shapes)
 
 
-def _told(pair: _Pair, axis: int, tied: set[str]) -> Dimension:
+def _known_length(pair: _Pair, axis: int, tied: set[str]) -> Dimension:
     """A length of the input: its own, or the one of the values that it is joined with."""
     own = pair.shape[axis]
     if own.is_static or own.symbol in tied or axis == pair.axis:

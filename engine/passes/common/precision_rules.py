@@ -52,7 +52,7 @@ def kept_nodes(model: Model, target: ElementType) -> set[Node]:
         reads_wide = is_local and any(source in wide for source in real)
         if reads_wide or _is_widening(node):
             kept.add(node)
-            if _is_widening(node) or not _is_calming(node):
+            if _is_widening(node) or not _has_moderate_results(node):
                 wide.add(node)
         if _makes_exact(node) or (is_local and _is_of(real, exact)):
             kept.add(node)
@@ -98,7 +98,7 @@ def _is_widening(node: Node) -> bool:
     return grows and is_real(node.output(0))
 
 
-def _is_calming(node: Node) -> bool:
+def _has_moderate_results(node: Node) -> bool:
     """Whether the results are moderate even if the inputs are not."""
     traits = traits_of(node)
     is_bounded = traits.range is not None and all(map(math.isfinite, traits.range))

@@ -26,7 +26,7 @@ class EndedSequences:
     def __len__(self) -> int:
         return len(self._told)
 
-    def told(self, identity: Identity) -> str | None:
+    def reason(self, identity: Identity) -> str | None:
         """The fate of a sequence, such as "has ended: ..."; None if it is not known."""
         return self._told.get(identity)
 

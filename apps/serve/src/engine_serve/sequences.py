@@ -225,7 +225,7 @@ class Sequences:
             )
 
     def _unknown(self, identity: Identity) -> str:
-        what = self.ended.told(identity) or "has not begun"
+        what = self.ended.reason(identity) or "has not begun"
         return f"sequence {identity!r} of {self._name} {what}; begin it with `sequence_start`: true"
 
     async def _turn(self, sequence: _Sequence, deadline: float | None) -> float | None:

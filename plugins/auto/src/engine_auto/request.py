@@ -50,7 +50,7 @@ class AutoInferRequest(SyncInferRequest):
             shapes = zip(self.signature.inputs, self.inputs, strict=False)
             seen = {port.name: value.shape for port, value in shapes if hasattr(value, "shape")}
             if all(0 not in shape for shape in seen.values()):  # without data, there is nothing to measure
-                selection.saw(seen)
+                selection.note_shapes(seen)
         if self._sequence is not None:
             assert isinstance(selection, SequenceSelection)
             is_first = self.states is not None and self.states.is_initial

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from engine.errors import EngineWarning, retold
+from engine.errors import EngineWarning, with_message
 from engine.lowering.tuning import MARGIN
 from engine.plugin_api import (
     Cancelled,
@@ -188,7 +188,7 @@ class Selection(Participant):
             with self.lock:
                 self.left_out[name], self._errors[name] = str(e), e
             if self._devices.is_stated:
-                self._warn(f"{name} is left out: {_told(e)}")
+                self._warn(f"{name} is left out: {_error_text(e)}")
         return []
 
     def _add(self, device: Device) -> Candidate:
@@ -237,7 +237,7 @@ class Selection(Participant):
                 candidate.drop(State.REFUSED if is_refusal else State.FAILED, str(failure))
             self.changed.notify_all()
         if failure is not None and candidate.state is State.FAILED and not isinstance(failure, Cancelled):
-            self._warn(f"{candidate.name} is left for other devices: {_told(failure)}")
+            self._warn(f"{candidate.name} is left for other devices: {_error_text(failure)}")
         return failure is None
 
     def _warn(self, message: str) -> None:
@@ -265,7 +265,7 @@ class Selection(Participant):
         first = first or next(iter(errors.values()))
         told = "; ".join(f"{name}: {error}" for name, error in errors.items())
         what = "runs the whole model" if isinstance(first, UnsupportedError) else "can be used"
-        return retold(first, f"{self.owner}: no device {what}: {told}")
+        return with_message(first, f"{self.owner}: no device {what}: {told}")
 
     def _why_only(self, candidate: Candidate) -> str:
         others = [f"{each.name}: {each.why}" for each in self.candidates if each is not candidate and each.state in OUT]
@@ -292,7 +292,7 @@ class Selection(Participant):
 
     # -- the fastest device -----------------------------------------------------------------------------------
 
-    def saw(self, shapes: Mapping[str, Sequence[int]]) -> None:
+    def note_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Measure with the shapes of an inference; for networks whose inputs have no fixed shapes."""
         with self.lock:
             executor = self._executor
@@ -475,15 +475,15 @@ class Selection(Participant):
             if failed.state is State.FAILED:
                 return
             failed.error = error
-            failed.drop(State.FAILED, f"an inference failed: {_told(error)}")
+            failed.drop(State.FAILED, f"an inference failed: {_error_text(error)}")
             if self._current is failed:
                 if successor.network is None:
                     successor.network, successor.executor = network, executor_of(network, successor.name)
                 self._current = successor
                 successor.state = State.CHOSEN if self.is_final else State.READY
-                self._why_now = self.reason = f"{failed.name} failed: {_told(error)}"
+                self._why_now = self.reason = f"{failed.name} failed: {_error_text(error)}"
             now = self.current.name
-        self._warn(f"{failed.name} failed and is no longer used; inferences continue on {now}: {_told(error)}")
+        self._warn(f"{failed.name} failed and is no longer used; inferences continue on {now}: {_error_text(error)}")
 
     # -- for users --------------------------------------------------------------------------------------------
 
@@ -526,7 +526,7 @@ class Selection(Participant):
             self.reason = f"{self._why_now}; the process was forked before others were measured"
 
 
-def _told(error: EngineError) -> str:
+def _error_text(error: EngineError) -> str:
     return f"{type(error).__name__}: {error}"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from engine.errors import EngineError, retold
+from engine.errors import EngineError, with_message
 from engine.plugin_api import DeviceError, NodeProfile, ThreadExecutor, UnsupportedError
 from engine.runtime.deadlines import Deadline, deadline_timer
 from engine.runtime.executors import Task
@@ -146,7 +146,7 @@ class Collector(Participant):
             self._executor.submit(partial(self._run_group, group))
         except EngineError as e:  # the system has no more threads, and without a thread the items would never end
             for item in group.items:
-                item.error = retold(e, str(e))
+                item.error = with_message(e, str(e))
                 if (task := self._mark_done(item)) is not None:
                     self._deliveries.submit(task)
 
@@ -169,7 +169,7 @@ class Collector(Participant):
             return
         if isinstance(error, UnsupportedError):  # an error of the model, not of one of the requests
             for item in items:
-                self._finish([item], retold(error, str(error)))
+                self._finish([item], with_message(error, str(error)))
             return
         logger.warning(
             "%s: a batch of %d requests failed, and is repeated one by one: %s", self._name, len(items), error

@@ -71,7 +71,7 @@ class ValuesSegment(NodeSegment):
         program = self._programs.cached(key)
         if program is not None:
             self._new = 0
-        elif self._otherwise is not None and self._are_brief(key, inputs):
+        elif self._otherwise is not None and self._prefers_evaluation(key, inputs):
             return self._otherwise.run(inputs, targets, inference)
         else:
             program = self._programs.get(key)
@@ -81,7 +81,7 @@ class ValuesSegment(NodeSegment):
             outputs[index] = value
         return outputs
 
-    def _are_brief(self, key: _Key, inputs: Sequence[Value]) -> bool:
+    def _prefers_evaluation(self, key: _Key, inputs: Sequence[Value]) -> bool:
         """Whether these values will probably not occur again, and evaluation takes less time than building a plan."""
         is_repeated = key == self._last
         self._new, self._last = self._new + 1, key

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from engine.errors import retold
+from engine.errors import with_message
 from engine.plugin_api import (
     CoreHandle,
     DeviceNotFoundError,
@@ -83,7 +83,7 @@ class Compiler:
                 f"{described(number, part)}: the device answered the query but is no longer available: {e}"
             ) from e
         except EngineError as e:
-            raise retold(e, f"{described(number, part)} cannot be compiled: {e}") from e
+            raise with_message(e, f"{described(number, part)} cannot be compiled: {e}") from e
 
     def ask_again(self, refused: Sequence[Refused]) -> list[tuple[str, Mapping[str, Support]]]:
         """For each refused part, the nodes that its device, queried with only this part, refuses, with the reasons.

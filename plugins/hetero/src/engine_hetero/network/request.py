@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import retold
+from engine.errors import with_message
 from engine.plugin_api import (
     AsyncInferRequest,
     Cancelled,
@@ -222,7 +222,7 @@ class HeteroInferRequest(SyncInferRequest):
             f"{self.signature.network}: subgraph {part} of {len(self.requests)} ({wiring.node_count} nodes) failed on "
             f"{wiring.device}: {error}"
         )
-        return retold(error, text)
+        return with_message(error, text)
 
     def _record(self) -> None:
         """One record for each part, then the records of its nodes, with names that are unique in the inference."""

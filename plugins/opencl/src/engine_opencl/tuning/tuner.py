@@ -93,10 +93,10 @@ class OpenclTuner(Tuner):
         count = 1
         while ordered:
             some, ordered = ordered[:count], ordered[count:]
-            aparts = {site.key: self._aparts(site, builder) for site in some}
-            built = self._built([apart for each in aparts.values() for apart in each.values()])
+            builders = {site.key: self._builders(site, builder) for site in some}
+            built = self._built([apart for each in builders.values() for apart in each.values()])
             for site in some:
-                times = self._times(stopwatch, aparts[site.key], site, deadline, built)
+                times = self._times(stopwatch, builders[site.key], site, deadline, built)
                 stopwatch.forget()
                 if times is None:
                     return False
@@ -105,20 +105,20 @@ class OpenclTuner(Tuner):
             count = min(2 * count, _SITES_AT_ONCE)
         return True
 
-    def _aparts(self, site: Site[LaunchPlanBuilder], builder: LaunchPlanBuilder) -> dict[Any, LaunchPlanBuilder]:
+    def _builders(self, site: Site[LaunchPlanBuilder], builder: LaunchPlanBuilder) -> dict[Any, LaunchPlanBuilder]:
         """The launches of the candidates that are measured."""
         candidates = site.candidates[:_QUICK_CANDIDATES] if self.effort == "quick" else site.candidates
         return {candidate: builder.apart(site, candidate) for candidate in candidates}
 
-    def _built(self, aparts: Sequence[LaunchPlanBuilder]) -> dict[str, Any] | None:
+    def _built(self, builders: Sequence[LaunchPlanBuilder]) -> dict[str, Any] | None:
         """The programs of candidates by source, compiled side by side in child processes; those that fail are left out.
 
         Returns None if no child process can be used; each candidate is then compiled when it is measured.
         """
         if not self.programs.has_trials(self.how):
             return None
-        launches = [launch for apart in aparts for launch in apart.launches]
-        weights = {name: make for apart in aparts for name, make in apart.weights.items()}
+        launches = [launch for apart in builders for launch in apart.launches]
+        weights = {name: make for apart in builders for name, make in apart.weights.items()}
         try:
             return self.programs.build(launches, weights, self.how, skips_failures=True)
         except EngineError as e:
@@ -128,7 +128,7 @@ class OpenclTuner(Tuner):
     def _times(
         self,
         stopwatch: Stopwatch,
-        aparts: Mapping[Any, LaunchPlanBuilder],
+        builders: Mapping[Any, LaunchPlanBuilder],
         site: Site[LaunchPlanBuilder],
         deadline: float,
         built: Mapping[str, Any] | None,
@@ -138,7 +138,7 @@ class OpenclTuner(Tuner):
         `built`: the programs of all candidates that can be built; None if that is not known.
         """
         trials: dict[str, Callable[[], int]] = {}
-        for candidate, apart in aparts.items():
+        for candidate, apart in builders.items():
             if built is not None and any(launch.source not in built for launch in apart.launches):
                 _log.info("OPENCL: candidate %s for %s is skipped: it cannot be built", candidate, site.key)
                 continue
