@@ -1,7 +1,7 @@
 """Models that exporters write for constructs that need special code in them, and whether they run here.
 
     pip install torch onnxscript skl2onnx onnxmltools lightgbm xgboost catboost pandas onnxruntime onnxconverter-common
-    python benchmarks/exporters.py write FOLDER     # in an environment of its own; what is not installed is left out
+    python benchmarks/exporters.py write FOLDER     # in an environment of its own; missing packages are skipped
     python benchmarks/exporters.py check FOLDER --write docs/exporters.md     # in this project's
 
 nncf wants an environment of its own, in which `write` adds to the folder.
@@ -46,7 +46,7 @@ def write_all(options: argparse.Namespace) -> int:
 
 
 def check_all(options: argparse.Namespace) -> int:
-    """Check what was written."""
+    """Check the files that were written."""
     from constructs.check import check, entries_of
     from constructs.report import page_with
 

@@ -1,4 +1,4 @@
-"""Real exports of many architectures: makes them, and checks what this engine does with them.
+"""Real exports of many architectures: makes them, and checks this engine's results for them.
 
     pip install torch torchvision transformers timm diffusers onnxscript skl2onnx lightgbm xgboost onnxmltools
     python benchmarks/exports.py make FOLDER --scale 4            # in that environment; some ten minutes

@@ -228,7 +228,7 @@ def likeliest(model: Any, prompt: list[int], given: list[int]) -> list[int]:
 
 
 def check(folder: Path, models: list[str], forms: list[str], devices: list[str]) -> None:
-    """Print what each device makes of each model."""
+    """Print the results of each device for each model."""
     print("| model | form | transformers | " + " | ".join(devices) + " |\n|" + "---|" * (3 + len(devices)))
     versions = set()
     for name in models:

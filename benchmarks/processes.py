@@ -6,9 +6,9 @@ Compiles a BERT-base encoder with seeded random weights for CPU, and starts 1 an
 blob and run it. Linux divides each page among the processes that have it mapped (PSS, /proc/PID/smaps_rollup), so the
 sum over processes is the memory that all of them take together.
 
-- `total`: this sum, and its ratio to the sum of one separate worker that maps the blob
-- `blob`: the part of the sum that is the mapped file
-- `private`: what a worker shares with nobody: interpreter, libraries, objects of the network, intermediate results
+- `total`: this sum, and its ratio to the sum of one separate worker that maps the blob - `blob`: the part of the sum
+that is the mapped file - `private`: the memory that a worker shares with no other process: interpreter, libraries,
+objects of the network, intermediate results
 
 Workers are started from nothing (`separate`), or forked by a server process that has imported the network
 (`forkserver`), which counts in the sum.

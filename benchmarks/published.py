@@ -11,7 +11,7 @@ measure, without `--times`, stay in the page; the page's findings are in publish
 
 `run` needs some of the packages installed beside this engine (`pip install magika==1.0.3 rapidocr-onnxruntime==1.4.4
 ddddocr==1.6.1 nudenet==3.4.2`, and silero-vad with torch): it runs their code twice, with onnxruntime and with
-`engine.session` in its place, and compares what they return. A package that is not installed is left out.
+`engine.session` in its place, and compares their results. A package that is not installed is left out.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Each network is a chain of MatMulNBits whose weights, together, no cache holds. Each round runs this engine and
 onnxruntime at the accuracy levels 0 (f32) and 4 (activations of 8 bits), and reads memory before each. Times and rates
 are the best and, in brackets, the median of the rounds. The share is the median of the rates in relation to the read
-right before, so that other work on a shared machine slows both; repeat what disagrees.
+right before, so that other work on a shared machine slows both; repeat measurements that disagree.
 """
 
 from __future__ import annotations

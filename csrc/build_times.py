@@ -1,4 +1,4 @@
-"""Measures what a clean build of the native core costs: the CPU time of the compiler, for each object.
+"""Measures the cost of a clean build of the native core: the CPU time of the compiler for each object.
 
     python csrc/build_times.py                     # this checkout
     python csrc/build_times.py main --jobs 2       # another revision, then this checkout

@@ -1,8 +1,8 @@
 """Compiles the native core incrementally: kernel files once for each of several instruction sets, all other files once.
 
 ENGINE_ISAS says for which: `native`, the default, is `generic`, `avx2`, and of each family of kernels the row that this
-machine's CPU prefers; `all` is every row of families.def, for what other machines run; or names of isas.def, separated
-by commas.
+machine's CPU prefers; `all` is every row of families.def, for other machines; or names of isas.def, separated by
+commas.
 
 ENGINE_KERNELS builds a core that only runs plans: it names the rows of families.def that they need, as "conv/avx2",
 separated by commas. ENGINE_ISAS does not count then, and the graph algorithms are left out. Needs `ar`, of binutils.
@@ -43,7 +43,7 @@ SOURCES = ROOT / "csrc"
 _FOLDER = Path(os.environ.get("ENGINE_BUILD_OBJECTS") or ROOT / "build" / "native")
 EMULATE_AMX = ("-DENGINE_EMULATE_AMX",)
 _ALWAYS = {"generic", "avx2"}
-"""Instruction sets of every build: what an older machine, or a limit, falls back to."""
+"""Instruction sets of every build: the ones that an older machine, or a limit, falls back to."""
 _IS_EMULATED = os.environ.get("ENGINE_EMULATE_AMX") == "1"
 if _IS_EMULATED:
     _FOLDER /= "emulated"
@@ -72,7 +72,7 @@ _TO_INSTALL = (
 
 
 class BuildError(Exception):
-    """The native core cannot be built; the message names what is missing, or has the compiler's output."""
+    """The native core cannot be built; the message names the missing part, or has the compiler's output."""
 
 
 class DiskFull(BuildError):
@@ -237,7 +237,7 @@ def kernel_units(variant: Variant) -> list[Unit]:
 
 
 def _callable_units(variant: Variant) -> list[Unit]:
-    """The kernels that those of ENGINE_KERNELS may call, as they include their headers; the linker takes what they do.
+    """The kernels that ENGINE_KERNELS may call, since these include their headers; the linker takes the called ones.
 
     A kernel calls only those of its own instruction set.
     """
@@ -378,7 +378,7 @@ def jobs() -> int:
 def link_shared(objects: Sequence[Path], target: Path, others: Sequence[Path] = ()) -> None:
     """Link an extension module under a temporary name and rename it: running processes keep the file they mapped.
 
-    Of `others`, the linker takes those that `objects` call.
+    The linker takes those of `others` that `objects` call.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     written = target.with_name(f"{target.name}.{os.getpid()}.tmp")
@@ -529,8 +529,9 @@ def _without_source(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _recorded(command: Sequence[str]) -> str:
-    """The command as text. Of folders of system headers, the files and their sizes: pip builds in an environment with a
-    path of its own each time, and the same headers make the same object."""
+    """The command as text. For folders of system headers, it has the files and their sizes: pip builds in an
+    environment with a path of its own each time, and the same headers make the same object.
+    """
     return "\n".join(
         _headers(argument) if before == "-isystem" else argument
         for before, argument in zip(("", *command), command, strict=False)

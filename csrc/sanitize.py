@@ -80,7 +80,7 @@ def _run(name: str, only: str, under: list[str]) -> list[str]:
     core = core_units(variant)
     if name == "thread":
         programs = [program for program in programs if program.source.stem.startswith(THREADED)]
-        # Kernels have no threads of their own, nor has what prepares them.
+        # Neither kernels nor their preparation have threads of their own.
         shared, core = ([unit for unit in units if not _is_of_kernels(unit)] for units in (shared, core))
         others += [unit for unit in core_units(RELEASE) if _is_of_kernels(unit)]
     checks: set[Unit] = set()

@@ -19,7 +19,7 @@ TOKENS = 64
 
 
 def main(blob: str, folder: str, *texts: str) -> int:
-    """Print each text with what follows it."""
+    """Print each text with its continuation."""
     tokenizer = read_tokenizer(Path(folder) / "tokenizer.json")
     with Scheduler(Core().import_model(blob), slots=min(len(texts), 8)) as scheduler:
         # All are submitted before the first is awaited, so that they are computed together.

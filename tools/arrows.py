@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Who may import whom: the table that tests/test_layering.py checks and docs/architecture.md shows.
+"""Which components may import which: the table that tests/test_layering.py checks and docs/architecture.md shows.
 
 tools/arrows.py             print the table of the page
 tools/arrows.py --write     write it into the page

@@ -1,4 +1,5 @@
-"""The files of `engine-runtime`: what importing a blob and running it needs of `engine-sdk` and `engine-plugin-cpu`.
+"""The files of `engine-runtime`: the parts of `engine-sdk` and `engine-plugin-cpu` that importing and running a blob
+needs.
 
 A module is part of it if something in it imports the module, and importing the module loads only such modules, the
 standard library, and numpy. In the place of a module that is left out is one that says what to install.

@@ -74,7 +74,7 @@ class Engine(ABC):
         raise NotImplementedError(f"{type(self).__name__} cannot read compiled networks")
 
     def kinds(self, path: str, inputs: Arrays) -> dict[str, float]:
-        """The milliseconds of an inference by type of operator; empty if the engine does not tell."""
+        """The milliseconds of an inference by type of operator; empty if the engine does not report them."""
         return {}
 
     def throughput(self, inputs: Arrays, seconds: float) -> float:

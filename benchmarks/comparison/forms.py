@@ -54,7 +54,7 @@ def _quantize(network: SeededNetwork, source: Path, target: Path) -> None:
 
 
 def _in_f16(model: onnx.ModelProto) -> onnx.ModelProto:
-    """All weights and values in f16, but for the inputs and outputs of the model."""
+    """All weights and values in f16, except the inputs and outputs of the model."""
     smallest, largest = 2.0**-24, 65504.0
     return convert_float_to_float16(
         model, keep_io_types=True, op_block_list=[], min_positive_val=smallest, max_finite_val=largest

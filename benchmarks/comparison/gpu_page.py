@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md from what `benchmarks/gpu_check.sh` found on a GPU.
+"""The tables of docs/performance.md from the results of `benchmarks/gpu_check.sh` on a GPU.
 
 python -m comparison.gpu_page FOLDER      # from the folder benchmarks; FOLDER has the files that the script wrote
 """
@@ -21,7 +21,7 @@ NETWORKS: Final = {
 
 
 def page(folder: Path) -> str:
-    """The text to paste: the machine, what was checked, and the figures; what is missing is said."""
+    """The text to paste: the machine, what was checked, the figures, and a note on missing ones."""
     steps = [line.split("\t") for line in (folder / "steps.tsv").read_text(encoding="utf-8").splitlines()]
     parts = [f"Checked by `benchmarks/gpu_check.sh` on {_device(folder)}:"]
     parts.append(markdown(["step", "outcome", "s", "what it said"], [list(map(_cell, row)) for row in steps]))

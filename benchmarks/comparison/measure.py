@@ -64,7 +64,7 @@ class EngineResult:
     first_seconds: float | None = None
     """The first inference."""
     peak_megabytes: float | None = None
-    """Of the whole process, including imports."""
+    """The peak memory of the whole process, including imports."""
     model_megabytes: float | None = None
     """The same minus the peak when the engine was imported."""
     error: float | None = None

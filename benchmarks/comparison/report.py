@@ -87,7 +87,7 @@ def cost_table(results: Sequence[ModelResult]) -> str:
 
 
 def losers_table(results: Sequence[ModelResult]) -> str:
-    """The models by their ratio to the faster peer, the slowest first, and what takes our time."""
+    """The models by their ratio to the faster peer, the slowest first, and the operators that take our time."""
     ratios = [(ratio, result) for result in results if (ratio := ratio_to_peers(result, _time)) is not None]
     rows = []
     for ratio, result in sorted(ratios, key=lambda pair: pair[0]):

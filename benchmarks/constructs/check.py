@@ -1,4 +1,4 @@
-"""Whether what was written runs: on devices and in onnxruntime, beside what the original computes."""
+"""Checks whether exported files run on devices and in onnxruntime, and give the original's results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Checked:
 
     @property
     def is_right(self) -> bool:
-        """Whether no device is wrong, or refuses what onnxruntime runs."""
+        """Whether no device is wrong or refuses a file that onnxruntime runs."""
         return self.is_refused_alike or not any(self.devices.values())
 
     @property

@@ -1,4 +1,4 @@
-"""`Construct`: one thing that an exporter writes, with inputs and what the original computes."""
+"""`Construct`: a construct that an exporter writes, with inputs and the original's results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Written:
         model: the model as the exporter wrote it: a proto, its bytes, or a path.
         inputs: by name, or in the model's order.
         expected: the original's outputs; empty if only onnxruntime's count, as for quantizers.
-        tolerance: what the original and a right result may deviate, relative to the largest value.
+        tolerance: how far the original and a right result may deviate, relative to the largest value.
     """
 
     model: onnx.ModelProto | bytes | Path
@@ -86,7 +86,7 @@ def write_all(folder: Path, only: str) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """The first cause, in one line; what is raised at last often only says how to report it."""
+    """The first cause, in one line; the last exception often says only how to report the error."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -19,7 +19,7 @@ DYNAMO, SCRIPT = "torch.onnx.export, dynamo", "torch.onnx.export, TorchScript"
 def exported(
     module: Any, inputs: Sequence[torch.Tensor], dynamo: bool = True, tolerance: float = 2e-5, **options: Any
 ) -> Written:
-    """Export a module or function, and compute what it returns."""
+    """Export a module or function, and compute its results."""
     torch.manual_seed(0)
     if not isinstance(module, nn.Module):
         module = _Called(module)

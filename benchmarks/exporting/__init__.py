@@ -1,1 +1,1 @@
-"""Networks as exporters write them, from several libraries, and what this engine makes of them."""
+"""Networks as exporters write them, from several libraries, and this engine's results for them."""

@@ -145,7 +145,7 @@ def _randomize(module: Any) -> None:
 
 
 def stripped(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without what says where and how it was exported; nodes are as they were written."""
+    """The model without metadata on where and how it was exported; nodes are unchanged."""
     model.doc_string = ""
     for graph in _graphs(model):
         graph.ClearField("metadata_props")

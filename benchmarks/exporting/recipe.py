@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 SCRIPT_OPSETS: Final = range(13, 21)
-"""Of PyTorch's older exporter, by TorchScript."""
+"""The opsets of PyTorch's older exporter, by TorchScript."""
 DYNAMO_OPSETS: Final = range(18, 25)
-"""Of PyTorch's newer exporter."""
+"""The opsets of PyTorch's newer exporter."""
 
 Arrays = Mapping[str, np.ndarray]
 

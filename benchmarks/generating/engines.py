@@ -184,7 +184,7 @@ class Openvino(TokenEngine):
 class LlamaCpp(TokenEngine):
     """llama.cpp, by the C functions that llama-cpp-python binds; `path` is beside its own file.
 
-    Keys and values are f32 with weights of f32, else f16, as is its default.
+    Keys and values are f32 with weights of f32, otherwise f16, which is its default.
     """
 
     packages = ("llama_cpp", "gguf")

@@ -44,7 +44,7 @@ def _config(m: Decoder) -> dict[str, Any]:
             "eos_token_id": m.vocabulary - 1,
             "pad_token_id": 0,
             "context_length": m.positions,
-            "type": "llama",  # says which inputs the model has, not what it computes
+            "type": "llama",  # determines the inputs of the model, not its results
             "vocab_size": m.vocabulary,
             "decoder": {
                 "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},

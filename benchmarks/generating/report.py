@@ -78,7 +78,7 @@ def differing(times: dict[str, Times]) -> list[str]:
 
 
 def memory_table(weights: float, cache: float, times: dict[str, Times]) -> str:
-    """Resident memory in MB beside what weights and caches have, and the bound: 1.1 times that and 80 MB."""
+    """Resident memory in MB beside the size of weights and caches, and the bound: 1.1 times that and 80 MB."""
     bound = 1.1 * (weights + cache) + 80
     rows = [
         [engine, *(f"{x:.0f}" for x in (each.now, each.anonymous, each.peak)), f"{each.now / bound:.2f}"]

@@ -102,6 +102,6 @@ def _execute(engine: TokenEngine, command: str, arguments: list[Any]) -> Any:
         return seconds, tokens
     if command == "lowered":
         return engine.lowered
-    # Unlike the peak of getrusage, these do not begin with what the parent process had.
+    # Unlike the peak of getrusage, these do not begin with the parent process's memory.
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return Resident(*(int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "RssAnon", "VmHWM")))

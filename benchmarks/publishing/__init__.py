@@ -1,1 +1,1 @@
-"""Models of published packages: fetching them, their inputs, what this engine does with them, and the page."""
+"""Models of published packages: fetching them, their inputs, this engine's results for them, and the page."""

@@ -54,7 +54,7 @@ class Checked:
     Attributes:
         name: its path within the folder of packages.
         megabytes: the size of the file.
-        tolerance: what two correct results may deviate.
+        tolerance: how far two correct results may deviate.
         two_lengths: whether an open length was varied.
         nodes: what an inference on CPU runs: kernels, and nodes on the reference evaluator.
         evaluated: the latter: operator -> number.
@@ -110,7 +110,7 @@ def open_session(path: Path, level: str = "ORT_ENABLE_ALL") -> Any:
 
 
 def _count_nodes(found: Checked, path: Path, inputs: Inputs, core: Core) -> None:
-    """Count what an inference on CPU runs, once its plans are made: kernels, and nodes on the reference evaluator."""
+    """Count the kernels, and the nodes on the reference evaluator, of an inference on CPU, once its plans are made."""
     try:
         request = core.compile_model(path, "CPU", {"PERF_COUNT": True}).create_infer_request()
         for _ in range(2):
@@ -181,7 +181,7 @@ def _is_equal(one: Any, other: Any) -> bool:
 def _judge(
     found: OnDevice, answer: list[Any], other: list[Any], tolerance: float, judge: _Judge, index: int, device: str
 ) -> None:
-    """Compare with onnxruntime; where they differ by more than rounding, with what decides."""
+    """Compare with onnxruntime; where they differ by more than rounding, the third result decides."""
     for position, (one, right) in enumerate(zip(answer, other, strict=True)):
         gap, text = difference(one, right)
         found.error = max(found.error, gap)
@@ -218,7 +218,7 @@ def _judge_steps(
 
 
 def difference(one: Any, right: Any) -> tuple[float, str]:
-    """How far a result is from another, relative to its largest value, and how else it is wrong."""
+    """How far a result is from another, relative to its largest value, and any other error."""
     if isinstance(right, list):
         pairs = [difference(a, b) for a, b in zip(one, right, strict=True)]
         return max((gap for gap, _ in pairs), default=0.0), next((text for _, text in pairs if text), "")
@@ -266,7 +266,7 @@ class _Judge:
         self._outputs = network.outputs
 
     def output(self, index: int, position: int) -> tuple[Any, str]:
-        """One output for a feed, and what decides; None if the model runs on neither."""
+        """One output for a feed, and the name of the decider; None if the model runs on neither."""
         try:
             self._open()
             if index not in self._results:
@@ -276,7 +276,7 @@ class _Judge:
         return self._results[index][position], self.name
 
     def rounding(self, index: int, position: int, right: Any) -> float:
-        """The largest deviation of evaluations in f32 that add in other orders: what a model makes of rounding."""
+        """The largest deviation of evaluations in f32 that add in other orders: the effect of rounding on a model."""
         truth, feed = self._results[index][position], self._inputs.feeds[index]
         if index not in self._others:
             found = [

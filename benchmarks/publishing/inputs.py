@@ -1,7 +1,7 @@
 """Inputs like those that packages give their models, at two lengths: by rules, and where these fail by model.
 
 A length that a file leaves open has a first and a second value by its name; numbers have a range by their type and by
-what reads them. `CASES` has what the rules cannot know: how large images are, what a state is, what is audio.
+the nodes that read them. `CASES` has what the rules cannot know: how large images are, what a state is, what is audio.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Case:
         lengths: the two lengths of a dimension, by its name, or by "input/axis".
         values: by input.
         states: the output that is the next value, by input; they begin as zeros.
-        second: what differs in the second feed.
+        second: the differences of the second feed.
     """
 
     pattern: str
@@ -185,7 +185,7 @@ def _value(arg: Any, case: Case, graph: onnx.GraphProto, rng: np.random.Generato
 
 
 def _lengths(case: Case, name: str, axis: int, dim: str | None) -> tuple[int, int]:
-    """The two lengths of an open dimension: as the case says, else by its place."""
+    """The two lengths of an open dimension: as the case says, otherwise by its place."""
     for key in (f"{name}/{axis}", dim):
         if key is not None and key in case.lengths:
             return case.lengths[key]

