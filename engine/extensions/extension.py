@@ -11,7 +11,7 @@ from typing import Any, Final
 from engine.errors import ExtensionConflictError, ExtensionError
 from engine.native import KernelLibrary, LibraryKernel, load_kernel_library
 from engine.onnx.contrib import is_known
-from engine.ops.extension import Operator, said
+from engine.ops.extension import Operator, error_text
 from engine.startup import dataclass
 
 _NAME: Final = re.compile(r"\w[\w.-]*")
