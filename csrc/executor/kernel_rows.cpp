@@ -53,12 +53,30 @@ bool has_all_rows(Isa isa) {
   return true;
 }
 
+// Whether families exist that only this set has, as those for AMX, and none of them is linked.
+bool lacks_own_families(Isa isa) {
+  if (isa == Isa::generic) return false;
+  std::map<std::string_view, bool> is_own;
+  for (const KernelRow& row : kernel_rows()) {
+    bool& own = is_own.try_emplace(row.family, true).first->second;
+    own = own && row.isa == isa;
+  }
+  const std::set<std::string_view> linked = linked_families();
+  bool has_own = false;
+  for (const auto& [family, own] : is_own) {
+    if (own && linked.count(family) != 0) return false;
+    has_own = has_own || own;
+  }
+  return has_own;
+}
+
 }  // namespace
 
 bool is_built(Isa isa) {
   static const auto& built = *new std::map<Isa, bool>([] {
     std::map<Isa, bool> found;
-    for (const Isa each : all_isas()) found[each] = is_of_architecture(each) && has_all_rows(each);
+    for (const Isa each : all_isas())
+      found[each] = is_of_architecture(each) && has_all_rows(each) && !lacks_own_families(each);
     return found;
   }());
   return built.at(isa);

@@ -32,10 +32,16 @@ ENGINE_INLINE void pack_channels(const typename Type::Source* from, std::int64_t
                                  std::int64_t depth_stride, int depth, int channels, int width,
                                  typename Type::Packed* to) {
   constexpr int kAdjacent = Type::kAdjacent;
-  for (int i = 0; i < channels; ++i)
-    for (int j = 0; j < kAdjacent; ++j)
-      to[i * kAdjacent + j] =
-          j == 0 || j < depth ? Type::convert(from[i * channel_stride + j * depth_stride]) : typename Type::Packed{};
+  if (depth >= kAdjacent) {  // without a condition for each value, compilers emit shuffles
+    for (int i = 0; i < channels; ++i)
+      for (int j = 0; j < kAdjacent; ++j)
+        to[i * kAdjacent + j] = Type::convert(from[i * channel_stride + j * depth_stride]);
+  } else {
+    for (int i = 0; i < channels; ++i)
+      for (int j = 0; j < kAdjacent; ++j)
+        to[i * kAdjacent + j] =
+            j < depth ? Type::convert(from[i * channel_stride + j * depth_stride]) : typename Type::Packed{};
+  }
   for (int i = channels * kAdjacent; i < width * kAdjacent; ++i) to[i] = typename Type::Packed{};
 }
 
