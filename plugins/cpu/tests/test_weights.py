@@ -47,3 +47,16 @@ def test_arrays_that_could_not_be_filled_are_made_again(monkeypatch: pytest.Monk
     again = requested(store, constant, "key")
     store.finish()
     np.testing.assert_array_equal(again, pack("pack_gemm_f32", [constant.data], FORM, isa=store.isa))
+
+
+def test_weights_that_wait_to_be_packed_are_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed from them in between, such as their sums, does not drop their pages."""
+    released: list[Constant] = []
+    monkeypatch.setattr(Constant, "release", lambda constant: released.append(constant))
+    store, constant, other = WeightStore(default_isa()), matrix(0), matrix(1)
+    requested(store, constant, "key")
+    store.get("sums", [constant.output(0)], lambda: constant.data.sum(axis=0))
+    store.get("others", [other.output(0)], lambda: other.data.sum(axis=0))
+    assert released == [other]
+    store.finish()
+    assert released == [other, constant]
