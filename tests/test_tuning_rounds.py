@@ -67,7 +67,7 @@ def test_a_default_that_does_not_run_gives_way() -> None:
     assert Tuner().decide("problem", ["default", "other"], {"other": 1000}) == "other"
 
 
-def test_measuring_takes_from_the_budget_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_measuring_takes_from_the_budget_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     deadlines: list[float] = []
 
     def measure(deadline: float) -> dict[str, float]:

@@ -45,7 +45,7 @@ def test_every_pass_is_listed_with_its_file(engine: Engine) -> None:
     assert folding["doc"].startswith("Evaluates operations")
 
 
-def test_passes_of_plugins_are_listed_and_a_broken_plugin_is_told(
+def test_passes_of_plugins_are_listed_and_a_broken_plugin_is_reported(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, source in (
@@ -98,7 +98,7 @@ def test_a_match_is_tried_on_a_copy(engine: Engine, padded: Path) -> None:
         (["show"], 2, "invalid choice"),
     ],
 )
-def test_wrong_use_is_told(engine: Engine, padded: Path, arguments: list[str], code: int, message: str) -> None:
+def test_wrong_use_is_reported(engine: Engine, padded: Path, arguments: list[str], code: int, message: str) -> None:
     done = engine("passes", *[a.format(model=padded) for a in arguments])
     assert done.code == code
     assert message in done.err

@@ -95,7 +95,7 @@ def test_the_device_that_evaluates_warns_of_nothing() -> None:
     assert summary["fallbacks"] == ()
 
 
-def test_nodes_that_wait_for_their_shapes_are_not_told() -> None:
+def test_nodes_that_wait_for_their_shapes_are_not_reported() -> None:
     """Their rank follows from the branch that is taken; then they run natively."""
 
     def branch(name: str, op_type: str) -> onnx.GraphProto:

@@ -67,7 +67,7 @@ def test_two_passes_of_one_name_are_refused(importable: Path) -> None:
         list_passes(["catalog_twins"])
 
 
-def test_a_module_that_cannot_be_imported_is_left_out_and_told(
+def test_a_module_that_cannot_be_imported_is_left_out_and_reported(
     importable: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(importable / "catalog_partly", "good", "GoodPass")

@@ -257,7 +257,7 @@ def test_a_dropped_sink() -> None:
         (lambda m: good(node(m, "branch").bodies["then_branch"]), "then_branch of If `branch`: Neg"),
     ],
 )
-def test_a_change_that_was_not_told(action: Action, difference: str) -> None:
+def test_a_change_that_was_not_reported(action: Action, difference: str) -> None:
     refused(
         Script(lambda m: action(m) is Ellipsis), f"pass Script returned False and changed the model: .*{difference}"
     )

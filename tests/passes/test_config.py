@@ -178,7 +178,9 @@ def test_two_classes_of_one_name_cannot_be_told_apart() -> None:
     manager.register_pass(ToNeg())
 
 
-def test_a_switch_for_a_pass_that_does_not_exist_is_told(relu_chain: Chain, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_switch_for_a_pass_that_does_not_exist_is_reported(
+    relu_chain: Chain, caplog: pytest.LogCaptureFixture
+) -> None:
     manager = Manager()
     manager.register_pass(Lazy)
     manager.pass_config.disable("ToNag")

@@ -139,7 +139,7 @@ def test_another_output_of_a_node(x: Parameter) -> None:
     )
 
 
-def test_of_several_attempts_the_deepest_is_told(x: Parameter) -> None:
+def test_of_several_attempts_the_deepest_is_reported(x: Parameter) -> None:
     # In the one order the pattern gets nowhere, in the other it comes down to the last node.
     inner = ops.Abs(ops.Exp(x, friendly_name="exp"), friendly_name="abs")
     total = ops.Add(ops.Neg(x, friendly_name="neg"), ops.Relu(inner, friendly_name="relu"), friendly_name="total")
@@ -215,7 +215,7 @@ def test_one_node_is_explained_by_name() -> None:
         explain_pass(ToAbs(), model(), "missing")
 
 
-def test_without_a_node_the_closest_attempts_are_told() -> None:
+def test_without_a_node_the_closest_attempts_are_reported() -> None:
     names = [e.match.root for e in explain_pass(ToAbs(), model())]
     assert names == ["Relu `plain`", "Relu `exp`"]
     assert len(explain_pass(ToAbs(), model(), most=1)) == 1

@@ -228,7 +228,7 @@ def test_a_request_that_its_callback_started_again_is_not_idle(make_network):
     assert len(queue._idle) == 1
 
 
-def test_a_callback_that_would_wait_for_itself_is_told(make_network):
+def test_a_callback_that_would_wait_for_itself_is_reported(make_network):
     queue = AsyncInferQueue(make_network(), 1)
     errors = []
 

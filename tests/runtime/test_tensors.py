@@ -450,7 +450,7 @@ def test_output_arrays_that_overlap_are_refused():
         (lambda r: r.store_outputs([X[:1]]), "device's result for output `y0` is not what the model declares: shape"),
     ],
 )
-def test_a_device_that_gives_a_wrong_output_is_told(give, message):
+def test_a_device_that_gives_a_wrong_output_is_reported(give, message):
     request = echo(tensor(f32, 2, 3), give=give)
     with pytest.raises(PluginContractError, match=message):
         request.infer(X)

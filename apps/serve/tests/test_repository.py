@@ -189,7 +189,7 @@ def test_a_new_version_that_is_broken_replaces_nothing(folder: Path, client: Any
     assert client.get_model_metadata("updated")["versions"] == ["2"]
 
 
-def test_a_broken_model_is_mended(folder: Path, client: Any) -> None:
+def test_a_broken_model_is_repaired(folder: Path, client: Any) -> None:
     write(folder, "mended", b"junk", CPU)
     assert refusal(client.load_model, "mended")[0] == "400"
     assert not client.is_model_ready("mended")

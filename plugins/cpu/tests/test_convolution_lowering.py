@@ -133,7 +133,7 @@ def test_unknown_lengths() -> None:
         (helper.make_node("GlobalLpPool", ["x"], ["y"], p=3), (1, 2, 4, 4, 4), {}, "p is 3"),
     ],
 )
-def test_what_has_no_kernel_is_told(
+def test_what_has_no_kernel_is_reported(
     node: onnx.NodeProto, shape: tuple[int, ...], constants: dict[str, tuple[int, ...]], message: str
 ) -> None:
     inputs = {"x": named("x", *shape)}

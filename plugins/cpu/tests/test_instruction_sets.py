@@ -28,7 +28,7 @@ def test_a_build_without_the_kernels_of_this_cpu_is_told_once(monkeypatch: pytes
     assert why_lower("generic") == ""
 
 
-def test_a_limit_that_the_user_set_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_the_user_set_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "avx2", "amx")
     assert why_lower("generic") == ""
 

@@ -104,7 +104,7 @@ def test_a_network_is_drawn(network: Path, tmp_path: Path) -> None:
         assert any(text.startswith(f"{op_type} ") for text in texts)
 
 
-def test_reasons_of_the_first_device_are_told(tmp_path: Path) -> None:
+def test_reasons_of_the_first_device_are_reported(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
         helper.make_node("Det", ["a"], ["y"], name="where"),
