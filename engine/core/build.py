@@ -78,7 +78,7 @@ class CompiledBuild:
 
 
 def compile_builds(core: Core, model: Model, builds: Sequence[Build]) -> list[CompiledBuild]:
-    """Compile the model for each build, in order. Raises what `Core.compile_model` raises; no file is written."""
+    """Compile the model for each build, in order; writes no file. Raises the errors of `Core.compile_model`."""
     compiled = []
     for build in builds:
         start = time.perf_counter()
@@ -95,8 +95,8 @@ def export_builds(
     With `check`, the blobs are written only if all outputs of all blobs, imported from their files, are as close as it
     demands to the outputs of the first network before its export; otherwise no file is created or changed.
 
-    Raises `BlobError` if a file cannot be written, `UnsupportedError` if a device cannot export, and with `check` what
-    importing and inferring raise.
+    Raises `BlobError` if a file cannot be written, `UnsupportedError` if a device cannot export, and, with `check`, the
+    errors of importing and inferring.
     """
     packaging = packaging or Packaging()
     for each in compiled:
@@ -121,7 +121,7 @@ def export_builds(
 
 
 class _Different(Exception):
-    """A blob computes something else."""
+    """A blob computes other results than its network."""
 
 
 def _export_and_check(

@@ -1,4 +1,4 @@
-"""The core as plugins have it: what they compile through it is a part of what an application compiles."""
+"""The core of a plugin: networks that the plugin compiles through it are parts of an application's network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that the log has of each network: what was chosen for it, and what it takes."""
+"""The line in the log for each network: the choices made for it, and its costs."""
 
 from __future__ import annotations
 

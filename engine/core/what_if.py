@@ -24,7 +24,7 @@ class QuerySummary:
     """The answer to a query in numbers.
 
     Attributes:
-        native, reference, refused: how many nodes run so.
+        native, reference, refused: the number of nodes at each level.
         subgraphs, crossing_bytes: of a device that runs on others, its parts and what they pass on; else None.
         predicted_seconds: of such a device, the time of an inference as its costs predict, in the chosen mode.
     """

@@ -462,7 +462,8 @@ class HostedNetwork(Participant, ABC, Generic[HostedPluginT]):
 
     @final
     def release_memory(self) -> None:
-        """Free what later inferences can make again: idle requests of calls and futures, and what the device caches.
+        """Free memory that later inferences can allocate again: idle requests of calls and futures, and caches of the
+        device.
 
         Requests that the application holds keep theirs. The next inferences take longer.
         """
@@ -604,7 +605,7 @@ def _fixed_by(manifest: BlobManifest) -> frozenset[str]:
 
 
 def check_interface(manifest: BlobManifest) -> None:
-    """Raise `BlobFormatError` if a network cannot be made of what a blob says of its inputs, outputs and variables."""
+    """Raise `BlobFormatError` if no network can have the inputs, outputs and variables that a blob describes."""
     _fixed_by(manifest)
     _interface(manifest)
 

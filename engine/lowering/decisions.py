@@ -1,4 +1,4 @@
-"""`Decisions`: what a device does with each node of a graph, decided once and shared by all users."""
+"""`Decisions`: how a device runs each node of a graph, decided once and shared by all users."""
 
 from __future__ import annotations
 

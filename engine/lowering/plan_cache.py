@@ -114,7 +114,9 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         return plan
 
     def _end(self, key: KeyT, pending: _Pending[PlanT]) -> list[PlanT]:
-        """Wake what waits for a build, whose plan is cached if there is one; returns the plans evicted for it."""
+        """Wake the threads that wait for a build, whose plan is cached if there is one; returns the plans evicted for
+        it.
+        """
         with self._lock:
             self._pending.pop(key, None)
             dropped = [] if pending.plan is None else self._kept(key, pending.plan)

@@ -65,7 +65,7 @@ class _Alone(Generic[LoweringT]):
         self._known: dict[object, Refusal | None] = {}
 
     def refusal(self, node: Node) -> Refusal | None:
-        """Why the device has no kernel for `node`, nor for what its passes make of it; None if it has one."""
+        """Why the device has a kernel neither for `node` nor for the nodes that replace it; None if it has one."""
         why = self._decisions.refusal(node)
         if why is None or self._passes is None or node.bodies:
             return why
