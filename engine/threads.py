@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
@@ -117,7 +118,8 @@ class _Crew(Generic[ItemT, ResultT]):
     def add(self, name: str) -> bool:
         """Start a thread; False if the system has no more."""
         try:
-            start_thread(threading.Thread(target=self._work, name=name, daemon=True))
+            context = copy_context()  # what watches a compilation, watches what it does in threads
+            start_thread(threading.Thread(target=context.run, args=(self._work,), name=name, daemon=True))
         except RuntimeError:
             if name.endswith("-0"):
                 self._work()  # there is not even one

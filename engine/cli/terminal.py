@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -16,6 +17,8 @@ from engine.cli.benchmark.schedule import Progress
 from engine.drawing.table import escaped, table
 
 Stream: TypeAlias = Any
+DELAY_SECONDS = 1.0
+"""Work that is shorter needs no bar."""
 
 
 def show_table(rows: Sequence[Sequence[object]], header: Sequence[str], right: Collection[int] = ()) -> None:
@@ -39,7 +42,7 @@ _STYLES = {"faster": "green", "slower": "red", "undecided": "yellow"}
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
+def progress_bar(delay_seconds: float = 0.0) -> Iterator[Progress]:
     """A progress bar on standard error while it is a terminal and `rich` is installed; otherwise, nothing is shown.
 
     It is drawn only when progress is reported, between the blocks of a measurement, so that it does not disturb one.
@@ -49,17 +52,23 @@ def progress_bar() -> Iterator[Progress]:
         return
     module = importlib.import_module("rich.progress")
     console = importlib.import_module("rich.console").Console(stderr=True)
-    with module.Progress(
+    bar = module.Progress(
         module.TextColumn("{task.description}", markup=False), module.BarColumn(), module.TaskProgressColumn(),
         console=console, transient=True, auto_refresh=False,
-    ) as bar:  # fmt: skip
-        task = bar.add_task("", total=1.0)
+    )  # fmt: skip
+    begin = time.monotonic() + delay_seconds
+    task = bar.add_task("", total=1.0)
 
-        def report(what: str, share: float) -> None:
+    def report(what: str, share: float) -> None:
+        if time.monotonic() >= begin:
+            bar.start()  # does nothing if it has begun
             bar.update(task, description=escaped(what), completed=share)
             bar.refresh()
 
+    try:
         yield report
+    finally:
+        bar.stop()
 
 
 def _rich(stream: Stream) -> Any:

@@ -15,6 +15,7 @@ from engine.core.core import Core
 from engine.errors import BlobError
 from engine.files import complete_file
 from engine.ir import Model
+from engine.limits import Progress
 from engine.plugin_api import ExecutableNetwork
 from engine.runtime.comparison import Comparison, compare_results
 from engine.startup import dataclass
@@ -77,12 +78,14 @@ class CompiledBuild:
     seconds: float
 
 
-def compile_builds(core: Core, model: Model, builds: Sequence[Build]) -> list[CompiledBuild]:
+def compile_builds(
+    core: Core, model: Model, builds: Sequence[Build], progress: Progress | None = None
+) -> list[CompiledBuild]:
     """Compile the model for each build, in order; writes no file. Raises the errors of `Core.compile_model`."""
     compiled = []
     for build in builds:
         start = time.perf_counter()
-        network = core.compile_model(model, build.device, build.config)
+        network = core.compile_model(model, build.device, build.config, progress=progress)
         compiled.append(CompiledBuild(build, network, time.perf_counter() - start))
     return compiled
 

@@ -40,6 +40,7 @@ from engine.errors import (
 )
 from engine.extensions import ExtensionInfo, ExtensionSet
 from engine.files import ModelSource
+from engine.limits import report_progress, watched
 from engine.plugin_api import ExecutableNetwork, Plugin, RemoteContext
 from engine.properties import (
     AVAILABLE_DEVICES,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from engine.extensions import ExtensionSource  # which loads the operators
     from engine.hosting.overrides import Initializers
     from engine.ir import Model
+    from engine.limits import CancelSignal, Progress
     from engine.plugin_api import QueryResult
 
 
@@ -145,6 +147,9 @@ class Core:
         model: Model | ModelSource,
         device: str | RemoteContext | None = None,
         config: Mapping[str, object] | None = None,
+        *,
+        cancel: CancelSignal | None = None,
+        progress: Progress | None = None,
     ) -> ExecutableNetwork:
         """Compile a model, or anything that `read_model` takes, for a device, or for a context of `create_context`.
 
@@ -161,10 +166,17 @@ class Core:
         Initializers that the file also lists as inputs are constants of the network; an inference that gives one
         another value compiles the model a second time, with it as an input (`ExecutableNetwork.overridable`).
 
+        `cancel`, such as a `threading.Event`, ends the compilation with `Cancelled` soon after it is set: between two
+        passes or two operations. `progress(what, share)` is called before each of them, by the threads that compile,
+        one call at a time, with what is done next and an estimate of the share that is done, from 0 to 1; an exception
+        in it ends the compilation, too.
+
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
-        node that the device cannot run, `MissingExtensionError`, and other `EngineError`s of the device.
+        node that the device cannot run, `MissingExtensionError`, `Cancelled`, and other `EngineError`s of the device.
         """
-        network = self.compile_part(model, device, config)
+        with watched(cancel, progress):
+            report_progress("read", "reading the model")
+            network = self.compile_part(model, device, config)
         warn_of(network)
         return network
 

@@ -1,4 +1,4 @@
-"""Limits of a compilation and of its network: how much may be folded, and how large a value may be."""
+"""Limits of a compilation and of its network: how much may be folded, how large a value may be, and when to stop."""
 
 from engine.limits.budget import (
     FoldingBudget,
@@ -17,19 +17,26 @@ from engine.limits.memory import (
     shown_bytes,
     total_memory,
 )
+from engine.limits.watching import CancelSignal, Progress, check_cancelled, report_progress, step, watched
 
 __all__ = [
     "LARGE_BYTES",
+    "CancelSignal",
     "FoldingBudget",
     "Limits",
     "OverBudgetError",
+    "Progress",
     "available_memory",
     "check_bytes",
+    "check_cancelled",
     "check_growth",
     "check_planned",
     "compilation",
     "current_budget",
     "current_limits",
+    "report_progress",
     "shown_bytes",
+    "step",
     "total_memory",
+    "watched",
 ]

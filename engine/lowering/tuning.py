@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from engine.errors import BlobFormatError
 from engine.files import ChoicesFile
+from engine.limits import check_cancelled
 from engine.startup import dataclass
 
 CandidateT = TypeVar("CandidateT")
@@ -116,6 +117,7 @@ class Tuner:
             return known
         if self.budget <= 0.0:
             return candidates[0]
+        check_cancelled()
         with self.spending() as deadline:
             times = measure(deadline)
         return candidates[0] if times is None else self.decide(problem, candidates, times)

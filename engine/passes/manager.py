@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from engine.errors import EngineError, PassError
+from engine.errors import Cancelled, EngineError, PassError
 from engine.ir import Model, stored_bytes
 from engine.ir.checkpoint import Checkpoint
 from engine.ir.node import edits
-from engine.limits import compilation
+from engine.limits import compilation, step
 from engine.passes import regions
 from engine.passes.base import Pass, run_pass
 from engine.passes.config import PassConfig, PipelineRun
@@ -164,8 +164,9 @@ class Manager(Pass):
             )
         ]
         with compilation(constant_bytes=lambda: stored_bytes(model)), self._running(model) as run:
-            for item in self._sequence(active):
-                self._run_one(item, model, run)
+            for number, item in enumerate(self._sequence(active)):
+                with step("transform", f"pass {item.name}", number, len(active)):
+                    self._run_one(item, model, run)
         self.rewrites = sum(record.rewrites for record in self.records)
         return any(record.changed for record in self.records)
 
@@ -245,7 +246,7 @@ class Manager(Pass):
                 model.validate()
             elif not changed and edits.count != count and model.ordered_nodes() != nodes:
                 raise PassError(f"pass {item.name} returned False and changed the nodes of model `{model.name}`")
-        except (PassError, TimeoutError):
+        except (PassError, Cancelled, TimeoutError):
             raise  # a TimeoutError is of the caller, who limits the time by the handler of a signal
         except EngineError as e:
             raise PassError(f"pass {item.name} broke model `{model.name}`: {e}") from e

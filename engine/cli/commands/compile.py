@@ -170,6 +170,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from engine.blob import BlobRelease, is_blob, read_encryption_key, read_signing_key
     from engine.cli.networks import make_core, read_shaped
+    from engine.cli.terminal import DELAY_SECONDS, progress_bar
     from engine.core.build import Packaging, compile_builds, export_builds
     from engine.core.weights import open_weights
     from engine.passes import LastPosition, MakeStateful
@@ -191,7 +192,8 @@ def run(args: argparse.Namespace) -> int:
     if args.last_position:
         LastPosition().run_on_model(model)
     report = None if args.weights is None else compressed(model, args)
-    compiled = compile_builds(core, model if report is None else report.model, builds)
+    with progress_bar(DELAY_SECONDS) as bar:
+        compiled = compile_builds(core, model if report is None else report.model, builds, bar)
     built = export_builds(core, compiled, Packaging(key, cipher, weights, release), check=_check(compiled, args))
     is_close = all(each.is_close for each in built)
     if args.json:

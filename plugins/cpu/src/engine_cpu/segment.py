@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.errors import PlanError, UnsupportedError
 from engine.ir import Constant, Node, Output
-from engine.limits import check_planned, current_limits
+from engine.limits import check_planned, current_limits, report_progress
 from engine.native import Attribute, Packing, Plan, PlanBuilder
 from engine.ops.spec import OperatorSpec
 from engine.startup import dataclass
@@ -68,7 +68,8 @@ def lower_segment(
     """
     builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner, precision, plan, states, choices)
     try:
-        for item in items:
+        for number, item in enumerate(items):
+            report_progress("lower", f"lowering {item.node.op_type}", number / len(items))
             builder._lower(item)
     finally:
         weights.finish()  # also after an error: the store, and what is in it, serves other segments
