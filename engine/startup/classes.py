@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 from abc import update_abstractmethods
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, FrozenInstanceError
 from reprlib import recursive_repr
-from types import FunctionType
+from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
 __all__ = ["dataclass"]
@@ -96,23 +97,29 @@ def _own_fields(cls: Any, kw_only: bool) -> tuple[dict[str, Field[Any]], Any]:
         raise TypeError(
             f"{cls.__name__}.{wrong[0]}: {annotations[wrong[0]]} is not supported; use dataclasses.dataclass"
         )
-    values = {name: value for name, value in vars(cls).items() if name in annotations}
+    # A default may be inherited; the slot of a base is none.
+    found = {name: getattr(cls, name, MISSING) for name in annotations}
+    values = {
+        name: value
+        for name, value in found.items()
+        if value is not MISSING and not isinstance(value, MemberDescriptorType)
+    }
     # With a docstring, since `dataclasses` would parse signatures to write one.
     body = {
         "__module__": cls.__module__,
         "__doc__": cls.__name__,
         "__annotations__": dict.fromkeys(annotations, object),
     }
-    found: Any = type(cls.__name__, (), body | values)
-    found = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=kw_only)(found)
-    own = {each.name: each for each in dataclasses.fields(found)}
+    made: Any = type(cls.__name__, (), body | values)
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=kw_only)(made)
+    own = {each.name: each for each in dataclasses.fields(made)}
     for name, each in own.items():
         each.type = annotations[name]
-    return own, found.__dataclass_params__
+    return own, made.__dataclass_params__
 
 
 def _begins(annotation: object, name: str) -> bool:
-    return str(annotation).removeprefix("typing.").removeprefix("dataclasses.").startswith(name)
+    return re.match(rf"(?:typing\.|dataclasses\.)?{name}\b", str(annotation)) is not None
 
 
 def _with_slots(cls: Any, fields: Iterable[str]) -> Any:
@@ -175,14 +182,16 @@ def _set_later(cls: Any, name: str, make: Callable[[], Any]) -> Callable[[], Any
 
     def made() -> Any:
         method = make()
-        setattr(cls, name, method)
+        if vars(cls).get(name) is stub:  # a program may have wrapped it
+            setattr(cls, name, method)
         return method
 
     def first(self: Any, *args: Any, **kwargs: Any) -> Any:
         return made()(self, *args, **kwargs)
 
     # With the globals of the class's module, in which annotations are names.
-    setattr(cls, name, FunctionType(first.__code__, _globals(cls), name, None, first.__closure__))
+    stub = FunctionType(first.__code__, _globals(cls), name, None, first.__closure__)
+    setattr(cls, name, stub)
     return made
 
 

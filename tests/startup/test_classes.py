@@ -270,3 +270,35 @@ def test_what_is_not_supported_is_refused() -> None:
             """A class with an argument that is not a field."""
 
             x: dataclasses.InitVar[int]
+
+
+@MAKERS
+def test_a_method_that_a_program_has_wrapped_stays_wrapped(maker: Any) -> None:
+    """Tracers and mocks replace methods before they are first called."""
+
+    @maker(frozen=True, slots=True)
+    class Point:
+        x: int
+
+    calls, original = [], Point.__init__
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        calls.append(args)
+        original(self, *args, **kwargs)
+
+    Point.__init__ = wrapped
+    assert [Point(1).x, Point(2).x] == [1, 2]
+    assert calls == [(1,), (2,)]
+
+
+@MAKERS
+def test_a_field_that_is_declared_again_keeps_its_default(maker: Any) -> None:
+    @maker()
+    class Base:
+        x: int = 3
+
+    @maker()
+    class Derived(Base):
+        x: int
+
+    assert Derived().x == 3
