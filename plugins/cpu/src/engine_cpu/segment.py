@@ -39,6 +39,7 @@ class LoweredSegment:
     """Friendly name and op type."""
     largest: str
     """The node of the largest value."""
+    largest_bytes: int
 
     @property
     def form(self) -> PlanForm:
@@ -47,7 +48,7 @@ class LoweredSegment:
             tuple((value.element_type.numpy, static_shape(value)) for value in values)
             for values in (self.inputs, self.outputs)
         )
-        return PlanForm(self.plan, inputs, outputs, self.step_nodes, self.largest)
+        return PlanForm(self.plan, inputs, outputs, self.step_nodes, self.largest, self.largest_bytes)
 
 
 def lower_segment(
@@ -328,7 +329,8 @@ class SegmentBuilder:
                 self._step_nodes.append((value.node.friendly_name, value.node.op_type))
         plan = self._plan.build()
         check_planned(plan.arena_bytes, f"{self._largest[1]}, with all other values of its plan")
-        return LoweredSegment(plan, self._inputs, self._outputs, tuple(self._step_nodes), self._largest[1])
+        nbytes, largest = self._largest
+        return LoweredSegment(plan, self._inputs, self._outputs, tuple(self._step_nodes), largest, nbytes)
 
     def _new_buffer(self, value: Output, layout: Layout) -> int:
         if layout is Layout.PLAIN and value in self._bound:

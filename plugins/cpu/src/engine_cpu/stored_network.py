@@ -22,6 +22,7 @@ from engine.properties import (
     EXECUTION_PRECISION,
     EXECUTION_THREADS,
     INSTRUCTION_SET,
+    MAX_TENSOR_BYTES,
     NUM_STREAMS,
     VARYING_LENGTHS,
 )
@@ -89,7 +90,7 @@ class StoredNetwork(ExecutableNetwork):
             self.remarks.append(f"{INFERENCE_PRECISION_HINT.name} is {hint}, and is ignored: {reason}")
         if left_out := why_lower(default_isa()):
             self.remarks.append(left_out)
-        stored = StoredProgram(blob)
+        stored = StoredProgram(blob, config[MAX_TENSOR_BYTES])
         self._counts = stored.counts
         states = self.signature.states
         self.program = stored.program(

@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.errors import BlobFormatError, ModelError, PlanError, UnsupportedError
 from engine.ir import ElementType, TensorType
+from engine.limits import check_planned
 from engine.native import codes, empty_aligned, left_out_kernels
 from engine.plugin_api import BlobReader, NodeCounts, Port
 from engine_cpu.program import PlacedSegment, Program
@@ -32,7 +33,7 @@ DATA: Final = "program/data"
 """The arrays of plans that no other section has."""
 WHY_NOT: Final = "program/none"
 """The section that states why a blob has no program."""
-FORMAT: Final = f"2-{crc32(' '.join(codes('Opcode')).encode()):08x}"
+FORMAT: Final = f"3-{crc32(' '.join(codes('Opcode')).encode()):08x}"
 """Increment it whenever the meaning of a kernel's attributes, or of this section, changes. Programs of
 `elementwise` have the numbers of opcodes, so it depends on their order."""
 
@@ -99,7 +100,7 @@ def _segment(segment: Segment, reads: Sequence[int], writes: Sequence[int], arra
         "inputs": [_described(each) for each in form.inputs],
         "outputs": [_described(each) for each in form.outputs],
         "nodes": form.step_nodes,
-        "largest": form.largest,
+        "largest": [form.largest, form.largest_bytes],
         "calls": [_call(call, arrays) for call in segment.calls],
     }
 
@@ -174,11 +175,13 @@ def _address(array: Array) -> int:
 class StoredProgram:
     """A program as a blob has it, before its plans are built.
 
+    `limit`: the largest value in bytes; 0 is the memory of the machine.
+
     Raises `BlobFormatError` for anything that `write_program` has not written.
     """
 
-    def __init__(self, blob: BlobReader) -> None:
-        self._blob = blob
+    def __init__(self, blob: BlobReader, limit: int = 0) -> None:
+        self._blob, self._limit = blob, limit
         self._arrays: dict[tuple[str, int, int], Array] = {}
         try:
             read = json.loads(bytes(blob.section(SECTION)))
@@ -197,6 +200,7 @@ class StoredProgram:
     def program(self, inputs: Sequence[Port], outputs: Sequence[Port], isa: str, threads: int, streams: int) -> Program:
         """Build its plans. `inputs` and `outputs` are the network's; the program has to fit them.
 
+        Raises `OutOfMemoryError` for a value that is larger than the limit.
         Raises `UnsupportedError` if this build of the native core leaves out kernels that they need. Otherwise, plans
         would be built from other kernels, which may read weights that are packed in another way.
         """
@@ -241,7 +245,11 @@ class StoredProgram:
         nodes = tuple((_text(name), _text(op_type)) for name, op_type in read["nodes"])
         if len(nodes) != len(plan.steps):
             raise ValueError(f"a plan has {len(plan.steps)} steps, and names for {len(nodes)}")
-        return PlanForm(plan, inputs, outputs, nodes, _text(read["largest"]))
+        name, nbytes = read["largest"]
+        if type(nbytes) is not int or nbytes < 0:
+            raise ValueError(f"a value has {nbytes!r:.20} bytes")
+        check_planned(nbytes, _text(name), self._limit)
+        return PlanForm(plan, inputs, outputs, nodes, name, nbytes)
 
     def _calls(self, read: Sequence[Sequence[Any]]) -> PlanCalls:
         calls: list[BufferCall | StepCall] = []

@@ -49,7 +49,7 @@ class Inference(Protocol):
 @dataclass(frozen=True, slots=True)
 class PlanForm:
     """A plan with the parts of the graph that running it needs: the numpy type and the shape of each input and output,
-    the friendly name and the operator of the node of each step, and the node of the largest value.
+    the friendly name and the operator of the node of each step, and the node and the bytes of the largest value.
     """
 
     plan: Plan
@@ -57,6 +57,7 @@ class PlanForm:
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
     step_nodes: tuple[tuple[str, str], ...]
     largest: str
+    largest_bytes: int
 
 
 class Segment(ABC):
