@@ -132,6 +132,11 @@ class CompileCache:
         self.prune()
         return True
 
+    def remove(self, key: str) -> None:
+        """Delete an entry."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(key))
+
     def was_stored_since(self, key: str, when_ns: int) -> bool:
         """Whether an entry was stored or used since then, by another process."""
         try:

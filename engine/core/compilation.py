@@ -131,7 +131,9 @@ class Compilation:
         # Which operators a model uses is not known before it is read.
         all_extensions = {**identity, REQUIREMENT: sorted(self.extensions.names)}
         steps = Steps(read_file, self._compiled, self.load, is_current, content_key)
-        return FileCache(cache, all_extensions, steps, self.live)
+        return FileCache(
+            cache, all_extensions, steps, self.live, Config(self.plugin.declared, dict(self.config)).to_json()
+        )
 
     def _identity(
         self, code: CodeReader, plugin: Plugin, config: Config, above: tuple[Plugin, ...] = ()

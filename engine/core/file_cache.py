@@ -53,19 +53,29 @@ class FileCache:
         cache: has the entries.
         identity: everything but the model that a network depends on, as JSON values.
         live: the networks in use, which are found before entries.
+        config: all of the configuration, also what does not affect how a network is compiled: networks that share have
+            one.
     """
 
-    def __init__(self, cache: CompileCache, identity: Mapping[str, Any], steps: Steps, live: LiveNetworks) -> None:
+    def __init__(
+        self,
+        cache: CompileCache,
+        identity: Mapping[str, Any],
+        steps: Steps,
+        live: LiveNetworks,
+        config: Mapping[str, Any],
+    ) -> None:
         self._cache = cache
         self._live = live
         self._identity = identity
+        self._live_identity = {**identity, "config": dict(config)}
         self._steps = steps
         self._index = FileIndex(cache.files)
 
     def network(self, path: str | os.PathLike[str]) -> tuple[ExecutableNetwork, Initializers]:
         """The network of a model's file, and the model's initializers, as compiling it would return them."""
         files = ModelFiles(path)
-        shared = self._live.find(files, self._identity)
+        shared = self._live.find(files, self._live_identity)
         if shared is not None:
             return shared[0], Initializers(shared[1], partial(self._read_again, files))
         found = self._found(files)
@@ -73,7 +83,7 @@ class FileCache:
             model, statuses = self._steps.read(path)
             files.watch_read(statuses)
             found = self._compiled(files, model), Initializers.of(model)
-        self._live.add(files, self._identity, *found)
+        self._live.add(files, self._live_identity, *found)
         return found
 
     def of_read(self, files: ModelFiles, model: Model) -> ExecutableNetwork:
@@ -84,7 +94,7 @@ class FileCache:
     def _compiled(self, files: ModelFiles, model: Model) -> ExecutableNetwork:
         is_named_by_file = model.name == files.path.stem
         if self._cache.is_stated:
-            network, entry = self._by_model(model)
+            network, entry = self._by_model(model, files)
             if entry is not None:
                 self._record(files, is_named_by_file, lambda _: entry)
         else:
@@ -122,21 +132,27 @@ class FileCache:
             )
         return model
 
-    def _by_model(self, model: Model) -> tuple[ExecutableNetwork, str | None]:
-        """The network of a model, and the key of its entry if there is one."""
+    def _by_model(self, model: Model, files: ModelFiles | None = None) -> tuple[ExecutableNetwork, str | None]:
+        """The network of a model, and the key of its entry if there is one; `files`: those that it was read from."""
         key = self._steps.content_key(model)
         network = self._cache.load(key, self._steps.load)
         if network is not None:
             return network, key
         network = self._steps.compile(model)
         is_stored = self._steps.is_current() and self._cache.store(key, network, _metadata(Initializers.of(model)))
+        if is_stored and files is not None and not files.is_unchanged():
+            # Weights are views of the files: those of the entry may not be what was hashed.
+            self._cache.remove(key)
+            is_stored = False
         return network, key if is_stored else None
 
     def _store(
         self, files: ModelFiles, is_named_by_file: bool, network: ExecutableNetwork, metadata: Mapping[str, Any]
     ) -> None:
         try:
-            if self._steps.is_current() and self._cache.is_usable():
+            with files.kept() as is_kept:
+                if not is_kept or not self._steps.is_current() or not self._cache.is_usable():
+                    return
                 self._record(files, is_named_by_file, lambda key: self._stored(files, key, network, metadata))
         except Exception as e:  # in a thread, where nobody else would hear of it
             self._cache.complain("the network `%s` is not cached: %s", network.name, e)
@@ -147,7 +163,15 @@ class FileCache:
     ) -> str | None:
         """The key of the network's entry; None if it could not be stored."""
         is_there = self._cache.was_stored_since(key, files.begun_ns)
-        return key if is_there or self._cache.store(key, network, metadata, OwnWeights(files)) else None
+        if is_there:
+            return key
+        if not self._cache.store(key, network, metadata, OwnWeights(files)):
+            return None
+        if not files.is_unchanged():
+            # Weights are views of the files: those of the entry may not be what was hashed.
+            self._cache.remove(key)
+            return None
+        return key
 
     def _record(self, files: ModelFiles, is_named_by_file: bool, entry_of: Callable[[str], str | None]) -> None:
         """Record which entry the content of files has, as `entry_of` says by the content's key, if it has one."""

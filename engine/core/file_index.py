@@ -141,7 +141,7 @@ class FileIndex:
     def _write_stamps(self, files: ModelFiles, content: Content) -> None:
         """Record the stamps of files. What changes one of them after `written` gives it another stamp."""
         written = time.time_ns()
-        if files.is_same():
+        if files.is_same() and not files.may_be_written():
             about = {"hashes": dict(content.hashes), "is_named_by_file": content.is_named_by_file}
             self._write(_file_name(files), {"written": written, "stamps": files.stamps, **about})
 

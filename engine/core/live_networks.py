@@ -30,7 +30,7 @@ class LiveNetworks:
     """
 
     def __init__(self) -> None:
-        self._networks: dict[tuple[Stamp, str], _Live] = {}
+        self._networks: dict[tuple[Stamp, str, str], _Live] = {}
         self._lock = ForkSafeLock()
 
     def find(
@@ -42,7 +42,7 @@ class LiveNetworks:
         """
         own = Stamp.now(files.path)
         with self._lock:
-            live = None if own is None else self._networks.get(_key(own, identity))
+            live = None if own is None else self._networks.get(_key(own, files, identity))
         network = None if live is None else live.network()
         if live is None or network is None:
             return None
@@ -58,13 +58,20 @@ class LiveNetworks:
         """Offer a network that was made of these files to later compilations."""
         stamps = dict(files.stamps)
         is_settled = not files.is_changed and all(stamp.is_settled(files.begun_ns) for stamp in stamps.values())
-        if not is_settled or not network.can_share() or network.extensions or network.context is not None:
+        if (
+            not is_settled
+            or files.may_be_written()
+            or not network.can_share()
+            or network.extensions
+            or network.context is not None
+        ):
             return
         with self._lock:
             for key in [key for key, live in self._networks.items() if live.network() is None]:
                 del self._networks[key]
-            self._networks[_key(stamps[OWN], identity)] = _Live(stamps, initializers.ports, weakref.ref(network))
+            self._networks[_key(stamps[OWN], files, identity)] = _Live(stamps, initializers.ports, weakref.ref(network))
 
 
-def _key(own: Stamp, identity: Mapping[str, Any]) -> tuple[Stamp, str]:
-    return own, json.dumps(identity, sort_keys=True)
+def _key(own: Stamp, files: ModelFiles, identity: Mapping[str, Any]) -> tuple[Stamp, str, str]:
+    # A link has the stamp of its file, but a model without a name has that of the link.
+    return own, files.path.stem, json.dumps(identity, sort_keys=True)

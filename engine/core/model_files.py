@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from engine.errors import BlobError
 from engine.files import file_beside
 from engine.files.digest import sha256
 from engine.threads import in_threads
+
+try:
+    import fcntl
+except ImportError:  # Windows, where contents are always hashed
+    fcntl = None  # type: ignore[assignment]
 
 SETTLED_NS: Final = 2_000_000_000
 """How old a change of a file is, in ns, before every later one has another time: coarse clocks count 2 s (FAT)."""
@@ -102,7 +109,7 @@ class ModelFiles:
         """Notice changes of a file from now on, whose stamp was taken at most when it began to be read."""
         if stamp is None or self.stamps.setdefault(location, stamp) != stamp:
             self.is_changed = True
-        elif not stamp.is_settled(time.time_ns()):
+        elif not stamp.is_settled(time.time_ns()) or may_be_written(self.place(location)):
             self._early[location] = self._hashed(location)
 
     def watch_read(self, statuses: Mapping[str, os.stat_result]) -> None:
@@ -151,6 +158,25 @@ class ModelFiles:
             return None
         return {location: each for location, each in found.items() if each is not None} if all(found.values()) else None
 
+    def is_unchanged(self) -> bool:
+        """Whether nothing has changed a watched file since it was read."""
+        return self.unchanged_hashes() is not None
+
+    def may_be_written(self) -> bool:
+        """Whether a process has a watched file open, or mapped, for writing: see `may_be_written`."""
+        return any(may_be_written(self.place(location)) for location in self.stamps)
+
+    @contextmanager
+    def kept(self) -> Iterator[bool]:
+        """While the block runs, who opens a watched file for writing waits, where the system can do that.
+
+        What is mapped must not be read while another program shortens the file: that ends the process. Yields False if
+        somebody has a file open for writing already.
+        """
+        with ExitStack() as stack:
+            leases = [stack.enter_context(_Lease(self.place(location))) for location in self.stamps]
+            yield not any(lease.has_writer for lease in leases)
+
     def is_same(self) -> bool:
         """Whether all watched files have their stamps now."""
         return not self.is_changed and all(
@@ -159,6 +185,49 @@ class ModelFiles:
 
     def _hashed(self, location: str) -> str | None:
         return _hash_of_file(self.place(location), self.stamps[location])
+
+
+def may_be_written(path: Path | None) -> bool:
+    """Whether a process has a file open, or mapped, for writing.
+
+    Writing to memory that is mapped gives a file a new time only when a page is first written to, on tmpfs once for
+    all: such a file can change, and keep its stamp. False if that is not known: see `_Lease`.
+    """
+    with _Lease(path) as lease:
+        return lease.has_writer
+
+
+class _Lease:
+    """A lease of a file for reading, which Linux grants if nobody has the file open, or mapped, for writing.
+
+    While it is held, whoever opens the file for writing waits. There is none for the files of other users, on some file
+    systems, and on other systems than Linux; such a file is taken to have no writer.
+    """
+
+    _SET_SIGNAL: Final = 10
+    """F_SETSIG of Linux, which Python's `fcntl` does not name."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.has_writer = False
+        self._descriptor = -1
+        if fcntl is None or path is None or not hasattr(fcntl, "F_SETLEASE"):
+            return
+        try:
+            self._descriptor = os.open(path, _READ)
+            # The kernel tells the holder that somebody waits, by SIGIO if nothing else is asked, which ends a process.
+            fcntl.fcntl(self._descriptor, self._SET_SIGNAL, signal.SIGURG)
+            fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except BlockingIOError:
+            self.has_writer = True
+        except (OSError, ValueError):
+            pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)  # which ends the lease
 
 
 def _absolute(path: str) -> Path:

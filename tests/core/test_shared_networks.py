@@ -19,6 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engine import Core
 from engine.core import model_files
+from engine.core.model_files import may_be_written
+from engine.core.storing import wait_until_stored
+from engine.errors import OutOfMemoryError
 
 WIDTH = 512
 
@@ -101,3 +104,50 @@ def test_open_lengths_are_not_shared_and_right(tmp_path: Path) -> None:
     for network, rows in zip(networks, (2, 3), strict=True):
         x = np.ones((rows, WIDTH), np.float32)
         assert np.array_equal(network({"x": x})["y"], 3 * x)
+
+
+def external(path: Path, factor: float) -> Path:
+    """The product, with its matrix in another file."""
+    write(path, factor)
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    time.sleep(0.01)
+    return path.with_name("weights.bin")
+
+
+def test_weights_that_a_program_can_still_write_are_read_again(tmp_path: Path) -> None:
+    """Writing to mapped memory need not change the times of the file."""
+    weights = external(tmp_path / "model.onnx", 3)
+    mapped = np.memmap(weights, np.float32, "r+")
+    mapped[0] = 3
+    if not may_be_written(weights):
+        pytest.skip("this system does not tell whether a file is written to")
+    for factor in (3, 5):
+        mapped[: WIDTH * WIDTH] = np.diag(np.full(WIDTH, factor, np.float32)).ravel()
+        for core in (Core(), Core()):
+            network = core.compile_model(tmp_path / "model.onnx", "CPU")
+            assert np.array_equal(network({"x": ones()})["y"], factor * ones())
+            wait_until_stored()
+
+
+def test_other_limits_and_other_names_share_nothing(tmp_path: Path) -> None:
+    """A limit affects no plan, and a network has the name of its file if the model has none."""
+    core, path = Core(), write(tmp_path / "model.onnx", 3)
+    first = core.compile_model(path, "CPU")
+    second = core.compile_model(path, "CPU", {"MAX_TENSOR_BYTES": 1 << 30})
+    assert (first.get_property("MAX_TENSOR_BYTES"), second.get_property("MAX_TENSOR_BYTES")) == (0, 1 << 30)
+    os.link(path, tmp_path / "link.onnx")
+    other = core.compile_model(tmp_path / "link.onnx", "CPU")
+    assert not weights_of(other) & weights_of(first)
+
+
+def test_a_stored_network_keeps_the_limit_of_its_values(tmp_path: Path) -> None:
+    core, path = Core(), write(tmp_path / "model.onnx", 3)
+    config = {"CACHE_DIR": str(tmp_path / "cache")}
+    core.compile_model(path, "CPU", config).export_model(tmp_path / "network.blob")
+    for limited in (
+        lambda: core.compile_model(path, "CPU", config | {"MAX_TENSOR_BYTES": 100}),
+        lambda: core.import_model(tmp_path / "network.blob", config={"MAX_TENSOR_BYTES": 100}),
+    ):
+        with pytest.raises(OutOfMemoryError, match=r"MatMul.*2048 bytes, more than the 100 bytes of MAX_TENSOR_BYTES"):
+            limited()
