@@ -53,21 +53,20 @@ bool has_all_rows(Isa isa) {
   return true;
 }
 
-// Whether families exist that only this set has, as those for AMX, and none of them is linked.
+// Whether all rows of a set are of families that no other set has, as those for AMX, and none of these is linked.
 bool lacks_own_families(Isa isa) {
-  if (isa == Isa::generic) return false;
   std::map<std::string_view, bool> is_own;
   for (const KernelRow& row : kernel_rows()) {
     bool& own = is_own.try_emplace(row.family, true).first->second;
     own = own && row.isa == isa;
   }
-  const std::set<std::string_view> linked = linked_families();
-  bool has_own = false;
-  for (const auto& [family, own] : is_own) {
-    if (own && linked.count(family) != 0) return false;
-    has_own = has_own || own;
+  bool has_rows = false;
+  for (const KernelRow& row : kernel_rows()) {
+    if (row.isa != isa) continue;
+    if (row.table != nullptr || !is_own[row.family]) return false;
+    has_rows = true;
   }
-  return has_own;
+  return has_rows;
 }
 
 }  // namespace

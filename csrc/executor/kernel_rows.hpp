@@ -20,7 +20,7 @@ const std::vector<KernelRow>& kernel_rows();
 // Whether this build has all rows that plans for an instruction set choose from: for each family, the highest row
 // within the set. Without them, plans would get kernels of a lower set, which may expect weights packed differently.
 // Families without any row (ENGINE_KERNELS) do not count, since a plan that needs one is refused.
-// Of the families that only this set has, at least one must have its row.
+// A set whose rows are all of families of its own, as AMX, must have one of them.
 bool is_built(Isa isa);
 
 // Whether this build has rows of every family.
