@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -42,7 +43,12 @@ def wait_until_stored() -> None:
     """Wait until all networks of this process are stored."""
     for thread in threading.enumerate():
         if thread.name == _NAME and thread is not threading.current_thread():
-            thread.join()
+            while thread.ident is None and thread in threading.enumerate():  # about to start
+                time.sleep(0.001)
+            with suppress(RuntimeError):  # it has an identity a moment before it can be joined
+                thread.join()
+            while thread.is_alive():
+                time.sleep(0.001)
 
 
 def _run(store: Callable[[], None]) -> None:
