@@ -158,9 +158,12 @@ class Core:
 
         The requests of a network that is compiled for a context take the context's tensors as inputs and outputs.
 
-        `config` overrides the defaults that `set_property` has set. If CACHE_DIR is set and the device can export
-        networks, the result of an equal compilation is loaded from there; the metric LOADED_FROM_CACHE reports it. The
-        model is not changed, and later changes to it do not affect the network. An `EngineWarning` says what a user
+        `config` overrides the defaults that `set_property` has set. If the device can export networks, the result of an
+        equal compilation of a model in a file is loaded from the user's cache, and of any model from CACHE_DIR if it is
+        set; the metric LOADED_FROM_CACHE reports it. CACHE_DIR="" always compiles. While a network of the same file is
+        in use, the new one shares its plans and weights, if the device can do that.
+
+        The model is not changed, and later changes to it do not affect the network. An `EngineWarning` says what a user
         should know of it, such as that nodes run on the reference evaluator; EXECUTION_SUMMARY has the same.
 
         Initializers that the file also lists as inputs are constants of the network; an inference that gives one
@@ -169,7 +172,7 @@ class Core:
         `cancel`, such as a `threading.Event`, ends the compilation with `Cancelled` soon after it is set: between two
         passes or two operations. `progress(what, share)` is called before each of them, by the threads that compile,
         one call at a time, with what is done next and an estimate of the share that is done, from 0 to 1; an exception
-        in it ends the compilation, too.
+        in it ends the compilation, too. What AUTO compiles in the background is not watched.
 
         Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
         node that the device cannot run, `MissingExtensionError`, `Cancelled`, and other `EngineError`s of the device.

@@ -55,7 +55,7 @@ def _run(store: Callable[[], None]) -> None:
     threading.main_thread().join(DELAY_SECONDS)
     # The end of the program waits for this thread, which would never get to run on a busy machine.
     if threading.main_thread().is_alive() and hasattr(os, "setpriority"):
-        with suppress(OSError):  # Linux has a priority for each thread; elsewhere, this is no thread's id
+        with suppress(OSError):  # only Linux takes the id of a thread here
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
     with _one_at_a_time:
         store()

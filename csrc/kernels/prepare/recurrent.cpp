@@ -61,7 +61,7 @@ namespace {
 // Attributes: cell (RecurrentCell), steps, batch, hidden; directions (1),
 // reversed (0): the only direction runs backwards; batch_first, input_forget (0); clip (none); for RNN: activation,
 // alpha, beta as in convolutions (kTanh or another). Flags of optional operands (0): lengths, initial_h, initial_c,
-// peephole; y, y_h, y_c. workers (1): the expected number; it does not affect the result.
+// peephole; y, y_h, y_c. workers (1): the expected number; it affects only rounding.
 // Inputs: projection, weights, for gru_linear recurrent_bias, then lengths, initial_h, initial_c, peephole if present;
 // outputs: y, y_h, y_c if present.
 RecurrentShape read_shape(const Attributes& attributes) {
