@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-import onnx
-
 from engine.errors import ModelReadError
 from engine.ir import Node
 from engine.onnx.functions import OPSET_TAG
+from engine.startup.onnx_library import onnx
 
 RT_INFO: Final = "engine.rt_info"
 """Metadata key under which a skeleton stores the whole rt_info as JSON."""

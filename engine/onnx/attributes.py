@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-import onnx
 
 from engine.errors import ModelReadError
 from engine.ir import Constant, Model, f32, i64, string
 from engine.onnx.stored_tensors import TensorStore
 from engine.ops.protos import attribute_from_proto, decode_text
+from engine.startup.onnx_library import onnx
 
 _A: Final = onnx.AttributeProto
 

@@ -6,9 +6,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import onnx
-import onnx.defs
-
 from engine.errors import ModelError, ModelReadError, UnsupportedError
 from engine.onnx.attributes import attribute_type
 from engine.onnx.contrib import is_known
@@ -18,6 +15,7 @@ from engine.onnx.opsets import resolve_version
 from engine.onnx.stored_tensors import check_tensor
 from engine.ops import CANONICAL_VERSIONS
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 _TENSOR: Final = onnx.AttributeProto.TENSOR
 

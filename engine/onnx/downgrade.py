@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
-import onnx
-import onnx.defs
-import onnx.helper
 
 from engine.errors import ModelWriteError
 from engine.ir import (
@@ -31,6 +28,7 @@ from engine.ir import (
 from engine.onnx.opsets import canonical_version
 from engine.onnx.upgrades.compatible import COMPATIBLE
 from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED
+from engine.startup.onnx_library import default_value, onnx
 
 _Schema = onnx.defs.OpSchema
 _Option = onnx.defs.OpSchema.FormalParameterOption
@@ -152,9 +150,9 @@ def _equal(default: Any, value: Any) -> bool:
 def _defaults(op_type: str, domain: str) -> dict[str, Any]:
     schema = onnx.defs.get_schema(op_type, canonical_version(op_type, domain), domain)
     values = {
-        name: onnx.helper.get_attribute_value(attribute.default_value)
+        name: onnx.helper.get_attribute_value(default_value(attribute))
         for name, attribute in schema.attributes.items()
-        if attribute.default_value.type
+        if default_value(attribute).type
     }
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 

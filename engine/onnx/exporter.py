@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import onnx
-import onnx.helper
-
 from engine.errors import ModelWriteError
 from engine.ir import Constant, MapType, Model, OptionalType, SequenceType, SparseTensorType, ValueType
 from engine.onnx.annotations import ACCURACY_LEVEL
@@ -17,6 +14,7 @@ from engine.onnx.variables import metadata_of
 from engine.ops import CANONICAL_VERSIONS, find_op
 from engine.ops.internal import as_onnx
 from engine.ops.protos import tensor_to_proto
+from engine.startup.onnx_library import onnx
 
 __all__ = ["model_to_proto"]
 

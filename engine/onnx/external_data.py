@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-import onnx
-
 from engine.errors import ExternalDataError, ModelReadError
 from engine.files import file_beside
 from engine.onnx.safetensors import SUFFIX, SafetensorsFile
 from engine.onnx.source import map_with_status
+from engine.startup.onnx_library import onnx
 
 _KNOWN_KEYS: Final = frozenset({"location", "offset", "length", "checksum", "basepath"})
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import onnx
-import onnx.defs
-
 from engine.errors import GraphError, ModelReadError
 from engine.onnx.functions import describe, onnx_domain, subgraphs, subgraphs_of, walk_nodes
+from engine.startup.onnx_library import onnx
 
 _MAX_NODES: Final = 200_000
 _MAX_BYTES: Final = 256 << 20

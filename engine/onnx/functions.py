@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-import onnx
-
 from engine.errors import ModelReadError
+from engine.startup.onnx_library import onnx
 
 OPSET_TAG: Final = "engine.opset"
 """Metadata key of a node whose operator's version follows the opset in the value instead of the model's."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final
 
-import onnx
-
 from engine import ops
 from engine.errors import ModelError, TypeInferenceError, UnsupportedError
 from engine.ir import (
@@ -51,6 +49,7 @@ from engine.onnx.values import Values
 from engine.ops.loop import NUM_FIXED, LoopForm, formal_inputs
 from engine.ops.spec import check_spec
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 _log: Final = logging.getLogger("engine.onnx")
 _GRAPH: Final = onnx.AttributeProto.GRAPH

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import onnx
-import onnx.helper
-import onnx.shape_inference
-
 from engine.onnx.contrib import is_known
 from engine.onnx.functions import walk_graphs
 from engine.onnx.hazards import hidden_domains, hide_hazards, hide_vector_makers, show_hidden
 from engine.ops import CANONICAL_VERSIONS
+from engine.startup.onnx_library import onnx
 
 _MAX_LENGTH: Final = 1 << 24
 _MAX_ELEMENTS: Final = 1 << 18
@@ -59,12 +56,21 @@ def _drop_declared(graph: onnx.GraphProto) -> None:
     # An output without a producer has the type of the input or initializer, whatever it is declared as.
     given = {value.name: value.type for value in graph.input}
     for tensor in graph.initializer:
-        given[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        given[tensor.name] = _type_of(tensor)
     for value in graph.output:
         if value.name in given:
             value.type.CopyFrom(given[value.name])
         elif value.name not in foreign:
             value.ClearField("type")
+
+
+def _type_of(tensor: onnx.TensorProto) -> onnx.TypeProto:
+    proto = onnx.TypeProto()
+    proto.tensor_type.elem_type = tensor.data_type
+    proto.tensor_type.shape.SetInParent()  # a scalar has a shape without dimensions
+    for length in tensor.dims:
+        proto.tensor_type.shape.dim.add().dim_value = length
+    return proto
 
 
 def _parts_of(graph: onnx.GraphProto, count: int) -> list[onnx.GraphProto]:

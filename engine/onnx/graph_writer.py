@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from engine.errors import ModelError, ModelWriteError
@@ -30,6 +29,7 @@ from engine.onnx.naming import Scope, UniqueNames
 from engine.ops import CANONICAL_VERSIONS, find_op
 from engine.ops.protos import attribute_to_proto, type_to_proto
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 TensorWriter = Callable[[Constant, str, bool], "onnx.TensorProto | None"]
 """Writes a constant under a name; the flag tells whether it is in the main graph. None if it is added later."""

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-import onnx
-
 from engine.errors import ModelReadError, TypeInferenceError
 from engine.ir import Output, TensorType
 from engine.onnx.functions import describe, subgraphs
 from engine.ops.einsum import EQUATION_FORM, is_equation
+from engine.startup.onnx_library import onnx
 
 _AXES: Final = frozenset({
     "axes", "axis", "batch_axis", "batch_dims", "concat_axis", "perm", "scan_input_axes", "scan_output_axes",

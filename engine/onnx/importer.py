@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import onnx
-
 from engine.errors import ModelReadError
 from engine.files import ModelSource
 from engine.ir import DECLARED_LENGTHS, Model
@@ -26,6 +24,7 @@ from engine.onnx.stored_tensors import FileTensors
 from engine.onnx.variables import read_metadata
 from engine.ops import CANONICAL_VERSIONS
 from engine.startup import paused_collector
+from engine.startup.onnx_library import onnx
 
 __all__ = ["read_model"]
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final
 
-import onnx
-
 from engine.errors import GraphError, ModelReadError
 from engine.onnx.function_calls import Limits, check_attributes, check_function, check_signature, is_required
 from engine.onnx.functions import (
@@ -24,6 +22,7 @@ from engine.onnx.functions import (
 )
 from engine.onnx.naming import UniqueNames
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 _LONGEST_PREFIX: Final = 100  # characters; names of calls within calls do not grow further
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import onnx
-
 from engine.errors import EngineError, GraphError, ModelReadError
 from engine.onnx.function_calls import Limits
 from engine.onnx.functions import (
@@ -23,6 +21,7 @@ from engine.onnx.functions import (
 from engine.onnx.inliner import Inliner
 from engine.onnx.opsets import resolve_version
 from engine.ops import CANONICAL_VERSIONS
+from engine.startup.onnx_library import onnx
 
 __all__ = ["inline_functions"]
 

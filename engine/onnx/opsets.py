@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 
-import onnx.defs
-
 from engine.errors import UnknownOperatorError, UnsupportedError
 from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED
+from engine.startup.onnx_library import onnx
 
 
 @functools.cache

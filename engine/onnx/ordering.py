@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-import onnx
-
 from engine.errors import GraphError
 from engine.onnx.calls import CallChecker
 from engine.onnx.functions import describe, subgraphs
 from engine.onnx.stored_tensors import check_tensor
+from engine.startup.onnx_library import onnx
 
 _Readers: TypeAlias = dict[str, str]
 """For each value that is read, a reader, for messages."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-import onnx
-
 from engine.errors import ModelReadError, UnsupportedError
 from engine.ir import Constant, Model, TensorType
 from engine.onnx.annotations import RT_INFO, parse_rt_info, rt_info_text
@@ -25,6 +23,7 @@ from engine.onnx.wire import Buffer
 from engine.ops import CANONICAL_VERSIONS
 from engine.ops.protos import tensor_to_proto, tensor_to_raw
 from engine.startup import paused_collector
+from engine.startup.onnx_library import onnx
 
 __all__ = ["Section", "join_model", "split_model"]
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import onnx
-import onnx.defs
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from engine.errors import UnsupportedError
@@ -18,6 +16,7 @@ from engine.ir.element_type import ALL
 from engine.onnx.functions import callee_of, functions_by_key, onnx_domain, walk_nodes
 from engine.onnx.opsets import newest_opset, version_in
 from engine.ops import CANONICAL_VERSIONS
+from engine.startup.onnx_library import onnx
 
 NEWEST_IR: Final = 14
 """The version of ONNX's file format whose fields are known."""

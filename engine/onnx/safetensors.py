@@ -12,13 +12,12 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-import onnx
-
 from engine.errors import ExternalDataError, ModelError, ModelReadError
 from engine.ir import ElementType
 from engine.onnx.functions import walk_graphs
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.onnx.source import map_file
+from engine.startup.onnx_library import onnx
 
 SUFFIX: Final = ".safetensors"
 

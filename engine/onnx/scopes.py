@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import onnx
-
 from engine.onnx.functions import subgraphs, walk_graphs
 from engine.onnx.naming import UniqueNames
+from engine.startup.onnx_library import onnx
 
 
 def separate_scopes(graph: onnx.GraphProto) -> None:

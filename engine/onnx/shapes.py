@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import onnx
-
 from engine.errors import ModelError, ModelReadError
 from engine.ir import (
     UNKNOWN,
@@ -20,6 +18,7 @@ from engine.ir import (
     undefined,
 )
 from engine.ops.protos import type_from_proto
+from engine.startup.onnx_library import onnx
 
 # The symbols that ONNX's data propagation generates for unknown dimensions, and the symbols of PyTorch's older exporter
 # (operator, value, `_dim_`, axis), which gives several unknown lengths of one value the same.

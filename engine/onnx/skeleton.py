@@ -9,7 +9,6 @@ import functools
 import os
 from typing import Final
 
-import onnx
 from google.protobuf.descriptor_pb2 import FileDescriptorProto  # type: ignore[import-untyped]
 from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -20,6 +19,7 @@ from engine.ir.long_list import LongList
 from engine.onnx.long_lists import long_list
 from engine.onnx.wire import ELEMENTS, LENGTH, MAX_DEPTH, Buffer, WireError, encode_length, encode_varint, fields
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 INLINE_BYTES: Final = 1024
 """Tensors of at most this many bytes stay in the skeleton, because shape inference reads them."""

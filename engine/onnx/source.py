@@ -9,12 +9,11 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-import onnx
-
 from engine.errors import ModelReadError
 from engine.files import ModelSource, position_of, why_not_opened
 from engine.onnx.wire import Buffer
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 _OTHER_FORMATS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x93EBLOB\r\n", "a blob, a network that is compiled already; load it with Core.import_model"),

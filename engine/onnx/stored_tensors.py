@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from engine.errors import ModelError, ModelReadError
@@ -41,6 +40,7 @@ from engine.onnx.skeleton import RAW_DATA, Skeleton
 from engine.onnx.wire import Buffer, count_varints, decode_varints
 from engine.ops.protos import SparseTensor, sparse_from_proto, tensor_from_proto, tensor_from_raw, tensor_to_proto
 from engine.ops.tensors import check_range, dense_within_budget
+from engine.startup.onnx_library import onnx
 
 Array = NDArray[Any]
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import onnx
 
 from engine.errors import InputError, ModelError
 from engine.ir import MapType, OptionalType, SequenceType, ValueType, string
 from engine.ops.tensors import tensor_from_proto, tensor_to_proto
+from engine.startup.onnx_library import onnx
 
 # Kinds of elements and their fields, the same for sequences and optionals.
 _FIELDS: Final = {

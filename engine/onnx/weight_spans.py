@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnx
-
 from engine.errors import ExternalDataError
 from engine.onnx.external_data import ExternalData
 from engine.onnx.skeleton import RAW_DATA, Skeleton, parse_model
 from engine.onnx.source import map_file
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
-import onnx
-
 from engine.errors import ModelWriteError
 from engine.files import complete_file, why_not_opened
 from engine.ir import Constant, Model
 from engine.onnx.exporter import MAX_INLINE_BYTES, export_proto, weight_bytes
 from engine.onnx.wire import encode_length
 from engine.ops.protos import tensor_to_proto, tensor_to_raw
+from engine.startup.onnx_library import onnx
 
 __all__ = ["write_model"]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import numpy as np
-import onnx
 
 from engine.errors import GraphError, ModelError
 from engine.ir import ElementType, Model, Node, OutputLike
 from engine.ir.single_floats import as_float, shown_attribute
 from engine.ops.protos import SparseTensor, attribute_kind
 from engine.ops.registry import AttributeDef, OpDef, get_op
+from engine.startup.onnx_library import onnx
 
 _A: Final = onnx.AttributeProto
 

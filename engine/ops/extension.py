@@ -14,9 +14,6 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, Protocol, TypeAlias, get_args
 
 import numpy as np
-import onnx
-import onnx.defs
-import onnx.helper
 
 from engine.errors import DeviceError, EngineError, ExtensionConflictError, ExtensionError, ModelError
 from engine.ir import UNKNOWN, Constant, Node, Output, Parameter, PartialShape, TensorType, ValueType, string, undefined
@@ -37,6 +34,7 @@ from engine.ops.registry import (
 from engine.ops.rules import check_inputs, fail
 from engine.ops.traits import NO_TRAITS, Traits, declare_traits
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 InferFunction: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 KernelAttribute: TypeAlias = tuple[str, int, Any]

@@ -6,10 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-import onnx
-import onnx.shape_inference
-from onnx.checker import ValidationError
-
 from engine.errors import ModelError, TypeInferenceError
 from engine.ir import UNKNOWN, Constant, Node, OptionalType, SequenceType, TensorType, ValueType, undefined
 from engine.ir.inference import set_inferencer
@@ -19,6 +15,7 @@ from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED, OpDef, find
 from engine.ops.rules import check_inputs, fail
 from engine.ops.spec import attribute_key, check_spec, has_long_attributes, refuse
 from engine.ops.tensors import Array
+from engine.startup.onnx_library import onnx
 
 _MEMO_SIZE: Final = 20_000
 _MAX_ELEMENTS: Final = 1024
@@ -180,7 +177,13 @@ def _ask_onnx(
         )
         outputs = [inferred.get(name) for name in proto.output]
         return tuple([UNKNOWN if output is None else type_from_proto(output) for output in outputs])
-    except (onnx.shape_inference.InferenceError, ValidationError, ValueError, IndexError, RuntimeError) as e:
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+    ) as e:
         if not is_complete:
             return (UNKNOWN,) * node.num_outputs
         fail(node, _clean(str(e)), e)

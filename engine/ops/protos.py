@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
-import onnx
 
 from engine.errors import ModelReadError, ModelWriteError
 from engine.ir import (
@@ -35,6 +34,7 @@ from engine.ops.tensors import (
     tensor_to_proto,
     tensor_to_raw,
 )
+from engine.startup.onnx_library import onnx
 
 __all__ = [
     "SparseTensor", "attribute_from_proto", "attribute_kind", "attribute_to_proto", "decode_text", "encode_text",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import onnx.numpy_helper
 
 from engine.errors import ModelError
 from engine.ir import ElementType, Node, u8
@@ -16,6 +15,7 @@ from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, 
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 _MIN_SCALE: Final = 2.0**-126
 _MAX_SCALE: Final = 2.0**40

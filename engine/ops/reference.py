@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
-import onnx
 
 from engine.errors import DeviceError, EngineError, InferError, InputError, OutOfMemoryError, UnsupportedError
 from engine.ir import Node, Output, TensorType, string, undefined
@@ -23,6 +22,7 @@ from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
 from engine.ops.result_size import guard, value_bytes
 from engine.ops.suspect_values import suspicion_of
 from engine.ops.tensors import Array
+from engine.startup.onnx_library import onnx
 
 _HOMES: Final[dict[str, str]] = {
     "": "onnx.reference.ops",

@@ -9,15 +9,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-import onnx
-import onnx.defs
-
 from engine.errors import ModelError, UnknownOperatorError, UnsupportedError
 from engine.ir import ElementType, Node, ValueType
 from engine.ir.element_type import ALL
 from engine.ops.protos import attribute_from_proto
 from engine.ops.traits import Traits, traits_of_operator
 from engine.startup import dataclass
+from engine.startup.onnx_library import default_value, onnx
 
 CANONICAL_OPSET: Final = 28
 """The version of ONNX's own domain for all nodes of a `Model`."""
@@ -331,7 +329,7 @@ def _port(port: onnx.defs.OpSchema.FormalParameter) -> OpPort:
 
 
 def _attribute(attribute: onnx.defs.OpSchema.Attribute) -> AttributeDef:
-    default = attribute.default_value
+    default = default_value(attribute)
     has_default = default.type not in _NO_DEFAULT and not attribute.required
     return AttributeDef(
         name=attribute.name,

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from onnx.numpy_helper import saturate_cast
 
 from engine.errors import ModelError, OperatorSpecError
 from engine.ir import (
@@ -31,6 +30,7 @@ from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, ran
 from engine.ops.tensors import Array
 from engine.ops.traits import declare
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 _RADIUS: Final = {"linear": 1, "cubic": 2}
 """The distance from a coordinate within which elements count."""
@@ -309,7 +309,11 @@ def _resize(
             result = np.where(_along(outside, each.axis, x.ndim), value, result)
     if is_nearest:
         return result
-    return result.astype(x.dtype) if ElementType.from_numpy(x.dtype).is_real else saturate_cast(result, x.dtype)
+    return (
+        result.astype(x.dtype)
+        if ElementType.from_numpy(x.dtype).is_real
+        else onnx.numpy_helper.saturate_cast(result, x.dtype)
+    )
 
 
 def _sum_of_taps(x: Array, places: Array, weights: Array, axis: int) -> Array:

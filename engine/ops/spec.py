@@ -28,7 +28,6 @@ from functools import cache
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 import numpy as np
-import onnx
 
 from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node, Output, TensorType
@@ -38,6 +37,7 @@ from engine.ops.protos import attribute_kind
 from engine.ops.registry import AttributeDef, Evaluator, OpDef, compiles, find_op
 from engine.ops.rules import describe_inputs
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 _A: Final = onnx.AttributeProto
 _KINDS: Final[dict[int, tuple[str, frozenset[int]]]] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from onnx.reference.ops.aionnxml.op_svm_helper import SVMCommon
+from onnx.reference.ops.aionnxml.op_svm_helper import SVMCommon  # noqa: TID253 - models with these machines need it
 
 from engine.ops.pairwise_coupling import CoupledProbabilities
 from engine.ops.tensors import Array

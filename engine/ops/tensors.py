@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import onnx
-import onnx.numpy_helper
 from numpy.typing import NDArray
 
 from engine.errors import ModelError, ModelReadError, OutOfMemoryError
 from engine.ir import ElementType, i8, i16, string, u8, u16
 from engine.limits import check_bytes, current_budget, shown_bytes
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 Array = NDArray[Any]
 Buffer = bytes | bytearray | memoryview | Array

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
-import onnx
-import onnx.defs
 
 from engine.errors import ModelError
 from engine.ir import Node, PartialShape, TensorType, ValueType, string
@@ -19,6 +17,7 @@ from engine.ops.spec import OperatorSpec, check_rank, refuse, specifies
 from engine.ops.tensors import Array, decode_text, encode_text
 from engine.ops.text import check_pattern, compiled_pattern
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 _DOMAIN: Final = "com.microsoft"
 _START: Final = chr(2)

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-import onnx
-
 from engine.ir import MapType, Model, OptionalType, SequenceType, SparseTensorType, TensorType, ValueType
 from engine.ir.element_type import ElementType
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 
 @dataclass(frozen=True, slots=True)

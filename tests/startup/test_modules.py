@@ -108,8 +108,16 @@ def test_a_model_in_the_cache(folder: Path) -> None:
 
 
 def test_a_model(folder: Path) -> None:
+    """The native module of onnx, its messages, and what protobuf needs for them; not the package."""
     found = imported(folder, job('compile_model("mlp.onnx", "CPU")'))
-    check(found, 690, REPORTS, REST, {"asyncio", "concurrent", "sqlite3"})
+    check(
+        {name: importer for name, importer in found.items() if not name.startswith(("onnx.onnx_", "google."))},
+        560,
+        REPORTS,
+        REST,
+        SLOW,
+        {"asyncio", "concurrent", "ml_dtypes", "onnx", "sqlite3"},
+    )
 
 
 def run_of(*arguments: str) -> str:

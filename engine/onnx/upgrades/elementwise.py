@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import ml_dtypes
 import numpy as np
-import onnx
 
 from engine.ir import Output, f32, f64, undefined
 from engine.onnx.upgrades.call import OldCall, Upgraded, upgrade
@@ -23,6 +21,7 @@ from engine.onnx.upgrades.emit import (
     scalar_like,
     shape_of,
 )
+from engine.startup.onnx_library import onnx
 
 _F32_MAX: Final = float(np.finfo(np.float32).max)
 
@@ -102,7 +101,7 @@ def _clip_limits(call: OldCall) -> OldCall:
     element_type = call.element_type(0)
     if element_type is f32:
         return upgraded
-    limit = float(ml_dtypes.finfo(element_type.numpy).max)  # type: ignore[no-untyped-call]
+    limit = float(element_type.finfo.max)
     return upgraded.at(6, **({"min": -limit, "max": limit} | dict(upgraded.attributes)))
 
 

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import onnx
-import onnx.defs
-import onnx.helper
-
 from engine.errors import TypeInferenceError, UnknownOperatorError
 from engine.ir import Constant, Model, Node, Output, Parameter, ValueType
 from engine.ops.evaluator import ModelEvaluator
+from engine.ops.protos import attribute_to_proto
 from engine.ops.registry import INTERNAL_DOMAIN, Evaluator, OpDef, get_op, register_op
 from engine.ops.rules import check_inputs, fail
+from engine.startup.onnx_library import onnx
 
 FLOATS: Final = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"]
 
@@ -172,4 +170,4 @@ def _attribute(name: str, default: Any) -> onnx.defs.OpSchema.Attribute:
         return onnx.defs.OpSchema.Attribute(name, default, required=False)
     if isinstance(default, tuple):  # an empty one: its type is the attribute's item type
         return onnx.defs.OpSchema.Attribute(name, onnx.defs.OpSchema.AttrType.FLOATS, required=False)
-    return onnx.defs.OpSchema.Attribute(name, onnx.helper.make_attribute(name, default))
+    return onnx.defs.OpSchema.Attribute(name, attribute_to_proto(name, default))

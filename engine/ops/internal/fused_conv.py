@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import onnx.defs
-
 from engine.ir import Node, Output, OutputLike, TensorType, ValueType
 from engine.ops.conv import ConvSpec, convolved_type
 from engine.ops.create import create
@@ -14,6 +12,7 @@ from engine.ops.fused_activation import Activation, apply_activation
 from engine.ops.internal.definition import define, padded
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import broadcast_shapes, fail
+from engine.startup.onnx_library import onnx
 
 _CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _TRANSPOSED: Final = (*_CONV, "output_padding", "output_shape")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import onnx.defs
-
 from engine.ir import (
     ElementType,
     Node,
@@ -27,6 +25,7 @@ from engine.ops.matmul import MatMulSpec, product_type
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 _CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _BYTES: Final = ["tensor(uint8)", "tensor(int8)"]

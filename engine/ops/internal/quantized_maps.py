@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import onnx.defs
-
 from engine.ir import Node, Output, OutputLike
 from engine.ops.create import create
 from engine.ops.internal.definition import define, padded
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.spec import OperatorSpec, check_choice, specifies
 from engine.startup import dataclass
+from engine.startup.onnx_library import onnx
 
 BINARY_OPERATORS: Final = ("Add", "Mul")
 _POOL: Final = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides")

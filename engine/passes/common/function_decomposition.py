@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import onnx
-
 from engine import ops
 from engine.ir import Constant, Model, Node, Output, Parameter, TensorType, ValueType, f32, f64
 from engine.ops import get_op
@@ -16,6 +14,7 @@ from engine.passes.fusion import fits
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_to_steps
+from engine.startup.onnx_library import default_value, function_body, onnx
 
 FUNCTIONS: Final = (
     "Attention", "CausalConvWithState", "CenterCropPad", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss",
@@ -158,11 +157,11 @@ def _definition(node: Node, types: list[ValueType], attributes: Mapping[str, Any
     (call,) = (each for each in proto.graph.node if each.op_type == node.op_type)
     schema: Any = get_op(node.op_type, node.domain).schema  # the stub lacks the function API
     present = {attribute.name for attribute in call.attribute}
-    defaults = (attribute.default_value for name, attribute in schema.attributes.items() if name not in present)
+    defaults = (default_value(attribute) for name, attribute in schema.attributes.items() if name not in present)
     call.attribute.extend(default for default in defaults if default.name)
     body = proto.functions.add()
     if schema.has_function:
-        body.CopyFrom(schema.function_body)
+        body.CopyFrom(function_body(schema))
     else:
         protos = {value.name: value.type for value in proto.graph.input}
         version = schema.context_dependent_function_opset_versions[-1]

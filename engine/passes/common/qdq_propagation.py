@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import ml_dtypes
 import numpy as np
 
 from engine import ops
@@ -250,7 +249,7 @@ def _has_positive_scale(dequantize: Node) -> bool:
     scale, result = constant_data(dequantize.input_value(1)), dequantize.output(0).element_type
     if scale is None or not result.is_real:
         return False
-    limits = ml_dtypes.finfo(result.numpy)  # type: ignore[no-untyped-call]
+    limits = result.finfo
     largest = float(limits.max) / 2 ** dequantize.input_value(0).element_type.bits
     numbers = scale.astype(np.float64)
     return bool(((numbers > 0) & (numbers <= largest)).all())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from onnx import AttributeProto
-
 from engine.errors import PassError, UnknownOperatorError
 from engine.ir import UNKNOWN, Node, Output, OutputLike
 from engine.ops import CANONICAL_VERSIONS, OpDef, find_op, get_op
 from engine.passes.pattern.predicates import Predicate, PredicateLike, as_predicate, value_matches
+from engine.startup.onnx_library import onnx
 
 PATTERN_DOMAIN = "engine.pattern"
 
@@ -185,7 +184,7 @@ def _check_kinds(node: WrapType) -> None:
 
 
 def _has_bodies(op: OpDef) -> bool:
-    return any(attribute.kind == AttributeProto.GRAPH for attribute in op.attributes.values())
+    return any(attribute.kind == onnx.AttributeProto.GRAPH for attribute in op.attributes.values())
 
 
 def _listed(node: WrapType) -> str:

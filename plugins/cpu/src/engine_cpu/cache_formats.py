@@ -28,8 +28,8 @@ class CacheFormat:
 
     name: str
     element_bytes: int
-    numpy: Any = None
-    """The numpy type of elements that are numbers by themselves."""
+    number: ElementType | None = None
+    """The type of elements that are numbers by themselves."""
     extra: int = 0
     """Elements that follow a row's elements."""
 
@@ -39,8 +39,8 @@ class CacheFormat:
 
     def encode(self, array: Array) -> Array:
         """Rows of floating-point numbers in this format."""
-        if self.numpy is not None:
-            return array.astype(self.numpy, copy=False).view(f"u{self.element_bytes}")
+        if self.number is not None:
+            return array.astype(self.number.numpy, copy=False).view(f"u{self.element_bytes}")
         array = array.astype(np.float32, copy=False)
         scale = _scales(array)
         with np.errstate(invalid="ignore"):
@@ -50,17 +50,17 @@ class CacheFormat:
 
     def decode(self, rows: Array) -> Array:
         """The values of rows in this format, in the type of its elements or in f32."""
-        if self.numpy is not None:
-            return rows.view(self.numpy)
+        if self.number is not None:
+            return rows.view(self.number.numpy)
         codes = np.ascontiguousarray(rows[..., :-_SCALE_BYTES]).view(np.int8)
         scale = np.ascontiguousarray(rows[..., -_SCALE_BYTES:]).view(np.float32)
         values: Array = codes.astype(np.float32) * scale
         return values
 
 
-F32: Final = CacheFormat("f32", 4, np.float32)
-F16: Final = CacheFormat("f16", 2, np.float16)
-BF16: Final = CacheFormat("bf16", 2, bf16.numpy)
+F32: Final = CacheFormat("f32", 4, f32)
+F16: Final = CacheFormat("f16", 2, f16)
+BF16: Final = CacheFormat("bf16", 2, bf16)
 INT8: Final = CacheFormat("i8", 1, extra=_SCALE_BYTES)
 CACHE_FORMATS: Final = {"f32": F32, "bf16": BF16, "int8": INT8}
 """The formats by the values of KV_CACHE_PRECISION."""
