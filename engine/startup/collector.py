@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 
 @contextmanager
@@ -15,10 +17,27 @@ def paused_collector() -> Iterator[None]:
     the time and frees nothing; while modules are imported, a tenth. The pause is process-wide, so it affects other
     threads too.
     """
-    enabled = gc.isenabled()
+    enabled, modules = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            if len(sys.modules) > modules + _MANY_MODULES:
+                _promote()
             gc.enable()
+
+
+_MANY_MODULES: Final = 8
+"""So many new modules have created tens of thousands of objects."""
+
+
+def _promote() -> None:
+    """Put all objects into the oldest generation, which takes no time, instead of visiting them in the next collection.
+
+    Only after many modules were imported, whose objects stay. A process does that a few times; were it done after each
+    pause, the collector would not notice that old objects become many, and garbage would stay, too.
+    """
+    if gc.get_freeze_count() == 0:  # a program may have frozen objects, and they stay frozen
+        gc.freeze()
+        gc.unfreeze()
