@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import sys
 from abc import update_abstractmethods
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import MISSING, Field, FrozenInstanceError
+from functools import cache
 from reprlib import recursive_repr
 from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final
@@ -51,8 +52,7 @@ _FACTORY: Final = _Factory()
 
 
 def _made(cls: Any, frozen: bool, eq: bool, slots: bool, kw_only: bool) -> Any:
-    own, params = _own_fields(cls, kw_only)
-    params.frozen, params.eq = frozen, eq
+    own = _own_fields(cls, kw_only)
     fields: dict[str, Field[Any]] = {}
     for base in cls.__mro__[-1:0:-1]:
         if (known := getattr(base, "__dataclass_params__", None)) is not None:
@@ -66,7 +66,7 @@ def _made(cls: Any, frozen: bool, eq: bool, slots: bool, kw_only: bool) -> Any:
     else:
         _set_defaults(cls, own)
     # For `dataclasses` and classes that it makes of this one.
-    cls.__dataclass_fields__, cls.__dataclass_params__ = fields, params
+    cls.__dataclass_fields__, cls.__dataclass_params__ = fields, _parameters(frozen, eq)
     listed = dataclasses.fields(cls)
     if "__init__" not in defined:
         _set_initializer(cls, listed, frozen)
@@ -87,39 +87,44 @@ def _made(cls: Any, frozen: bool, eq: bool, slots: bool, kw_only: bool) -> Any:
     return cls
 
 
-def _own_fields(cls: Any, kw_only: bool) -> tuple[dict[str, Field[Any]], Any]:
-    """The fields that the class adds to those of its bases, and the parameters of a dataclass.
-
-    `dataclasses` makes them, of a class without bases, methods, and annotations that it would have to understand.
-    """
-    annotations = {name: each for name, each in cls.__annotations__.items() if not _begins(each, "ClassVar")}
-    if wrong := [name for name, each in annotations.items() if _begins(each, "InitVar") or _begins(each, "KW_ONLY")]:
-        raise TypeError(
-            f"{cls.__name__}.{wrong[0]}: {annotations[wrong[0]]} is not supported; use dataclasses.dataclass"
-        )
-    # A default may be inherited; the slot of a base is none.
-    found = {name: getattr(cls, name, MISSING) for name in annotations}
-    values = {
-        name: value
-        for name, value in found.items()
-        if value is not MISSING and not isinstance(value, MemberDescriptorType)
-    }
-    # With a docstring, since `dataclasses` would parse signatures to write one.
-    body = {
-        "__module__": cls.__module__,
-        "__doc__": cls.__name__,
-        "__annotations__": dict.fromkeys(annotations, object),
-    }
-    made: Any = type(cls.__name__, (), body | values)
-    made = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=kw_only)(made)
-    own = {each.name: each for each in dataclasses.fields(made)}
-    for name, each in own.items():
-        each.type = annotations[name]
-    return own, made.__dataclass_params__
+def _own_fields(cls: Any, kw_only: bool) -> dict[str, Field[Any]]:
+    """The fields that the class adds to those of its bases."""
+    own = {}
+    for name, annotation in cls.__annotations__.items():
+        stated = str(annotation).partition("[")[0].removeprefix("typing.").removeprefix("dataclasses.")
+        if stated == "ClassVar":
+            continue
+        if stated in ("InitVar", "KW_ONLY"):
+            raise TypeError(f"{cls.__name__}.{name}: {annotation} is not supported; use dataclasses.dataclass")
+        default = getattr(cls, name, MISSING)  # it may be inherited
+        if isinstance(default, MemberDescriptorType):  # the slot of a base is none
+            default = MISSING
+        made: Any = default if isinstance(default, Field) else dataclasses.field(default=default)
+        if type(made.default).__hash__ is None:
+            raise ValueError(f"{cls.__name__}.{name}: the default is mutable, so all instances would share it")
+        made.name, made.type, made._field_type = name, annotation, _FIELD_TYPE
+        if made.kw_only is MISSING:
+            made.kw_only = kw_only
+        own[name] = made
+    return own
 
 
-def _begins(annotation: object, name: str) -> bool:
-    return re.match(rf"(?:typing\.|dataclasses\.)?{name}\b", str(annotation)) is not None
+@dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)
+class _Plain:
+    """A class that `dataclasses` makes: it tells what fields and classes need for `dataclasses.fields` and others."""
+
+    field: int
+
+
+_FIELD_TYPE: Final = _Plain.__dataclass_fields__["field"]._field_type  # type: ignore[attr-defined]
+
+
+@cache
+def _parameters(frozen: bool, eq: bool) -> Any:
+    """The arguments of the decorator, for `dataclasses` and classes that it makes of the engine's."""
+    made = copy(_Plain.__dataclass_params__)  # type: ignore[attr-defined]
+    made.frozen, made.eq = frozen, eq
+    return made
 
 
 def _with_slots(cls: Any, fields: Iterable[str]) -> Any:

@@ -273,6 +273,15 @@ def test_what_is_not_supported_is_refused() -> None:
 
 
 @MAKERS
+def test_a_default_that_all_instances_would_share_is_refused(maker: Any) -> None:
+    with pytest.raises(ValueError, match="mutable"):
+
+        @maker()
+        class _Wrong:
+            tags: list[str] = []
+
+
+@MAKERS
 def test_a_method_that_a_program_has_wrapped_stays_wrapped(maker: Any) -> None:
     """Tracers and mocks replace methods before they are first called."""
 
