@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar
 
 from engine.errors import OperatorSpecError
@@ -84,6 +85,7 @@ class LoweringTable(Generic[LoweringT]):
         self.binds_values = binds_values
         self._of_extensions: LoweringT | None = None
         self._lowerings: dict[tuple[str, str], tuple[LoweringT, type[OperatorSpec]]] = {}
+        self._homes: dict[tuple[str, str], str] = {}
 
     def lowers(
         self, *op_types: str, domain: str = "", spec: type[OperatorSpec] = OperatorSpec
@@ -109,6 +111,10 @@ class LoweringTable(Generic[LoweringT]):
 
         return register
 
+    def lowers_on_demand(self, module: str, *op_types: str, domain: str = "") -> None:
+        """State that `module` registers the lowerings of these operators: it is imported when one of them is needed."""
+        self._homes.update({(domain, op_type): module for op_type in op_types})
+
     def lowers_extensions(self, cls: type[LoweringT]) -> type[LoweringT]:
         """Decorator: register a class of lowerings, made without arguments, for the operators of extensions.
 
@@ -120,7 +126,7 @@ class LoweringTable(Generic[LoweringT]):
     @property
     def operators(self) -> frozenset[tuple[str, str]]:
         """The (domain, operator) pairs that have a lowering."""
-        return frozenset(self._lowerings)
+        return frozenset({**self._lowerings, **self._homes})
 
     def configure(self, config: PassConfig) -> None:
         """Run the passes that make what this device has kernels for, and decompose the nodes that it refuses.
@@ -135,14 +141,14 @@ class LoweringTable(Generic[LoweringT]):
 
     def values_of(self, node: Node) -> list[Output]:
         """The inputs of `node` whose values its lowering needs; see `Lowering.values`."""
-        found = self._lowerings.get((node.domain, node.op_type))
+        found = self._found(node)
         if found is None:
             return []
         return [node.input_value(index) for index in found[0].values if node.has_input(index)]
 
     def decide(self, node: Node) -> Decision[LoweringT]:
         """How `node` is lowered, or why it is refused. `Decisions` caches the answers for a graph."""
-        found = self._lowerings.get((node.domain, node.op_type)) or self._of_extension(node)
+        found = self._found(node) or self._of_extension(node)
         if found is None:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             extension = extension_of(node)
@@ -162,6 +168,14 @@ class LoweringTable(Generic[LoweringT]):
         if is_checked and (refused := _check_tensors(node.outputs)) and not lowering.is_bound_late(spec):
             return Decision(refused, None)
         return Decision(None, (spec, lowering))
+
+    def _found(self, node: Node) -> tuple[LoweringT, type[OperatorSpec]] | None:
+        key = (node.domain, node.op_type)
+        found = self._lowerings.get(key)
+        if found is None and key in self._homes:
+            import_module(self._homes[key])
+            found = self._lowerings[key]
+        return found
 
     def _of_extension(self, node: Node) -> tuple[LoweringT, type[OperatorSpec]] | None:
         if self._of_extensions is None or not node.domain:

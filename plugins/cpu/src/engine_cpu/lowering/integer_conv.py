@@ -16,9 +16,9 @@ from engine_cpu.layout import Layout, LayoutOption, layout_bytes, padded_channel
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import conv_geometry
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Opcode
+from engine_cpu.lowering.integer_limits import check_integer_conv
 from engine_cpu.lowering.quantized import (
     PLANAR_CHANNELS,
-    check_integer_conv,
     computed_start,
     in_blocks,
     packed_and_fit,

@@ -24,16 +24,13 @@ from engine_cpu.lowering.checks import check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Opcode
 from engine_cpu.lowering.epilogue import activation_attributes
+from engine_cpu.lowering.integer_limits import check_integer_conv, check_integer_product, check_terms
 from engine_cpu.lowering.quantized_product import add_product, check_matrices
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
-"""Sums of up to this many products of u8 and i8 cannot overflow i32; nor do those of the weights alone."""
-CHANNEL_BLOCK: Final = 16
-"""The number of channels of a group must be a multiple of it, unless each channel is a group."""
 PLANAR_CHANNELS: Final = 4
 """Maps with up to this many channels are read PLAIN."""
 _TILE_ROW: Final = 64
@@ -194,7 +191,7 @@ def _why_unpacked(spec: OperatorSpec) -> Refusal | None:
         return Refusal(RefusalCause.RANK, f"A is {a.shape}, B is {weights.shape}; expected rows and a matrix")
     if a_zero is not None and (not a_zero.shape.is_static or a_zero.shape.size() != 1):
         return Refusal(RefusalCause.SHAPE, f"the zero point of A is {a_zero.shape}; expected one number")
-    return _check_terms(weights.shape.get_shape()[0])
+    return check_terms(weights.shape.get_shape()[0])
 
 
 def _why_no_product(spec: OperatorSpec) -> Refusal | None:
@@ -223,42 +220,6 @@ def computed_start(node: Node, b: SegmentBuilder, x_type: ElementType, zero_poin
     attributes = program.attributes([result])
     b.step(node, "elementwise", [zero_point, sums], [start], dims=[count], input_strides=[0, 1], **attributes)
     return start
-
-
-def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
-    """A refusal if no integer kernel computes a convolution with these weights."""
-    if spec.transposed:
-        return Refusal(RefusalCause.OP, "there is no integer kernel for transposed convolutions")
-    shape = weights.shape.get_shape()
-    outputs, inputs, *kernel = shape
-    if math.prod(shape) == 0:
-        return Refusal(RefusalCause.SHAPE, f"W is {weights.shape}; expected channels and a kernel")
-    is_depthwise = inputs == 1 and outputs == spec.group
-    if spec.group > 1 and not is_depthwise and (inputs % CHANNEL_BLOCK or outputs // spec.group % CHANNEL_BLOCK):
-        return Refusal(
-            RefusalCause.ATTRIBUTE,
-            f"groups of {inputs} input and {outputs // spec.group} output channels; expected multiples of "
-            f"{CHANNEL_BLOCK}, or one",
-        )
-    if is_depthwise and spec.group > 1 and any(dilation != 1 for dilation in spec.window(kernel).dilations):
-        return Refusal(RefusalCause.ATTRIBUTE, "there is no integer kernel for dilated depthwise convolutions")
-    return _check_terms(math.prod((inputs, *kernel)))
-
-
-def check_integer_product(spec: MatMulSpec, weights: Output) -> Refusal | None:
-    """A refusal if no integer kernel computes a product with these weights."""
-    shape, x = weights.shape.get_shape(), spec.node.input_value(0).shape
-    if x.rank.is_dynamic or x.rank.min < 2 or len(shape) != 2:
-        return Refusal(RefusalCause.RANK, f"A is {x}, B is {weights.shape}; expected rows and a matrix")
-    return _check_terms(shape[1 if spec.trans_b else 0])
-
-
-def _check_terms(count: int) -> Refusal | None:
-    if count > MAX_TERMS:
-        return Refusal(
-            RefusalCause.SHAPE, f"sums of {count} products may overflow 32 bits; expected at most {MAX_TERMS}"
-        )
-    return None
 
 
 @dataclass(frozen=True)

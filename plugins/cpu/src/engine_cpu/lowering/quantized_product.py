@@ -14,11 +14,10 @@ from engine.lowering import Refusal, RefusalCause
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN, ProductOperands
 from engine.ops.spec import OperatorSpec
+from engine_cpu.lowering.integer_limits import check_terms
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 
-MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
-"""Sums of up to this many products of u8 and i8 cannot overflow i32."""
 _MAX_RANK: Final = 10
 
 
@@ -47,10 +46,7 @@ def check_matrices(a: Output, second: Output) -> Refusal | None:
         reason = f"A is {a.shape}, B is {second.shape}; expected matrices of 2 to {_MAX_RANK} dimensions"
         return Refusal(RefusalCause.RANK, reason)
     lengths = [length.min for length in (a.shape[-1], second.shape[-2]) if length.is_static]
-    if lengths and max(lengths) > MAX_TERMS:
-        reason = f"sums of {max(lengths)} products may overflow 32 bits; expected at most {MAX_TERMS}"
-        return Refusal(RefusalCause.SHAPE, reason)
-    return None
+    return check_terms(max(lengths, default=0))
 
 
 def add_product(

@@ -10,7 +10,7 @@ from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine.ops.spec import OperatorSpec
 from engine.passes.common.quantization_capabilities import PrecisionRestriction, QuantizationCapabilities
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
-from engine_cpu.lowering.quantized import CHANNEL_BLOCK, MAX_TERMS, check_integer_conv, check_integer_product
+from engine_cpu.lowering.integer_limits import CHANNEL_BLOCK, MAX_TERMS, check_integer_conv, check_integer_product
 
 
 def _limits_of_conv(spec: OperatorSpec) -> str | None:

@@ -54,7 +54,7 @@ class _WithoutF64(LoweringTable[OpLowering[Any]]):
 
     def __init__(self, table: LoweringTable[OpLowering[Any]]) -> None:
         super().__init__(binds_values=table.binds_values)
-        self._lowerings = table._lowerings
+        self._lowerings, self._homes = table._lowerings, table._homes
 
     def decide(self, node: Node) -> Decision[OpLowering[Any]]:
         """See `LoweringTable`."""

@@ -1,0 +1,53 @@
+"""What the kernels that multiply integers do not compute: limits that are asked for of models without such products."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from engine.ir import Output
+from engine.lowering import Refusal, RefusalCause
+from engine.ops.conv import ConvSpec
+from engine.ops.matmul import MatMulSpec
+
+MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
+"""Sums of up to this many products of u8 and i8 cannot overflow i32; nor do those of the weights alone."""
+CHANNEL_BLOCK: Final = 16
+"""The number of channels of a group must be a multiple of it, unless each channel is a group."""
+
+
+def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
+    """A refusal if no integer kernel computes a convolution with these weights."""
+    if spec.transposed:
+        return Refusal(RefusalCause.OP, "there is no integer kernel for transposed convolutions")
+    shape = weights.shape.get_shape()
+    outputs, inputs, *kernel = shape
+    if math.prod(shape) == 0:
+        return Refusal(RefusalCause.SHAPE, f"W is {weights.shape}; expected channels and a kernel")
+    is_depthwise = inputs == 1 and outputs == spec.group
+    if spec.group > 1 and not is_depthwise and (inputs % CHANNEL_BLOCK or outputs // spec.group % CHANNEL_BLOCK):
+        return Refusal(
+            RefusalCause.ATTRIBUTE,
+            f"groups of {inputs} input and {outputs // spec.group} output channels; expected multiples of "
+            f"{CHANNEL_BLOCK}, or one",
+        )
+    if is_depthwise and spec.group > 1 and any(dilation != 1 for dilation in spec.window(kernel).dilations):
+        return Refusal(RefusalCause.ATTRIBUTE, "there is no integer kernel for dilated depthwise convolutions")
+    return check_terms(math.prod((inputs, *kernel)))
+
+
+def check_integer_product(spec: MatMulSpec, weights: Output) -> Refusal | None:
+    """A refusal if no integer kernel computes a product with these weights."""
+    shape, x = weights.shape.get_shape(), spec.node.input_value(0).shape
+    if x.rank.is_dynamic or x.rank.min < 2 or len(shape) != 2:
+        return Refusal(RefusalCause.RANK, f"A is {x}, B is {weights.shape}; expected rows and a matrix")
+    return check_terms(shape[1 if spec.trans_b else 0])
+
+
+def check_terms(count: int) -> Refusal | None:
+    """A refusal if sums of so many products may overflow."""
+    if count > MAX_TERMS:
+        return Refusal(
+            RefusalCause.SHAPE, f"sums of {count} products may overflow 32 bits; expected at most {MAX_TERMS}"
+        )
+    return None
