@@ -19,8 +19,9 @@ are dynamic, `PreparedGraph.at(shapes)` is the graph for given input shapes, and
 plans. A `GraphNetwork` exports its graph; `engine.lowering.tuning` chooses among kernels by measurement.
 """
 
+from typing import TYPE_CHECKING
+
 from engine.blob.compiled_for import check_mode, check_precision
-from engine.lowering.attention import check_attention
 from engine.lowering.checks import (
     SHAPE_SOURCES,
     check_constant,
@@ -51,6 +52,12 @@ from engine.lowering.query import answer_query, query
 from engine.lowering.refusal import Refusal, RefusalCause
 from engine.lowering.specialize import Shapes, fold, is_static, known_shapes, shapes_of, specialize
 from engine.lowering.table import Decision, Lowering, LoweringTable
+from engine.startup import names_on_demand
+
+if TYPE_CHECKING:
+    from engine.lowering.attention import check_attention
+else:
+    __getattr__ = names_on_demand(__name__, {"engine.lowering.attention": ["check_attention"]})
 
 __all__ = [
     "SHAPE_SOURCES",

@@ -14,8 +14,6 @@ from engine.lowering.table import LoweringT, LoweringTable
 from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.traits import traits_of
 from engine.passes import PassPipeline
-from engine.passes.common.qdq_propagation import MOVERS
-from engine.passes.common.quantized_operands import WHY_REAL, RealReason
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import QueryResult, Support, SupportLevel
 
@@ -155,6 +153,8 @@ def _is_product(node: Node) -> bool:
 
 def _only_moves(node: Node) -> bool:
     """Whether a node computes nothing for which a device could have a kernel on integers."""
+    from engine.passes.common.qdq_propagation import MOVERS  # compilations do without it
+
     traits = traits_of(node)
     return node.op_type in MOVERS or (traits.quantizes and traits.product is None)
 
@@ -183,6 +183,8 @@ def precision_of(node: Node) -> str:
 
 def why_real(node: Node) -> str:
     """Why a node of a prepared graph, a product of quantized values, is computed on reals; empty if it is not."""
+    from engine.passes.common.quantized_operands import WHY_REAL, RealReason
+
     reason = node.annotations.get(WHY_REAL)
     return reason.text if isinstance(reason, RealReason) else ""
 

@@ -124,8 +124,11 @@ class PassConfig:
             config._shared = theirs
         theirs.members += mine.members
 
-    def note(self, name: str, kind: type) -> None:
-        """Record that a pass is part of the pipeline. Raises `PassError` if another class has its name."""
+    def note(self, name: str, kind: type | None) -> None:
+        """Record that a pass is part of the pipeline; None for a class that is not imported yet.
+
+        Raises `PassError` if another class has its name.
+        """
         self._shared.note(name, kind)
 
     def unknown_names(self) -> list[str]:
@@ -170,14 +173,16 @@ class _Shared:
         self.switches: dict[str, bool] = {}
         self.callbacks: dict[str, NodeCallback] = {}
         self.default: NodeCallback | None = None
-        self.known: dict[str, type] = {}
+        self.known: dict[str, type | None] = {}
         self.operators: frozenset[str] | None = None
         self.has_kernel: Callable[[Node], bool] | None = None
         self.run: PipelineRun | None = None
 
-    def note(self, name: str, kind: type) -> None:
-        known = self.known.setdefault(name, kind)
-        if known is not kind:
+    def note(self, name: str, kind: type | None) -> None:
+        known = self.known.get(name)
+        if known is None:
+            self.known[name] = kind
+        elif kind is not None and known is not kind:
             raise PassError(
                 f"two passes are named {name!r}: {known.__module__}.{known.__qualname__} and "
                 f"{kind.__module__}.{kind.__qualname__}; "

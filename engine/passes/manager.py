@@ -21,6 +21,7 @@ from engine.limits import compilation, step
 from engine.passes import regions
 from engine.passes.base import Pass, run_pass
 from engine.passes.config import PassConfig, PipelineRun
+from engine.passes.late import loaded
 from engine.passes.rewrite import GraphRewrite, MatcherPass
 from engine.passes.settings import is_on
 from engine.passes.snapshots import ALL_FORMATS, Snapshots, tracing
@@ -114,7 +115,7 @@ class Manager(Pass):
     @property
     def passes(self) -> list[Pass]:
         """The registered passes, in the order in which they run."""
-        return [item for item, _ in self._passes]
+        return [loaded(item) for item, _ in self._passes]
 
     def register_pass(self, item: _P | type[_P], enabled: bool | None = True) -> _P:
         """Append a pass (or an instance of a pass class) and return it; `enabled=False` requires `PassConfig.enable`.
@@ -217,6 +218,7 @@ class Manager(Pass):
             if run.timed:
                 _report(self.records[-1], run.depth)
             return
+        item = loaded(item)
         start = time.perf_counter()
         changed = self._guarded(item, model, run)
         seconds = time.perf_counter() - start
@@ -255,7 +257,7 @@ class Manager(Pass):
         return changed
 
     def _contains(self, item: Pass) -> bool:
-        return item is self or any(isinstance(inner, Manager) and inner._contains(item) for inner in self.passes)
+        return item is self or any(isinstance(inner, Manager) and inner._contains(item) for inner, _ in self._passes)
 
 
 def _joined(outer: PipelineRun | None, own: PipelineRun) -> PipelineRun:
@@ -287,14 +289,14 @@ def _parts(item: Pass) -> tuple[PassRecord, ...]:
     if isinstance(item, GraphRewrite):
         return tuple(
             PassRecord(m.name, m.rewrites > 0, m.rewrites, m.seconds) if m.rewrites or m.seconds else _idle(m.name)
-            for m in item.matchers
+            for m in item.members
         )
     return ()
 
 
 def _skipped(item: Pass, nodes: int) -> PassRecord:
     """The record of a pass without anything to change."""
-    matchers = item.matchers if isinstance(item, GraphRewrite) else ()
+    matchers = item.members if isinstance(item, GraphRewrite) else ()
     for each in (item, *matchers):
         each.rewrites = 0
     return PassRecord(item.name, False, 0, 0.0, nodes, nodes, tuple(_idle(each.name) for each in matchers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from engine.errors import PassError
@@ -15,6 +15,7 @@ from engine.limits import OverBudgetError
 from engine.passes import regions
 from engine.passes.base import Pass, PassViolation
 from engine.passes.config import PassConfig
+from engine.passes.late import LatePass
 from engine.passes.pattern import Explanation, Matcher
 from engine.startup import paused_collector
 
@@ -150,17 +151,23 @@ class GraphRewrite(Pass):
     `register_new_node` are visited next, before the rest of the sequence. Bodies of control flow are rewritten first.
 
     Args:
-        passes: matcher passes, or their classes.
+        passes: matcher passes, or their classes; one that is not imported yet may match operators that are in the model
+            when it begins, or that the others make.
         name: the name in profiles and `PassConfig`; by default the class's name.
     """
 
-    def __init__(self, passes: Iterable[MatcherPass | type[MatcherPass]] = (), name: str | None = None) -> None:
-        self._passes: list[tuple[MatcherPass, bool]] = []
+    def __init__(
+        self, passes: Iterable[MatcherPass | type[MatcherPass] | LatePass] = (), name: str | None = None
+    ) -> None:
+        self._passes: list[tuple[MatcherPass | LatePass, bool]] = []
         self._root_kinds: frozenset[tuple[str, str]] | None = frozenset()
         if name is not None:
             self.name = name
         for item in passes:
-            self.add_matcher(item)
+            if isinstance(item, LatePass):
+                self._passes.append((item, True))
+            else:
+                self.add_matcher(item)
 
     def add_matcher(self, matcher_pass: _P | type[_P], enabled: bool = True) -> _P:
         """Append a pass (or an instance of a pass class) and return it; `enabled=False` requires `PassConfig.enable`.
@@ -177,13 +184,18 @@ class GraphRewrite(Pass):
         if self.config is not None:
             instance.set_pass_config(self.config)
         self._passes.append((instance, enabled))
-        kinds = instance.matcher.root_kinds
-        self._root_kinds = None if kinds is None or self._root_kinds is None else self._root_kinds | kinds
+        self._note_roots(instance)
         return instance
 
     @property
     def matchers(self) -> list[MatcherPass]:
         """The passes that run together at each node, in the order of registration, which is the order of trial."""
+        self._import([item for item in self.members if isinstance(item, LatePass)])
+        return [item for item, _ in self._passes if isinstance(item, MatcherPass)]
+
+    @property
+    def members(self) -> list[MatcherPass | LatePass]:
+        """As `matchers`, without importing any."""
         return [item for item, _ in self._passes]
 
     def set_pass_config(self, config: PassConfig) -> None:
@@ -194,7 +206,9 @@ class GraphRewrite(Pass):
 
     def may_change(self, model: Model) -> bool:
         """Whether `may_change` of any of the passes is true."""
-        return self._root_kinds is None or model.has_nodes_of(self._root_kinds)
+        if self._root_kinds is None or model.has_nodes_of(self._root_kinds):
+            return True
+        return any(isinstance(item, LatePass) and item.may_change(model) for item in self.members)
 
     def run_on_model(self, model: Model) -> bool:
         """One traversal; True if a pass changed anything."""
@@ -203,6 +217,7 @@ class GraphRewrite(Pass):
         self.rewrites = 0
         if not self.may_change(model):
             return False
+        self._import(self._awaited(model))
         active = self._active()
         with paused_collector():
             changed = bool(active) and self._rewrite(model, *_lookup(active), self._is_timed())
@@ -211,13 +226,34 @@ class GraphRewrite(Pass):
             regions.fired(item.name for item in active if item.rewrites)
         return changed
 
+    def _awaited(self, model: Model) -> list[LatePass]:
+        """The passes that are not imported yet, and that may match in this traversal."""
+        waiting = [item for item in self.members if isinstance(item, LatePass)]
+        if not waiting:
+            return []
+        made = frozenset[str]().union(*(item.makes for item in self.members))
+        return [item for item in waiting if item.may_match(model, made)]
+
+    def _import(self, passes: Sequence[LatePass]) -> None:
+        for index, (item, enabled) in enumerate(self._passes):
+            if item in passes and isinstance(item, LatePass):
+                made = item.loaded()
+                assert isinstance(made, MatcherPass), made
+                self._passes[index] = (made, enabled)
+                self._note_roots(made)
+
+    def _note_roots(self, item: MatcherPass) -> None:
+        kinds = None if item.matcher is None else item.matcher.root_kinds
+        self._root_kinds = None if kinds is None or self._root_kinds is None else self._root_kinds | kinds
+
     def _active(self) -> list[MatcherPass]:
         selection = regions.selection()
         config = self.config
         return [
             item
             for item, enabled in self._passes
-            if (enabled if config is None else config.is_enabled(item, enabled))
+            if isinstance(item, MatcherPass)
+            and (enabled if config is None else config.is_enabled(item, enabled))
             and (selection is None or selection.runs(item.name))
         ]
 

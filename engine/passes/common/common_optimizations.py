@@ -6,73 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from engine.passes.base import Pass
-from engine.passes.common.activation_fusion import ActivationFusion
-from engine.passes.common.attention_bias_merging import AttentionBiasMerging, WindowMaskSinking
-from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
-from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
 from engine.passes.common.branch_elimination import BranchElimination
-from engine.passes.common.byte_table_fusion import ByteTableFusion
-from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
-from engine.passes.common.compressed_gather_fusion import CompressedGatherFusion
-from engine.passes.common.compressed_weights_fusion import CompressedWeightsFusion
 from engine.passes.common.constant_folding import ConstantFolding
-from engine.passes.common.conv_batch_norm_fusion import ConvBatchNormFusion
-from engine.passes.common.conv_bias_fusion import ConvBiasFusion, ConvMultiplyFusion
-from engine.passes.common.conv_input_fusion import ConvInputFusion
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
-from engine.passes.common.decompositions import (
-    BatchNormalizationDecomposition,
-    MeanVarianceNormalizationDecomposition,
-    SwishDecomposition,
-)
-from engine.passes.common.divide_to_multiply import DivideToMultiply
-from engine.passes.common.einsum_decomposition import EinsumDecomposition
-from engine.passes.common.expand_elimination import ExpandElimination
 from engine.passes.common.expression_decomposition import ExpressionDecomposition
-from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
-from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
-from engine.passes.common.function_decomposition import FunctionDecomposition
-from engine.passes.common.gelu_fusion import GeluFusion, GeluTanhFusion
-from engine.passes.common.gemm_fusion import GemmFusion
-from engine.passes.common.global_pool_fusion import GlobalPoolFusion
-from engine.passes.common.group_normalization_fusion import GroupNormalizationFusion
-from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
-from engine.passes.common.hard_swish_fusion import HardSwishFusion
 from engine.passes.common.identity_elimination import IdentityElimination
-from engine.passes.common.index_grid_elimination import IndexGridElimination
-from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
-from engine.passes.common.layer_normalization_fusion import LayerNormalizationFusion
 from engine.passes.common.length_sharing import LengthSharing
-from engine.passes.common.linear_operators import LinearConcatSplitting, LinearHoisting, LinearMerging, LinearSinking
-from engine.passes.common.mask_simplification import MaskSimplification
-from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
-from engine.passes.common.mish_fusion import MishFusion
-from engine.passes.common.operator_decomposition import OperatorDecomposition
-from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
-from engine.passes.common.pad_conv_fusion import PadConvFusion
-from engine.passes.common.position_decompositions import RotaryPositionsDecomposition, TensorScatterDecomposition
-from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting, QuantizePairElimination
-from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
-from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
-from engine.passes.common.quantization_decomposition import (
-    DequantizedConstantFolding,
-    DynamicQuantizationDecomposition,
-    QuantizationDecomposition,
-)
-from engine.passes.common.quantized_fusion import QuantizedFusion
-from engine.passes.common.quantized_maps_fusion import QuantizedMapsFusion
-from engine.passes.common.quantized_product_fusion import QuantizedProductFusion
-from engine.passes.common.quantized_softmax_fusion import QuantizedSoftmaxFusion
-from engine.passes.common.reshape_merge import ReshapeMerge
-from engine.passes.common.residual_fusion import ResidualFusion
-from engine.passes.common.rms_normalization_fusion import RMSNormalizationFusion
-from engine.passes.common.rotary_embedding_fusion import RotaryEmbeddingFusion
 from engine.passes.common.shape_simplification import ShapeSimplification
-from engine.passes.common.swish_fusion import SwishFusion
-from engine.passes.common.transpose_merge import TransposeMerge, TransposeToReshape
-from engine.passes.common.transpose_sinking import TransposeSinking
 from engine.passes.config import PassConfig
+from engine.passes.late import LatePass
 from engine.passes.manager import Manager
 from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite
 
@@ -93,7 +36,16 @@ class CommonOptimizations(Manager):
         super().__init__(config)
         self.register_pass(_Rounds("CanonicalOptimizations", _canonical()))
         # Internal operators hide patterns, so they are made after all others.
-        self.register_pass(_Rounds("InternalOptimizations", _INTERNAL))
+        self.register_pass(_Rounds("InternalOptimizations", _internal()))
+
+
+def named_passes(names: Iterable[str]) -> list[LatePass]:
+    """New passes of those that it imports when they are needed, by their names, for other pipelines."""
+    known: dict[str, LatePass] = {}
+    for item in (*_canonical(), *_internal()):
+        members = item.members if isinstance(item, GraphRewrite) else [item]
+        known.update({each.name: each for each in members if isinstance(each, LatePass)})
+    return [known[name] for name in names]
 
 
 class _Rounds(Manager):
@@ -122,88 +74,216 @@ def _canonical() -> list[Pass | type[Pass]]:
         ConstantFolding,
         BranchElimination,
         # Operators that exporters decompose.
-        EinsumDecomposition,
-        FunctionDecomposition,
+        _late(
+            "einsum_decomposition.EinsumDecomposition",
+            "Einsum",
+            makes=["MatMul", "Mul", "ReduceSum", "Reshape", "Transpose"],
+            removes=["Einsum"],
+        ),
+        _decomposition("function_decomposition.FunctionDecomposition", *_FUNCTIONS),
         ExpressionDecomposition,
-        OperatorDecomposition,
-        MeanVarianceNormalizationDecomposition,
-        TensorScatterDecomposition,
+        _decomposition("operator_decomposition.OperatorDecomposition", *_OPERATORS),
+        _decomposition(
+            "decompositions.MeanVarianceNormalizationDecomposition",
+            "MeanVarianceNormalization",
+            makes=["Add", "Cast", "Div", "Mul", "ReduceMean", "Sqrt", "Sub"],
+        ),
+        _decomposition("position_decompositions.TensorScatterDecomposition", "TensorScatter", makes=["ScatterND"]),
         GraphRewrite(
             [
                 IdentityElimination,
-                ExpandElimination,
-                MaskSimplification,
-                IndexGridElimination,
-                TransposeMerge,
-                ReshapeMerge,
+                _late("expand_elimination.ExpandElimination", "Expand"),
+                _late("mask_simplification.MaskSimplification", "Add|And|Or|Where"),
+                _late("index_grid_elimination.IndexGridElimination", "Gather|GatherND", makes=["Expand", "Reshape"]),
+                _late("transpose_merge.TransposeMerge", "Transpose"),
+                _late("reshape_merge.ReshapeMerge", "Flatten|Reshape|Squeeze|Unsqueeze", makes=["Reshape"]),
             ],
             "Simplifications",
         ),
         LengthSharing,
         CommonSubexpressionSharing,
         DeadCodeElimination,
-        QOperatorDecomposition,
-        GraphRewrite([DequantizeSinking, QuantizeHoisting, QuantizePairElimination], "Quantization"),
+        _late("qoperator_decomposition.QOperatorDecomposition", "QLinearConv|QLinearMatMul|Resize", by_default=False),
         GraphRewrite(
-            [PadConvFusion, ConvInputFusion, ConvBatchNormFusion, ConvMultiplyFusion, ConvBiasFusion], "Convolutions"
+            [
+                _late("qdq_propagation.DequantizeSinking", "DequantizeLinear", makes=["Clip"]),
+                _late("qdq_propagation.QuantizeHoisting", "QuantizeLinear"),
+                _late("qdq_propagation.QuantizePairElimination", "QuantizeLinear"),
+            ],
+            "Quantization",
+        ),
+        GraphRewrite(
+            [
+                _late("pad_conv_fusion.PadConvFusion", "Conv", "Pad"),
+                _late("conv_input_fusion.ConvInputFusion", "Conv", makes=["Add"]),
+                _late("conv_batch_norm_fusion.ConvBatchNormFusion", "BatchNormalization", "Conv|ConvTranspose"),
+                _late("conv_bias_fusion.ConvMultiplyFusion", "Mul", "Conv|ConvTranspose"),
+                _late("conv_bias_fusion.ConvBiasFusion", "Add", "Conv|ConvTranspose"),
+            ],
+            "Convolutions",
         ),
         # From the results up, so that a form with a bias is matched before the one without.
         BackwardGraphRewrite(
             [
-                LayerNormalizationFusion,
-                RMSNormalizationFusion,
-                GroupNormalizationFusion,
-                GlobalPoolFusion,
-                GeluFusion,
-                GeluTanhFusion,
-                HardSwishFusion,
-                MishFusion,
-                SwishFusion,
+                _late(
+                    "layer_normalization_fusion.LayerNormalizationFusion", "ReduceMean", makes=["LayerNormalization"]
+                ),
+                _late("rms_normalization_fusion.RMSNormalizationFusion", "ReduceMean", makes=["RMSNormalization"]),
+                _late(
+                    "group_normalization_fusion.GroupNormalizationFusion",
+                    "InstanceNormalization",
+                    makes=["GroupNormalization"],
+                ),
+                _late(
+                    "global_pool_fusion.GlobalPoolFusion",
+                    "AveragePool|MaxPool",
+                    makes=["GlobalAveragePool", "GlobalMaxPool"],
+                ),
+                _late("gelu_fusion.GeluFusion", "Erf", makes=["Gelu"]),
+                _late("gelu_fusion.GeluTanhFusion", "Tanh", makes=["Gelu"]),
+                _late("hard_swish_fusion.HardSwishFusion", "Clip|HardSigmoid", makes=["HardSwish"]),
+                _late("mish_fusion.MishFusion", "Softplus", makes=["Mish"]),
+                _late("swish_fusion.SwishFusion", "Sigmoid", makes=["Swish"]),
             ],
             "Recognitions",
         ),
-        GraphRewrite([FlattenedTransposeFusion, TransposeMerge, TransposeToReshape, ReshapeMerge], "Layout"),
-        BackwardGraphRewrite([WindowMaskSinking, AttentionBiasMerging], "AttentionBiases"),
+        GraphRewrite(
+            [
+                _late("flattened_transpose.FlattenedTransposeFusion", "Reshape", "Transpose"),
+                _late("transpose_merge.TransposeMerge", "Transpose"),
+                _late("transpose_merge.TransposeToReshape", "Transpose", makes=["Reshape"]),
+                _late("reshape_merge.ReshapeMerge", "Flatten|Reshape|Squeeze|Unsqueeze", makes=["Reshape"]),
+            ],
+            "Layout",
+        ),
+        BackwardGraphRewrite(
+            [
+                _late("attention_bias_merging.WindowMaskSinking", "Reshape", "Add"),
+                _late("attention_bias_merging.AttentionBiasMerging", "Softmax", "Add"),
+            ],
+            "AttentionBiases",
+        ),
         # The inputs of an attention must not have been fused with anything else, so the order matters.
-        RotaryEmbeddingFusion,
-        RelaxedAttentionFusion,
-        AttentionFusion,
-        InternalAttentionFusion,
-        GroupedQueryFusion,
-        AttentionHeadsFusion,
-        QKVProjectionFusion,
-        RotaryPositionsDecomposition,
-        GemmFusion,
-        ChannelsFirstSinking,
-        TransposeSinking,
+        _late(
+            "rotary_embedding_fusion.RotaryEmbeddingFusion",
+            "Neg",
+            "Concat",
+            makes=["Expand", "RotaryEmbedding", "Squeeze"],
+        ),
+        _late("attention_fusion.RelaxedAttentionFusion", "Softmax", "MatMul", makes=["Attention"], by_default=False),
+        _late("attention_fusion.AttentionFusion", "Softmax", "MatMul", makes=["Attention"]),
+        _late("attention_fusion.InternalAttentionFusion", "Softmax", "MatMul", makes=["engine.FusedAttention"]),
+        _late("grouped_query_fusion.GroupedQueryFusion", _ATTENTION),
+        _late("attention_heads_fusion.AttentionHeadsFusion", "Reshape", _ATTENTION),
+        _late("qkv_projection_fusion.QKVProjectionFusion", "MatMul", makes=["Split"]),
+        _decomposition("position_decompositions.RotaryPositionsDecomposition", "RotaryEmbedding", makes=["Gather"]),
+        _late("gemm_fusion.GemmFusion", "Add", "MatMul", makes=["Gemm"]),
+        _late(
+            "channels_first_sinking.ChannelsFirstSinking",
+            "Transpose",
+            makes=["Conv", "engine.ChannelNormalization"],
+        ),
+        _late("transpose_sinking.TransposeSinking", "Transpose"),
         # From the results up, so that a product with a bias is matched before the one without.
         BackwardGraphRewrite(
-            [LinearConcatSplitting, LinearMerging, LinearHoisting, LinearSinking],
+            [
+                _late("linear_operators.LinearConcatSplitting", "Conv|Gemm|MatMul", "Concat", makes=["Add"]),
+                _late("linear_operators.LinearMerging", "Conv|Gemm|MatMul"),
+                _late("linear_operators.LinearHoisting", "Conv|Gemm|MatMul", _MOVEMENTS),
+                _late("linear_operators.LinearSinking", "Conv|Gemm|MatMul", _MOVEMENTS),
+            ],
             "LinearOperators",
         ),
-        DivideToMultiply,
-        BatchNormalizationDecomposition,
-        SwishDecomposition,
-        DynamicQuantizationDecomposition,
-        DequantizedConstantFolding,
-    ]
+        _late("divide_to_multiply.DivideToMultiply", "Div", makes=["Mul"], by_default=False),
+        _decomposition("decompositions.BatchNormalizationDecomposition", "BatchNormalization", makes=["Add", "Mul"]),
+        _decomposition("decompositions.SwishDecomposition", "Swish", makes=["Mul", "Sigmoid"]),
+        _decomposition(
+            "quantization_decomposition.DynamicQuantizationDecomposition",
+            "DynamicQuantizeLinear",
+            makes=[
+                "Add", "Cast", "Div", "Equal", "IsNaN", "LessOrEqual", "Max", "Min", "ReduceMax", "ReduceMin", "Round",
+                "Sub", "Where",
+            ],
+        ),
+        _late("quantization_decomposition.DequantizedConstantFolding", "DequantizeLinear", by_default=False),
+    ]  # fmt: skip
 
 
-_INTERNAL: Final[tuple[type[Pass], ...]] = (
-    QuantizedProductFusion,  # a sum with a residual would hide the product
-    PackedAttentionFusion,
-    FlattenedProductFusion,
-    MatMulBiasFusion,
-    CompressedWeightsFusion,
-    CompressedGatherFusion,
-    ResidualFusion,
-    ActivationFusion,
-    ByteTableFusion,
-    QuantizedFusion,
-    QuantizedMapsFusion,
-    QuantizedSoftmaxFusion,
-    # The rest of the quantization.
-    IntegerProductDecomposition,
-    QuantizationDecomposition,
-)
-"""The passes that make internal operators, in order."""
+def _internal() -> list[LatePass]:
+    """The passes that make internal operators, in order."""
+    return [
+        # A sum with a residual would hide the product.
+        _late("quantized_product_fusion.QuantizedProductFusion", _QUANTIZED, by_default=False),
+        _late("packed_attention_fusion.PackedAttentionFusion", _ATTENTION, makes=["engine.FusedAttention"]),
+        _late(
+            "flattened_product_fusion.FlattenedProductFusion",
+            "Reshape",
+            "Gemm|MatMul|engine.FusedMatMul",
+            makes=["engine.FusedMatMul"],
+        ),
+        _late(
+            "matmul_bias_fusion.MatMulBiasFusion", "Add", "MatMul|engine.FusedMatMul", makes=["engine.FusedMatMul"]
+        ),
+        _late(
+            "compressed_weights_fusion.CompressedWeightsFusion",
+            "DequantizeLinear|engine.CompressedMatMul",
+            makes=["engine.CompressedMatMul"],
+        ),
+        _late(
+            "compressed_gather_fusion.CompressedGatherFusion",
+            "Gather",
+            "DequantizeLinear",
+            makes=["engine.CompressedGather"],
+        ),
+        _late("residual_fusion.ResidualFusion", "Add|Sum", makes=["engine.FusedConv", "engine.FusedMatMul"]),
+        _late("activation_fusion.ActivationFusion", _ACTIVATIONS, makes=["engine.FusedConv", "engine.FusedMatMul"]),
+        _late("byte_table_fusion.ByteTableFusion", "QuantizeLinear", by_default=False),
+        _late(
+            "quantized_fusion.QuantizedFusion",
+            "DequantizeLinear|MatMulInteger|engine.QuantizedConv|engine.QuantizedMatMul",
+            by_default=False,
+        ),
+        _late("quantized_maps_fusion.QuantizedMapsFusion", _QUANTIZED, by_default=False),
+        _late("quantized_softmax_fusion.QuantizedSoftmaxFusion", "QuantizeLinear", by_default=False),
+        # The rest of the quantization.
+        _decomposition(
+            "integer_product_decomposition.IntegerProductDecomposition",
+            "ConvInteger",
+            "MatMulInteger",
+            makes=["Add", "Cast", "Conv", "Floor", "MatMul", "Mul", "Sub"],
+        ),
+        _decomposition(
+            "quantization_decomposition.QuantizationDecomposition",
+            "DequantizeLinear",
+            "QuantizeLinear",
+            makes=["Add", "Cast", "Div", "IsNaN", "Max", "Min", "Mul", "Round", "Sub", "Where"],
+        ),
+    ]  # fmt: skip
+
+
+def _late(
+    path: str, *needs: str, makes: Iterable[str] = (), removes: Iterable[str] = (), by_default: bool = True
+) -> LatePass:
+    """A pass in this package, by its module and class; see `LatePass`."""
+    return LatePass(f"{__package__}.{path}", *needs, makes=makes, removes=removes, by_default=by_default)
+
+
+def _decomposition(path: str, *removes: str, makes: Iterable[str] = ()) -> LatePass:
+    """The same, which needs one of the operators that it replaces."""
+    return _late(path, "|".join(removes), makes=makes, removes=removes)
+
+
+_FUNCTIONS: Final = (
+    "Attention", "CausalConvWithState", "CenterCropPad", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss",
+    "SwiGLU", "ai.onnx.preview.FlexAttention",
+)  # fmt: skip
+_OPERATORS: Final = (
+    "BatchNormalization", "Dropout", "Gemm", "MaxUnpool", "OneHot", "ReverseSequence",
+    "ai.onnx.ml.ArrayFeatureExtractor", "ai.onnx.ml.Binarizer", "ai.onnx.ml.LabelEncoder", "ai.onnx.ml.LinearRegressor",
+    "ai.onnx.ml.Scaler", "ai.onnx.preview.training.Adagrad", "ai.onnx.preview.training.Adam",
+    "ai.onnx.preview.training.Momentum",
+)  # fmt: skip
+_ATTENTION: Final = "Attention|engine.FusedAttention"
+_QUANTIZED: Final = "DequantizeLinear|QuantizeLinear"
+_MOVEMENTS: Final = "AveragePool|Gather|GlobalAveragePool|Pad|ReduceMean|ReduceSum|Reshape|Resize|Slice|Transpose"
+_ACTIVATIONS: Final = "Clip|Elu|Gelu|HardSigmoid|HardSwish|LeakyRelu|Mish|Relu|Sigmoid|Swish|Tanh"

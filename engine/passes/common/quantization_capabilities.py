@@ -12,15 +12,6 @@ from engine.ops.conv import ConvSpec
 from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.spec import OperatorSpec, spec_of
-from engine.passes.common.byte_table_fusion import ByteTableFusion
-from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting, is_per_tensor
-from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
-from engine.passes.common.quantization_decomposition import DequantizedConstantFolding
-from engine.passes.common.quantized_fusion import QuantizedFusion
-from engine.passes.common.quantized_maps_fusion import QuantizedMapsFusion
-from engine.passes.common.quantized_operands import dequantization_of
-from engine.passes.common.quantized_product_fusion import QuantizedProductFusion
-from engine.passes.common.quantized_softmax_fusion import QuantizedSoftmaxFusion
 from engine.passes.config import PassConfig
 from engine.passes.fusion import constant_data
 from engine.startup import dataclass
@@ -34,7 +25,7 @@ _MAPS: Final = {
     **dict.fromkeys(("AveragePool", "GlobalAveragePool", "ReduceMean", "QuantizedAveragePool"), "AveragePool"),
     "Add": "Add", "Mul": "Mul",
 }  # fmt: skip
-_MOVERS: Final = (DequantizeSinking, QuantizeHoisting)
+_MOVERS: Final = ("DequantizeSinking", "QuantizeHoisting")
 
 
 class Granularity(enum.StrEnum):
@@ -123,19 +114,19 @@ class QuantizationCapabilities:
         """Enable the passes for quantized models, except those for operators that the device does not compute on
         integers.
         """
-        config.enable(QOperatorDecomposition, DequantizedConstantFolding, QuantizedFusion)
-        config.set_callback(QuantizedFusion, callback=self.why_real)
+        config.enable("QOperatorDecomposition", "DequantizedConstantFolding", "QuantizedFusion")
+        config.set_callback("QuantizedFusion", callback=self.why_real)
         config.set_callback(*_MOVERS, callback=self.stays_in_place)
         if self.tables:
-            config.enable(ByteTableFusion)
+            config.enable("ByteTableFusion")
         product = self._restrictions.get("MatMul")
         if product is not None and product.computed_weights:
-            config.enable(QuantizedProductFusion)
+            config.enable("QuantizedProductFusion")
         if "Softmax" in self._restrictions:
-            config.enable(QuantizedSoftmaxFusion)
+            config.enable("QuantizedSoftmaxFusion")
         if self._restrictions.keys() & _MAPS.values():
-            config.enable(QuantizedMapsFusion)
-            config.set_callback(QuantizedMapsFusion, callback=self._why_real_map)
+            config.enable("QuantizedMapsFusion")
+            config.set_callback("QuantizedMapsFusion", callback=self._why_real_map)
 
     def _why_real_map(self, node: Node) -> str | None:
         """The same for pooling and arithmetic of maps; `node` may be the quantization after it."""
@@ -158,6 +149,8 @@ class QuantizationCapabilities:
 
         None also for other operators, and for nodes that no device can compute: `QuantizedFusion` knows those reasons.
         """
+        from engine.passes.common.quantized_operands import dequantization_of  # with what only quantized models need
+
         spec = spec_of(node)
         if not isinstance(spec, ConvSpec | MatMulSpec | GemmSpec) and node.op_type != "MatMulInteger":
             return None
@@ -183,6 +176,8 @@ class QuantizationCapabilities:
         return self._why_dequantized(restriction, spec, dequantized)
 
     def _why_dequantized(self, restriction: PrecisionRestriction, spec: OperatorSpec, dequantize: Node) -> str | None:
+        from engine.passes.common.qdq_propagation import is_per_tensor
+
         weights = dequantize.input_value(0)
         axis = 0 if isinstance(spec, ConvSpec) or _is_transposed(spec) else 1
         quantization = QuantizeSpec.of(dequantize)

@@ -28,6 +28,7 @@ from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.swish_fusion import SwishFusion
 from engine.passes.common.widen_precision import WidenPrecision
+from engine.passes.late import loaded
 from engine.passes.rewrite import GraphRewrite
 from engine.passes.runtime_info import FUSED_NAMES
 
@@ -37,8 +38,8 @@ def leaves(item: Pass) -> list[tuple[type[Pass], bool | None]]:
     if isinstance(item, Manager):
         return [(kind, enabled and inner) for child, enabled in item._passes for kind, inner in leaves(child)]
     if isinstance(item, GraphRewrite):
-        return [(type(child), enabled) for child, enabled in item._passes]
-    return [(type(item), True)]
+        return [(type(loaded(child)), enabled) for child, enabled in item._passes]
+    return [(type(loaded(item)), True)]
 
 
 def test_every_transformation_is_in_it_and_runs_by_default_as_its_class_says() -> None:

@@ -8,26 +8,9 @@ from typing import Final
 from engine.ir import Constant, Model, Node
 from engine.lowering import prepare
 from engine.passes import GraphRewrite, Manager, PassPipeline
-from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion
-from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
-from engine.passes.common.common_optimizations import CommonOptimizations
-from engine.passes.common.compressed_gather_fusion import is_looked_up
+from engine.passes.common.common_optimizations import CommonOptimizations, named_passes
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
-from engine.passes.common.einsum_decomposition import EinsumDecomposition
-from engine.passes.common.expand_elimination import ExpandElimination
-from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
-from engine.passes.common.function_decomposition import FunctionDecomposition
-from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
 from engine.passes.common.identity_elimination import IdentityElimination
-from engine.passes.common.index_grid_elimination import IndexGridElimination
-from engine.passes.common.mask_simplification import MaskSimplification
-from engine.passes.common.quantization_decomposition import (
-    DequantizedConstantFolding,
-    QuantizationDecomposition,
-)
-from engine.passes.common.reshape_merge import ReshapeMerge
-from engine.passes.common.rotary_embedding_fusion import RotaryEmbeddingFusion
-from engine.passes.common.transpose_merge import TransposeMerge, TransposeToReshape
 from engine.passes.common.widen_precision import WidenPrecision
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.passes.activation_rounding import ActivationRetention, ActivationRounding
@@ -60,10 +43,10 @@ def _register(manager: Manager) -> None:
     manager.register_pass(SplitConcatElimination)
     LOWERINGS.configure(manager.pass_config)
     CAPABILITIES.configure(manager.pass_config)
-    manager.pass_config.set_callback(FunctionDecomposition, callback=_stays)
-    manager.pass_config.set_callback(DequantizedConstantFolding, callback=is_looked_up)
-    manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
-    manager.pass_config.set_callback(QuantizationDecomposition, callback=_is_elementwise)
+    manager.pass_config.set_callback("FunctionDecomposition", callback=_stays)
+    manager.pass_config.set_callback("DequantizedConstantFolding", callback=_is_looked_up)
+    manager.pass_config.set_callback("EinsumDecomposition", callback=stays_whole)
+    manager.pass_config.set_callback("QuantizationDecomposition", callback=_is_elementwise)
 
 
 def _stays(node: Node) -> bool:
@@ -71,6 +54,13 @@ def _stays(node: Node) -> bool:
     if node.op_type == "Attention" and not node.domain:
         return node.num_outputs < 4 or not node.output(3).num_consumers  # no kernel writes the scores
     return LOWERINGS.has_kernel(node)
+
+
+def _is_looked_up(source: Node) -> bool:
+    """Whether dequantized constants are the table of look-ups."""
+    from engine.passes.common.compressed_gather_fusion import is_looked_up  # for few models
+
+    return is_looked_up(source)
 
 
 def _is_elementwise(quantization: Node) -> bool:
@@ -82,23 +72,22 @@ PASSES: Final = PassPipeline(_register)
 """The passes that the device runs on every model."""
 
 
+_SIMPLIFICATIONS: Final = ("ExpandElimination", "MaskSimplification", "IndexGridElimination", "ReshapeMerge")
+_LAYOUT: Final = ("FlattenedTransposeFusion", "TransposeMerge", "TransposeToReshape", "ReshapeMerge")
+_RECOGNITIONS: Final = (
+    "RotaryEmbeddingFusion", "AttentionFusion", "InternalAttentionFusion", "GroupedQueryFusion", "AttentionHeadsFusion",
+)  # fmt: skip
+
+
 def _register_known(manager: Manager) -> None:
     """Register the passes that recognise attention and masks; none reads weights, which may have been packed and
     released.
     """
-    for rewrite in (
-        GraphRewrite(
-            [IdentityElimination, ExpandElimination, MaskSimplification, IndexGridElimination, ReshapeMerge],
-            "Simplifications",
-        ),
-        GraphRewrite([FlattenedTransposeFusion, TransposeMerge, TransposeToReshape, ReshapeMerge], "Layout"),
-    ):
-        manager.register_pass(rewrite)
-    manager.register_pass(RotaryEmbeddingFusion)
-    manager.register_pass(AttentionFusion)
-    manager.register_pass(InternalAttentionFusion)
-    manager.register_pass(GroupedQueryFusion)
-    manager.register_pass(AttentionHeadsFusion)
+    simplifications, layout, recognitions = map(named_passes, (_SIMPLIFICATIONS, _LAYOUT, _RECOGNITIONS))
+    manager.register_pass(GraphRewrite([IdentityElimination, *simplifications], "Simplifications"))
+    manager.register_pass(GraphRewrite(layout, "Layout"))
+    for recognition in recognitions:
+        manager.register_pass(recognition)
     manager.register_pass(CausalMaskDecomposition)
     manager.register_pass(DeadCodeElimination)
 
