@@ -35,7 +35,7 @@ def names_in(path: Path) -> set[str]:
         if token.type == tokenize.NAME:
             found.add(token.string)
         elif token.type == tokenize.STRING:
-            found.add(token.string.strip("rbf\"'"))
+            found.add(token.string.strip("rbf\"'").rpartition(".")[2])  # a class may be named with its module
     return found
 
 
