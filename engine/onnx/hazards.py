@@ -11,7 +11,6 @@ from typing import Final
 from engine.errors import ModelReadError, TypeInferenceError
 from engine.ir import Output, TensorType
 from engine.onnx.functions import describe, subgraphs
-from engine.ops.einsum import EQUATION_FORM, is_equation
 from engine.startup.onnx_library import onnx
 
 _AXES: Final = frozenset({
@@ -245,5 +244,6 @@ def _short_constants(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _check_equation(node: onnx.NodeProto, text: str) -> None:
+
     if not is_equation(text):
         raise ModelReadError(f"{describe(node)}: {text!r} is not an equation; expected {EQUATION_FORM}")

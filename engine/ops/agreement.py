@@ -1,7 +1,8 @@
 """Checks that lengths of inputs agree, for operators whose types ONNX infers without comparing them.
 
 Kernels rely on these lengths, so contradictions are rejected when a node is created and when a model is read.
-Only known lengths are compared: unknown ones may still turn out to fit.
+Only known lengths are compared: unknown ones may still turn out to fit. Specs are imported with their families, which
+few models need.
 """
 
 from __future__ import annotations
@@ -12,16 +13,10 @@ from typing import Final
 
 from engine.errors import InputError
 from engine.ir import Constant, Dimension, Node, PartialShape, as_dimension
-from engine.ops.attention import AttentionSpec
 from engine.ops.axes import notation_of
-from engine.ops.conv import DeformConvSpec
-from engine.ops.recurrent import RecurrentSpec
 from engine.ops.reduce import ArgReduceSpec
 from engine.ops.registry import attribute, compares
-from engine.ops.rotary import RotarySpec
 from engine.ops.rules import fail, normalize_axis, tensor_type
-from engine.ops.sample import CenterCropPadSpec
-from engine.ops.training import PER_TENSOR
 
 
 def _shape(node: Node, index: int) -> PartialShape | None:
@@ -94,9 +89,11 @@ def _compare_features(node: Node) -> None:
         fail(node, "X has rank 0; expected 1 or more")
 
 
-@compares(*PER_TENSOR, domain="ai.onnx.preview.training")
+@compares("Adagrad", "Adam", "Momentum", domain="ai.onnx.preview.training")
 def _compare_optimized(node: Node) -> None:
     """A tensor, its gradient and its accumulated values have one shape."""
+    from engine.ops.training import PER_TENSOR
+
     given, kinds = range(2, node.num_inputs), PER_TENSOR[node.op_type][0]
     count = len(given) // kinds
     for index in given:
@@ -119,6 +116,8 @@ def _compare_diagonal(node: Node) -> None:
 
 @compares("RNN", "GRU", "LSTM")
 def _compare_recurrent(node: Node) -> None:
+    from engine.ops.recurrent import RecurrentSpec
+
     spec = RecurrentSpec.of(node)
     lengths = {"D": as_dimension(len(spec.is_reversed))}
     if spec.hidden_size is not None:
@@ -214,6 +213,8 @@ _VECTORS: Final = {
 
 @compares(*_VECTORS)
 def _compare_vectors(node: Node) -> None:
+    from engine.ops.sample import CenterCropPadSpec
+
     for index in _VECTORS[node.op_type]:
         shape = _shape(node, index)
         if shape is not None and len(shape) != 1:
@@ -425,6 +426,8 @@ def _compare_transposed(node: Node) -> None:
 
 @compares("DeformConv")
 def _compare_offsets(node: Node) -> None:
+    from engine.ops.conv import DeformConvSpec
+
     data, weight, offset, bias, mask = (_shape(node, index) for index in range(5))
     for shape, name in ((offset, "offset"), (mask, "mask")):
         if data is not None and shape is not None and len(shape) != len(data):
@@ -456,6 +459,8 @@ def _compare_offsets(node: Node) -> None:
 @compares("Attention")
 def _compare_heads(node: Node) -> None:
     """Compare batch sizes and heads; the type rule compares lengths and head sizes."""
+    from engine.ops.attention import AttentionSpec
+
     query, key, value, mask = (_shape(node, index) for index in range(4))
     for shape, name in ((key, "K"), (value, "V")):
         if query is not None and shape is not None and not shape[0].compatible(query[0]):
@@ -524,6 +529,8 @@ def _compare_sampled(node: Node) -> None:
 
 @compares("RotaryEmbedding")
 def _compare_caches(node: Node) -> None:
+    from engine.ops.rotary import RotarySpec
+
     cosines, sines = _shape(node, 1), _shape(node, 2)
     if cosines is not None and sines is not None and not cosines.compatible(sines):
         fail(node, f"cos_cache has shape {cosines} and sin_cache {sines}; expected equal shapes")

@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, Dimension, Node, Output, TensorType
+from engine.ops.families import Declarations
 from engine.ops.traits import traits_of
 
 Labels: TypeAlias = "tuple[str, ...] | None"
@@ -100,17 +101,17 @@ def maps_axes(*op_types: str, domain: str = "") -> Callable[[AxesFunction], Axes
 
 def declare_parameter(*op_types: str, parameter: AxisParameter) -> None:
     """Declare where operators of ONNX state their axes."""
-    _PARAMETERS.update(dict.fromkeys(op_types, parameter))
+    _PARAMETERS.update({("", op_type): parameter for op_type in op_types})
 
 
 def parameter_of(node: Node) -> AxisParameter | None:
     """The parameter that states a node's axes; None if it is not declared."""
-    return None if node.domain else _PARAMETERS.get(node.op_type)
+    return _PARAMETERS[node.domain, node.op_type]
 
 
 def axes_of(node: Node) -> AxisMapping | None:
     """The axes of a node; None if nothing is known of them."""
-    declared = _AXES.get((node.domain, node.op_type))
+    declared = _AXES[node.domain, node.op_type]
     if declared is None:
         return _pointwise(node)
     found = declared(node) if callable(declared) else declared
@@ -119,19 +120,19 @@ def axes_of(node: Node) -> AxisMapping | None:
 
 def notation_of(node: Node) -> tuple[tuple[str, ...], ...]:
     """The names of the axes of each input as its operator declares them; no names for one without relations."""
-    declared = _AXES.get((node.domain, node.op_type))
+    declared = _AXES[node.domain, node.op_type]
     found = declared(node) if callable(declared) else declared
     return _parsed(found)[0] if isinstance(found, str) else ()
 
 
 def has_axes(op_type: str, domain: str = "") -> bool:
     """Whether the axes of an operator that is not pointwise are declared."""
-    return (domain, op_type) in _AXES
+    return _AXES[domain, op_type] is not None
 
 
 def is_axis_shared(op_type: str, domain: str = "") -> bool:
     """Whether the declaration of an operator may name an axis of inputs and outputs whose indices are independent."""
-    declared = _AXES.get((domain, op_type))
+    declared = _AXES[domain, op_type]
     if not isinstance(declared, str):
         return declared is not None
     inputs, outputs = ({name for term in side for name in term} for side in _parsed(declared))
@@ -237,5 +238,5 @@ def _place(labels: Labels, name: str) -> int | None:
     return labels.index(name) if labels is not None and name in labels else None
 
 
-_AXES: Final[dict[tuple[str, str], str | AxesFunction]] = {}
-_PARAMETERS: Final[dict[str, AxisParameter]] = {}
+_AXES: Final[Declarations[str | AxesFunction]] = Declarations()
+_PARAMETERS: Final[Declarations[AxisParameter]] = Declarations()

@@ -33,7 +33,7 @@ from engine.ir import (
 from engine.ir.walk import CANNOT_RUN
 from engine.ops.evaluator import ModelEvaluator
 from engine.ops.loop import LoopForm, formal_inputs
-from engine.ops.registry import Evaluator, compiles, get_op, infers
+from engine.ops.registry import Evaluator, compiles, counts_outputs, infers
 from engine.ops.rules import fail, normalize_axis
 from engine.ops.scan import ScanSpec
 from engine.ops.stacks import Stacks, empty_stacks
@@ -448,7 +448,6 @@ def _count_results(body_name: str, skipped: int) -> Any:
     return count
 
 
-get_op("If").count_outputs = _count_results("then_branch", 0)
-get_op("Loop").count_outputs = _count_results("body", 1)
-get_op("Scan").count_outputs = _count_results("body", 0)
-get_op("SequenceMap").count_outputs = _count_results("body", 0)
+counts_outputs("If")(_count_results("then_branch", 0))
+counts_outputs("Loop")(_count_results("body", 1))
+counts_outputs("Scan", "SequenceMap")(_count_results("body", 0))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from engine.ir import Constant, Node, Output, TensorType, f32, f64
+from engine.ops.families import Declarations
 from engine.ops.traits import Traits, traits_of
 
 Count: TypeAlias = Callable[[Node], float]
@@ -57,7 +58,7 @@ def more_time(*op_types: str, domain: str = "") -> Callable[[Count], Count]:
 
 def operations_of(node: Node) -> float:
     """The arithmetic operations of a node, without its bodies; unknown lengths count as 1."""
-    count = _OPERATIONS.get((node.domain, node.op_type))
+    count = _OPERATIONS[node.domain, node.op_type]
     return float(sum(size_of(output) for output in node.outputs)) if count is None else float(count(node))
 
 
@@ -66,9 +67,9 @@ def evaluation_time(node: Node) -> int:
     traits, key = traits_of(node), (node.domain, node.op_type)
     values = [*(value for value in node.input_values if value is not None), *node.outputs]
     time = _unit(traits) * sum(size_of(value) for value in values)
-    if (more := _MORE_TIME.get(key)) is not None:
+    if (more := _MORE_TIME[key]) is not None:
         return time + int(more(node))
-    if traits.product is not None and key in _OPERATIONS:
+    if traits.product is not None and _OPERATIONS[key] is not None:
         return time + _time_of_products(node, int(operations_of(node)) // 2)
     return time
 
@@ -108,5 +109,5 @@ def number_of(node: Node, index: int) -> int | None:
     return int(source.data.reshape(-1)[0]) if isinstance(source, Constant) and source.data.size == 1 else None
 
 
-_OPERATIONS: Final[dict[tuple[str, str], Count]] = {}
-_MORE_TIME: Final[dict[tuple[str, str], Count]] = {}
+_OPERATIONS: Final[Declarations[Count]] = Declarations()
+_MORE_TIME: Final[Declarations[Count]] = Declarations()

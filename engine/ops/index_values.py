@@ -1,6 +1,7 @@
 """Indices, labels, positions and lengths that are constants: refused if they are out of range.
 
 The same rules explain the failure of an evaluation, whose inputs have become known: see `engine.ops.refusal`.
+Specs are imported with their families, which few models need.
 """
 
 from __future__ import annotations
@@ -11,11 +12,7 @@ from typing import Final
 import numpy as np
 
 from engine.ir import Constant, Dimension, Node, PartialShape, TensorType
-from engine.ops.conv import Col2ImSpec
 from engine.ops.gather import GatherNDSpec, GatherSpec, ReverseSequenceSpec, ScatterElementsSpec, TensorScatterSpec
-from engine.ops.losses import LossSpec
-from engine.ops.pool import MaxUnpoolSpec
-from engine.ops.recurrent import RecurrentSpec
 from engine.ops.registry import attribute, restricts
 from engine.ops.rules import fail, normalize_axis
 from engine.ops.tensors import Array
@@ -84,6 +81,8 @@ def _restrict_steps(node: Node) -> None:
 
 @restricts("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 def _restrict_labels(node: Node) -> None:
+    from engine.ops.losses import LossSpec
+
     labels, scores = _constant(node, 1), _shape(node, 0)
     if labels is None or scores is None:
         return
@@ -102,6 +101,8 @@ def _restrict_positions(node: Node) -> None:
 
 @restricts("MaxUnpool")
 def _restrict_unpooled(node: Node) -> None:
+    from engine.ops.pool import MaxUnpoolSpec
+
     places, target, shape = _constant(node, 1), _constant(node, 2), _shape(node, 0)
     if target is not None:
         lengths = target.reshape(-1).tolist()
@@ -203,6 +204,8 @@ def _restrict_reversed(node: Node) -> None:
 
 @restricts("RNN", "GRU", "LSTM")
 def _restrict_sequences(node: Node) -> None:
+    from engine.ops.recurrent import RecurrentSpec
+
     counts, shape = _constant(node, 4), _shape(node, 0)
     length = None if shape is None else shape[1 if RecurrentSpec.of(node).batch_first else 0].max
     if counts is not None and length is not None:
@@ -241,6 +244,8 @@ def _restrict_ratio(node: Node) -> None:
 
 @restricts("Col2Im")
 def _restrict_windows(node: Node) -> None:
+    from engine.ops.conv import Col2ImSpec
+
     image, block, shape = _constant(node, 1), _constant(node, 2), _shape(node, 0)
     if image is None or block is None or shape is None or len(shape) != 3:
         return

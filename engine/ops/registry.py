@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from engine.errors import ModelError, UnknownOperatorError, UnsupportedError
 from engine.ir import ElementType, Node, ValueType
 from engine.ir.element_type import ALL
+from engine.ops.families import import_family
 from engine.ops.protos import attribute_from_proto
 from engine.ops.traits import Traits, traits_of_operator
 from engine.startup import dataclass
@@ -45,6 +46,7 @@ TypeRule: TypeAlias = "Callable[[Node], Sequence[ValueType] | None]"
 Evaluator: TypeAlias = "Callable[[Sequence[Any]], tuple[Any, ...]]"
 """Returns the outputs of one node for its inputs; None is an omitted input. Safe for concurrent calls."""
 EvaluatorFactory: TypeAlias = "Callable[[Node], Evaluator]"
+OutputCount: TypeAlias = "Callable[[Sequence[Any], dict[str, Any]], int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class OpDef:
         self.restriction: Callable[[Node], None] | None = None
         self.rule: TypeRule | None = None
         self.evaluator: EvaluatorFactory | None = None
-        self.count_outputs: Callable[[Sequence[Any], dict[str, Any]], int] | None = None
+        self.count_outputs: OutputCount | None = None
         self.extension = ""
         self.definition: Any = None
 
@@ -187,6 +189,8 @@ def get_op(op_type: str, domain: str = "") -> OpDef:
 def find_op(op_type: str, domain: str = "") -> OpDef | None:
     """The definition of an operator; None if the canonical opset does not have it."""
     ops = _OPS.get(domain)
+    if ops is None and import_family((domain, op_type)):
+        ops = _OPS.get(domain)
     return None if ops is None else ops[op_type]
 
 
@@ -201,6 +205,7 @@ def register_op(op: OpDef) -> None:
 
     Raises `ModelError` if the name is taken.
     """
+    import_family((op.domain, op.name))
     ops = _OPS.setdefault(op.domain, _Ops(op.domain))
     if op.domain in CANONICAL_VERSIONS or op.name in ops:
         raise ModelError(f"operator {op} is defined already, or of a domain that ONNX defines")
@@ -231,8 +236,7 @@ def infers(*op_types: str, domain: str = "") -> Callable[[TypeRule], TypeRule]:
     """Decorator: the function is the type rule of these operators."""
 
     def register(rule: TypeRule) -> TypeRule:
-        for op_type in op_types:
-            get_op(op_type, domain).rule = rule
+        _declare("rule", rule, op_types, domain)
         return rule
 
     return register
@@ -242,8 +246,7 @@ def compares(*op_types: str, domain: str = "") -> Callable[[Callable[[Node], Non
     """Decorator: the function raises `TypeInferenceError` if lengths of these operators' inputs disagree."""
 
     def register(agreement: Callable[[Node], None]) -> Callable[[Node], None]:
-        for op_type in op_types:
-            get_op(op_type, domain).agreement = agreement
+        _declare("agreement", agreement, op_types, domain)
         return agreement
 
     return register
@@ -257,8 +260,7 @@ def restricts(*op_types: str, domain: str = "") -> Callable[[Callable[[Node], No
     """
 
     def register(restriction: Callable[[Node], None]) -> Callable[[Node], None]:
-        for op_type in op_types:
-            get_op(op_type, domain).restriction = restriction
+        _declare("restriction", restriction, op_types, domain)
         return restriction
 
     return register
@@ -268,8 +270,7 @@ def compiles(*op_types: str, domain: str = "") -> Callable[[EvaluatorFactory], E
     """Decorator: the function creates the evaluator of a node of these operators, once for many calls."""
 
     def register(factory: EvaluatorFactory) -> EvaluatorFactory:
-        for op_type in op_types:
-            get_op(op_type, domain).evaluator = factory
+        _declare("evaluator", factory, op_types, domain)
         return factory
 
     return register
@@ -283,10 +284,9 @@ def evaluates(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]]
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = inspect.signature(function).parameters.values()
-        names = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-
         def factory(node: Node) -> Evaluator:
+            parameters = inspect.signature(function).parameters.values()
+            names = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
             keywords = {n: node.num_outputs if n == "num_outputs" else attribute(node, n) for n in names}
 
             def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -299,6 +299,25 @@ def evaluates(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]]
         return function
 
     return register
+
+
+def counts_outputs(*op_types: str, domain: str = "") -> Callable[[OutputCount], OutputCount]:
+    """Decorator: the function gives the number of outputs of a node for its inputs and attributes, if it gives none."""
+
+    def register(count: OutputCount) -> OutputCount:
+        _declare("count_outputs", count, op_types, domain)
+        return count
+
+    return register
+
+
+def _declare(field: str, value: object, op_types: Sequence[str], domain: str) -> None:
+    """Set a field of operators, also of those that nobody has looked up yet: few of them are, in most processes."""
+    known: dict[str, OpDef | None] = _OPS.get(domain, {})
+    for op_type in op_types:
+        _FIELDS.setdefault((domain, op_type), {})[field] = value
+        if (op := known.get(op_type)) is not None:
+            setattr(op, field, value)
 
 
 # -- schemas to definitions -------------------------------------------------------------------------------
@@ -348,8 +367,14 @@ class _Ops(dict[str, "OpDef | None"]):
         self._domain = domain
 
     def __missing__(self, name: str) -> OpDef | None:
+        if import_family((self._domain, name)) and name in self:
+            return self[name]
         op = _definition(name, self._domain)
-        return None if op is None else self.setdefault(name, op)  # another thread may have been faster
+        if op is None:
+            return None
+        for field, value in _FIELDS.get((self._domain, name), {}).items():
+            setattr(op, field, value)
+        return self.setdefault(name, op)  # another thread may have been faster
 
 
 def _definition(name: str, domain: str) -> OpDef | None:
@@ -369,6 +394,8 @@ def _definition(name: str, domain: str) -> OpDef | None:
 
 
 _READ_LATER: Final = frozenset(["inputs", "outputs", "attributes", "required", "is_plain"])
+_FIELDS: Final[dict[tuple[str, str], dict[str, Any]]] = {}
+"""What the decorators have set, by operator."""
 _OPS: Final = {domain: _Ops(domain) for domain in CANONICAL_VERSIONS}
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from engine.errors import EngineError, ModelError
 from engine.ir import Constant, ElementType, Node, Parameter, PartialShape, TensorType, ValueType, string, undefined
 from engine.limits import LARGE_BYTES, check_bytes
+from engine.ops.families import Declarations
 from engine.ops.tensors import Array
 from engine.ops.traits import traits_of
 
@@ -63,7 +64,7 @@ def _measure(node: Node) -> Measure | None:
     traits = traits_of(node)
     if traits.pointwise and traits.data > 1:
         return _broadcast(node)
-    factory = None if node.domain else _FACTORIES.get(node.op_type)
+    factory = _FACTORIES[node.domain, node.op_type]
     if factory is not None:
         return factory(node)
     return _inferred(node) if traits.inflates else None
@@ -84,7 +85,7 @@ def measures(*op_types: str) -> Callable[[Factory], Factory]:
     """Decorator: the function of a node of these operators gives the bytes of its results for values of its inputs."""
 
     def register(factory: Factory) -> Factory:
-        _FACTORIES.update(dict.fromkeys(op_types, factory))
+        _FACTORIES.update({("", op_type): factory for op_type in op_types})
         return factory
 
     return register
@@ -125,7 +126,7 @@ def _broadcast(node: Node) -> Measure:
     return measure
 
 
-_FACTORIES: Final[dict[str, Factory]] = {}
+_FACTORIES: Final[Declarations[Factory]] = Declarations()
 
 
 # -- by type inference -------------------------------------------------------------------------------------

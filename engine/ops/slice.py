@@ -31,7 +31,7 @@ from engine.ops.axes import (
     maps_axes,
     rank_of_value,
 )
-from engine.ops.registry import get_op, infers
+from engine.ops.registry import counts_outputs, get_op, infers
 from engine.ops.result_size import Measure, item_size, measures, numbers
 from engine.ops.rules import check_inputs, fail, known_vector, sum_dims, tensor_type
 from engine.ops.spec import (
@@ -224,6 +224,7 @@ def _split(spec: SplitSpec, data: Array, sizes: Array | None = None) -> tuple[Ar
     return tuple(data[(slice(None),) * each.axis + (slice(each.start, each.start + each.count),)] for each in parts)
 
 
+@counts_outputs("Split")
 def _count_split_outputs(inputs: Sequence[Any], attributes: dict[str, Any]) -> int:
     if "num_outputs" in attributes:
         return int(attributes["num_outputs"])
@@ -234,9 +235,6 @@ def _count_split_outputs(inputs: Sequence[Any], attributes: dict[str, Any]) -> i
         if source.shape.is_static:
             return source.shape.size()
     raise ModelError("Split: the number of outputs is not known; pass num_outputs, or a known number of sizes")
-
-
-get_op("Split").count_outputs = _count_split_outputs
 
 
 # -- Concat -----------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node, Output, TensorType
 from engine.ir.long_list import LONG, LongList
 from engine.ir.single_floats import shown_attribute
+from engine.ops.families import Declarations, import_families
 from engine.ops.protos import attribute_kind
 from engine.ops.registry import AttributeDef, Evaluator, OpDef, compiles, find_op
 from engine.ops.rules import describe_inputs
@@ -141,7 +142,7 @@ class OperatorSpec:
 
 SpecT = TypeVar("SpecT", bound=OperatorSpec)
 
-_classes: dict[tuple[str, str], type[OperatorSpec]] = {}
+_classes: Declarations[type[OperatorSpec]] = Declarations()
 _resolved: dict[object, dict[str, Any]] = {}
 """The fields of specs, except the node, by everything that they depend on.
 
@@ -152,6 +153,7 @@ node share it: `LongList.derived`.
 
 def spec_classes() -> dict[str, type[OperatorSpec]]:
     """The spec classes by operator, such as "Conv", or "ai.onnx.ml.Scaler" for one of another domain."""
+    import_families()
     return {_name_of(*key): cls for key, cls in _classes.items()}
 
 
@@ -175,7 +177,7 @@ def spec_of(node: Node) -> OperatorSpec:
 
 def has_spec(node: Node) -> bool:
     """Whether a spec class is registered for the node's operator."""
-    return (node.domain, node.op_type) in _classes
+    return _classes[node.domain, node.op_type] is not None
 
 
 def evaluates_with_spec(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -209,7 +211,7 @@ def check_spec(node: Node) -> None:
 
     Cheap for similar nodes, because successful checks are cached.
     """
-    cls = _classes.get((node.domain, node.op_type))
+    cls = _classes[node.domain, node.op_type]
     if cls is None:
         return
     if _find(node, cls)[2] is None:
@@ -377,7 +379,7 @@ def resolved_axes(node: Node, axes: Collection[int], rank: int | None, name: str
 
 
 def _spec_class(node: Node) -> type[OperatorSpec]:
-    return _classes.get((node.domain, node.op_type), OperatorSpec)
+    return _classes[node.domain, node.op_type] or OperatorSpec
 
 
 def _operators_of(cls: type[OperatorSpec]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from engine.ir import Node
+from engine.ops.families import Declarations
 
 Suspicion: TypeAlias = Callable[[Sequence[Any]], bool]
 """Whether the values of a node's inputs are not allowed."""
@@ -17,7 +18,7 @@ Factory: TypeAlias = Callable[[Node], Suspicion]
 
 def suspicion_of(node: Node) -> Suspicion | None:
     """The check of the values of inputs of `node`, which is not kept; None if its evaluation fails for all others."""
-    factory = None if node.domain else _FACTORIES.get(node.op_type)
+    factory = _FACTORIES[node.domain, node.op_type]
     return None if factory is None else factory(node)
 
 
@@ -25,7 +26,7 @@ def suspects(*op_types: str) -> Callable[[Factory], Factory]:
     """Decorator: the function of a node of these operators gives the check."""
 
     def register(factory: Factory) -> Factory:
-        _FACTORIES.update(dict.fromkeys(op_types, factory))
+        _FACTORIES.update({("", op_type): factory for op_type in op_types})
         return factory
 
     return register
@@ -54,4 +55,4 @@ def given(inputs: Sequence[Any], index: int) -> Any:
     return inputs[index] if index < len(inputs) else None
 
 
-_FACTORIES: Final[dict[str, Factory]] = {}
+_FACTORIES: Final[Declarations[Factory]] = Declarations()

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from engine.errors import ModelError
 from engine.ir import Node
+from engine.ops.families import Declarations
 
 EVERY: Final = sys.maxsize
 """As `Traits.data`: all inputs."""
@@ -123,17 +124,21 @@ def declare_traits(op_types: tuple[str, ...], traits: Traits, domain: str = "") 
 
 def traits_of(node: Node) -> Traits:
     """The traits of a node's operator; `NO_TRAITS` if it declares none."""
-    return _TRAITS.get((node.domain, node.op_type), NO_TRAITS)
+    return _TRAITS[node.domain, node.op_type] or NO_TRAITS
 
 
 def traits_of_operator(op_type: str, domain: str = "") -> Traits:
     """The traits of an operator; `NO_TRAITS` if it declares none."""
-    return _TRAITS.get((domain, op_type), NO_TRAITS)
+    return _TRAITS[domain, op_type] or NO_TRAITS
 
 
 def operators_with(promise: Callable[[Traits], object], domain: str = "") -> list[str]:
-    """The operators of a domain whose traits fulfil `promise`, in alphabetical order: the roots of a pattern."""
+    """The operators of a domain whose traits fulfil `promise`, in alphabetical order: the roots of a pattern.
+
+    Of the families in `engine.ops.families` it knows those that are imported, which therefore have no traits by which
+    others are found: `tests/ops/test_families.py`.
+    """
     return sorted(name for (where, name), traits in _TRAITS.items() if where == domain and promise(traits))
 
 
-_TRAITS: Final[dict[tuple[str, str], Traits]] = {}
+_TRAITS: Final[Declarations[Traits]] = Declarations()

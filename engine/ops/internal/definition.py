@@ -9,8 +9,9 @@ from typing import Any, Final
 from engine.errors import TypeInferenceError, UnknownOperatorError
 from engine.ir import Constant, Model, Node, Output, Parameter, ValueType
 from engine.ops.evaluator import ModelEvaluator
+from engine.ops.families import import_families
 from engine.ops.protos import attribute_to_proto
-from engine.ops.registry import INTERNAL_DOMAIN, Evaluator, OpDef, get_op, register_op
+from engine.ops.registry import INTERNAL_DOMAIN, Evaluator, OpDef, find_op, get_op, register_op
 from engine.ops.rules import check_inputs, fail
 from engine.startup.onnx_library import onnx
 
@@ -77,7 +78,7 @@ def define(
 
 def is_internal(node: Node) -> bool:
     """True for a node of an internal operator."""
-    return node.domain == INTERNAL_DOMAIN and node.op_type in _decomposers
+    return node.domain == INTERNAL_DOMAIN and find_op(node.op_type, INTERNAL_DOMAIN) is not None
 
 
 def decompose(node: Node) -> list[Output]:
@@ -87,6 +88,7 @@ def decompose(node: Node) -> list[Output]:
     `UnknownOperatorError` for a node that is not internal.
     """
     if not is_internal(node):
+        import_families()
         raise UnknownOperatorError(f"{node} is not an internal operator; these are {', '.join(sorted(_decomposers))}")
     sources = node.input_values
     outputs = _decomposers[node.op_type](node, sources)

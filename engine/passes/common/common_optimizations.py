@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from engine.ops.fused_activation import ACTIVATIONS
 from engine.passes.base import Pass
 from engine.passes.common.branch_elimination import BranchElimination
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
@@ -286,4 +287,4 @@ _OPERATORS: Final = (
 _ATTENTION: Final = "Attention|engine.FusedAttention"
 _QUANTIZED: Final = "DequantizeLinear|QuantizeLinear"
 _MOVEMENTS: Final = "AveragePool|Gather|GlobalAveragePool|Pad|ReduceMean|ReduceSum|Reshape|Resize|Slice|Transpose"
-_ACTIVATIONS: Final = "Clip|Elu|Gelu|HardSigmoid|HardSwish|LeakyRelu|Mish|Relu|Sigmoid|Swish|Tanh"
+_ACTIVATIONS: Final = "|".join(name for name in ACTIVATIONS if name != "GeluTanh")  # an attribute of Gelu
